@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The conversation between libnvshare.so (the hook) and nvshared (the daemon).
+ *
+ * One SOCK_SEQPACKET connection per client, that is per process and GPU. One
+ * packet is one `struct nvshare_record`, little-endian, of a fixed size; a
+ * packet of another size, version or type ends that connection and nothing
+ * else. nvshared/protocol.py mirrors this file and a test compares the two.
+ *
+ * Words
+ *   room       bytes of the card a client may occupy: resident + pinned. The
+ *              daemon hands room out, and the sum over all clients never
+ *              exceeds the capacity. A hook never maps beyond its room.
+ *   resident   bytes of swappable memory that are on the card now.
+ *   pinned     bytes of memory on the card that cannot be swapped.
+ *   allocated  bytes of swappable memory the program has allocated, resident
+ *              or not, counted in whole blocks as they are mapped.
+ *   need       allocated + pinned + pending: the room a client must have, all
+ *              of it filled, before its gate may open. `pending` is what a
+ *              thread that waits for pinned memory will take.
+ *   commit     how far allocated + pinned may grow. Handed out by the daemon
+ *              so that everything allocated can be swapped out somewhere.
+ *   host       bytes of host memory a client holds for swapped blocks.
+ *
+ * A client's gate is closed at first. The daemon may send any order at any
+ * time; the hook carries orders out in the order received.
+ *
+ * Every record from the hook carries its memory figures as they are when it
+ * is sent; so the daemon always knows the latest.
+ *
+ * Room in absolute figures. EVICT and LOAD name the room the client has from
+ * now on, not a difference, so that they are harmless when repeated and right
+ * when the client allocates or frees meanwhile. While an EVICT is on its way
+ * the daemon counts the old room, while a LOAD is on its way the new one.
+ */
+#ifndef NVSHARE_PROTOCOL_H
+#define NVSHARE_PROTOCOL_H
+
+#include <stdint.h>
+
+#define NVSHARE_PROTOCOL_VERSION 1
+#define NVSHARE_DEFAULT_SOCKET "/run/nvshare/nvshare.sock"
+
+enum nvshare_type {
+    /* Daemon to hook. */
+
+    /* Answer to HELLO: the client is known. `limits` as in LIMITS. */
+    NVSHARE_WELCOME = 1,
+    /* Answer to HELLO: the program runs unshared. `flags` says why
+     * (enum nvshare_refusal). The daemon closes the connection. */
+    NVSHARE_REFUSED = 2,
+    /* Open the gate for a turn of `bytes` microseconds (0: no end is planned).
+     * NVSHARE_CONTENDED in flags: others wait, so report IDLE. Sent again to
+     * a running client when quantum or contention change. The hook opens only
+     * if the client is whole (resident + pinned + pending = need <= room);
+     * otherwise it answers ROOM and stays closed. */
+    NVSHARE_RUN = 3,
+    /* Close the gate, wait for the work in flight, answer STOPPED. */
+    NVSHARE_STOP = 4,
+    /* Have at most `bytes` of room: move blocks out until resident + pinned
+     * fits, taking at most `host` bytes of host memory in all. Answered by
+     * EVICTED with the same number. A running client moves nothing: it gives
+     * up only the room it does not fill. */
+    NVSHARE_EVICT = 5,
+    /* Have `bytes` of room: bring in what is missing as far as that goes,
+     * then keep at most `host` bytes of host memory (blocks brought in give
+     * theirs back until that is so). Answered by LOADED. Also sent to a
+     * running client to give it more room. */
+    NVSHARE_LOAD = 6,
+    /* `limits` apply from now on. Unasked: number 0. As the answer to COMMIT:
+     * its number; the request is granted if limits.commit >= what it asked. */
+    NVSHARE_LIMITS = 7,
+
+    /* Hook to daemon. */
+
+    /* First record: `version` (NVSHARE_PROTOCOL_VERSION), `uuid` of the GPU,
+     * memory as held already. NVSHARE_RUNNING in flags: the gate is open
+     * (the daemon was restarted). `bytes`: the commit it holds. */
+    NVSHARE_HELLO = 64,
+    /* A thread stands at the closed gate. Once per closing of the gate. */
+    NVSHARE_WANT = 65,
+    /* A running, contended client has drained and submitted nothing for a
+     * while. A hint: the gate is still open. */
+    NVSHARE_IDLE = 66,
+    /* Answer to STOP: closed and drained. NVSHARE_WANTS in flags: a thread
+     * stands at the gate (no WANT follows). `bytes`: microseconds from
+     * receiving STOP to drained. */
+    NVSHARE_STOPPED = 67,
+    /* Answer to STOP instead of STOPPED: the work in flight did not end while
+     * a thread stood at the gate, so the gate is open again; it may depend
+     * on what that thread submits. Ask again later. */
+    NVSHARE_REOPENED = 68,
+    /* Answer to EVICT. `bytes`: moved out by this order (0 copied for blocks
+     * that never held anything), `host` held now; `microseconds`: how long. */
+    NVSHARE_EVICTED = 69,
+    /* Answer to LOAD. `bytes`: brought in by this order. */
+    NVSHARE_LOADED = 70,
+    /* The memory figures changed. Sent at most every few milliseconds. */
+    NVSHARE_MEMORY = 71,
+    /* This client's need has outgrown its room, its gate is shut on its own
+     * accord until LOAD gives it `bytes` of room. No answer but LOAD (and RUN
+     * if it was stopped meanwhile). */
+    NVSHARE_ROOM = 72,
+    /* May allocated + pinned grow to `bytes`? Answered by LIMITS with the
+     * same number; a refused program sees CUDA_ERROR_OUT_OF_MEMORY. */
+    NVSHARE_COMMIT = 73,
+};
+
+enum nvshare_flag {
+    NVSHARE_CONTENDED = 1 << 0,      /* RUN */
+    NVSHARE_RUNNING = 1 << 1,        /* HELLO */
+    NVSHARE_WANTS = 1 << 2,          /* STOPPED, HELLO, MEMORY: a thread stands at the gate */
+    NVSHARE_NO_DEVICE_MEMORY = 1 << 3, /* LOADED: the driver had less than the room says */
+    NVSHARE_NO_HOST_MEMORY = 1 << 4, /* EVICTED: allowance or host memory ran out */
+    NVSHARE_DRIVER_ERROR = 1 << 5,   /* EVICTED, LOADED: the driver failed otherwise */
+};
+
+enum nvshare_refusal {
+    NVSHARE_REFUSED_VERSION = 1,
+    NVSHARE_REFUSED_NO_SUCH_GPU = 2,
+    NVSHARE_REFUSED_TOO_MANY_CLIENTS = 3,
+};
+
+struct nvshare_memory {              /* every record from the hook; bytes */
+    uint64_t allocated;
+    uint64_t resident;
+    uint64_t pinned;
+    uint64_t pending;
+    uint64_t room;                   /* as last ordered and carried out */
+    uint64_t host;
+};
+
+struct nvshare_limits {              /* WELCOME and LIMITS; bytes */
+    uint64_t commit;                 /* allocated + pinned may grow to this without asking */
+    uint64_t most;                   /* and could grow to this if asked: cuMemGetInfo's free */
+    uint64_t total;                  /* the card as this client sees it: cuMemGetInfo's total */
+    uint64_t host_slab;              /* grain in which to take host memory */
+    uint64_t reserved[2];
+};
+
+struct nvshare_record {
+    uint16_t type;                   /* enum nvshare_type */
+    uint16_t version;                /* NVSHARE_PROTOCOL_VERSION */
+    uint32_t flags;
+    uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
+    uint64_t bytes;                  /* as the type says */
+    uint64_t host;                   /* EVICT, LOAD: allowance of host memory */
+    uint64_t microseconds;           /* EVICTED, LOADED: how long it took */
+    union {
+        struct nvshare_memory memory;
+        struct nvshare_limits limits;
+    };
+    uint8_t uuid[16];                /* HELLO: the GPU, as cuDeviceGetUuid says */
+};
+
+_Static_assert(sizeof(struct nvshare_record) == 104, "the layout is the protocol");
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * This process's clients, one per GPU it uses: attaching to the daemon.
+ */
+#ifndef NVSHARE_CLIENT_H
+#define NVSHARE_CLIENT_H
+
+#include <stdbool.h>
+
+#include "driver.h"
+
+/* A context was made (or retained) on `device`, and is `context`. Connects to
+ * the daemon the first time for each device. Without a daemon's socket the
+ * process stays unshared. Takes no lock across driver calls. */
+void client_attach(CUdevice device, CUcontext context);
+
+/* No client has ever been attached in this process: wrappers pass through. */
+bool client_none(void);
+
+/* Stream capture. While any capture is going on nothing is called that would
+ * break it. `begin` waits for a drain's critical section, a few microseconds. */
+void capture_begins(void);           /* before the driver's begin; undone by ends if that failed */
+void capture_ends(void);             /* after the driver's end, whatever it returned */
+
+#endif
