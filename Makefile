@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+#   make demo     two programs that do not fit together share one GPU, shown live
+#   make test     every test that this machine allows, and what was left out
+#   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
+#   make bench-gate     what the gate costs a launch
+#   make build, install, dist, clean
+# demo and test install what they need: Debian packages (as root, or with sudo)
+# and a Python environment in .venv.
+
+PYTHON ?= python3
+PREFIX ?= /usr/local
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+LEVELS := unit hook bus integration system gpu
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
+
+.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate build install dist clean needs environment
+
+demo: build $(VENV)/demo-ready
+	@$(VENV)/bin/nvsharectl demo
+
+test: build $(VENV)/test-ready
+	@$(MAKE) -C libhook --no-print-directory -j2 all
+	$(VENV)/bin/python -m pytest
+
+$(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
+	@$(MAKE) -C libhook --no-print-directory -j2 all
+	$(VENV)/bin/python -m pytest --require=$* $(if $(filter hook,$*),libhook/tests,tests/$*)
+
+bench-gate: build $(VENV)/demo-ready
+	@$(MAKE) -C bench/gate --no-print-directory
+	@$(VENV)/bin/python bench/gate/measure.py
+
+build: needs
+	@$(MAKE) -C libhook --no-print-directory -j2 hook simulator workload
+
+# Everything under one folder of its own, with links to what people call.
+install: needs
+	$(PYTHON) -m venv --clear $(PREFIX)/lib/nvshared
+	$(PREFIX)/lib/nvshared/bin/python -m pip --quiet install .
+	install -d $(PREFIX)/bin
+	ln -sf ../lib/nvshared/bin/nvshared ../lib/nvshared/bin/nvsharectl $(PREFIX)/bin/
+	ln -sf $$($(PREFIX)/lib/nvshared/bin/python -c 'from nvshared import library; print(library.hook())') $(PREFIX)/lib/
+
+dist: build $(VENV)/demo-ready
+	rm -rf build/nvshare-$(COMMIT) && mkdir -p build/nvshare-$(COMMIT) dist
+	$(PIP) wheel --no-deps --wheel-dir build/nvshare-$(COMMIT) .
+	cp libhook/build/libnvshare.so libhook/build/nvshare-workload README.md CHANGELOG.md LICENSE \
+		build/nvshare-$(COMMIT)/
+	tar -C build -czf dist/nvshare-$(COMMIT).tar.gz nvshare-$(COMMIT)
+	@echo dist/nvshare-$(COMMIT).tar.gz
+
+clean:
+	$(MAKE) -C libhook clean
+	rm -rf build dist $(VENV) nvshared.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# What must be on the machine. Asks apt only for what is missing.
+needs:
+	@missing=; \
+	echo '#include <stdlib.h>' | $(CC) -E - >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
+	command -v $(PYTHON) >/dev/null || missing="$$missing python3"; \
+	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
+	command -v dbus-daemon >/dev/null || missing="$$missing dbus-daemon"; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ $$(id -u) = 0 ]; then as_root=; else as_root=sudo; fi; \
+	if ! command -v apt-get >/dev/null || { [ -n "$$as_root" ] && ! sudo -v; }; then \
+		echo "Missing:$$missing. Install them with the system's package manager, or run make as root." >&2; \
+		exit 1; \
+	fi; \
+	echo "Installing$$missing"; \
+	$$as_root apt-get -qq update && \
+	DEBIAN_FRONTEND=noninteractive $$as_root apt-get -qq install -y --no-install-recommends $$missing
+
+environment: needs
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$$($(PYTHON) --version) is too old: nvshared needs Python 3.11 or newer. Name one: make PYTHON=/path/to/python3.11 ..." >&2; \
+		exit 1; }
+	@$(VENV)/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+
+$(VENV)/demo-ready: pyproject.toml setup.py | environment
+	@echo "Installing the Python packages into $(VENV)"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/test-ready: pyproject.toml setup.py | environment
+	@echo "Installing the Python packages for the tests into $(VENV)"
+	@$(PIP) install --editable '.[test]'
+	@touch $@ $(VENV)/demo-ready

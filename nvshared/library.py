@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the compiled files are: the preloaded library and what goes with it.
+
+An installed package has them in `nvshared/lib/`; a checkout that is used in
+place has them in `libhook/build/`, where `make build` puts them.
+"""
+
+from pathlib import Path
+
+from nvshared.errors import NvsharedError
+
+_PACKAGE = Path(__file__).resolve().parent
+_INSTALLED = _PACKAGE / "lib"
+_CHECKOUT = _PACKAGE.parent / "libhook" / "build"
+
+
+def hook() -> Path:
+    """Path of libnvshare.so, for LD_PRELOAD. Raises NvsharedError if it is not there."""
+    return _find("libnvshare.so")
+
+
+def workload() -> Path:
+    """Path of the program that the demonstration runs. Raises NvsharedError if it is not there."""
+    return _find("nvshare-workload")
+
+
+def simulator() -> Path:
+    """Folder with the simulated libcuda.so.1 and libnvidia-ml.so.1, for LD_LIBRARY_PATH.
+
+    Raises NvsharedError if it is not there.
+    """
+    return _find("simulator/libcuda.so.1").parent
+
+
+def _find(name: str) -> Path:
+    folder = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
+    path = folder / name
+    if not path.is_file():
+        raise NvsharedError(
+            f"{path} is missing",
+            hint="install nvshared again" if folder == _INSTALLED else "build it with: make build",
+        )
+    return path
