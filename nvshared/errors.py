@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that can go wrong and has a name.
+
+    NvshareError
+    ├── InvalidArgs             what the caller asked for makes no sense
+    │   └── ConfigError         and it stands in a file, a variable or an option
+    ├── NotPermitted            the kernel or polkit says no
+    ├── NoSuchGPU               no GPU goes by that index, UUID or PCI address
+    ├── NoSuchClient            no client goes by that id
+    ├── GPULost                 the GPU fell off the bus or its driver is gone
+    ├── NoDriver                no NVIDIA driver, or no library to ask it
+    │   └── NoGPU               a driver, but it knows no GPU
+    ├── AlreadyRunning          another nvshared has the socket or the bus name
+    ├── NotRunning              nobody answers for com.nvshare
+    ├── BusUnavailable          there is no message bus at that address
+    └── ProtocolError           a record that protocol.h does not know
+
+Each class says under which name it travels over D-Bus and with which status a
+command that meets it ends; so the bus and the command line need no tables of
+their own. The message is one sentence that names the value; the hint, where
+there is one, says what to do.
+"""
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """How nvshared and nvsharectl end. 2 to 7 are those systemd and LSB give words to."""
+
+    OK = 0
+    FAILURE = 1
+    INVALID_ARGS = 2
+    NOT_PERMITTED = 4
+    NO_DRIVER = 5
+    BAD_CONFIG = 6
+    NOT_RUNNING = 7
+    NO_SUCH_THING = 150
+    GPU_LOST = 151
+    ALREADY_RUNNING = 152
+
+
+class NvshareError(Exception):
+    """The root. `message` is one sentence without its full stop; `hint` may be empty."""
+
+    bus_name: ClassVar[str] = "org.freedesktop.DBus.Error.Failed"
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class InvalidArgs(NvshareError):
+    """What the caller asked for makes no sense."""
+
+    bus_name = "org.freedesktop.DBus.Error.InvalidArgs"
+    exit_code = ExitCode.INVALID_ARGS
+
+
+class ConfigError(InvalidArgs):
+    """A setting in a file, a variable or an option is wrong; the message says where."""
+
+    exit_code = ExitCode.BAD_CONFIG
+
+
+class NotPermitted(NvshareError):
+    """The kernel or polkit says no."""
+
+    bus_name = "org.freedesktop.DBus.Error.AccessDenied"
+    exit_code = ExitCode.NOT_PERMITTED
+
+
+class NoSuchGPU(NvshareError):
+    """No GPU goes by that index, UUID or PCI address."""
+
+    bus_name = "com.nvshare.Error.NoSuchGPU"
+    exit_code = ExitCode.NO_SUCH_THING
+
+
+class NoSuchClient(NvshareError):
+    """No client goes by that id."""
+
+    bus_name = "com.nvshare.Error.NoSuchClient"
+    exit_code = ExitCode.NO_SUCH_THING
+
+
+class GPULost(NvshareError):
+    """The GPU fell off the bus or its driver is gone."""
+
+    bus_name = "com.nvshare.Error.GPULost"
+    exit_code = ExitCode.GPU_LOST
+
+
+class NoDriver(NvshareError):
+    """There is no NVIDIA driver, or no library to ask it."""
+
+    bus_name = "com.nvshare.Error.NoDriver"
+    exit_code = ExitCode.NO_DRIVER
+
+
+class NoGPU(NoDriver):
+    """There is a driver, but it knows no GPU."""
+
+
+class AlreadyRunning(NvshareError):
+    """Another nvshared has the socket or the bus name."""
+
+    bus_name = "com.nvshare.Error.AlreadyRunning"
+    exit_code = ExitCode.ALREADY_RUNNING
+
+
+class NotRunning(NvshareError):
+    """Nobody answers for com.nvshare."""
+
+    bus_name = "org.freedesktop.DBus.Error.ServiceUnknown"
+    exit_code = ExitCode.NOT_RUNNING
+
+
+class BusUnavailable(NvshareError):
+    """There is no message bus at that address, or it would not have us."""
+
+    bus_name = "org.freedesktop.DBus.Error.NoServer"
+
+
+class ProtocolError(NvshareError):
+    """A client sent a record that protocol.h does not know."""
+
+    bus_name = "com.nvshare.Error.Protocol"

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals between objects: a list of functions to call, at once and in order.
+
+    class GPU:
+        def __init__(self) -> None:
+            self.turn_started: Signal[Client] = Signal("turn_started")
+
+    gpu.turn_started.connect(publish)      # publish(client) from now on
+    gpu.turn_started.emit(client)
+
+The one who emits does not know who listens and must not suffer for it: a
+listener that raises is reported with its traceback, and the others are called
+all the same. A hand-over never fails because the bus did.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Generic, TypeVarTuple, Unpack
+
+Values = TypeVarTuple("Values")
+
+logger = logging.getLogger(__name__)
+
+
+class Signal(Generic[Unpack[Values]]):
+    """A named list of listeners, each called with what `emit` is given."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._listeners: list[Callable[[Unpack[Values]], None]] = []
+
+    def connect(self, listener: Callable[[Unpack[Values]], None]) -> Callable[[], None]:
+        """Calls `listener` at each emit from now on. Returns a function that ends this."""
+        self._listeners.append(listener)
+
+        def disconnect() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return disconnect
+
+    def emit(self, *values: Unpack[Values]) -> None:
+        """Calls all who were listening when this began."""
+        for listener in tuple(self._listeners):
+            try:
+                listener(*values)
+            except Exception:
+                logger.exception("a listener of %s failed", self.name)
