@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libhook/src/driver_types.h says what NVIDIA's cuda.h says: every name, value, size and offset."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "libhook" / "src"
+TYPES = SOURCE / "driver_types.h"
+CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
+
+needs_cuda_h = pytest.mark.skipif(
+    not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME to compare with it"
+)
+
+
+def expressions() -> list[str]:
+    """Everything that driver_types.h defines and that has a number, as C expressions."""
+    text = re.sub(r"/\*.*?\*/", "", TYPES.read_text(), flags=re.DOTALL)
+    numbers = re.findall(r"^    (CU\w+) = ", text, re.MULTILINE)
+    numbers += re.findall(r"^#define (CU\w+) ", text, re.MULTILINE)
+    sizes = re.findall(r"^typedef (?!struct|union|enum).* (\w+);", text, re.MULTILINE)
+    sizes += re.findall(r"^typedef \w+ \w+ \*(\w+);", text, re.MULTILINE)
+    sizes += re.findall(r"^} (\w+);", text, re.MULTILINE)
+    offsets = []
+    for body, name in re.findall(r"^typedef struct \w+ \{\n(.*?)^} (\w+);", text, re.M | re.S):
+        for member in re.findall(r"^    (?:[^{}\n]*\W|} )(\w+)(?:\[\w+\])?;", body, re.MULTILINE):
+            offsets.append(f"offsetof({name}, {member})")
+            offsets.append(f"sizeof((({name} *)0)->{member})")
+    return [
+        *numbers,
+        *(f"sizeof({name})" for name in sizes),
+        *(f"({name})-1 < ({name})0" for name in sizes if name in ("CUdevice", "CUdeviceptr")),
+        *offsets,
+    ]
+
+
+def values(directory: Path, *flags: str) -> dict[str, int]:
+    """What the compiler makes of `expressions()` with driver.h and `flags`."""
+    lines = "".join(f'    printf("%lld\\n", (long long)({e}));\n' for e in expressions())
+    program = directory / "values"
+    subprocess.run(
+        ["gcc", "-x", "c", "-", f"-I{SOURCE}", *flags, "-o", program],
+        input=f'#include <stdio.h>\n#include "driver.h"\nint main(void)\n{{\n{lines}}}\n',
+        text=True,
+        check=True,
+    )
+    output = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    return dict(zip(expressions(), map(int, output.split()), strict=True))
+
+
+def test_the_list_is_not_empty_by_mistake() -> None:
+    found = set(expressions())
+    assert len(found) > 200
+    assert {
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "sizeof(CUdeviceptr)",
+        "sizeof(CUcontext)",
+        "CU_STREAM_LEGACY",
+        "offsetof(CUmemAllocationProp, allocFlags)",
+        "offsetof(CUlaunchConfig, hStream)",
+        "offsetof(CUipcMemHandle, reserved)",
+    } <= found
+
+
+@needs_cuda_h
+def test_every_type_and_constant_is_nvidias(tmp_path: Path) -> None:
+    ours = values(tmp_path)
+    theirs = values(tmp_path, "-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}")
+    assert ours == theirs
