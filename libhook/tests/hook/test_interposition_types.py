@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "libhook" / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 TYPES = SOURCE / "driver_types.h"
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
@@ -27,7 +27,7 @@ def expressions() -> list[str]:
     sizes += re.findall(r"^} (\w+);", text, re.MULTILINE)
     offsets = []
     for body, name in re.findall(r"^typedef struct \w+ \{\n(.*?)^} (\w+);", text, re.M | re.S):
-        for member in re.findall(r"^    (?:[^{}\n]*\W|} )(\w+)(?:\[\w+\])?;", body, re.MULTILINE):
+        for member in re.findall(r"^    (?! )(?:[^{}\n]*\W|} )(\w+)(?:\[\w+\])?;", body, re.M):
             offsets.append(f"offsetof({name}, {member})")
             offsets.append(f"sizeof((({name} *)0)->{member})")
     return [
