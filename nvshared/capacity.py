@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many bytes of a card can be handed out.
+
+    capacity = min(configured, total - outside - reserve - young contexts)
+
+*Outside* is what nobody tells us about: contexts, modules, the driver itself
+and programs that run without the library. It is the difference of what NVML
+says is used and what our clients say they hold. The two are taken at different
+moments, so the difference means something only if nothing moved in between:
+no order on its way, and the same figures before and after (gpu.py sees to it).
+
+Even then a client may have mapped something it has not reported yet. Taking
+that for outside memory would make the scheduler evict for nothing. So an
+increase must be seen in two samples in a row; a decrease is believed at once.
+
+A client's context is made just before it says HELLO, and the driver goes on
+allocating for it (modules, printf buffers) while it starts. Until two samples
+have seen a client, a reserve is kept for its context.
+"""
+
+from dataclasses import dataclass, field
+
+MIB = 1 << 20
+CONTEXT = 600 * MIB                     # what a context takes on a large card, with its modules
+RESERVE = 256 * MIB                     # what the driver likes to have left for itself
+SMALLEST_SHARE = 64                     # but on small cards 1/64 for the reserve,
+CONTEXT_SHARE = 16                      # and 1/16 for a context
+SAMPLES_TO_BELIEVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Allowances:
+    """What the administrator wants; bytes. None means: derive it from the card's size."""
+
+    configured: int | None = None       # capacity at most; None: the whole card
+    reserve: int | None = None
+    context_reserve: int | None = None
+
+
+@dataclass(slots=True)
+class Capacity:
+    """What one card offers, learned sample by sample."""
+
+    total: int                          # bytes on the card, as NVML says
+    allowances: Allowances = Allowances()
+    outside: int = 0                    # bytes, as believed now
+    _last: int | None = field(default=None, init=False)
+    _seen: dict[int, int] = field(default_factory=dict, init=False)
+
+    @property
+    def reserve(self) -> int:
+        """Bytes never handed out."""
+        if self.allowances.reserve is not None:
+            return self.allowances.reserve
+        return min(RESERVE, self.total // SMALLEST_SHARE)
+
+    @property
+    def context_reserve(self) -> int:
+        """Bytes kept for the context of a client that the samples have not seen yet."""
+        if self.allowances.context_reserve is not None:
+            return self.allowances.context_reserve
+        return min(CONTEXT, self.total // CONTEXT_SHARE)
+
+    @property
+    def offered(self) -> int:
+        """Bytes of the card that clients are told it has in all."""
+        return min(self.total, self.allowances.configured or self.total)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that can be handed out now."""
+        young = sum(seen < SAMPLES_TO_BELIEVE for seen in self._seen.values())
+        free = self.total - self.outside - self.reserve - young * self.context_reserve
+        return max(0, min(self.offered, free))
+
+    def joined(self, client: int) -> None:
+        """A client whose context no sample has seen yet."""
+        self._seen[client] = 0
+
+    def left(self, client: int) -> None:
+        """A client is gone; its context too, as the next samples will show."""
+        self._seen.pop(client, None)
+
+    def sampled(self, used: int, held: int) -> None:
+        """NVML says `used` bytes while clients say they hold `held` in all, at one moment."""
+        outside = max(0, used - held)
+        self.outside = outside if self._last is None else min(outside, self._last)
+        self._last = outside
+        for client in self._seen:
+            self._seen[client] += 1

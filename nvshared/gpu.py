@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One GPU: a scheduler, what NVML knows about the card, and the clients on it.
+
+The scheduler decides and has neither clock nor timer nor sockets. This is what
+gives it those: events go in with the time, orders go out to the clients'
+links, one timer is kept armed for the scheduler's next deadline, and what
+people want to know is emitted as signals. Everything happens at once, in the
+order in which events arrive; an event caused while another is being handled
+(a broken link found out while sending) waits until that one is done.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from nvshared.capacity import Allowances, Capacity
+from nvshared.clock import Clock, Timer
+from nvshared.errors import GPULost
+from nvshared.nvml import Facts, Sample
+from nvshared.peer import Peer
+from nvshared.scheduler import ClientView, Scheduler, Snapshot
+from nvshared.scheduler.actions import (
+    Action,
+    Evict,
+    Limits,
+    Load,
+    Run,
+    Stop,
+    Stuck,
+    TurnEnd,
+    TurnEnded,
+    TurnStarted,
+)
+from nvshared.scheduler.events import (
+    CapacityChanged,
+    Event,
+    Evicted,
+    GPULost as Lost,
+    Joined,
+    Left,
+    Loaded,
+    Memory,
+    SettingsChanged,
+    Tick,
+)
+from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.signal import Signal
+
+Order = Run | Stop | Evict | Load | Limits
+
+
+class Link(Protocol):
+    """The way to a client's hook."""
+
+    def order(self, order: Order) -> None:
+        """Sends an order. Must not raise; a broken link reports that its client left."""
+        ...
+
+
+class Client:
+    """One process on one GPU. Figures are as of its last record; bytes and microseconds."""
+
+    def __init__(self, id: int, gpu: "GPU", peer: Peer, link: Link, memory: Memory) -> None:
+        self.id = id                    # unique while the daemon runs, never used again
+        self.gpu = gpu
+        self.peer = peer
+        self.link = link
+        self.memory = memory            # as its last record said
+
+    def __str__(self) -> str:
+        return str(self.peer)
+
+    @property
+    def view(self) -> ClientView:
+        """How the scheduler sees it: state, room, commit, times, counters."""
+        return self.gpu.snapshot().clients[self.id]
+
+
+class GPU:
+    """One card and everything decided about it."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        settings: Settings,
+        allowances: Allowances,
+        clock: Clock,
+        timer: Timer,
+    ) -> None:
+        self.facts = facts
+        self.sample = Sample()          # what NVML said last
+        self.capacity = Capacity(facts.memory_total, allowances)
+        self.clients: dict[int, Client] = {}
+        self.lost = ""                  # why, or "" while it is there
+
+        self.client_new: Signal[Client] = Signal("client_new")
+        self.client_removed: Signal[Client] = Signal("client_removed")
+        self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
+        self.turn_started: Signal[Client] = Signal("turn_started")
+        self.turn_ended: Signal[Client, TurnEnd, int] = Signal("turn_ended")
+        self.changed: Signal[frozenset[str]] = Signal("changed")
+        self.told: Signal[int, Event] = Signal("told")
+        self.decided: Signal[int, Action] = Signal("decided")
+
+        self._clock = clock
+        self._timer = timer
+        self._settings = replace(
+            settings, capacity=self.capacity.bytes, total=self.capacity.offered
+        )
+        self._scheduler = Scheduler(self._settings, clock())
+        self._snapshot: Snapshot | None = None
+        self._events: deque[Event] = deque()
+        self._handling = False
+        self._disarm: Callable[[], None] | None = None
+        self._unanswered: set[tuple[int, int]] = set()
+        self._published = self._properties()
+        self._arm()
+
+    def __str__(self) -> str:
+        return f"gpu{self.facts.index}"
+
+    @property
+    def tq(self) -> int:
+        """The quantum in whole seconds."""
+        return self._settings.tq // 1_000_000
+
+    @property
+    def anti_thrash(self) -> AntiThrash:
+        """Whether turns are taken when everything fits, never, or as needed."""
+        return self._settings.anti_thrash
+
+    @property
+    def state(self) -> str:
+        """gathering, idle, shared (all run at once), turns, or lost."""
+        return "lost" if self.lost else str(self.snapshot().state)
+
+    @property
+    def holders(self) -> tuple[Client, ...]:
+        """The clients whose gate is open."""
+        return tuple(self.clients[id] for id in self.snapshot().holders if id in self.clients)
+
+    @property
+    def queue_length(self) -> int:
+        """How many clients wait to become holders."""
+        return len(self.snapshot().queue)
+
+    @property
+    def orders_unanswered(self) -> int:
+        """How many EVICT and LOAD are on their way."""
+        return len(self._unanswered)
+
+    @property
+    def held(self) -> dict[int, int]:
+        """Bytes of the card each client says it holds."""
+        return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
+
+    def snapshot(self) -> Snapshot:
+        """How the scheduler sees everything, as of now."""
+        if self._snapshot is None:
+            self._snapshot = self._scheduler.snapshot()
+        return self._snapshot
+
+    def join(
+        self, id: int, peer: Peer, link: Link, memory: Memory,
+        *, running: bool = False, wants: bool = False, commit: int = 0,
+    ) -> Client:
+        """A client said HELLO. Raises GPULost if nobody can run here any more."""
+        if self.lost:
+            raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")
+        client = Client(id, self, peer, link, memory)
+        self.clients[id] = client
+        self.capacity.joined(id)
+        self.apply_capacity()
+        self.tell(Joined(id, memory, running, wants, commit))
+        self.client_new.emit(client)
+        return client
+
+    def leave(self, client: Client) -> None:
+        """A client's connection ended. Harmless when repeated."""
+        if self.clients.get(client.id) is not client:
+            return
+        self.tell(Left(client.id))
+        del self.clients[client.id]
+        self._unanswered = {order for order in self._unanswered if order[0] != client.id}
+        self.capacity.left(client.id)
+        self.apply_capacity()
+        self.client_removed.emit(client)
+
+    def configure(self, settings: Settings, allowances: Allowances | None = None) -> None:
+        """New settings apply from now on; capacity and total are this card's own."""
+        if allowances is not None:
+            self.capacity.allowances = allowances
+        settings = replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered)
+        if settings != self._settings:
+            self._settings = settings
+            self.tell(SettingsChanged(settings))
+
+    def apply_capacity(self) -> None:
+        """Tells the scheduler if the capacity is no longer what it was."""
+        if self.capacity.bytes != self._settings.capacity:
+            self._settings = replace(self._settings, capacity=self.capacity.bytes)
+            self.tell(CapacityChanged(self.capacity.bytes))
+
+    def lose(self, why: str) -> None:
+        """The card is gone: nobody is scheduled here any more."""
+        if not self.lost:
+            self.lost = why
+            self.tell(Lost())
+
+    def tell(self, event: Event) -> None:
+        """Something happened: lets the scheduler decide and carries out what it decides."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                self._handle(self._events.popleft())
+        finally:
+            self._handling = False
+        self._arm()
+        self._publish()
+
+    def _handle(self, event: Event) -> None:
+        now = self._clock()
+        if isinstance(event, Evicted | Loaded):
+            self._unanswered.discard((event.client, event.number))
+        memory = getattr(event, "memory", None)
+        if memory is not None and (client := self.clients.get(event.client)) is not None:
+            client.memory = memory
+        self.told.emit(now, event)
+        self._snapshot = None
+        for action in self._scheduler.handle(event, now):
+            self.decided.emit(now, action)
+            self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        client = self.clients.get(action.client)
+        if client is None:
+            return
+        match action:
+            case TurnStarted():
+                self.turn_started.emit(client)
+            case TurnEnded():
+                self.turn_ended.emit(client, action.reason, action.held)
+            case Stuck():
+                self.client_stuck.emit(client, str(action.state), action.waited)
+            case _:
+                if isinstance(action, Evict | Load):
+                    self._unanswered.add((action.client, action.number))
+                client.link.order(action)
+
+    def _arm(self) -> None:
+        if self._disarm is not None:
+            self._disarm()
+            self._disarm = None
+        deadline = self._scheduler.deadline()
+        if deadline is not None:
+            self._disarm = self._timer(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._disarm = None
+        self.tell(Tick())
+
+    def _properties(self) -> dict[str, object]:
+        return {
+            "tq": self.tq,
+            "anti_thrash": self.anti_thrash,
+            "state": self.state,
+            "holders": tuple(client.id for client in self.holders),
+            "queue_length": self.queue_length,
+        }
+
+    def _publish(self) -> None:
+        now = self._properties()
+        changed = frozenset(name for name in now if now[name] != self._published[name])
+        self._published = now
+        if changed:
+            self.changed.emit(changed)

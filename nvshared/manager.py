@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All GPUs of the machine, their clients, and the settings that may be changed while running.
+
+The bus, the sessions and the metrics talk to this and to what hangs below it.
+Settings come from the configuration; what is changed at run time lies over it
+and is remembered by the state file, if there is one, until it is reset.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Protocol
+
+from nvshared.capacity import Allowances
+from nvshared.clock import SECOND, Clock, Timer
+from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
+from nvshared.gpu import GPU, Client
+from nvshared.nvml import Facts
+from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.signal import Signal
+
+LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the configuration says, for any card."""
+
+    settings: Settings
+    allowances: Callable[[Facts], Allowances]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What was changed at run time; None where nothing was."""
+
+    tq: int | None = None               # seconds
+    anti_thrash: AntiThrash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """For all cards, and for single ones by UUID."""
+
+    everywhere: Override = Override()
+    by_gpu: dict[str, Override] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """Where overrides outlive a restart."""
+
+    def save(self, overrides: Overrides) -> None:
+        """Remembers. Must not raise for want of disk; it says so in the journal."""
+        ...
+
+
+class Manager:
+    """Everything that can be looked at and changed."""
+
+    def __init__(
+        self,
+        read: Callable[[], Defaults],
+        clock: Clock,
+        timer: Timer,
+        overrides: Overrides | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.gpus: list[GPU] = []       # in the order of NVML's indices
+        self.gpu_new: Signal[GPU] = Signal("gpu_new")
+        self.client_new: Signal[Client] = Signal("client_new")
+        self.client_removed: Signal[Client] = Signal("client_removed")
+        self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
+        self.changed: Signal[frozenset[str]] = Signal("changed")   # "tq", "anti_thrash", "gpus"
+        self._read = read
+        self._defaults = read()
+        self._overrides = overrides or Overrides()
+        self._store = store
+        self._clock = clock
+        self._timer = timer
+        self._ids = count(1)
+
+    @property
+    def tq(self) -> int:
+        """The quantum in seconds, where a GPU has no own."""
+        return self._effective("").tq // SECOND
+
+    @property
+    def anti_thrash(self) -> AntiThrash:
+        """The mode where a GPU has no own."""
+        return self._effective("").anti_thrash
+
+    @property
+    def clients(self) -> Iterator[Client]:
+        """All clients of all GPUs, oldest first on each."""
+        return (client for gpu in self.gpus for client in gpu.clients.values())
+
+    def add(self, facts: Facts, *, gather: bool) -> GPU:
+        """A card was found. `gather`: programs use it already, so listen before deciding."""
+        settings = self._effective(facts.uuid)
+        gpu = GPU(
+            facts,
+            settings if gather else replace(settings, gather=0),
+            self._defaults.allowances(facts),
+            self._clock,
+            self._timer,
+        )
+        gpu.client_new.connect(self.client_new.emit)
+        gpu.client_removed.connect(self.client_removed.emit)
+        gpu.client_stuck.connect(self.client_stuck.emit)
+        self.gpus.append(gpu)
+        self.gpus.sort(key=lambda one: one.facts.index)
+        self.gpu_new.emit(gpu)
+        self.changed.emit(frozenset({"gpus"}))
+        return gpu
+
+    def next_id(self) -> int:
+        """An id for a client, never used before."""
+        return next(self._ids)
+
+    def gpu(self, name: str) -> GPU:
+        """By index, UUID or PCI address, as nvidia-smi prints them. Raises NoSuchGPU."""
+        wanted = name.strip().lower()
+        for gpu in self.gpus:
+            if wanted in gpu.facts.names:
+                return gpu
+        known = ", ".join(str(gpu.facts.index) for gpu in self.gpus) or "none"
+        raise NoSuchGPU(
+            f"there is no GPU {name!r}", f"known indices: {known}; a UUID or PCI address will do too"
+        )
+
+    def gpu_by_uuid(self, uuid: bytes) -> GPU:
+        """By the 16 bytes that cuDeviceGetUuid gives. Raises NoSuchGPU."""
+        for gpu in self.gpus:
+            if gpu.facts.uuid_bytes == uuid:
+                return gpu
+        raise NoSuchGPU(f"there is no GPU with the UUID {uuid.hex()}")
+
+    def client(self, id: int) -> Client:
+        """By its id. Raises NoSuchClient."""
+        for client in self.clients:
+            if client.id == id:
+                return client
+        raise NoSuchClient(f"there is no client {id}; it may have ended")
+
+    def clients_by_pid(self, pid: int) -> tuple[Client, ...]:
+        """A process has one client per GPU it uses; none is an answer too."""
+        return tuple(client for client in self.clients if client.peer.pid == pid)
+
+    def set_tq(self, seconds: int, gpu: str = "") -> None:
+        """For one GPU, or for all of them with whatever they had of their own forgotten.
+
+        Raises InvalidArgs unless `seconds` is positive, NoSuchGPU.
+        """
+        if not 1 <= seconds <= LONGEST_TQ:
+            raise InvalidArgs(
+                f"the quantum cannot be {seconds} seconds", "give a positive whole number of seconds"
+            )
+        self._override(gpu, lambda old: replace(old, tq=seconds))
+
+    def set_anti_thrash(self, mode: str, gpu: str = "") -> None:
+        """Like set_tq. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
+        try:
+            value = AntiThrash(mode)
+        except ValueError:
+            raise InvalidArgs(
+                f"the anti-thrash mode cannot be {mode!r}", "give auto, on or off"
+            ) from None
+        self._override(gpu, lambda old: replace(old, anti_thrash=value))
+
+    def reload(self) -> None:
+        """Reads the configuration again; what was changed at run time still lies over it.
+
+        Raises ConfigError, and then nothing has changed.
+        """
+        self._defaults = self._read()
+        self._apply()
+
+    def reset_settings(self) -> None:
+        """Forgets what was changed at run time: the configuration holds again."""
+        self._set_overrides(Overrides())
+
+    def _override(self, gpu: str, change: Callable[[Override], Override]) -> None:
+        old = self._overrides
+        if gpu:
+            uuid = self.gpu(gpu).facts.uuid
+            changed = change(old.by_gpu.get(uuid, Override()))
+            self._set_overrides(replace(old, by_gpu={**old.by_gpu, uuid: changed}))
+            return
+        everywhere = change(old.everywhere)
+        # What is set for all holds for all: the same setting of single cards is forgotten.
+        same = change(Override())
+        by_gpu = {
+            uuid: Override(
+                None if same.tq is not None else one.tq,
+                None if same.anti_thrash is not None else one.anti_thrash,
+            )
+            for uuid, one in old.by_gpu.items()
+        }
+        self._set_overrides(Overrides(everywhere, by_gpu))
+
+    def _set_overrides(self, overrides: Overrides) -> None:
+        self._overrides = overrides
+        self._apply()
+        if self._store is not None:
+            self._store.save(overrides)
+
+    def _apply(self) -> None:
+        for gpu in self.gpus:
+            gpu.configure(self._effective(gpu.facts.uuid), self._defaults.allowances(gpu.facts))
+        self.changed.emit(frozenset({"tq", "anti_thrash"}))
+
+    def _effective(self, uuid: str) -> Settings:
+        settings = self._defaults.settings
+        layers = (self._overrides.everywhere, self._overrides.by_gpu.get(uuid, Override()))
+        for layer in layers:
+            if layer.tq is not None:
+                settings = replace(settings, tq=layer.tq * SECOND)
+            if layer.anti_thrash is not None:
+                settings = replace(settings, anti_thrash=layer.anti_thrash)
+        return settings

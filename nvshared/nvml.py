@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver's management library (NVML) knows of the cards. Nobody else imports pynvml.
+
+NVML calls can take seconds (a card being reset, a driver being unloaded), so
+outside of start they are made in one thread of their own (worker.py). The
+library is found by the loader's rules, so LD_LIBRARY_PATH leads to the
+simulated one.
+"""
+
+import logging
+import uuid as uuids
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from nvshared.errors import GPULost, NoDriver, NoGPU, NvshareError
+
+logger = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What does not change about a card."""
+
+    index: int                          # NVML's, in the order of PCI addresses
+    uuid: str                           # "GPU-" and 36 characters
+    name: str                           # "NVIDIA H200"
+    pci_bus_id: str                     # "00000000:17:00.0"
+    memory_total: int                   # bytes
+
+    @cached_property
+    def uuid_bytes(self) -> bytes:
+        """As cuDeviceGetUuid gives it: 16 bytes."""
+        return uuids.UUID(self.uuid.removeprefix("GPU-")).bytes
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All the names a person may call it by, in lower case."""
+        pci = self.pci_bus_id.lower()
+        return frozenset({
+            str(self.index),
+            self.uuid.lower(),
+            self.uuid.lower().removeprefix("gpu-"),
+            pci,
+            pci.removeprefix("0000"),   # nvidia-smi's eight digits of domain, lspci's four
+            pci.removeprefix("00000000:"),
+        })
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process with a context on the card."""
+
+    pid: int                            # in the pid namespace of the driver's view
+    memory: int | None                  # bytes; None where the driver will not say
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What changes; None where the card or its driver cannot say."""
+
+    memory_used: int | None = None      # bytes, by everybody
+    utilisation: float | None = None    # 0 to 1, share of the last period with a kernel running
+    temperature: int | None = None      # degrees Celsius
+    power: float | None = None          # watts
+    processes: tuple[Process, ...] = ()
+
+
+class NVML:
+    """The library, initialised. Calls may block; make them in one thread at a time."""
+
+    def __init__(self) -> None:
+        """Raises NoDriver with what to do about it."""
+        self._nvml = _library()
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise NoDriver(*_explain(self._nvml, error)) from error
+
+    def close(self) -> None:
+        """Ends it. The object is of no use afterwards."""
+        self._nvml.nvmlShutdown()
+
+    def find(self) -> tuple[Facts, ...]:
+        """All cards that answer. Raises NoGPU when there is none."""
+        try:
+            found = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            raise NoDriver(*_explain(self._nvml, error)) from error
+        cards = []
+        for index in range(found):
+            try:
+                cards.append(self._facts(index))
+            except self._nvml.NVMLError as error:
+                logger.warning("GPU %d does not answer and is left out: %s", index, error)
+        if not cards:
+            raise NoGPU(
+                "the NVIDIA driver knows no GPU that answers", "see what nvidia-smi and dmesg say"
+            )
+        return tuple(cards)
+
+    def sample(self, uuid: str) -> Sample:
+        """Asks one card. Raises GPULost when it is gone, NvshareError when NVML fails otherwise."""
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        except nvml.NVMLError as error:
+            if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_NOT_FOUND):
+                raise GPULost(str(error)) from error
+            raise NvshareError(f"NVML does not say what {uuid} holds: {error}") from error
+        utilisation = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        milliwatts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        processes = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        return Sample(
+            memory_used=used,
+            utilisation=None if utilisation is None else utilisation / 100,
+            temperature=self._ask(
+                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            ),
+            power=None if milliwatts is None else milliwatts / 1000,
+            processes=tuple(Process(p.pid, p.usedGpuMemory) for p in processes or ()),
+        )
+
+    def _facts(self, index: int) -> Facts:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        return Facts(
+            index=index,
+            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+            name=_text(nvml.nvmlDeviceGetName(handle)),
+            pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
+            memory_total=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        )
+
+    def _ask(self, question: Callable[[], Value]) -> Value | None:
+        """Cards differ in what they can say; what they cannot is shown as unknown."""
+        try:
+            return question()
+        except self._nvml.NVMLError as error:
+            logger.debug("NVML has no answer: %s", error)
+            return None
+
+
+def _library() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NoDriver(
+            "the Python package nvidia-ml-py is not installed", "install it with: pip install nvidia-ml-py"
+        ) from error
+    return pynvml
+
+
+def _explain(nvml: Any, error: Exception) -> tuple[str, str]:
+    match getattr(error, "value", None):
+        case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return (
+                "libnvidia-ml.so.1 is not installed, so no GPU can be managed",
+                "install the NVIDIA driver, or in a container let its toolkit mount it",
+            )
+        case nvml.NVML_ERROR_DRIVER_NOT_LOADED:
+            return (
+                "the NVIDIA driver is not loaded",
+                "load it with: modprobe nvidia, or see dmesg for why it is not",
+            )
+        case nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            return (
+                "the NVIDIA kernel module and libraries are of different versions",
+                "reboot, or unload and load the nvidia modules",
+            )
+        case nvml.NVML_ERROR_NO_PERMISSION:
+            return (
+                "/dev/nvidiactl may not be opened",
+                "run as a user who may, or check the unit's DeviceAllow=",
+            )
+        case _:
+            return f"the NVIDIA driver does not answer: {error}", "see what nvidia-smi says"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is at the other end of a socket, as the kernel says, never as the peer says."""
+
+import os
+import pwd
+import re
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
+COMMAND_LONGEST = 256                   # characters; a command line may be megabytes
+
+UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)")
+POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A process, as seen from the daemon's own pid namespace."""
+
+    pid: int                            # 0 when it lives in a namespace we cannot see into
+    uid: int
+    name: str                           # /proc/PID/comm, 15 characters at most
+    command: str                        # its arguments joined by blanks
+    unit: str                           # innermost systemd unit, "" outside of any
+    pod: str                            # UID of its Kubernetes pod, "" outside of any
+
+    @property
+    def user(self) -> str:
+        """The name of its user, or the number where that has none."""
+        try:
+            return pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return str(self.uid)
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.pid}]"
+
+
+def identify(connection: socket.socket) -> Peer:
+    """Asks the kernel who connected, and /proc what that is.
+
+    A process that has died already has no /proc entry; it is told apart by its
+    pid alone, and its connection ends in a moment anyway.
+    """
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, _ = CREDENTIALS.unpack(raw)
+    return describe(pid, uid)
+
+
+def describe(pid: int, uid: int) -> Peer:
+    """What /proc says about a process."""
+    name = _read(pid, "comm").rstrip("\n") or "?"
+    command = _read(pid, "cmdline").replace("\0", " ").strip() or name
+    cgroup = _read(pid, "cgroup")
+    units = UNIT.findall(cgroup)
+    pod = POD.search(cgroup)
+    return Peer(
+        pid=pid,
+        uid=uid,
+        name=printable(name),
+        command=printable(command[:COMMAND_LONGEST]),
+        unit=printable(units[-1]) if units else "",
+        pod=pod.group(1).replace("_", "-") if pod else "",
+    )
+
+
+def watch(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process dies; None where there is none to be had.
+
+    Needed because a forked child keeps its parent's socket open. Raises
+    ProcessLookupError if the process is dead already.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def printable(text: str) -> str:
+    """A process chooses its own name; it must not choose what a terminal or a log line does."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        with Path(f"/proc/{pid}/{name}").open("rb") as file:
+            return file.read(4096).decode(errors="replace")
+    except OSError:
+        return ""
