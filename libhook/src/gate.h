@@ -82,14 +82,15 @@ static inline void gate_leave(void)
 }
 
 /* The closer's side; never called by a thread that is inside. */
+bool gate_prepare(void);                           /* false: no membarrier(2) here, nothing can be gated */
 void gate_close(uint64_t reason);                  /* returns at once; threads may still be inside */
 void gate_open(uint64_t reason);
-bool gate_empty(int64_t timeout_microseconds);     /* nobody inside any more */
+bool gate_empty(int64_t timeout_microseconds);     /* nobody (but the caller) inside any more */
 bool gate_has_waiters(void);
 uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
-void gate_forget_threads_after_fork(void);
+void gate_abandon(void);                           /* open for ever; in a forked child */
 
-/* Called once, outside all locks, whenever a thread begins to stand at the gate. */
+/* Called by a thread that is about to stand at the gate, with no lock held. */
 extern void (*gate_on_waiter)(void);
 
 #endif

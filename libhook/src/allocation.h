@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocations: what the program got from cuMemAlloc. Those above 1 MiB own
+ * their blocks; smaller ones share a slab, one block of 2 MiB divided into
+ * places of one size.
+ *
+ * All functions are called with memory_lock held.
+ */
+#ifndef NVSHARE_ALLOCATION_H
+#define NVSHARE_ALLOCATION_H
+
+#include "block.h"
+#include "memory.h"
+
+#define SMALL_MAX ((size_t)1 << 20)
+
+/* The owner of a page, as region_owner() gives it. */
+struct page_owner {
+    enum { OWNER_LARGE, OWNER_SLAB } kind;
+    struct client *client;
+    CUcontext context;
+};
+
+struct large {
+    struct page_owner owner;
+    CUdeviceptr base;
+    size_t size;                     /* as asked for */
+    unsigned long long id;
+    bool sync_memops;
+    bool freeing;
+    size_t block_count;
+    struct block *blocks[];
+};
+
+CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
+                        CUdeviceptr *address);
+void large_release(struct large *large);
+
+CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
+                       CUdeviceptr *address);
+/* False: no object in use there. `exact`: the address must be its first byte. */
+bool slab_find(struct slab *slab, CUdeviceptr address, struct memory_description *description);
+void slab_set_sync_memops(struct slab *slab, CUdeviceptr address, bool on);
+/* Two steps, as the memory must not be used again while work may touch it:
+ * first invalid for the program (false: it was already), then free. */
+bool slab_retire(struct slab *slab, CUdeviceptr address);
+void slab_release(struct slab *slab, CUdeviceptr address);
+/* All of it, with every object in it. */
+void slab_destroy(struct slab *slab);
+
+unsigned long long allocation_id(void);           /* a new one */
+
+/* Maps those of the blocks for which there is room; the others stay empty and
+ * the client is starved until it gets more. */
+void allocation_fill(struct block **blocks, size_t count);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks: what moves between card and host. A block is a run of whole pages
+ * at an address that never changes, with one physical allocation behind it
+ * while it is resident.
+ *
+ * All functions are called with memory_lock held.
+ */
+#ifndef NVSHARE_BLOCK_H
+#define NVSHARE_BLOCK_H
+
+#include <stdbool.h>
+
+#include "client_state.h"
+
+/* Large enough that remapping (30 us) hides behind the copy (600 us at bus
+ * speed), small enough that room is handed on early and little is wasted. */
+#define BLOCK_SIZE ((size_t)32 << 20)
+
+enum block_state {
+    BLOCK_EMPTY,                     /* never brought in: holds nothing */
+    BLOCK_RESIDENT,
+    BLOCK_LEAVING,                   /* being copied out; still mapped */
+    BLOCK_SWAPPED,                   /* its bytes are in its host slot */
+    BLOCK_COMING,                    /* mapped; being copied in */
+};
+
+struct host_slot {
+    struct host_slab *slab;          /* NULL: none */
+    char *address;
+};
+
+struct block {
+    CUdeviceptr address;
+    size_t size;
+    struct client *client;
+    enum block_state state;
+    bool doomed;                     /* freed while on the move; its mover finishes it */
+    CUmemGenericAllocationHandle handle;
+    struct host_slot slot;           /* kept while resident, unless host memory is short */
+    struct block *older, *younger;
+};
+
+void block_set_state(struct block *block, enum block_state state);
+/* A new block, empty, at the end of its client's list; counted as allocated. NULL: no memory. */
+struct block *block_new(struct client *client, CUdeviceptr address, size_t size);
+/* Creates and maps physical memory for an EMPTY or SWAPPED block and counts it
+ * as resident; the state is the caller's to set. Leaves everything as it was
+ * if the driver refuses. */
+CUresult block_map(struct block *block);
+/* The opposite. An error is the context's (it has failed for good): the
+ * memory then stays counted, as it stays on the card. */
+CUresult block_unmap(struct block *block);
+/* Unmaps, gives back its host slot and forgets it, now or, if it is on the
+ * move, as soon as it has arrived. Its addresses are given back as well. */
+void block_free(struct block *block);
+
+/* host.c: host memory for swapped blocks. */
+
+/* False: none left within `allowance` bytes for this client, or the machine
+ * has none. May release and retake memory_lock (service thread only). */
+bool host_take(struct client *client, struct block *block, uint64_t allowance);
+void host_give(struct block *block);
+/* Releases slabs that are empty while the client holds more than `allowance`.
+ * Service thread only; releases and retakes memory_lock. */
+void host_trim(struct client *client, uint64_t allowance);
+
+#endif

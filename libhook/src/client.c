@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attaching to the daemon, and the figures that decide whether the gate is open.
+ */
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client_state.h"
+#include "gate.h"
+#include "log.h"
+#include "real.h"
+
+/* How long a program waits for a daemon that is just being started. */
+#define CONNECT_PATIENCE_US 1000000
+#define WELCOME_PATIENCE_MS 10000
+#define DEFAULT_IDLE_WINDOW_US 50000
+
+struct client *clients[CLIENTS_MAX];
+pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Protects attaching: one thread at a time. memory_lock may be taken inside. */
+static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned client_count;
+
+bool client_none(void)
+{
+    return client_count == 0;
+}
+
+uint64_t now_microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+struct client *client_current(void)
+{
+    CUdevice device;
+    if (client_none() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
+        || device < 0 || device >= CLIENTS_MAX)
+        return NULL;
+    return __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE);
+}
+
+uint64_t client_need(const struct client *client)
+{
+    return client->memory.allocated + client->memory.pinned + client->memory.pending;
+}
+
+uint64_t client_free_room(const struct client *client)
+{
+    uint64_t filled = client->memory.resident + client->memory.pinned + client->memory.pending;
+    return client->memory.room > filled ? client->memory.room - filled : 0;
+}
+
+void client_wake(struct client *client)
+{
+    uint64_t one = 1;
+    /* Fails only if it is set already, many times over. */
+    ssize_t written = write(client->wake, &one, sizeof one);
+    (void)written;
+}
+
+void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
+                 uint64_t bytes, uint64_t microseconds)
+{
+    if (client->socket < 0)
+        return;
+    struct nvshare_record record = {
+        .type = (uint16_t)type,
+        .version = NVSHARE_PROTOCOL_VERSION,
+        .flags = flags,
+        .number = number,
+        .bytes = bytes,
+        .microseconds = microseconds,
+        .memory = client->memory,
+    };
+    memcpy(record.uuid, client->uuid, sizeof record.uuid);
+    client->reported = true;
+    /* Only the service thread closes it: it may just be waiting for it, and
+     * the number could be somebody else's by then. */
+    if (!connection_send(client->socket, &record))
+        shutdown(client->socket, SHUT_RDWR);
+}
+
+void client_update(struct client *client)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    bool starved = client->absent > 0
+        || memory->resident + memory->pinned + memory->pending > memory->room;
+    if (starved != client->starved) {
+        client->starved = starved;
+        client->room_asked = false;
+        if (starved)
+            gate_close(GATE_STARVED(client));
+        else
+            gate_open(GATE_STARVED(client));
+    }
+    if (starved && client->granted && !client->room_asked && client->socket >= 0) {
+        client->room_asked = true;
+        client_send(client, NVSHARE_ROOM, 0, 0, client_need(client), 0);
+    } else if (client->reported) {
+        client->reported = false;
+        client_wake(client);
+    }
+}
+
+bool client_commit(struct client *client, uint64_t bytes)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    bool granted;
+    for (;;) {
+        uint64_t wanted = memory->allocated + memory->pinned + memory->pending + bytes;
+        granted = wanted <= client->limits.commit;
+        if (granted)
+            break;
+        if (client->socket < 0) {
+            /* No daemon to ask: as far as it last said we could go. */
+            granted = wanted <= client->limits.most;
+            break;
+        }
+        uint64_t question = ++client->question;
+        client_send(client, NVSHARE_COMMIT, 0, question, wanted, 0);
+        while (client->socket >= 0 && client->answered < question)
+            pthread_cond_wait(&memory_changed, &memory_lock);
+        if (client->socket >= 0 && client->limits.commit < wanted)
+            break;
+    }
+    pthread_setcancelstate(cancel, NULL);
+    return granted;
+}
+
+/* A thread is about to stand at the gate. */
+static void tell_want(void)
+{
+    pthread_mutex_lock(&memory_lock);
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = clients[i];
+        if (client == NULL || client->granted || client->stopping || client->want_sent)
+            continue;
+        client->want_sent = true;
+        client_send(client, NVSHARE_WANT, NVSHARE_WANTS, 0, 0, 0);
+    }
+    pthread_mutex_unlock(&memory_lock);
+}
+
+/* In a forked child: the driver refuses its service there, so the library
+ * does nothing either, and the parent's connection is the parent's alone. */
+static void in_child(void)
+{
+    gate_abandon();
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        if (clients[i] != NULL && clients[i]->socket >= 0)
+            close(clients[i]->socket);
+    client_count = 0;
+}
+
+static int open_patiently(void)
+{
+    uint64_t began = now_microseconds();
+    for (;;) {
+        int fd = connection_open();
+        /* A socket nobody listens on yet: a daemon that is being restarted. */
+        if (fd >= 0 || errno != ECONNREFUSED
+            || now_microseconds() - began > CONNECT_PATIENCE_US)
+            return fd;
+        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+    }
+}
+
+static const char *refusal_text(unsigned reason)
+{
+    switch (reason) {
+    case NVSHARE_REFUSED_VERSION:
+        return "it speaks another version of the protocol; update nvshared and libnvshare together";
+    case NVSHARE_REFUSED_NO_SUCH_GPU:
+        return "it does not manage this GPU";
+    case NVSHARE_REFUSED_TOO_MANY_CLIENTS:
+        return "it has too many clients";
+    default:
+        return "for a reason this library does not know";
+    }
+}
+
+/* HELLO and its answer, before there is a service thread. */
+static bool introduce(struct client *client)
+{
+    client_send(client, NVSHARE_HELLO, 0, 0, 0, 0);
+    struct nvshare_record answer;
+    uint64_t began = now_microseconds();
+    int got = 0;
+    while (client->socket >= 0 && got == 0
+           && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000)
+        got = connection_receive(client->socket, &answer, WELCOME_PATIENCE_MS);
+    if (got == 1 && answer.type == NVSHARE_WELCOME) {
+        client->limits = answer.limits;
+        return true;
+    }
+    if (got == 1 && answer.type == NVSHARE_REFUSED)
+        complain("nvshared refuses this program: %s. The GPU is used unshared.",
+                 refusal_text(answer.flags));
+    else
+        complain("nvshared does not answer. The GPU is used unshared.");
+    return false;
+}
+
+static bool start_service(struct client *client)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&client->thread, NULL, service_run, client);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        complain("no thread for sharing: %s. The GPU is used unshared.", error_text(error));
+    else
+        pthread_setname_np(client->thread, "nvshare");
+    return error == 0;
+}
+
+static void discard(struct client *client)
+{
+    if (client->socket >= 0)
+        close(client->socket);
+    if (client->wake >= 0)
+        close(client->wake);
+    free(client);
+}
+
+static struct client *new_client(CUdevice device, CUcontext context)
+{
+    struct client *client = calloc(1, sizeof *client);
+    if (client == NULL)
+        return NULL;
+    client->device = device;
+    client->index = (unsigned)device;
+    client->contexts[client->context_count++] = context;
+    client->drained = true;
+    client->idle_window = DEFAULT_IDLE_WINDOW_US;
+    client->drain_patience = DRAIN_PATIENCE_US;
+    client->wake = -1;
+    CUuuid uuid;
+    CUresult result = HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
+                                                    : REAL(cuDeviceGetUuid)(&uuid, device);
+    client->socket = result == CUDA_SUCCESS ? open_patiently() : -1;
+    if (client->socket < 0) {
+        debug("no nvshared here (%s): the GPU is used unshared", error_text(errno));
+        free(client);
+        return NULL;
+    }
+    memcpy(client->uuid, &uuid, sizeof client->uuid);
+    client->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return client;
+}
+
+static void attach(CUdevice device, CUcontext context)
+{
+    static bool prepared;
+    if (!prepared && !gate_prepare()) {
+        complain("this kernel has no membarrier(2). The GPU is used unshared.");
+        return;
+    }
+    struct client *client = new_client(device, context);
+    if (client == NULL)
+        return;
+    if (client->wake < 0 || !introduce(client)) {
+        discard(client);
+        return;
+    }
+    if (!prepared) {
+        gate_on_waiter = tell_want;
+        pthread_atfork(NULL, NULL, in_child);
+        prepared = true;
+    }
+    gate_close(GATE_STOPPED(client));
+    pthread_mutex_lock(&memory_lock);
+    __atomic_store_n(&clients[device], client, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&memory_lock);
+    client_count++;
+    if (!start_service(client)) {
+        /* The gate is this device's alone, and nothing was allocated yet. */
+        client_count--;
+        pthread_mutex_lock(&memory_lock);
+        clients[device] = NULL;
+        pthread_mutex_unlock(&memory_lock);
+        gate_open(GATE_STOPPED(client));
+        discard(client);
+    }
+}
+
+void client_attach(CUdevice device, CUcontext context)
+{
+    static uint32_t tried;           /* one try for each device, whatever came of it */
+    if (device < 0 || device >= CLIENTS_MAX)
+        return;
+    pthread_mutex_lock(&attach_lock);
+    struct client *client = clients[device];
+    if (client != NULL) {
+        pthread_mutex_lock(&memory_lock);
+        bool known = false;
+        for (unsigned i = 0; i < client->context_count; i++)
+            known |= client->contexts[i] == context;
+        if (!known && client->context_count == CONTEXTS_MAX)
+            complain("more than %d contexts on one GPU: the work of the others is not waited for "
+                     "at a hand-over", CONTEXTS_MAX);
+        else if (!known)
+            client->contexts[client->context_count++] = context;
+        pthread_mutex_unlock(&memory_lock);
+    } else if ((tried >> device & 1) == 0 && !hook_disabled()) {
+        tried |= (uint32_t)1 << device;
+        attach(device, context);
+    }
+    pthread_mutex_unlock(&attach_lock);
+}

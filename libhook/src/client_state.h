@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One client: this process on one GPU. Shared by the files that make up the
+ * library's core; the wrappers see only client.h and memory.h.
+ */
+#ifndef NVSHARE_CLIENT_STATE_H
+#define NVSHARE_CLIENT_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "driver.h"
+#include "nvshare/protocol.h"
+
+#define CLIENTS_MAX 32
+#define CONTEXTS_MAX 16
+#define SLAB_CLASSES 48
+#define COPIES_IN_FLIGHT 4
+#define DRAIN_PATIENCE_US 2000000
+
+struct block;
+struct slab;
+struct host_slab;
+
+struct client {
+    CUdevice device;
+    uint8_t uuid[16];
+    unsigned index;                  /* in clients[], and of its two bits in gate_closed */
+
+    /* Everything from here on is protected by memory_lock. */
+
+    struct nvshare_memory memory;    /* as told to the daemon with each record */
+    struct nvshare_limits limits;
+    bool reported;                   /* the daemon knows `memory` as it is */
+
+    /* The daemon lets it run (RUN came, STOP did not). The gate's bit
+     * GATE_STOPPED(client) is the opposite. */
+    bool granted;
+    bool stopping;                   /* STOP came, STOPPED is not sent: it will carry WANTS */
+    bool contended;
+    bool want_sent;
+    /* Nothing is in flight: true from STOPPED to RUN. */
+    bool drained;
+    /* Something is absent or the room is too small: GATE_STARVED(client) is set. */
+    bool starved;
+    bool room_asked;
+    uint64_t idle_window;            /* us without a submission before IDLE is sent */
+
+    uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
+    struct block *blocks;            /* all, oldest first */
+    struct block *youngest;
+    struct slab *slabs[SLAB_CLASSES];/* those with a free place */
+    struct host_slab *host_slabs;
+
+    int socket;                      /* -1: no daemon now */
+    uint64_t question;               /* number of the last COMMIT asked */
+    uint64_t answered;               /* and of the last answered */
+
+    /* Contexts of this device; the first is where the service works. */
+    CUcontext contexts[CONTEXTS_MAX];
+    unsigned context_count;
+    unsigned contexts_ended;         /* counts; events made before are gone with theirs */
+
+    /* Below: the service thread alone, except as memory_context_ends() says. */
+
+    pthread_t thread;
+    int wake;                        /* eventfd: something to do besides the socket */
+    CUcontext copy_context;          /* where stream and events were made; NULL: not yet */
+    CUstream copy_stream;
+    CUevent copied[COPIES_IN_FLIGHT];
+    uint64_t drain_patience;         /* us; grows while drains do not end */
+};
+
+#define GATE_STOPPED(client) ((uint64_t)1 << (2 * (client)->index))
+#define GATE_STARVED(client) ((uint64_t)2 << (2 * (client)->index))
+
+/*
+ * memory_lock protects all bookkeeping of memory and clients in the process.
+ * Held for short sections: driver calls that only map, unmap or ask, and the
+ * sending of one record, but never a copy, a wait for the GPU or for the
+ * daemon. Nothing else is locked by its holder but the gate's lock and the
+ * capture lock.
+ */
+extern pthread_mutex_t memory_lock;
+/* Broadcast when a block stops moving, a question is answered or a client's
+ * connection changes. */
+extern pthread_cond_t memory_changed;
+
+/*
+ * service_lock is held by a service thread while it uses contexts, streams or
+ * events, and by a program thread that takes a context away from it. Taken
+ * before memory_lock.
+ */
+extern pthread_mutex_t service_lock;
+
+extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never removed */
+
+struct client *client_current(void);              /* of the current context's device, or NULL */
+
+/* The following with memory_lock held. */
+
+/* Recomputes `starved`, opens or closes the gate accordingly and asks for
+ * room once. To be called after any change of the figures. */
+void client_update(struct client *client);
+uint64_t client_need(const struct client *client);
+uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
+/* Waits, releasing the lock meanwhile, until allocated + pinned + pending may
+ * grow by `bytes`. False: refused. */
+bool client_commit(struct client *client, uint64_t bytes);
+/* One record with the figures as they are. Failure closes the connection; the
+ * service thread reconnects. */
+void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
+                 uint64_t bytes, uint64_t microseconds);
+void client_wake(struct client *client);          /* the service thread has something to do */
+
+/* The service thread. */
+void *service_run(void *client);
+uint64_t now_microseconds(void);                  /* monotonic */
+
+/* connection.c: the socket, without any client's state. -1 and errno. */
+int connection_open(void);
+bool connection_send(int socket, const struct nvshare_record *record);
+/* 1: a record, 0: nothing there now, -1: the connection is at its end. */
+int connection_receive(int socket, struct nvshare_record *record, int timeout_ms);
+
+/* swap.c: carry out an order; `*flags` gets what went wrong. Service thread,
+ * service_lock held, memory_lock not. Return bytes moved. */
+uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned *flags);
+uint64_t swap_in(struct client *client, uint64_t room, uint64_t host, unsigned *flags);
+/* Something the service made lives in `context`, which is about to go. */
+void swap_leave_context(struct client *client, CUcontext context);
+bool swap_enter_context(struct client *client);   /* makes it current, with stream and events */
+
+/* drain.c. All of it on the service thread with service_lock held, except
+ * drain_context(). */
+
+/* With the gate closed, waits until nothing is in flight in any context of
+ * the client. False: gave up, because threads stand at the gate and
+ * `patience` microseconds have passed. */
+bool drain_all(struct client *client, uint64_t patience);
+
+/* The same in steps, to find out whether a client is idle. */
+struct drain {
+    struct client *client;
+    unsigned contexts_ended;         /* at the beginning */
+    unsigned count;
+    struct drain_part {
+        CUcontext context;
+        CUevent event;
+        bool started;
+    } part[CONTEXTS_MAX];
+};
+void drain_begin(struct client *client, struct drain *drain);
+bool drain_step(struct drain *drain);              /* true: everything submitted before it began is done */
+void drain_abandon(struct drain *drain);
+
+/* Waits for all work of one context; any thread. False: a capture is going on
+ * and forbids it. */
+bool drain_context(CUcontext context, CUresult *result);
+bool capture_going_on(void);
+
+#endif

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting until nothing is in flight, without ever breaking a stream capture.
+ *
+ * Synchronising a context, or recording all its work in an event
+ * (cuCtxRecordEvent), invalidates any capture that is going on in it. So both
+ * happen under capture_lock, which a thread must take to begin a capture, and
+ * only while no capture is going on. Recording takes well under a
+ * microsecond; the event is then polled without the lock. A driver without
+ * cuCtxRecordEvent (before 12.5) is synchronised under the lock instead.
+ *
+ * While a capture is going on the drain waits for its end. A capture submits
+ * nothing, so that is a matter of the program's own speed; should it never end
+ * because its thread stands at the gate, patience runs out.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <time.h>
+
+#include "client.h"
+#include "client_state.h"
+#include "gate.h"
+#include "log.h"
+#include "real.h"
+
+/* Protects `captures`. Held across driver calls that return at once; nothing
+ * else is locked by its holder. */
+static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned captures;
+
+void capture_begins(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    captures++;
+    pthread_mutex_unlock(&capture_lock);
+}
+
+void capture_ends(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    captures--;
+    pthread_mutex_unlock(&capture_lock);
+}
+
+bool capture_going_on(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    bool going_on = captures > 0;
+    pthread_mutex_unlock(&capture_lock);
+    return going_on;
+}
+
+bool drain_context(CUcontext context, CUresult *result)
+{
+    *result = REAL(cuCtxPushCurrent_v2)(context);
+    if (*result != CUDA_SUCCESS)
+        return true;
+    /* Another thread's capture may begin while we wait: as a relaxed thread we
+     * do not disturb it. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    CUevent event = NULL;
+    bool allowed = false;
+    if (HAVE_REAL(cuCtxRecordEvent))
+        *result = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    if (*result == CUDA_SUCCESS) {
+        pthread_mutex_lock(&capture_lock);
+        allowed = captures == 0;
+        if (allowed)
+            *result = event != NULL ? REAL(cuCtxRecordEvent)(context, event)
+                                    : REAL(cuCtxSynchronize)();
+        pthread_mutex_unlock(&capture_lock);
+    }
+    if (event != NULL) {
+        if (allowed && *result == CUDA_SUCCESS)
+            *result = REAL(cuEventSynchronize)(event);
+        REAL(cuEventDestroy_v2)(event);
+    }
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    CUcontext same;
+    REAL(cuCtxPopCurrent_v2)(&same);
+    return allowed || *result != CUDA_SUCCESS;
+}
+
+static void nap(uint64_t waited)
+{
+    /* Short drains are noticed at once, long ones cost no processor. */
+    long microseconds = waited < 200 ? 10 : waited < 5000 ? 50 : 500;
+    nanosleep(&(struct timespec){ .tv_nsec = microseconds * 1000 }, NULL);
+}
+
+/* False while a capture is going on. A context that has failed for good runs
+ * nothing any more: it counts as drained. */
+static bool start(CUcontext context, CUevent *event)
+{
+    *event = NULL;
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return true;
+    bool started = false;
+    if (HAVE_REAL(cuCtxRecordEvent))
+        REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+    pthread_mutex_lock(&capture_lock);
+    if (captures == 0) {
+        CUresult result = *event != NULL ? REAL(cuCtxRecordEvent)(context, *event)
+                                         : REAL(cuCtxSynchronize)();
+        if (result != CUDA_SUCCESS)
+            debug("a context cannot be drained any more: error %d", (int)result);
+        started = true;
+    }
+    pthread_mutex_unlock(&capture_lock);
+    if (!started && *event != NULL) {
+        REAL(cuEventDestroy_v2)(*event);
+        *event = NULL;
+    }
+    CUcontext same;
+    REAL(cuCtxPopCurrent_v2)(&same);
+    return started;
+}
+
+static bool finished(CUcontext context, CUevent *event)
+{
+    if (*event == NULL)
+        return true;
+    if (REAL(cuEventQuery)(*event) == CUDA_ERROR_NOT_READY)
+        return false;
+    if (REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+        CUcontext same;
+        REAL(cuEventDestroy_v2)(*event);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    *event = NULL;
+    return true;
+}
+
+void drain_begin(struct client *client, struct drain *drain)
+{
+    drain->client = client;
+    drain->count = 0;
+    pthread_mutex_lock(&memory_lock);
+    drain->contexts_ended = client->contexts_ended;
+    for (unsigned i = 0; i < client->context_count; i++)
+        drain->part[drain->count++] = (struct drain_part){ .context = client->contexts[i] };
+    pthread_mutex_unlock(&memory_lock);
+}
+
+/* Only under service_lock, which also covers a context's end. */
+static bool still_valid(const struct drain *drain)
+{
+    return drain->contexts_ended == drain->client->contexts_ended;
+}
+
+bool drain_step(struct drain *drain)
+{
+    if (!still_valid(drain))
+        drain_begin(drain->client, drain);
+    bool all = true;
+    for (unsigned i = 0; i < drain->count; i++) {
+        struct drain_part *part = &drain->part[i];
+        if (!part->started)
+            part->started = start(part->context, &part->event);
+        if (!part->started || !finished(part->context, &part->event))
+            all = false;
+    }
+    return all;
+}
+
+void drain_abandon(struct drain *drain)
+{
+    for (unsigned i = 0; i < drain->count && still_valid(drain); i++) {
+        CUcontext same;
+        if (drain->part[i].event == NULL
+            || REAL(cuCtxPushCurrent_v2)(drain->part[i].context) != CUDA_SUCCESS)
+            continue;
+        REAL(cuEventDestroy_v2)(drain->part[i].event);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    drain->count = 0;
+}
+
+bool drain_all(struct client *client, uint64_t patience)
+{
+    uint64_t began = now_microseconds();
+    struct drain drain;
+    while (!gate_empty(1000))
+        if (gate_has_waiters() && now_microseconds() - began > patience)
+            return false;
+    drain_begin(client, &drain);
+    while (!drain_step(&drain)) {
+        uint64_t waited = now_microseconds() - began;
+        if (gate_has_waiters() && waited > patience) {
+            drain_abandon(&drain);
+            return false;
+        }
+        nap(waited);
+    }
+    return true;
+}

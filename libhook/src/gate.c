@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gate's slow side. See gate.h for the idea.
+ *
+ * Why it is exact. A passing thread does (1) inside = 1, (2) read gate_closed.
+ * The closer does (3) gate_closed = 1, (4) membarrier, (5) read inside. The
+ * membarrier makes every running thread of the process execute a full barrier
+ * between (3) and (5). If a thread's (2) read 0, then (2) came before its
+ * barrier, hence (1) too, and (5) sees it inside. Otherwise the thread sees
+ * the gate closed and waits. There is no third case.
+ *
+ * A thread that finds the gate closed steps outside before it waits, so that
+ * the closer does not wait for it. When the gate opens it goes through the
+ * same door again: inside first, then look.
+ */
+#define _GNU_SOURCE
+#include "gate.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "real.h"
+
+_Atomic uint64_t gate_closed;
+__thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
+void (*gate_on_waiter)(void);
+
+static struct {
+    /* Protects opening, closing and the two conditions. Nothing else is
+     * locked and no driver function is called while it is held. */
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+    pthread_cond_t emptied;          /* somebody left while the gate was closed */
+    _Atomic uint32_t waiters;
+    _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
+    pthread_key_t key;               /* only to be told of a thread's end */
+    pthread_once_t once;
+} gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT };
+
+static void thread_ends(void *argument)
+{
+    struct gate_thread *thread = argument;
+    atomic_store_explicit(&thread->inside, 0, memory_order_release);
+    atomic_store_explicit(&thread->in_use, false, memory_order_release);
+    /* A destructor that runs later may pass again and registers anew. */
+    gate_self = NULL;
+    if (atomic_load(&gate_closed) != 0)
+        gate_wake_closer();
+}
+
+static void initialise(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&gate.opened, &monotonic);
+    pthread_cond_init(&gate.emptied, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_key_create(&gate.key, thread_ends);
+}
+
+static struct gate_thread *reuse_thread(void)
+{
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next) {
+        bool free_one = false;
+        if (atomic_compare_exchange_strong(&t->in_use, &free_one, true))
+            return t;
+    }
+    return NULL;
+}
+
+/* From pages of our own: malloc may be somebody's who calls CUDA, and a
+ * cache line shared with the program's data would cost it dearly. */
+static struct gate_thread *new_thread(void)
+{
+    struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        fatal("no memory for a thread's place at the gate");
+    size_t count = 4096 / sizeof *page;
+    atomic_init(&page[0].in_use, true);
+    for (size_t i = 0; i < count; i++) {
+        struct gate_thread *head = atomic_load(&gate.threads);
+        do
+            page[i].next = head;
+        while (!atomic_compare_exchange_weak(&gate.threads, &head, &page[i]));
+    }
+    return &page[0];
+}
+
+struct gate_thread *gate_register_thread(void)
+{
+    pthread_once(&gate.once, initialise);
+    struct gate_thread *thread = reuse_thread();
+    if (thread == NULL)
+        thread = new_thread();
+    pthread_setspecific(gate.key, thread);
+    gate_self = thread;
+    return thread;
+}
+
+static bool is_capturing(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return stream != GATE_NO_STREAM
+        && REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS
+        && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void gate_wait(struct gate_thread *self, CUstream stream)
+{
+    /* A capture submits nothing. Staying inside meanwhile is harmless: the
+     * call into the driver is short. */
+    if (is_capturing(stream))
+        return;
+
+    /* A thread cancelled in pthread_cond_wait would keep the lock. */
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    int saved_errno = errno;
+    atomic_fetch_add(&gate.waiters, 1);
+    do {
+        atomic_store_explicit(&self->inside, 0, memory_order_release);
+        gate_wake_closer();
+        if (gate_on_waiter != NULL)
+            gate_on_waiter();
+        pthread_mutex_lock(&gate.lock);
+        while (atomic_load(&gate_closed) != 0)
+            pthread_cond_wait(&gate.opened, &gate.lock);
+        pthread_mutex_unlock(&gate.lock);
+        atomic_store_explicit(&self->inside, 1, GATE_STORE);
+        GATE_FENCE();
+    } while (atomic_load_explicit(&gate_closed, memory_order_acquire) != 0);
+    atomic_fetch_sub(&gate.waiters, 1);
+    errno = saved_errno;
+    pthread_setcancelstate(cancel, NULL);
+}
+
+void gate_wake_closer(void)
+{
+    pthread_once(&gate.once, initialise);
+    pthread_mutex_lock(&gate.lock);
+    pthread_cond_broadcast(&gate.emptied);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+bool gate_prepare(void)
+{
+    pthread_once(&gate.once, initialise);
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+void gate_close(uint64_t reason)
+{
+    pthread_mutex_lock(&gate.lock);
+    atomic_fetch_or(&gate_closed, reason);
+    pthread_mutex_unlock(&gate.lock);
+    /* Cannot fail: gate_prepare() registered the process. */
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
+        fatal("membarrier failed: %s", error_text(errno));
+    GATE_FENCE();
+}
+
+void gate_open(uint64_t reason)
+{
+    pthread_mutex_lock(&gate.lock);
+    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason) == 0)
+        pthread_cond_broadcast(&gate.opened);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static bool nobody_inside(void)
+{
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (t != gate_self && atomic_load_explicit(&t->inside, memory_order_acquire) != 0)
+            return false;
+    return true;
+}
+
+bool gate_empty(int64_t timeout_microseconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t nanoseconds = until.tv_nsec + timeout_microseconds % 1000000 * 1000;
+    until.tv_sec += timeout_microseconds / 1000000 + nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
+
+    bool empty, in_time = true;
+    pthread_mutex_lock(&gate.lock);
+    while (!(empty = nobody_inside()) && in_time)
+        in_time = pthread_cond_timedwait(&gate.emptied, &gate.lock, &until) == 0;
+    pthread_mutex_unlock(&gate.lock);
+    return empty;
+}
+
+bool gate_has_waiters(void)
+{
+    return atomic_load(&gate.waiters) != 0;
+}
+
+uint64_t gate_passes(void)
+{
+    uint64_t sum = 0;
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        sum += atomic_load_explicit(&t->passes, memory_order_relaxed);
+    return sum;
+}
+
+void gate_abandon(void)
+{
+    atomic_store(&gate_closed, 0);
+}

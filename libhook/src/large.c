@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "allocation.h"
+
+#include <stdlib.h>
+
+#include "region.h"
+
+unsigned long long allocation_id(void)
+{
+    static unsigned long long last;
+    return ++last;
+}
+
+void allocation_fill(struct block **blocks, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (client_free_room(blocks[i]->client) < blocks[i]->size)
+            return;
+        /* If the card has less than the room says, the daemon finds room:
+         * the block stays empty and is asked for with the others. */
+        if (block_map(blocks[i]) != CUDA_SUCCESS)
+            return;
+        block_set_state(blocks[i], BLOCK_RESIDENT);
+    }
+}
+
+/* The blocks made so far, when one cannot be made. */
+static void undo(struct large *large, size_t size)
+{
+    size_t made = 0;
+    for (size_t i = 0; i < large->block_count && large->blocks[i] != NULL; i++) {
+        made += large->blocks[i]->size;
+        block_free(large->blocks[i]);
+    }
+    if (made < size)
+        region_give(large->base + made, size - made);
+    free(large);
+}
+
+CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
+                        CUdeviceptr *address)
+{
+    if (bytes > (size_t)1 << 46)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t size = WHOLE_PAGES(bytes), count = (size + BLOCK_SIZE - 1) / BLOCK_SIZE;
+    if (!client_commit(client, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct large *large = calloc(1, sizeof *large + count * sizeof large->blocks[0]);
+    if (large == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    large->owner = (struct page_owner){ OWNER_LARGE, client, context };
+    large->size = bytes;
+    large->block_count = count;
+    CUresult result = region_take(size, &large->base);
+    if (result != CUDA_SUCCESS) {
+        free(large);
+        return result;
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t offset = i * BLOCK_SIZE;
+        size_t length = size - offset < BLOCK_SIZE ? size - offset : BLOCK_SIZE;
+        large->blocks[i] = block_new(client, large->base + offset, length);
+        if (large->blocks[i] == NULL) {
+            undo(large, size);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    large->id = allocation_id();
+    region_set_owner(large->base, size, large);
+    allocation_fill(large->blocks, count);
+    *address = large->base;
+    return CUDA_SUCCESS;
+}
+
+void large_release(struct large *large)
+{
+    region_set_owner(large->base, WHOLE_PAGES(large->size), NULL);
+    for (size_t i = 0; i < large->block_count; i++)
+        block_free(large->blocks[i]);
+    free(large);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lines on stderr, and the end of the process where going on would be worse. */
+#ifndef NVSHARE_LOG_H
+#define NVSHARE_LOG_H
+
+#include <stdbool.h>
+
+/* Printed with NVSHARE_DEBUG=1 only. */
+void debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* One line that the user must see. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Going on would compute wrong numbers or never end: says why and aborts. */
+_Noreturn void fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* strerror for threads; valid until this thread's next call. */
+const char *error_text(int error_number);
+
+/* Environment variables, never read in a setuid program. NULL if unset. */
+const char *setting(const char *name);
+
+#endif

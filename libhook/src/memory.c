@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program's allocations, as the wrappers ask for them.
+ *
+ * Allocating never waits for the GPU: addresses are taken, and if the card
+ * has room for us the memory is mapped at once, otherwise the gate shuts until
+ * there is (client_update). Freeing waits for the work in flight, as the
+ * driver does, unless nothing can be in flight; while a stream is being
+ * captured waiting is not possible, and what is freed then is kept until it is.
+ */
+#include "memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "allocation.h"
+#include "client.h"
+#include "real.h"
+#include "region.h"
+
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
+
+bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
+{
+    struct client *client = client_current();
+    CUcontext context = NULL;
+    if (client == NULL || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+        return false;
+    if (bytes == 0 || address == NULL) {
+        *result = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    pthread_mutex_lock(&memory_lock);
+    *result = bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
+                                 : large_allocate(client, context, bytes, address);
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+/* What was freed during a capture, linked through the objects' own memory is
+ * not possible (it is on the card), so by a list of addresses. */
+struct deferred {
+    CUdeviceptr address;
+    struct deferred *next;
+};
+static struct deferred *deferred;    /* protected by memory_lock */
+
+/* Second half of freeing: nothing uses it any more. Lock held. */
+static void release(CUdeviceptr address)
+{
+    struct page_owner *owner = region_owner(address);
+    struct client *client = owner->client;
+    if (owner->kind == OWNER_SLAB)
+        slab_release((struct slab *)owner, address);
+    else
+        large_release((struct large *)owner);
+    client_update(client);
+}
+
+static void release_deferred(void)
+{
+    while (deferred != NULL) {
+        struct deferred *first = deferred;
+        deferred = first->next;
+        release(first->address);
+        free(first);
+    }
+}
+
+/* First half: from now on the address means nothing. Lock held. */
+static bool retire(struct page_owner *owner, CUdeviceptr address)
+{
+    if (owner->kind == OWNER_SLAB)
+        return slab_retire((struct slab *)owner, address);
+    struct large *large = (struct large *)owner;
+    if (large->base != address || large->freeing)
+        return false;
+    return large->freeing = true;
+}
+
+bool memory_free(CUdeviceptr address, CUresult *result)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    if (!region_contains(address)) {
+        pthread_mutex_unlock(&memory_lock);
+        return false;
+    }
+    struct page_owner *owner = region_owner(address);
+    if (owner == NULL || !retire(owner, address)) {
+        pthread_mutex_unlock(&memory_lock);
+        *result = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    CUcontext context = owner->context;
+    bool idle = owner->client->drained;
+    pthread_mutex_unlock(&memory_lock);
+
+    *result = CUDA_SUCCESS;
+    bool waited = idle || drain_context(context, result);
+    struct deferred *later = waited ? NULL : malloc(sizeof *later);
+
+    pthread_mutex_lock(&memory_lock);
+    if (waited) {
+        release_deferred();
+        release(address);
+    } else if (later != NULL) {
+        *later = (struct deferred){ address, deferred };
+        deferred = later;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+bool memory_describe(CUdeviceptr address, struct memory_description *description)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    struct page_owner *owner = region_owner(address);
+    bool found = false;
+    if (owner != NULL && owner->kind == OWNER_SLAB) {
+        found = slab_find((struct slab *)owner, address, description);
+    } else if (owner != NULL) {
+        const struct large *large = (struct large *)owner;
+        found = !large->freeing && address - large->base < large->size;
+        if (found)
+            *description = (struct memory_description){
+                .base = large->base,
+                .size = large->size,
+                .context = owner->context,
+                .device = owner->client->device,
+                .id = large->id,
+                .sync_memops = large->sync_memops,
+            };
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return found;
+}
+
+bool memory_set_sync_memops(CUdeviceptr address, bool on)
+{
+    struct memory_description description;
+    if (!memory_describe(address, &description))
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    struct page_owner *owner = region_owner(address);
+    if (owner != NULL && owner->kind == OWNER_SLAB)
+        slab_set_sync_memops((struct slab *)owner, address, on);
+    else if (owner != NULL)
+        ((struct large *)owner)->sync_memops = on;
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+bool memory_is_ours(CUdeviceptr address)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    bool ours = region_contains(address);
+    pthread_mutex_unlock(&memory_lock);
+    return ours;
+}
+
+static void information(const struct client *client, size_t *free_bytes, size_t *total_bytes)
+{
+    uint64_t used = client->memory.allocated + client->memory.pinned;
+    *total_bytes = client->limits.total;
+    *free_bytes = client->limits.most > used ? client->limits.most - used : 0;
+}
+
+bool memory_information(size_t *free_bytes, size_t *total_bytes)
+{
+    struct client *client = client_current();
+    if (client == NULL)
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    information(client, free_bytes, total_bytes);
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+bool memory_total(CUdevice device, size_t *total_bytes)
+{
+    if (client_none() || device < 0 || device >= CLIENTS_MAX)
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    struct client *client = clients[device];
+    size_t free_bytes;
+    if (client != NULL)
+        information(client, &free_bytes, total_bytes);
+    pthread_mutex_unlock(&memory_lock);
+    return client != NULL;
+}
+
+/* The memory goes with its context: whatever is left of it, in use or not. */
+static void free_all_of(struct client *client, CUcontext context)
+{
+    struct block *block = client->blocks;
+    while (block != NULL) {
+        struct page_owner *owner = region_owner(block->address);
+        struct block *next = block->younger;
+        if (owner != NULL && owner->context == context) {
+            /* Its blocks follow one another in the list, as they were made at once. */
+            while (next != NULL && region_owner(next->address) == (void *)owner)
+                next = next->younger;
+            if (owner->kind == OWNER_SLAB)
+                slab_destroy((struct slab *)owner);
+            else
+                large_release((struct large *)owner);
+        }
+        block = next;
+    }
+}
+
+void memory_context_ends(CUcontext context)
+{
+    if (client_none())
+        return;
+    CUresult ignored_as_the_context_goes;
+    drain_context(context, &ignored_as_the_context_goes);
+    pthread_mutex_lock(&service_lock);
+    pthread_mutex_lock(&memory_lock);
+    release_deferred();
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = clients[i];
+        if (client == NULL)
+            continue;
+        unsigned kept = 0;
+        for (unsigned c = 0; c < client->context_count; c++)
+            if (client->contexts[c] != context)
+                client->contexts[kept++] = client->contexts[c];
+        bool had_it = kept != client->context_count;
+        client->context_count = kept;
+        if (!had_it)
+            continue;
+        client->contexts_ended++;
+        free_all_of(client, context);
+        swap_leave_context(client, context);
+        client_update(client);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&service_lock);
+}

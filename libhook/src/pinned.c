@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that cannot be swapped: counted, and taken only where there is room.
+ * A thread that wants some adds its wish to `pending`, which is part of the
+ * client's need; so the gate does not open before the room is there, and once
+ * the thread is inside the room cannot be taken away.
+ */
+#include "memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "client.h"
+#include "client_state.h"
+#include "gate.h"
+
+/* What pinned_begin() promised to this thread. */
+static __thread struct { struct client *client; size_t bytes; } wish;
+
+CUresult pinned_begin(size_t bytes)
+{
+    struct client *client = client_current();
+    if (client == NULL)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    if (!client_commit(client, bytes)) {
+        pthread_mutex_unlock(&memory_lock);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    client->memory.pending += bytes;
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    wish.client = client;
+    wish.bytes = bytes;
+    gate_enter(GATE_NO_STREAM);
+    return CUDA_SUCCESS;
+}
+
+void pinned_end(size_t bytes_taken)
+{
+    struct client *client = wish.client;
+    if (client == NULL)
+        return;
+    pthread_mutex_lock(&memory_lock);
+    client->memory.pending -= wish.bytes;
+    client->memory.pinned += bytes_taken;
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    wish.client = NULL;
+    gate_leave();
+}
+
+static void count_less(struct client *client, size_t bytes)
+{
+    client->memory.pinned -= bytes < client->memory.pinned ? bytes : client->memory.pinned;
+    client_update(client);
+}
+
+void pinned_release(size_t bytes)
+{
+    struct client *client = client_current();
+    if (client == NULL)
+        return;
+    pthread_mutex_lock(&memory_lock);
+    count_less(client, bytes);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+struct remembered {
+    uint64_t key;
+    size_t bytes;
+    struct client *client;
+    struct remembered *next;
+};
+
+#define BUCKETS 1024
+static struct remembered *buckets[BUCKETS];        /* protected by memory_lock */
+
+static struct remembered **bucket_of(uint64_t key)
+{
+    return &buckets[key * 0x9E3779B97F4A7C15u >> 54];
+}
+
+void pinned_remember(uint64_t key, size_t bytes)
+{
+    struct client *client = client_current();
+    struct remembered *entry = client == NULL ? NULL : malloc(sizeof *entry);
+    if (entry == NULL)
+        return;                      /* stays counted until the process ends */
+    pthread_mutex_lock(&memory_lock);
+    struct remembered **bucket = bucket_of(key);
+    *entry = (struct remembered){ key, bytes, client, *bucket };
+    *bucket = entry;
+    pthread_mutex_unlock(&memory_lock);
+}
+
+void pinned_forget(uint64_t key)
+{
+    if (client_none())
+        return;
+    pthread_mutex_lock(&memory_lock);
+    struct remembered **link = bucket_of(key), *entry;
+    while ((entry = *link) != NULL && entry->key != key)
+        link = &entry->next;
+    if (entry != NULL) {
+        *link = entry->next;
+        count_less(entry->client, entry->bytes);
+        free(entry);
+    }
+    pthread_mutex_unlock(&memory_lock);
+}

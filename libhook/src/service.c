@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The service thread, one per client: reads the daemon's orders and carries
+ * them out one after the other. It decides nothing.
+ *
+ * Without a daemon it tries to find one again, twice a second at least; a
+ * program that holds the GPU goes on meanwhile, one that waits goes on waiting.
+ */
+#include <pthread.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "block.h"
+#include "client_state.h"
+#include "gate.h"
+#include "log.h"
+#include "real.h"
+
+#define REPORT_INTERVAL_US 5000
+#define IDLE_LOOK_US 5000
+#define RECONNECT_FIRST_MS 20
+#define RECONNECT_LAST_MS 500
+
+/* Watching a contended holder for idleness. */
+struct idleness {
+    bool watching;                   /* nothing was submitted since `since`, at count `passes` */
+    bool draining;
+    bool told;
+    uint64_t passes;
+    uint64_t since;
+    struct drain drain;
+};
+
+static void forget_idleness(struct idleness *idle)
+{
+    if (idle->draining)
+        drain_abandon(&idle->drain);
+    *idle = (struct idleness){ .watching = false };
+}
+
+/* Called every few milliseconds while others wait. */
+static void look_idle(struct client *client, struct idleness *idle)
+{
+    uint64_t passes = gate_passes(), now = now_microseconds();
+    if (!idle->watching || idle->passes != passes || gate_has_waiters()) {
+        forget_idleness(idle);
+        idle->watching = true;
+        idle->passes = passes;
+        idle->since = now;
+        return;
+    }
+    if (idle->told)
+        return;
+    if (!idle->draining) {
+        drain_begin(client, &idle->drain);
+        idle->draining = true;
+    }
+    if (!drain_step(&idle->drain)) {
+        /* The window counts from the end of the work. */
+        idle->since = now;
+        return;
+    }
+    if (now - idle->since < client->idle_window)
+        return;
+    idle->told = true;
+    pthread_mutex_lock(&memory_lock);
+    client_send(client, NVSHARE_IDLE, 0, 0, 0, 0);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void order_run(struct client *client, const struct nvshare_record *order)
+{
+    pthread_mutex_lock(&memory_lock);
+    client->contended = (order->flags & NVSHARE_CONTENDED) != 0;
+    if (order->microseconds != 0)
+        client->idle_window = order->microseconds;
+    if (!client->granted) {
+        client->granted = true;
+        client->drained = false;
+        client->want_sent = false;
+        gate_open(GATE_STOPPED(client));
+    }
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void order_stop(struct client *client)
+{
+    uint64_t began = now_microseconds();
+    pthread_mutex_lock(&memory_lock);
+    client->stopping = true;
+    client->granted = false;
+    client->room_asked = false;
+    pthread_mutex_unlock(&memory_lock);
+    gate_close(GATE_STOPPED(client));
+    bool drained = drain_all(client, client->drain_patience);
+
+    pthread_mutex_lock(&memory_lock);
+    client->stopping = false;
+    if (drained) {
+        client->drained = true;
+        client->drain_patience = DRAIN_PATIENCE_US;
+        client->want_sent = gate_has_waiters();
+        client_send(client, NVSHARE_STOPPED, client->want_sent ? NVSHARE_WANTS : 0, 0,
+                    now_microseconds() - began, 0);
+    } else {
+        client->granted = true;
+        client->drain_patience *= 2;
+        gate_open(GATE_STOPPED(client));
+        client_send(client, NVSHARE_REOPENED, 0, 0, now_microseconds() - began, 0);
+    }
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void order_move(struct client *client, const struct nvshare_record *order)
+{
+    uint64_t began = now_microseconds();
+    unsigned flags = 0;
+    bool out = order->type == NVSHARE_EVICT;
+    uint64_t bytes = out ? swap_out(client, order->bytes, order->host, &flags)
+                         : swap_in(client, order->bytes, order->host, &flags);
+    pthread_mutex_lock(&memory_lock);
+    client->room_asked = false;
+    client_send(client, out ? NVSHARE_EVICTED : NVSHARE_LOADED, flags, order->number, bytes,
+                now_microseconds() - began);
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void new_limits(struct client *client, const struct nvshare_record *record)
+{
+    pthread_mutex_lock(&memory_lock);
+    client->limits = record->limits;
+    if (record->number > client->answered)
+        client->answered = record->number;
+    pthread_cond_broadcast(&memory_changed);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void disconnect(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    if (client->socket >= 0)
+        close(client->socket);
+    client->socket = -1;
+    pthread_cond_broadcast(&memory_changed);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void obey(struct client *client, const struct nvshare_record *record)
+{
+    pthread_mutex_lock(&service_lock);
+    switch (record->type) {
+    case NVSHARE_WELCOME:
+    case NVSHARE_LIMITS:
+        new_limits(client, record);
+        break;
+    case NVSHARE_RUN:
+        order_run(client, record);
+        break;
+    case NVSHARE_STOP:
+        order_stop(client);
+        break;
+    case NVSHARE_EVICT:
+    case NVSHARE_LOAD:
+        order_move(client, record);
+        break;
+    case NVSHARE_REFUSED:
+        /* Too late to run unshared: our memory may lie on the host. */
+        debug("nvshared refuses this client (reason %u); trying again", record->flags);
+        disconnect(client);
+        break;
+    default:
+        complain("nvshared sent a record of unknown type %u; leaving it", record->type);
+        disconnect(client);
+    }
+    pthread_mutex_unlock(&service_lock);
+}
+
+/* Everything the new daemon must know is in HELLO. */
+static bool reconnect(struct client *client)
+{
+    int socket = connection_open();
+    if (socket < 0)
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    client->socket = socket;
+    client->want_sent = gate_has_waiters();
+    client->room_asked = false;
+    client->answered = client->question;
+    client_send(client, NVSHARE_HELLO,
+                (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
+                0, client->limits.commit, 0);
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+/* Tells the daemon of changed figures, and gives host memory back that the
+ * program's freeing has left over. */
+static void report(struct client *client)
+{
+    pthread_mutex_lock(&service_lock);
+    pthread_mutex_lock(&memory_lock);
+    bool surplus = client->memory.host > client->memory.allocated;
+    pthread_mutex_unlock(&memory_lock);
+    surplus = surplus && swap_enter_context(client);
+    pthread_mutex_lock(&memory_lock);
+    if (surplus)
+        host_trim(client, client->memory.allocated);
+    client_send(client, NVSHARE_MEMORY, gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
+                0, 0, 0);
+    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&service_lock);
+}
+
+/* Waits for a record, a wake-up or the time to do something. */
+static int wait_for(struct client *client, int timeout_ms)
+{
+    pthread_mutex_lock(&memory_lock);
+    struct pollfd fds[2] = {
+        { .fd = client->wake, .events = POLLIN },
+        { .fd = client->socket, .events = POLLIN },
+    };
+    pthread_mutex_unlock(&memory_lock);
+    poll(fds, 2, timeout_ms);
+    uint64_t count;
+    if (fds[0].revents != 0 && read(client->wake, &count, sizeof count) < 0)
+        debug("a wake-up was taken by nobody");
+    return fds[1].revents != 0 ? fds[1].fd : -1;
+}
+
+void *service_run(void *argument)
+{
+    struct client *client = argument;
+    /* This thread never disturbs a capture of the program's threads. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+
+    struct idleness idle = { .watching = false };
+    int retry_ms = RECONNECT_FIRST_MS;
+    uint64_t reported = 0;
+    for (;;) {
+        pthread_mutex_lock(&memory_lock);
+        bool connected = client->socket >= 0, changed = !client->reported;
+        bool watch = connected && client->granted && client->contended && !client->starved;
+        pthread_mutex_unlock(&memory_lock);
+
+        int timeout = -1;
+        if (!connected) {
+            timeout = retry_ms;
+        } else if (watch) {
+            timeout = IDLE_LOOK_US / 1000;
+        } else if (changed) {
+            timeout = REPORT_INTERVAL_US / 1000;
+        }
+        int socket = wait_for(client, timeout);
+
+        struct nvshare_record record;
+        int got = 0;
+        if (socket >= 0 && (got = connection_receive(socket, &record, 0)) == 1)
+            obey(client, &record);
+        else if (got < 0)
+            disconnect(client);
+
+        if (!connected) {
+            retry_ms = reconnect(client) ? RECONNECT_FIRST_MS
+                : retry_ms * 2 < RECONNECT_LAST_MS ? retry_ms * 2 : RECONNECT_LAST_MS;
+        } else if (changed && now_microseconds() - reported >= REPORT_INTERVAL_US) {
+            report(client);
+            reported = now_microseconds();
+        }
+        pthread_mutex_lock(&service_lock);
+        if (watch)
+            look_idle(client, &idle);
+        else
+            forget_idleness(&idle);
+        pthread_mutex_unlock(&service_lock);
+    }
+}
