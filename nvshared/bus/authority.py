@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may change something: polkit decides, and without polkit only root does.
+
+The subject that polkit is asked about is the caller's name on the bus, never a
+process id: a name cannot be taken over by another process between the question
+and the answer.
+
+Root and the user the daemon runs as are not asked about. polkit would say yes
+to root anyway; and the other one could as well stop the daemon and start it
+with other settings. That is also what makes a daemon on a session bus, in a
+test or in a demonstration, obey whoever started it.
+"""
+
+import os
+
+from dbus_next.constants import MessageFlag
+from dbus_next.message import Message
+from dbus_next.signature import Variant
+
+from nvshared.bus.connection import BUS, BusError, Connection
+from nvshared.errors import NotPermitted
+
+POLKIT = (
+    "org.freedesktop.PolicyKit1",
+    "/org/freedesktop/PolicyKit1/Authority",
+    "org.freedesktop.PolicyKit1.Authority",
+)
+_ALLOW_USER_INTERACTION = 1
+_ABSENT = {
+    "org.freedesktop.DBus.Error.ServiceUnknown",
+    "org.freedesktop.DBus.Error.NameHasNoOwner",
+}
+
+
+class Caller:
+    """The peer that sent a message, as the bus vouches for it."""
+
+    def __init__(self, connection: Connection, message: Message, *, polkit: bool) -> None:
+        self._connection = connection
+        self._polkit = polkit
+        self.name: str = message.sender
+        self.interactive = bool(message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
+
+    async def uid(self) -> int:
+        """User id of the caller. Raises BusError if it has left the bus."""
+        (uid,) = await self._connection.ask(BUS, "GetConnectionUnixUser", "s", [self.name])
+        return int(uid)
+
+    async def pid(self) -> int:
+        """Process id of the caller. Raises BusError if it has left the bus."""
+        (pid,) = await self._connection.ask(BUS, "GetConnectionUnixProcessID", "s", [self.name])
+        return int(pid)
+
+    async def authorise(self, action: str) -> None:
+        """Returns if the caller may do this. Raises NotPermitted if not."""
+        uid = await self.uid()
+        if uid in (0, os.geteuid()):
+            return
+        if not self._polkit:
+            raise NotPermitted(f"{action} is for root alone here, not for uid {uid}")
+        subject = ["system-bus-name", {"name": Variant("s", self.name)}]
+        flags = _ALLOW_USER_INTERACTION if self.interactive else 0
+        try:
+            ((granted, challenge, _),) = await self._connection.ask(
+                POLKIT, "CheckAuthorization", "(sa{sv})sa{ss}us", [subject, action, {}, flags, ""],
+                # A person may have to find a password first.
+                patience=None if self.interactive else 25,
+            )
+        except BusError as error:
+            if error.name in _ABSENT:
+                reason = "polkit, which could permit it, does not run"
+            else:
+                reason = f"polkit did not decide: {error.message}"
+            raise NotPermitted(f"{action} is not permitted to uid {uid}: {reason}") from error
+        if granted:
+            return
+        if challenge and not self.interactive:
+            raise PasswordNeeded(f"{action} needs a password, and there is nobody to ask for it")
+        raise NotPermitted(f"{action} is not permitted to uid {uid}")
+
+
+class PasswordNeeded(NotPermitted):
+    """polkit would say yes to somebody who could be asked for a password."""
+
+    bus_name = "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection to a message bus: dbus-next with its faults repaired.
+
+dbus-next 0.2.3 is used for what it does well, which is carrying messages. Its
+half for services is left alone, because there
+
+* the traceback of an exception reaches the caller, and every error that was
+  expected is logged as if it were a crash;
+* a method does not learn who called it;
+* InterfacesAdded and InterfacesRemoved come from the object itself, not from
+  the object manager, so nobody who follows the specification sees them;
+* introspection knows neither EmitsChangedSignal nor names of results;
+* PropertiesChanged silently leaves out a property whose name is misspelt.
+
+All of that is done in dispatch.py, tree.py, standard.py and introspection.py;
+a message handler takes every method call before dbus-next looks at it. What is
+wrong below that is put right by the subclass here:
+
+* `request_name` returns a number where it should raise: see `own`;
+* `disconnect` loses what is queued, and never closes the socket: see `close`;
+* a connection that the bus ends during authentication spins for ever;
+* passing file descriptors leaks them, so it is never negotiated.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dbus_next.aio.message_bus import MessageBus
+from dbus_next.constants import MessageFlag, MessageType, NameFlag, RequestNameReply
+from dbus_next.errors import AuthError, DBusError, InvalidAddressError
+from dbus_next.message import Message
+
+from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 25.0                         # seconds for an answer, as libdbus has it
+CONNECT_PATIENCE = 10.0                 # seconds for being let in
+ASK_FOR_PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
+
+BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+
+
+class BusError(NvshareError):
+    """An error that another peer on the bus answered with; `name` is its D-Bus name."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+def locate(bus: str) -> str:
+    """The address of "system" or "session", or the address itself.
+
+    Raises BusUnavailable if there is no session bus to be found.
+    """
+    if bus == "system":
+        return os.environ.get(
+            "DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/run/dbus/system_bus_socket"
+        )
+    if bus != "session":
+        return bus
+    if address := os.environ.get("DBUS_SESSION_BUS_ADDRESS"):
+        return address
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return f"unix:path={runtime}/bus"
+    raise BusUnavailable(
+        "there is no session bus: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set",
+        "choose another with --bus, or start one with: dbus-run-session",
+    )
+
+
+class Connection(MessageBus):
+    """One connection to one message bus."""
+
+    @classmethod
+    async def open(cls, address: str) -> "Connection":
+        """Connects. Raises BusUnavailable if nobody listens there or we are not let in."""
+        connection: Connection | None = None
+        try:
+            connection = cls(bus_address=address, negotiate_unix_fd=False)
+            await asyncio.wait_for(connection.connect(), CONNECT_PATIENCE)
+        except (OSError, EOFError, AuthError, InvalidAddressError, TimeoutError) as error:
+            if connection is not None:
+                connection._finalize(error)
+            reason = str(error) or "it did not answer"
+            raise BusUnavailable(
+                f"cannot connect to the message bus at {address!r}: {reason}",
+                "is dbus running? --bus chooses another, --bus none does without",
+            ) from error
+        return connection
+
+    def answer_calls(self, handler: Callable[[Message], None]) -> None:
+        """Hands every method call to `handler`, which must not raise."""
+
+        def take(message: Message) -> bool:
+            if message.message_type is not MessageType.METHOD_CALL:
+                return False
+            handler(message)
+            return True
+
+        self.add_message_handler(take)
+
+    async def own(self, name: str) -> None:
+        """Becomes the owner of a name.
+
+        Raises AlreadyRunning if somebody has it, NotPermitted if the bus does
+        not allow us to.
+        """
+        try:
+            reply = await self.request_name(name, NameFlag.DO_NOT_QUEUE)
+        except DBusError as error:
+            raise NotPermitted(
+                f"the message bus does not let us own {name}: {error.text}",
+                "run nvshared as root, and install its policy, dbus/com.nvshare.conf",
+            ) from error
+        if reply not in (RequestNameReply.PRIMARY_OWNER, RequestNameReply.ALREADY_OWNER):
+            raise AlreadyRunning(
+                f"another nvshared owns {name} on this message bus",
+                "stop it first: systemctl stop nvshared",
+            )
+
+    async def ask(
+        self,
+        destination: tuple[str, str, str],
+        member: str,
+        signature: str = "",
+        body: Sequence[Any] = (),
+        *,
+        patience: float | None = PATIENCE,
+    ) -> list[Any]:
+        """Calls a method of another peer and returns what it answers.
+
+        `destination` is (name, path, interface); `patience` is in seconds, None
+        waits as long as it takes. Raises BusError.
+        """
+        name, path, interface = destination
+        message = Message(
+            destination=name, path=path, interface=interface, member=member,
+            signature=signature, body=list(body),
+        )
+        try:
+            reply = await asyncio.wait_for(self.call(message), patience)
+        except TimeoutError as error:
+            raise BusError(
+                "org.freedesktop.DBus.Error.NoReply",
+                f"{name} did not answer {member} within {patience:.0f} s",
+            ) from error
+        except (OSError, EOFError) as error:
+            reply = None
+            logger.debug("the bus went away during %s.%s: %s", interface, member, error)
+        if reply is None:
+            raise BusError(
+                "org.freedesktop.DBus.Error.Disconnected", "the message bus went away"
+            )
+        if reply.message_type is MessageType.ERROR:
+            assert reply.error_name is not None
+            reason = str(reply.body[0]) if reply.body else f"{member} failed without a reason"
+            raise BusError(reply.error_name, reason)
+        return list(reply.body)
+
+    def post(self, message: Message) -> None:
+        """Queues a message. Once the bus is gone there is nobody to tell, so it is dropped."""
+        if self.connected:
+            self.send(message).add_done_callback(_noticed)
+
+    async def close(self) -> None:
+        """Sends what is queued, then disconnects."""
+        if self.connected:
+            flushed = self.send(Message(
+                destination=BUS[0], path=BUS[1], interface="org.freedesktop.DBus.Peer",
+                member="Ping", flags=MessageFlag.NO_REPLY_EXPECTED,
+            ))
+            with contextlib.suppress(OSError, EOFError, TimeoutError):
+                await asyncio.wait_for(flushed, CONNECT_PATIENCE)
+        self._user_disconnect = True
+        self._finalize(None)
+
+    def _setup_socket(self) -> None:
+        try:
+            super()._setup_socket()     # type: ignore[no-untyped-call]
+        except OSError:
+            self._stream.close()
+            self._sock.close()
+            raise
+
+    async def _auth_readline(self) -> str:
+        line = bytearray()
+        while not line.endswith(b"\r\n"):
+            byte = await self._loop.sock_recv(self._sock, 1)
+            if not byte:
+                raise AuthError("it ended the connection during authentication")
+            line += byte
+        return line[:-2].decode()
+
+    def _finalize(self, err: Exception | None = None) -> None:
+        if self._sock.fileno() < 0:
+            return
+        super()._finalize(err)          # type: ignore[no-untyped-call]
+        self._disconnect_future.exception()     # whoever wants to know awaits it as well
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        self._sock.close()
+
+
+def _noticed(sent: "asyncio.Future[None]") -> None:
+    """A message that could not be sent: the loss of the bus is reported once, elsewhere."""
+    if not sent.cancelled():
+        sent.exception()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a method call to its answer.
+
+A call is looked up in the tree, its arguments' types are compared, its caller
+is authorised, the method runs, and the answer goes out: the result, or the
+D-Bus error of an NvshareError, or, for a fault of our own, one sentence; the
+traceback goes to the log and to nobody else.
+
+Each call is a task, so that one that waits for polkit holds up nobody. They
+start in the order in which the calls came in.
+"""
+
+import asyncio
+import inspect
+import logging
+from typing import Any
+
+from dbus_next.constants import MessageFlag
+from dbus_next.message import Message
+
+from nvshared.bus.authority import Caller
+from nvshared.bus.connection import BusError, Connection
+from nvshared.bus.members import Interface, Method
+from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
+from nvshared.bus.tree import Tree
+from nvshared.errors import InvalidArgs, NotRunning, NvshareError
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 1.0                          # seconds that calls under way get when we close
+
+
+class UnknownObject(NvshareError):
+    """There is no object at that path."""
+
+    bus_name = "org.freedesktop.DBus.Error.UnknownObject"
+
+
+class UnknownMethod(NvshareError):
+    """The object has no method of that name."""
+
+    bus_name = "org.freedesktop.DBus.Error.UnknownMethod"
+
+
+class Dispatcher:
+    """Answers the calls that come in over one connection."""
+
+    def __init__(self, connection: Connection, tree: Tree, *, polkit: bool) -> None:
+        self._connection = connection
+        self._tree = tree
+        self._polkit = polkit
+        self._calls: set[asyncio.Task[None]] = set()
+        connection.answer_calls(self._take)
+
+    async def close(self) -> None:
+        """Answers everybody who has asked: those who are not done soon hear that we stop."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=PATIENCE)
+        calls = tuple(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    def _take(self, message: Message) -> None:
+        call = asyncio.get_running_loop().create_task(self._answer(message))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _answer(self, message: Message) -> None:
+        try:
+            interface, method = self._find(message)
+            result = await self._run(interface, method, message)
+            self._reply(message, Message.new_method_return(message, method.result, result))
+        except NvshareError as error:
+            name = error.name if isinstance(error, BusError) else error.bus_name
+            self._reply(message, Message.new_error(message, name, str(error)))
+        except asyncio.CancelledError:
+            stopping = NotRunning("nvshared is stopping")
+            self._reply(message, Message.new_error(message, stopping.bus_name, str(stopping)))
+        except Exception:               # or a result that is not of the type declared
+            logger.exception("%s.%s failed", message.interface, message.member)
+            sentence = f"{message.member} failed inside nvshared; its log says more"
+            self._reply(message, Message.new_error(message, NvshareError.bus_name, sentence))
+
+    def _reply(self, message: Message, reply: Message) -> None:
+        if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
+            self._connection.post(reply)
+
+    async def _run(self, interface: Interface, method: Method, message: Message) -> list[Any]:
+        if message.signature != method.signature:
+            raise InvalidArgs(
+                f"{method.name} takes arguments of type {method.signature!r}, "
+                f"not {message.signature!r}"
+            )
+        caller = Caller(self._connection, message, polkit=self._polkit)
+        if isinstance(method.action, str):
+            await caller.authorise(method.action)
+        result = method.function(interface, caller, *message.body)
+        if inspect.isawaitable(result):
+            result = await result
+        match len(method.gives):
+            case 0:
+                return []
+            case 1:
+                return [result]
+            case _:
+                return list(result)
+
+    def _find(self, message: Message) -> tuple[Interface, Method]:
+        path = message.path
+        interfaces = self._tree.interfaces(path) or self._inner(path)
+        if message.interface:
+            if message.interface not in interfaces:
+                raise UnknownInterface(f"{path} has no interface {message.interface!r}")
+            interfaces = {message.interface: interfaces[message.interface]}
+        for interface in interfaces.values():
+            if message.member in interface.methods:
+                return interface, interface.methods[message.member]
+        raise UnknownMethod(f"{message.interface or path} has no method {message.member!r}")
+
+    def _inner(self, path: str) -> dict[str, Interface]:
+        """A path with nothing but objects below it can be introspected, so that tools find them."""
+        if not self._tree.children(path):
+            raise UnknownObject(f"there is no object at {path}")
+        found: list[Interface] = [PeerInterface(), Introspectable(self._tree)]
+        for interface in found:
+            interface.path = path
+        return {interface.name: interface for interface in found}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The XML by which an object on the bus tells what it can do.
+
+Written from the declarations and not by dbus-next, which knows neither the
+names of what a method returns nor how a property announces its changes.
+"""
+
+from collections.abc import Iterable
+from xml.etree import ElementTree
+
+from nvshared.bus.members import Argument, Changes, Interface
+
+DOCTYPE = (
+    '<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"\n'
+    '"http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">\n'
+)
+_EMITS = "org.freedesktop.DBus.Property.EmitsChangedSignal"
+
+
+def document(interfaces: Iterable[type[Interface]], children: Iterable[str]) -> str:
+    """The introspection of an object with these interfaces and children."""
+    node = ElementTree.Element("node")
+    node.extend(describe(interface) for interface in interfaces)
+    for child in sorted(children):
+        ElementTree.SubElement(node, "node", name=child)
+    ElementTree.indent(node)
+    return DOCTYPE + ElementTree.tostring(node, encoding="unicode") + "\n"
+
+
+def describe(interface: type[Interface]) -> ElementTree.Element:
+    """The element <interface> of one interface."""
+    element = ElementTree.Element("interface", name=interface.name)
+    for method in interface.methods.values():
+        child = ElementTree.SubElement(element, "method", name=method.name)
+        _arguments(child, method.takes, "in")
+        _arguments(child, method.gives, "out")
+    for signal in interface.signals.values():
+        _arguments(ElementTree.SubElement(element, "signal", name=signal.name), signal.carries)
+    for member in interface.properties.values():
+        access = "readwrite" if member.set else "read"
+        child = ElementTree.SubElement(
+            element, "property", name=member.name, type=member.type, access=access
+        )
+        if member.changes is not Changes.ANNOUNCED:
+            ElementTree.SubElement(child, "annotation", name=_EMITS, value=member.changes.value)
+    return element
+
+
+def _arguments(
+    parent: ElementTree.Element, arguments: Iterable[Argument], direction: str | None = None
+) -> None:
+    for argument in arguments:
+        element = ElementTree.SubElement(parent, "arg", name=argument.name, type=argument.type)
+        if direction:
+            element.set("direction", direction)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""com.nvshare.Manager: the whole of the daemon."""
+
+from typing import Any
+
+from nvshared import __version__
+from nvshared.bus.authority import Caller
+from nvshared.bus.members import ANYONE, Changes, Interface, Signal, method, readable
+from nvshared.gpu import Client
+from nvshared.manager import Manager
+from nvshared.names import (
+    ACTION_RELOAD,
+    ACTION_SET_ANTI_THRASH,
+    ACTION_SET_TQ,
+    MANAGER_INTERFACE,
+    client_path,
+    gpu_path,
+)
+
+
+def rows(clients: list[Client]) -> list[list[Any]]:
+    """Clients as a(uuuoa{sv})."""
+    return [
+        [one.id, one.peer.pid, one.gpu.facts.index, client_path(one.id), {}] for one in clients
+    ]
+
+
+class ManagerInterface(Interface, name=MANAGER_INTERFACE):
+    """Names, types, and one line each for what Manager does."""
+
+    client_new = Signal.of("ClientNew", "id:u client:o")
+    client_removed = Signal.of("ClientRemoved", "id:u client:o")
+    client_stuck = Signal.of("ClientStuck", "client:o state:s waited_usec:t details:a{sv}")
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    @method("SetTQ", "seconds:u", action=ACTION_SET_TQ)
+    def set_tq(self, _caller: Caller, seconds: int) -> None:
+        """The quantum of all GPUs."""
+        self._manager.set_tq(seconds)
+
+    @method("SetGPUTQ", "gpu:s seconds:u", action=ACTION_SET_TQ)
+    def set_gpu_tq(self, _caller: Caller, gpu: str, seconds: int) -> None:
+        """The quantum of one GPU."""
+        self._manager.set_tq(seconds, self._index(gpu))
+
+    @method("SetAntiThrash", "mode:s", action=ACTION_SET_ANTI_THRASH)
+    def set_anti_thrash(self, _caller: Caller, mode: str) -> None:
+        """The mode of all GPUs."""
+        self._manager.set_anti_thrash(mode)
+
+    @method("SetGPUAntiThrash", "gpu:s mode:s", action=ACTION_SET_ANTI_THRASH)
+    def set_gpu_anti_thrash(self, _caller: Caller, gpu: str, mode: str) -> None:
+        """The mode of one GPU."""
+        self._manager.set_anti_thrash(mode, self._index(gpu))
+
+    @method("GetGPU", "gpu:s", "path:o", action=ANYONE)
+    def get_gpu(self, _caller: Caller, gpu: str) -> str:
+        """A GPU by index, UUID or PCI address."""
+        return gpu_path(self._manager.gpu(gpu).facts.index)
+
+    @method("ListGPUs", gives="gpus:a(usoa{sv})", action=ANYONE)
+    def list_gpus(self, _caller: Caller) -> list[list[Any]]:
+        """Index, UUID and path of all GPUs."""
+        return [
+            [gpu.facts.index, gpu.facts.uuid, gpu_path(gpu.facts.index), {}]
+            for gpu in self._manager.gpus
+        ]
+
+    @method("ListClients", gives="clients:a(uuuoa{sv})", action=ANYONE)
+    def list_clients(self, _caller: Caller) -> list[list[Any]]:
+        """Id, process, GPU and path of all clients."""
+        return rows(list(self._manager.clients))
+
+    @method("GetClientsByPID", "pid:u", "clients:ao", action=ANYONE)
+    async def clients_by_pid(self, caller: Caller, pid: int) -> list[str]:
+        """The clients of one process; of the caller if `pid` is 0."""
+        wanted = pid or await caller.pid()
+        return [client_path(client.id) for client in self._manager.clients_by_pid(wanted)]
+
+    @method("Reload", action=ACTION_RELOAD)
+    def reload(self, _caller: Caller) -> None:
+        """Reads the configuration again."""
+        self._manager.reload()
+
+    @method("ResetSettings", action=ACTION_RELOAD)
+    def reset_settings(self, _caller: Caller) -> None:
+        """Returns to the configuration."""
+        self._manager.reset_settings()
+
+    @readable("Version", "s", Changes.NEVER)
+    def version(self) -> str:
+        """Of the daemon."""
+        return __version__
+
+    @readable("TQ", "u", Changes.ANNOUNCED)
+    def tq(self) -> int:
+        """Seconds."""
+        return self._manager.tq
+
+    @readable("AntiThrash", "s", Changes.ANNOUNCED)
+    def anti_thrash(self) -> str:
+        """auto, on or off."""
+        return str(self._manager.anti_thrash)
+
+    @readable("GPUs", "ao", Changes.ANNOUNCED)
+    def gpus(self) -> list[str]:
+        """Paths, by index."""
+        return [gpu_path(gpu.facts.index) for gpu in self._manager.gpus]
+
+    def _index(self, gpu: str) -> str:
+        """An empty name means all GPUs to Manager, but to nobody who names one."""
+        return str(self._manager.gpu(gpu).facts.index)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an interface on the bus is declared: methods, properties, signals.
+
+    class GPUInterface(Interface, name="com.nvshare.GPU"):
+        turn_started = Signal.of("TurnStarted", "client:o")
+
+        @method("SetTQ", "seconds:u", action=ACTION_SET_TQ)
+        def set_tq(self, caller: Caller, seconds: int) -> None: ...
+
+        @readable("TQ", "u", Changes.ANNOUNCED)
+        def tq(self) -> int: ...
+
+`action` has no default: whoever exports a method says who may call it, either
+a polkit action or ANYONE. That is all of the access control a method needs;
+nvshared.bus.dispatch sees to the rest before the method runs.
+
+The names and types here are what the running daemon shows to those who
+introspect it. dbus/*.xml says the same with a description of each member, and
+a test compares the two.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Final, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Anyone(Enum):
+    """Who may call a method that changes nothing."""
+
+    ANYONE = "anyone"
+
+
+ANYONE: Final = Anyone.ANYONE
+Action = str | Anyone
+
+
+class Changes(Enum):
+    """What becomes of the watchers of a property, in the words of EmitsChangedSignal."""
+
+    ANNOUNCED = "true"                  # PropertiesChanged carries the new value
+    SILENT = "false"                    # moves all the time: ask when you want to know
+    NEVER = "const"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One value going in or out: its name and its D-Bus type."""
+
+    name: str
+    type: str
+
+
+def arguments(text: str) -> tuple[Argument, ...]:
+    """Arguments from "NAME:TYPE NAME:TYPE …"."""
+    return tuple(Argument(*item.split(":")) for item in text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method; `function` takes the interface, the caller and the arguments."""
+
+    name: str
+    takes: tuple[Argument, ...]
+    gives: tuple[Argument, ...]
+    action: Action
+    function: Callable[..., Any] = field(compare=False)
+
+    @property
+    def signature(self) -> str:
+        """The types taken, joined."""
+        return "".join(argument.type for argument in self.takes)
+
+    @property
+    def result(self) -> str:
+        """The types given, joined."""
+        return "".join(argument.type for argument in self.gives)
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property; `set` and `action` are there if it may be written."""
+
+    name: str
+    type: str
+    changes: Changes
+    get: Callable[[Any], Any] = field(compare=False)
+    set: Callable[[Any, Any], None] | None = field(default=None, compare=False)
+    action: Action | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal and what it carries."""
+
+    name: str
+    carries: tuple[Argument, ...]
+
+    @classmethod
+    def of(cls, name: str, carries: str) -> "Signal":
+        """A signal from its name and "NAME:TYPE …"."""
+        return cls(name, arguments(carries))
+
+    @property
+    def signature(self) -> str:
+        """The types carried, joined."""
+        return "".join(argument.type for argument in self.carries)
+
+
+def method(
+    name: str, takes: str = "", gives: str = "", *, action: Action
+) -> Callable[[Function], Function]:
+    """Declares a method; `takes` and `gives` are "NAME:TYPE …"."""
+
+    def declare(function: Function) -> Function:
+        member = Method(name, arguments(takes), arguments(gives), action, function)
+        _declarations(function).append(member)
+        return function
+
+    return declare
+
+
+def readable(name: str, type: str, changes: Changes) -> Callable[[Function], Function]:  # noqa: A002
+    """Declares a property that is read by the function below."""
+
+    def declare(function: Function) -> Function:
+        _declarations(function).append(Property(name, type, changes, function))
+        return function
+
+    return declare
+
+
+def writable(
+    read: Callable[[Any], Any], *, action: Action
+) -> Callable[[Function], Function]:
+    """Declares that the property read by `read` is written by the function below."""
+    (known,) = _declarations(read)
+    assert isinstance(known, Property)
+
+    def declare(function: Function) -> Function:
+        member = Property(known.name, known.type, known.changes, known.get, function, action)
+        _declarations(function).append(member)
+        return function
+
+    return declare
+
+
+def _declarations(function: Callable[..., Any]) -> list[Method | Property]:
+    found: list[Method | Property] = function.__dict__.setdefault("declared_on_the_bus", [])
+    return found
+
+
+class Interface:
+    """One interface of one object. `path` is known once it is exported."""
+
+    name: ClassVar[str]
+    methods: ClassVar[dict[str, Method]]
+    properties: ClassVar[dict[str, Property]]
+    signals: ClassVar[dict[str, Signal]]
+    path: str = ""
+
+    def __init_subclass__(cls, *, name: str) -> None:
+        cls.name = name
+        cls.methods, cls.properties, cls.signals = {}, {}, {}
+        for value in vars(cls).values():
+            if isinstance(value, Signal):
+                cls.signals[value.name] = value
+                continue
+            for member in getattr(value, "declared_on_the_bus", ()):
+                if isinstance(member, Method):
+                    cls.methods[member.name] = member
+                else:
+                    cls.properties[member.name] = member
+
+    def values(self, *changes: Changes) -> dict[str, Any]:
+        """The properties by name as they are now; all, or those of these kinds."""
+        return {
+            name: member.get(self)
+            for name, member in self.properties.items()
+            if not changes or member.changes in changes
+        }

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The D-Bus wire format, as far as a client that asks and waits needs it.
+
+dbus-next would do this too, but importing it brings asyncio along, and the two
+take longer to import than `nvsharectl status` takes for everything else.
+Tests hold this against dbus-next in both directions.
+
+A value of type v is a `Variant` going out and the plain value coming in: who
+reads a property wants the value.
+
+https://dbus.freedesktop.org/doc/dbus-specification.html#message-protocol
+"""
+
+import struct
+from typing import Any, NamedTuple
+
+METHOD_CALL, METHOD_RETURN, ERROR, SIGNAL = 1, 2, 3, 4
+NO_AUTO_START, ALLOW_INTERACTIVE_AUTHORIZATION = 2, 4
+
+_PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _DESTINATION, _SENDER, _SIGNATURE = range(1, 9)
+_VERSION = 1
+_FIXED = struct.Struct("=BBBBIII")      # before the header's fields, and the length of these
+_NUMBERS = {"y": "B", "n": "h", "q": "H", "i": "i", "u": "I", "x": "q", "t": "Q", "d": "d", "b": "I"}
+_ALIGNMENTS = {"s": 4, "o": 4, "a": 4, "(": 8, "{": 8, "g": 1, "v": 1}
+_LONGEST = 1 << 27                      # bytes of a message, by the specification
+
+
+class WireError(ValueError):
+    """Bytes that are no D-Bus message, or a value that is not of its type."""
+
+
+class Variant(NamedTuple):
+    """A value that brings its type along."""
+
+    type: str
+    value: Any
+
+
+class Message(NamedTuple):
+    """A message that came in."""
+
+    kind: int
+    serial: int
+    reply_to: int                       # serial of the call it answers, or 0
+    error: str                          # name of the error, or ""
+    sender: str
+    path: str
+    interface: str
+    member: str
+    body: list[Any]
+
+
+def split(signature: str) -> list[str]:
+    """The complete types of a signature. Raises WireError if it is none."""
+    types = []
+    while signature:
+        end = _end(signature, 0)
+        types.append(signature[:end])
+        signature = signature[end:]
+    return types
+
+
+def call(
+    serial: int, destination: str, path: str, interface: str, member: str,
+    signature: str = "", body: tuple[Any, ...] = (), flags: int = NO_AUTO_START,
+) -> bytes:
+    """A method call, ready to be sent."""
+    writer = _Writer()
+    for type_, value in zip(split(signature), body, strict=True):
+        writer.put(type_, value)
+    fields = [
+        (_PATH, Variant("o", path)), (_INTERFACE, Variant("s", interface)),
+        (_MEMBER, Variant("s", member)), (_DESTINATION, Variant("s", destination)),
+    ]
+    if signature:
+        fields.append((_SIGNATURE, Variant("g", signature)))
+    header = _Writer()
+    # The array's length is the last number of the fixed part, so it is not counted twice.
+    for value in (ord("l"), METHOD_CALL, flags, _VERSION):
+        header.put("y", value)
+    header.put("u", len(writer.bytes))
+    header.put("u", serial)
+    header.put("a(yv)", fields)
+    header.align(8)
+    return bytes(header.bytes + writer.bytes)
+
+
+def size(start: bytes) -> int:
+    """Length of the whole message of which these are the first 16 bytes or more."""
+    order = _order(start)
+    (body,) = struct.unpack_from(order + "I", start, 4)
+    (fields,) = struct.unpack_from(order + "I", start, 12)
+    whole: int = _FIXED.size + fields + -fields % 8 + body
+    if whole > _LONGEST:
+        raise WireError(f"a message of {whole} bytes is longer than any may be")
+    return whole
+
+
+def parse(data: bytes) -> Message:
+    """A whole message. Raises WireError."""
+    try:
+        reader = _Reader(data, _order(data))
+        kind, _flags, _version = data[1:4]
+        reader.position = 8
+        serial = reader.get("u")
+        fields = dict(reader.get("a(yv)"))
+        reader.align(8)
+        body = [reader.get(one) for one in split(fields.get(_SIGNATURE, ""))]
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise WireError(f"a damaged message: {error}") from error
+    return Message(
+        kind, serial, fields.get(_REPLY_SERIAL, 0), fields.get(_ERROR_NAME, ""),
+        fields.get(_SENDER, ""), fields.get(_PATH, ""), fields.get(_INTERFACE, ""),
+        fields.get(_MEMBER, ""), body,
+    )
+
+
+def _order(data: bytes) -> str:
+    match data[:1]:
+        case b"l":
+            return "<"
+        case b"B":
+            return ">"
+    raise WireError(f"a message cannot start with {data[:1]!r}")
+
+
+def _end(signature: str, start: int) -> int:
+    """Where the complete type that starts there ends."""
+    match signature[start:start + 1]:
+        case "a":
+            return _end(signature, start + 1)
+        case "(" | "{" as bracket:
+            closing = ")" if bracket == "(" else "}"
+            position = start + 1
+            while signature[position:position + 1] != closing:
+                position = _end(signature, position)
+            return position + 1
+        case letter if letter and (letter in _NUMBERS or letter in "sogv"):
+            return start + 1
+    raise WireError(f"{signature!r} is not a signature")
+
+
+def _alignment(type_: str) -> int:
+    return _ALIGNMENTS.get(type_[0]) or struct.calcsize("=" + _NUMBERS[type_[0]])
+
+
+class _Writer:
+    """Values to bytes, little-endian."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray()
+
+    def align(self, to: int) -> None:
+        self.bytes += bytes(-len(self.bytes) % to)
+
+    def put(self, type_: str, value: Any) -> None:
+        self.align(_alignment(type_))
+        match type_[0]:
+            case "s" | "o":
+                text = str(value).encode()
+                self.bytes += struct.pack("<I", len(text)) + text + b"\0"
+            case "g":
+                text = str(value).encode()
+                self.bytes += struct.pack("<B", len(text)) + text + b"\0"
+            case "v":
+                self.put("g", value.type)
+                self.put(value.type, value.value)
+            case "a":
+                self._put_array(type_[1:], value)
+            case "(" | "{":
+                for one, part in zip(split(type_[1:-1]), value, strict=True):
+                    self.put(one, part)
+            case letter:
+                try:
+                    self.bytes += struct.pack("<" + _NUMBERS[letter], value)
+                except struct.error as error:
+                    raise WireError(f"{value!r} does not fit type {letter!r}") from error
+
+    def _put_array(self, element: str, value: Any) -> None:
+        at = len(self.bytes)
+        self.bytes += bytes(4)
+        self.align(_alignment(element))
+        start = len(self.bytes)
+        for item in value.items() if isinstance(value, dict) else value:
+            self.put(element, item)
+        struct.pack_into("<I", self.bytes, at, len(self.bytes) - start)
+
+
+class _Reader:
+    """Bytes to values."""
+
+    def __init__(self, data: bytes, order: str) -> None:
+        self.position = 0
+        self._data = data
+        self._order = order
+
+    def align(self, to: int) -> None:
+        self.position += -self.position % to
+
+    def get(self, type_: str) -> Any:
+        self.align(_alignment(type_))
+        match type_[0]:
+            case "s" | "o":
+                return self._text(self._number("I"))
+            case "g":
+                return self._text(self._number("B"))
+            case "v":
+                (inner,) = split(self.get("g"))
+                return self.get(inner)
+            case "a":
+                return self._array(type_[1:])
+            case "(" | "{":
+                return [self.get(one) for one in split(type_[1:-1])]
+            case "b":
+                return bool(self._number("I"))
+            case letter:
+                return self._number(_NUMBERS[letter])
+
+    def _number(self, letter: str) -> Any:
+        (value,) = struct.unpack_from(self._order + letter, self._data, self.position)
+        self.position += struct.calcsize("=" + letter)
+        return value
+
+    def _text(self, length: int) -> str:
+        start, self.position = self.position, self.position + length + 1
+        if self.position > len(self._data):
+            raise WireError("a string goes beyond the end of its message")
+        return self._data[start:start + length].decode()
+
+    def _array(self, element: str) -> Any:
+        length = self._number("I")
+        self.align(_alignment(element))
+        end = self.position + length
+        items = []
+        while self.position < end:
+            items.append(self.get(element))
+        return dict(items) if element[0] == "{" else items

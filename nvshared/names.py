@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name that others rely on: on the bus, in the environment, in the file system."""
+
+BUS_NAME = "com.nvshare"
+
+MANAGER_PATH = "/com/nvshare"
+GPU_PATH = "/com/nvshare/gpu"
+CLIENT_PATH = "/com/nvshare/client"
+LOG_CONTROL_PATH = "/org/freedesktop/LogControl1"
+
+MANAGER_INTERFACE = "com.nvshare.Manager"
+GPU_INTERFACE = "com.nvshare.GPU"
+STATISTICS_INTERFACE = "com.nvshare.GPU.Statistics"
+CLIENT_INTERFACE = "com.nvshare.Client"
+LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
+
+# What polkit is asked for; dbus/com.nvshare.policy says what it answers.
+ACTION_SET_TQ = "com.nvshare.set-tq"
+ACTION_SET_ANTI_THRASH = "com.nvshare.set-anti-thrash"
+ACTION_RELOAD = "com.nvshare.reload"
+ACTION_SET_LOG_LEVEL = "com.nvshare.set-log-level"
+
+SOCKET_VARIABLE = "NVSHARE_SOCKET"
+BUS_VARIABLE = "NVSHARE_BUS"
+DEFAULT_SOCKET = "/run/nvshare/nvshare.sock"
+
+
+def gpu_path(index: int) -> str:
+    """Object path of the GPU with this index."""
+    return f"{GPU_PATH}/{index}"
+
+
+def client_path(number: int) -> str:
+    """Object path of the client with this id."""
+    return f"{CLIENT_PATH}/{number}"
