@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -31,7 +32,7 @@ class BuildLibhook(Command):
     """Compiles libhook in a temporary folder and copies what is shipped."""
 
     description = "compile libnvshare.so, the simulated GPU and the workload program"
-    user_options: list[tuple[str, str | None, str]] = []
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
     editable_mode = False
 
     def initialize_options(self) -> None:
@@ -75,7 +76,7 @@ class BuildLibhook(Command):
 
 
 class Build(build):
-    sub_commands = [*build.sub_commands, ("build_libhook", None)]
+    sub_commands: ClassVar = [*build.sub_commands, ("build_libhook", None)]
 
 
 class Install(install):

@@ -7,7 +7,7 @@ place has them in `libhook/build/`, where `make build` puts them.
 
 from pathlib import Path
 
-from nvshared.errors import NvsharedError
+from nvshared.errors import NvshareError
 
 _PACKAGE = Path(__file__).resolve().parent
 _INSTALLED = _PACKAGE / "lib"
@@ -15,19 +15,19 @@ _CHECKOUT = _PACKAGE.parent / "libhook" / "build"
 
 
 def hook() -> Path:
-    """Path of libnvshare.so, for LD_PRELOAD. Raises NvsharedError if it is not there."""
+    """Path of libnvshare.so, for LD_PRELOAD. Raises NvshareError if it is not there."""
     return _find("libnvshare.so")
 
 
 def workload() -> Path:
-    """Path of the program that the demonstration runs. Raises NvsharedError if it is not there."""
+    """Path of the program that the demonstration runs. Raises NvshareError if it is not there."""
     return _find("nvshare-workload")
 
 
 def simulator() -> Path:
     """Folder with the simulated libcuda.so.1 and libnvidia-ml.so.1, for LD_LIBRARY_PATH.
 
-    Raises NvsharedError if it is not there.
+    Raises NvshareError if it is not there.
     """
     return _find("simulator/libcuda.so.1").parent
 
@@ -36,7 +36,7 @@ def _find(name: str) -> Path:
     folder = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
     path = folder / name
     if not path.is_file():
-        raise NvsharedError(
+        raise NvshareError(
             f"{path} is missing",
             hint="install nvshared again" if folder == _INSTALLED else "build it with: make build",
         )

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NVSHARE_DEMO_OPTIONS_H
+#define NVSHARE_DEMO_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct options {
+    uint64_t memory;                     /* bytes, or 0: `share` of what is free */
+    double share;                        /* 0 to 1 */
+    uint64_t chunk;                      /* bytes of each allocation */
+    uint64_t steps;
+    uint64_t cpu_ms;                     /* computing on the CPU after each step */
+    uint64_t kernel_us;                  /* spinning on the GPU after each chunk's step */
+    uint64_t threads;
+    uint64_t seed;
+    int device;
+    bool json;
+    bool hold;
+    bool check;
+};
+
+/* Exits with one line that names the value if an option is wrong. */
+struct options options_parse(int count, char **arguments);
+
+#endif
