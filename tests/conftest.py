@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which levels of tests this machine allows, and a word on those it does not.
+
+A level is a folder under tests/. `pytest` alone skips the levels that cannot
+run here and says at the end which and why; with `--require=LEVEL`, as
+`make test-LEVEL` has it, one that cannot run is a failure.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+def no_bus() -> str:
+    """Why the bus level cannot run, or an empty string."""
+    return "" if shutil.which("dbus-daemon") else "there is no dbus-daemon on this machine"
+
+
+def no_real_systemd() -> str:
+    """Why the system level cannot run, or an empty string."""
+    if os.geteuid() != 0:
+        return "a container with its own systemd needs root"
+    missing = [name for name in ("debootstrap", "systemd-nspawn") if not shutil.which(name)]
+    return f"there is no {' and no '.join(missing)} on this machine" if missing else ""
+
+
+def no_gpu() -> str:
+    """Why the gpu level cannot run, or an empty string. Asks the driver in a process of its own."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver on this machine (libcuda.so.1 does not load)"
+    start = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0) != 0)"
+    if subprocess.run([sys.executable, "-c", start], check=False).returncode != 0:
+        return "the NVIDIA driver finds no GPU that works"
+    return ""
+
+
+OBSTACLES: dict[str, Callable[[], str]] = {
+    "bus": no_bus,
+    "system": no_real_systemd,
+    "gpu": no_gpu,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--require LEVEL."""
+    parser.addoption("--require", metavar="LEVEL", help="fail if this level cannot run here")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Finds out what this machine lacks, and stops at once if just that was asked for."""
+    left_out = {level: why for level, find in OBSTACLES.items() if (why := find())}
+    config.stash[LEFT_OUT] = left_out
+    required = config.getoption("--require")
+    if required in left_out:
+        raise pytest.UsageError(f"the level '{required}' cannot run: {left_out[required]}")
+
+
+LEFT_OUT = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips the tests of the levels that cannot run."""
+    for level, why in config.stash[LEFT_OUT].items():
+        for item in items:
+            if item.path.is_relative_to(TESTS / level):
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Says what was left out, whether or not there was a test in it."""
+    left_out = config.stash[LEFT_OUT]
+    if left_out and not config.getoption("--require"):
+        terminalreporter.section("levels left out")
+        for level, why in left_out.items():
+            terminalreporter.write_line(f"{level}: {why}")

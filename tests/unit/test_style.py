@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linter, the type checker, and the house rules that neither of them knows."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = [
+    ".ci", "bench", "dbus", "libhook", "nvshared", "packaging", "systemd", "tests",
+]
+SOURCES = {
+    ".S", ".c", ".conf", ".def", ".h", ".in", ".map", ".md", ".mk", ".policy", ".ptx", ".py",
+    ".service", ".sh", ".socket", ".toml", ".xml",
+}
+BY_NAME = {"Makefile", "run"}
+LONGEST = 500                           # lines of a module
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"]) + r")\b")
+
+
+def source_files() -> list[Path]:
+    """Every file that people write, build outputs and results left aside."""
+    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    found += ROOT.iterdir()
+    return sorted(
+        path
+        for path in found
+        if path.is_file()
+        and (path.suffix in SOURCES or path.name in BY_NAME)
+        and "__pycache__" not in path.parts
+        and not any(part.startswith("build") for part in path.relative_to(ROOT).parts[:-1])
+    )
+
+
+def run(*command: str) -> None:
+    """Runs a checker as a module of this Python and fails with all it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.fail(f"{' '.join(command)}:\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def test_ruff() -> None:
+    run("ruff", "check", "--no-cache", ".")
+
+
+def test_mypy() -> None:
+    run("mypy")
+
+
+def test_every_source_file_names_its_licence() -> None:
+    files = source_files()
+    assert len(files) > 50
+    without = []
+    for path in files:
+        lines = path.read_text().splitlines()[:2]
+        first = lines[1:] if lines and lines[0].startswith(("#!", "<?xml")) else lines[:1]
+        if not first or LICENCE not in first[0]:
+            without.append(str(path.relative_to(ROOT)))
+    assert not without, f"no '{LICENCE}' in the first line of {', '.join(without)}"
+
+
+def test_no_module_is_too_long() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in source_files()
+        if path.suffix in (".py", ".c", ".h", ".S")
+        and (lines := len(path.read_text().splitlines())) > LONGEST
+    }
+    assert not long
+
+
+def test_nothing_is_left_for_later() -> None:
+    marked = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in source_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if UNFINISHED.search(line)
+    ]
+    assert not marked
