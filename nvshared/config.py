@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings: one table, four places to set them.
+
+Later ones win: the defaults below, /etc/nvshare/nvshared.conf, its drop-ins
+nvshared.conf.d/*.conf in the order of their names, environment variables, the
+command line. `Config` is that table: the reader of files, the parser of the
+command line, --help and the manual page are all made from its fields.
+
+    # /etc/nvshare/nvshared.conf
+    [gpu]
+    tq = 20
+    swap-budget = 64GiB
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from nvshared import quantity
+from nvshared.errors import ConfigError, InvalidArgs
+from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.quantity import Amount
+
+DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
+METRICS_PORT = 9402                     # promised by the predecessors
+
+MODES = ("auto", "on", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting: where it belongs and how its text is read."""
+
+    name: str                           # as in files, and with two dashes on the command line
+    section: str
+    parse: Callable[[str], Any]         # raises ValueError with what would be right
+    metavar: str                        # "" for a switch
+    default: str                        # in words, for people
+    help: str
+    variable: str = ""                  # environment variable that sets it too
+    variable_parse: Callable[[str], Any] | None = None
+
+
+def _setting(
+    section: str, parse: Callable[[str], Any], default: Any, help: str,
+    *, metavar: str = "", words: str = "", variable: str = "",
+    variable_parse: Callable[[str], Any] | None = None,
+) -> Any:
+    """A field of Config. `words`: the default as people would write it."""
+    metadata = {
+        "section": section, "parse": parse, "metavar": metavar, "help": help,
+        "default": words or str(default), "variable": variable, "variable_parse": variable_parse,
+    }
+    return field(default=default, metadata=metadata)
+
+
+def _path(text: str) -> Path:
+    if not text.startswith("/"):
+        raise ValueError("give an absolute path")
+    return Path(text)
+
+
+def _path_or_none(text: str) -> Path | None:
+    return None if text == "none" else _path(text)
+
+
+def _bus(text: str) -> str:
+    if text in ("system", "session", "none") or ":" in text:
+        return text
+    raise ValueError("give system, session, none, or an address such as unix:path=/run/bus")
+
+
+def _mode(text: str) -> str:
+    if text not in MODES:
+        raise ValueError("give auto, on or off")
+    return text
+
+
+def _card(text: str) -> Amount:
+    return Amount(share=1.0) if text == "card" else quantity.amount(text)
+
+
+def _auto(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text == "auto" else parse(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting with its value. Times in microseconds unless named otherwise, sizes in bytes."""
+
+    socket: Path = _setting(
+        "nvshared", _path, Path(DEFAULT_SOCKET),
+        "where programs find the daemon", metavar="PATH", variable=SOCKET_VARIABLE)
+    bus: str = _setting(
+        "nvshared", _bus, "system",
+        "message bus for nvsharectl: system, session, none or an address",
+        metavar="BUS", variable=BUS_VARIABLE)
+    state_dir: Path | None = _setting(
+        "nvshared", _path_or_none, None,
+        "folder where settings changed at run time outlive a restart, or none",
+        metavar="DIR", words="none", variable="STATE_DIRECTORY")
+    max_clients: int = _setting(
+        "nvshared", quantity.positive, 4096, "connections at most, of all users together",
+        metavar="N")
+    max_clients_per_user: int = _setting(
+        "nvshared", quantity.positive, 1024, "connections at most of one user other than root",
+        metavar="N")
+    hello_timeout: int = _setting(
+        "nvshared", quantity.duration, 10_000_000,
+        "how long a connection may stay without saying what it wants", metavar="TIME", words="10s")
+    trace: Path | None = _setting(
+        "nvshared", _path_or_none, None,
+        "file that gets one JSON line for each turn, order and answer, or none",
+        metavar="FILE", words="none")
+    metrics: int = _setting(
+        "nvshared", quantity.port, 0, "TCP port of the Prometheus metrics, 0 for none",
+        metavar="PORT", variable="NVSHARE_METRICS_ENABLE",
+        variable_parse=lambda text: METRICS_PORT if quantity.switch(text) else 0)
+    debug: bool = _setting(
+        "nvshared", quantity.switch, False, "say everything that happens", words="off",
+        variable="NVSHARE_DEBUG")
+    tq: int = _setting(
+        "gpu", quantity.positive, 30,
+        "seconds a program may keep the GPU while others wait", metavar="SECONDS")
+    anti_thrash: str = _setting(
+        "gpu", _mode, "auto",
+        "take turns as needed (auto), always (on), or never (off)", metavar="MODE")
+    capacity: Amount = _setting(
+        "gpu", _card, Amount(share=1.0),
+        "memory of each card to hand out: a size, a percentage, or card", metavar="SIZE",
+        words="card")
+    reserve: Amount | None = _setting(
+        "gpu", _auto(quantity.amount), None,
+        "memory of each card never handed out; auto: 256MiB, less on small cards",
+        metavar="SIZE", words="auto")
+    context_reserve: Amount | None = _setting(
+        "gpu", _auto(quantity.amount), None,
+        "kept free for a program that has just started; auto: 600MiB, less on small cards",
+        metavar="SIZE", words="auto")
+    swap_budget: Amount | None = _setting(
+        "gpu", _auto(quantity.amount), None,
+        "host memory for what does not fit on the cards, a size or a percentage of the host's; "
+        "auto: 80% of what is free at start", metavar="SIZE", words="auto")
+    step: Amount | None = _setting(
+        "gpu", _auto(quantity.amount), None,
+        "how much one order moves between card and host; auto: 512MiB, less on small cards",
+        metavar="SIZE", words="auto")
+    gather: int = _setting(
+        "gpu", quantity.duration, 1_000_000,
+        "how long to listen after a restart before deciding anything", metavar="TIME", words="1s")
+    drain_patience: int = _setting(
+        "gpu", quantity.duration, 1_000_000,
+        "how long to wait before asking a program again that could not stop", metavar="TIME",
+        words="1s")
+    stuck_after: int = _setting(
+        "gpu", quantity.duration, 30_000_000,
+        "after how long without an answer a program is reported as stuck", metavar="TIME",
+        words="30s")
+    sample_interval: int = _setting(
+        "gpu", quantity.duration, 1_000_000,
+        "how often NVML is asked while there are clients", metavar="TIME", words="1s")
+
+
+def options() -> Iterator[Option]:
+    """The table."""
+    for one in fields(Config):
+        yield Option(name=one.name.replace("_", "-"), **one.metadata)
+
+
+def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, str]) -> Config:
+    """Reads everything. `given`: the command line, by option name.
+
+    `file` None stands for the default one, which need not exist. Raises
+    ConfigError naming file and line or variable, InvalidArgs for the command line.
+    """
+    values: dict[str, Any] = {}
+    path = file or DEFAULT_FILE
+    if file is not None or path.exists():
+        values.update(_read(path))
+    for drop_in in sorted(path.with_name(path.name + ".d").glob("*.conf")):
+        values.update(_read(drop_in))
+    for option in options():
+        text = environment.get(option.variable, "") if option.variable else ""
+        if text:
+            values[option.name] = _parse(
+                option.variable_parse or option.parse, text, f"the variable {option.variable}",
+                ConfigError,
+            )
+        if option.name in given:
+            values[option.name] = _parse(
+                option.parse, given[option.name], f"--{option.name}", InvalidArgs
+            )
+    return Config(**{name.replace("-", "_"): value for name, value in values.items()})
+
+
+def _parse(
+    parse: Callable[[str], Any], text: str, place: str, error: type[InvalidArgs]
+) -> Any:
+    try:
+        return parse(text)
+    except ValueError as wrong:
+        raise error(f"{place} cannot be {text!r}", str(wrong)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text: {error}") from error
+    known = {(option.section, option.name): option for option in options()}
+    sections = sorted({section for section, _ in known})
+    values: dict[str, Any] = {}
+    section = ""
+    for number, raw in enumerate(lines, 1):
+        line = raw.strip()
+        place = f"{path}:{number}"
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "[":
+            section = line.strip("[]").strip()
+            if section not in sections:
+                raise ConfigError(f"{place}: there is no section {line}", _meant(section, sections))
+            continue
+        name, equals, text = (part.strip() for part in line.partition("="))
+        if not equals:
+            raise ConfigError(f"{place}: {line!r} is no setting", "write NAME = VALUE")
+        if not section:
+            raise ConfigError(f"{place}: {name!r} stands in no section", "put it below [gpu] or [nvshared]")
+        option = known.get((section, name))
+        if option is None:
+            names = [name for where, name in known if where == section]
+            raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _meant(name, names))
+        values[name] = _parse(option.parse, text, f"{place}: {name}", ConfigError)
+    return values
+
+
+def _meant(text: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(text, known, 1)
+    return f"did you mean {close[0]}?" if close else "there are " + ", ".join(known)

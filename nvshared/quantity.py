@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes, shares and times as people write them: 40GiB, 512M, 75%, 30, 500ms.
+
+Each function takes the text and gives the value, or raises ValueError with a
+sentence on what would have been right; whoever read the text adds where it stood.
+"""
+
+import re
+from dataclasses import dataclass
+
+UNITS = {
+    "": 1, "b": 1,
+    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}
+TIMES = {"": 1_000_000, "s": 1_000_000, "ms": 1_000, "us": 1, "min": 60_000_000, "h": 3_600_000_000}
+NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z%]*)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Bytes, either outright or as a share of something whose size is known later."""
+
+    bytes: int = 0
+    share: float | None = None          # 0 to 1
+
+    def of(self, whole: int) -> int:
+        """In bytes, where the whole has `whole` bytes."""
+        return self.bytes if self.share is None else int(self.share * whole)
+
+
+def size(text: str) -> int:
+    """Bytes. K, M, G, T and KiB … are powers of 1024, kB … powers of 1000."""
+    number, unit = _split(text)
+    if unit not in UNITS:
+        raise ValueError("give a size such as 40GiB, 512M or 1073741824")
+    return int(number * UNITS[unit])
+
+
+def amount(text: str) -> Amount:
+    """A size, or a percentage."""
+    number, unit = _split(text)
+    if unit == "%":
+        if not 0 <= number <= 100:
+            raise ValueError("give a percentage between 0% and 100%")
+        return Amount(share=number / 100)
+    if unit not in UNITS:
+        raise ValueError("give a size such as 40GiB or 512M, or a percentage such as 75%")
+    return Amount(int(number * UNITS[unit]))
+
+
+def duration(text: str) -> int:
+    """Microseconds. Without a unit: seconds."""
+    number, unit = _split(text)
+    if unit not in TIMES:
+        raise ValueError("give a time such as 30, 500ms, 2min")
+    return int(number * TIMES[unit])
+
+
+def positive(text: str) -> int:
+    """A whole number above zero, of at most 32 bits."""
+    if not re.fullmatch(r"\d{1,10}", text, re.ASCII) or not 1 <= int(text) <= 0xFFFF_FFFF:
+        raise ValueError("give a positive whole number")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 for none."""
+    if not re.fullmatch(r"\d{1,5}", text, re.ASCII) or int(text) > 0xFFFF:
+        raise ValueError("give a TCP port, 1 to 65535, or 0 for none")
+    return int(text)
+
+
+def switch(text: str) -> bool:
+    """On or off, in the spellings that systemd takes."""
+    match text.lower():
+        case "1" | "yes" | "y" | "true" | "t" | "on":
+            return True
+        case "0" | "no" | "n" | "false" | "f" | "off":
+            return False
+    raise ValueError("give on or off")
+
+
+def _split(text: str) -> tuple[float, str]:
+    found = NUMBER.fullmatch(text.strip())
+    if found is None:
+        return 0.0, "?"
+    return float(found.group(1)), found.group(2).lower()
