@@ -11,8 +11,8 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 
 # From the bottom up. A name is a module or a folder of nvshared/.
 LAYERS: list[set[str]] = [
-    {"errors", "names", "signal", "clock"},
-    {"protocol", "config", "systemd", "log", "quantity", "library"},
+    {"errors", "names", "signal", "clock", "quantity"},
+    {"protocol", "config", "systemd", "log", "library", "host"},
     {"scheduler", "nvml", "peer", "capacity"},
     {"gpu"},
     {"manager", "state"},
