@@ -25,7 +25,6 @@ wrong below that is put right by the subclass here:
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,27 +50,6 @@ class BusError(NvshareError):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
-
-
-def locate(bus: str) -> str:
-    """The address of "system" or "session", or the address itself.
-
-    Raises BusUnavailable if there is no session bus to be found.
-    """
-    if bus == "system":
-        return os.environ.get(
-            "DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/run/dbus/system_bus_socket"
-        )
-    if bus != "session":
-        return bus
-    if address := os.environ.get("DBUS_SESSION_BUS_ADDRESS"):
-        return address
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return f"unix:path={runtime}/bus"
-    raise BusUnavailable(
-        "there is no session bus: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set",
-        "choose another with --bus, or start one with: dbus-run-session",
-    )
 
 
 class Connection(MessageBus):

@@ -17,10 +17,14 @@ from typing import Any, NamedTuple
 METHOD_CALL, METHOD_RETURN, ERROR, SIGNAL = 1, 2, 3, 4
 NO_AUTO_START, ALLOW_INTERACTIVE_AUTHORIZATION = 2, 4
 
-_PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _DESTINATION, _SENDER, _SIGNATURE = range(1, 9)
+# Fields of a header.
+_PATH, _INTERFACE, _MEMBER, _ERROR_NAME = 1, 2, 3, 4
+_REPLY_SERIAL, _DESTINATION, _SENDER, _SIGNATURE = 5, 6, 7, 8
 _VERSION = 1
 _FIXED = struct.Struct("=BBBBIII")      # before the header's fields, and the length of these
-_NUMBERS = {"y": "B", "n": "h", "q": "H", "i": "i", "u": "I", "x": "q", "t": "Q", "d": "d", "b": "I"}
+_NUMBERS = {
+    "y": "B", "n": "h", "q": "H", "i": "i", "u": "I", "x": "q", "t": "Q", "d": "d", "b": "I",
+}
 _ALIGNMENTS = {"s": 4, "o": 4, "a": 4, "(": 8, "{": 8, "g": 1, "v": 1}
 _LONGEST = 1 << 27                      # bytes of a message, by the specification
 
@@ -75,7 +79,6 @@ def call(
     if signature:
         fields.append((_SIGNATURE, Variant("g", signature)))
     header = _Writer()
-    # The array's length is the last number of the fixed part, so it is not counted twice.
     for value in (ord("l"), METHOD_CALL, flags, _VERSION):
         header.put("y", value)
     header.put("u", len(writer.bytes))

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A manager on a message bus: its GPUs and clients as objects, its news as signals.
+
+The bus may go and come back (somebody restarts dbus-daemon). Sharing goes on
+without it, so that is no reason to end: the objects stay as they are and a
+task connects again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from nvshared.bus.client import ClientInterface
+from nvshared.bus.connection import Connection
+from nvshared.bus.dispatch import Dispatcher
+from nvshared.bus.gpu import GPUInterface, StatisticsInterface
+from nvshared.bus.logcontrol import LogControl
+from nvshared.bus.manager import ManagerInterface
+from nvshared.bus.members import Interface
+from nvshared.bus.standard import ObjectManager, standard
+from nvshared.bus.tree import Tree
+from nvshared.client.address import locate
+from nvshared.errors import NvshareError
+from nvshared.gpu import GPU, Client
+from nvshared.manager import Manager
+from nvshared.names import (
+    BUS_NAME,
+    LOG_CONTROL_PATH,
+    MANAGER_PATH,
+    client_path,
+    gpu_path,
+)
+from nvshared.scheduler.actions import Action
+from nvshared.scheduler.events import Event
+
+logger = logging.getLogger(__name__)
+
+RETRY = 1.0                             # seconds between attempts to get back on the bus
+
+
+class Publication:
+    """One manager on one bus, from `open` to `close`."""
+
+    def __init__(self, manager: Manager, bus: str) -> None:
+        self._bus = bus
+        self._tree = Tree(MANAGER_PATH)
+        self._connection: Connection | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._clients: dict[int, ClientInterface] = {}
+        self._gpus: dict[GPU, GPUInterface] = {}
+        self._manager = manager
+        self._face = ManagerInterface(manager)
+        self._export(MANAGER_PATH, ObjectManager(self._tree), self._face)
+        self._export(LOG_CONTROL_PATH, LogControl())
+        self._disconnect: list[Callable[[], None]] = [
+            manager.gpu_new.connect(self._gpu_new),
+            manager.client_new.connect(self._client_new),
+            manager.client_removed.connect(self._client_removed),
+            manager.client_stuck.connect(self._client_stuck),
+            manager.changed.connect(lambda _names: self._tree.changed(self._face)),
+        ]
+        for gpu in manager.gpus:
+            self._gpu_new(gpu)
+        for client in manager.clients:
+            self._client_new(client)
+
+    async def open(self) -> None:
+        """Connects and takes the name.
+
+        Raises BusUnavailable, NotPermitted or AlreadyRunning; nothing is left behind then.
+        """
+        connection = await self._connect()
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(connection))
+
+    async def close(self) -> None:
+        """Answers who has asked, sends what is queued, and leaves the bus."""
+        for disconnect in self._disconnect:
+            disconnect()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._dispatcher is not None and self._connection is not None:
+            self._tree.announce()
+            await self._dispatcher.close()
+            await self._connection.close()
+        self._tree.connect(None)
+
+    async def _connect(self) -> Connection:
+        connection = await Connection.open(locate(self._bus))
+        try:
+            dispatcher = Dispatcher(connection, self._tree, polkit=self._bus == "system")
+            await connection.own(BUS_NAME)
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection, self._dispatcher = connection, dispatcher
+        self._tree.connect(connection.post)
+        return connection
+
+    async def _keep(self, connection: Connection) -> None:
+        while True:
+            try:
+                await connection.wait_for_disconnect()
+                reason = "it closed the connection"
+            except Exception as error:      # whatever the transport met, the bus is gone
+                reason = str(error) or "it closed the connection"
+            logger.error("lost the message bus %r: %s; sharing goes on", self._bus, reason)
+            self._tree.connect(None)
+            connection = await self._return()
+            logger.info("back on the message bus %r", self._bus)
+
+    async def _return(self) -> Connection:
+        while True:
+            await asyncio.sleep(RETRY)
+            try:
+                return await self._connect()
+            except NvshareError as error:
+                logger.debug("still without a message bus: %s", error)
+
+    def _export(self, path: str, *interfaces: Interface) -> None:
+        self._tree.add(path, *standard(self._tree), *interfaces)
+
+    def _gpu_new(self, gpu: GPU) -> None:
+        face = self._gpus[gpu] = GPUInterface(self._manager, gpu)
+        self._export(gpu_path(gpu.facts.index), face, StatisticsInterface(gpu))
+
+        def told(_now: int, event: Event) -> None:
+            self._client_changed(getattr(event, "client", None))
+
+        def decided(_now: int, action: Action) -> None:
+            self._client_changed(action.client)
+
+        def turn_ended(client: Client, reason: object, held: int) -> None:
+            self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held)
+
+        self._disconnect += [
+            gpu.told.connect(told),
+            gpu.decided.connect(decided),
+            gpu.changed.connect(lambda _names: self._tree.changed(face)),
+            gpu.turn_started.connect(
+                lambda client: self._tree.emit(face, face.turn_started, client_path(client.id))
+            ),
+            gpu.turn_ended.connect(turn_ended),
+        ]
+
+    def _client_new(self, client: Client) -> None:
+        face = self._clients[client.id] = ClientInterface(client)
+        path = client_path(client.id)
+        self._export(path, face)
+        self._tree.emit(self._face, self._face.client_new, client.id, path)
+
+    def _client_removed(self, client: Client) -> None:
+        path = client_path(client.id)
+        del self._clients[client.id]
+        self._tree.remove(path)
+        self._tree.emit(self._face, self._face.client_removed, client.id, path)
+
+    def _client_stuck(self, client: Client, state: str, waited: int) -> None:
+        self._tree.emit(
+            self._face, self._face.client_stuck, client_path(client.id), state, waited, {}
+        )
+
+    def _client_changed(self, number: int | None) -> None:
+        face = self._clients.get(number) if number is not None else None
+        if face is not None:
+            self._tree.changed(face)

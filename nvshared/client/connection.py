@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection to a message bus on which one asks and waits for the answer."""
+
+import os
+from typing import Any, NamedTuple
+
+from nvshared.client.address import connect, locate
+from nvshared.client.wire import (
+    ALLOW_INTERACTIVE_AUTHORIZATION,
+    ERROR,
+    METHOD_RETURN,
+    NO_AUTO_START,
+    Message,
+    WireError,
+    call,
+    parse,
+    size,
+)
+from nvshared.errors import BusUnavailable, NotPermitted, NotRunning, NvshareError
+from nvshared.names import BUS_NAME
+
+PATIENCE = 25.0                         # seconds for an answer, as libdbus has it
+_BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+_START = 16                             # bytes that tell how long a message is
+_DBUS_ERROR = "org.freedesktop.DBus.Error."
+
+
+class Question(NamedTuple):
+    """A method of nvshared and what it is given."""
+
+    path: str
+    interface: str
+    member: str
+    signature: str = ""
+    body: tuple[Any, ...] = ()
+
+
+class Connection:
+    """Asks nvshared over one bus. Not for two threads at once."""
+
+    def __init__(self, bus: str) -> None:
+        """`bus` is system, session or an address. Raises BusUnavailable, InvalidArgs."""
+        self._bus = bus
+        self._socket = connect(locate(bus))
+        self._socket.settimeout(PATIENCE)
+        self._buffer = bytearray()
+        self._serial = 0
+        self._greeting = b""            # Hello travels with the first question
+        try:
+            self._authenticate()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket.close()
+
+    def ask(self, *questions: Question, interactive: bool = False) -> list[list[Any]]:
+        """Sends all questions at once and returns the answers in the same order.
+
+        `interactive`: polkit may ask the user for a password, and takes as long
+        as the user does. Raises what nvshared raised; NotRunning if it does not
+        run or ended meanwhile; BusUnavailable if the bus is gone.
+        """
+        flags = NO_AUTO_START | (ALLOW_INTERACTIVE_AUTHORIZATION if interactive else 0)
+        self._socket.settimeout(None if interactive else PATIENCE)
+        serials = []
+        packet, self._greeting = self._greeting, b""
+        for question in questions:
+            serials.append(self._next())
+            packet += call(serials[-1], BUS_NAME, *question, flags=flags)
+        try:
+            self._socket.sendall(packet)
+            answers: dict[int, list[Any]] = {}
+            while not answers.keys() >= set(serials):
+                message = self._receive()
+                if message.kind == METHOD_RETURN:
+                    answers[message.reply_to] = message.body
+                elif message.kind == ERROR:
+                    text = str(message.body[0]) if message.body else ""
+                    raise self._error(message.error, text)
+        except TimeoutError as error:
+            raise NvshareError(
+                f"nvshared did not answer within {PATIENCE:.0f} seconds",
+                "see what it says: journalctl -u nvshared",
+            ) from error
+        except (OSError, WireError) as error:
+            raise BusUnavailable(f"the message bus ended the connection: {error}") from error
+        return [answers[serial] for serial in serials]
+
+    def _authenticate(self) -> None:
+        try:
+            uid = str(os.geteuid()).encode().hex()
+            self._socket.sendall(f"\0AUTH EXTERNAL {uid}\r\n".encode())
+            line = b""
+            while not line.endswith(b"\r\n"):
+                byte = self._socket.recv(1)
+                if not byte:
+                    raise OSError("it ended the connection")
+                line += byte
+        except OSError as error:
+            raise BusUnavailable(
+                f"the message bus {self._bus!r} does not let us in: {error}"
+            ) from error
+        if not line.startswith(b"OK "):
+            uid = str(os.geteuid())
+            raise BusUnavailable(f"the message bus {self._bus!r} does not let uid {uid} in")
+        self._greeting = b"BEGIN\r\n" + call(self._next(), *_BUS, "Hello")
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _receive(self) -> Message:
+        self._fill(_START)
+        whole = size(bytes(self._buffer[:_START]))
+        self._fill(whole)
+        message = parse(bytes(self._buffer[:whole]))
+        del self._buffer[:whole]
+        return message
+
+    def _fill(self, length: int) -> None:
+        while len(self._buffer) < length:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise OSError("it hung up")
+            self._buffer += data
+
+    def _error(self, name: str, text: str) -> NvshareError:
+        """The exception for an error that came over the bus."""
+        short = name.removeprefix(_DBUS_ERROR)
+        if short in ("ServiceUnknown", "NameHasNoOwner"):
+            start = "systemctl start nvshared" if self._bus == "system" else (
+                f"nvshared --bus {self._bus}"
+            )
+            return NotRunning("nvshared is not running", f"start it with: {start}")
+        if short in ("NoReply", "Disconnected"):
+            return NotRunning(
+                "nvshared ended before it answered", "see why: journalctl -u nvshared"
+            )
+        if short == "InteractiveAuthorizationRequired":
+            return NotPermitted(text, "run it with sudo")
+        if short == "AccessDenied":
+            return NotPermitted(text, "run it with sudo" if os.geteuid() else "")
+        if short in ("UnknownMethod", "UnknownObject", "UnknownInterface", "UnknownProperty"):
+            return NvshareError(
+                f"the nvshared that runs is of another version: {text}",
+                "restart it with: systemctl restart nvshared",
+            )
+        return _known().get(name, NvshareError)(text or f"nvshared answered {name}")
+
+
+def _known() -> dict[str, type[NvshareError]]:
+    """The classes of errors that nvshared raises, by their names on the bus."""
+    found: dict[str, type[NvshareError]] = {}
+    classes = NvshareError.__subclasses__()
+    while classes:
+        one = classes.pop()
+        classes += one.__subclasses__()
+        if "bus_name" in vars(one):
+            found[one.bus_name] = one
+    return found

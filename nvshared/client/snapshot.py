@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nvshared says of its GPUs and their clients at one moment.
+
+Bytes and microseconds, as on the bus. None stands for what a card or its
+driver cannot say.
+"""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from nvshared.names import (
+    CLIENT_INTERFACE,
+    CLIENT_PATH,
+    GPU_INTERFACE,
+    GPU_PATH,
+    STATISTICS_INTERFACE,
+)
+
+UNKNOWN = (1 << 64) - 1                 # a figure of type t that nobody knows
+
+Properties = dict[str, Any]
+Objects = dict[str, dict[str, Properties]]
+
+
+@dataclass(frozen=True, slots=True)
+class GPU:
+    """One card."""
+
+    index: int
+    uuid: str
+    name: str
+    pci_bus_id: str
+    memory_total: int
+    tq: int                             # seconds
+    anti_thrash: str                    # auto, on or off
+    state: str                          # gathering, idle, shared, turns or lost
+    holders: tuple[int, ...]            # ids of clients
+    queue_length: int
+    capacity: int                       # bytes handed out to clients at most
+    free: int                           # of these, not handed out
+    outside: int                        # bytes used by others than clients
+    memory_used: int | None             # by everybody, as the driver says
+    utilization: float | None           # 0 to 1
+    temperature: float | None           # degrees Celsius
+    power: float | None                 # watts
+    turns: int                          # begun since the daemon started
+    bytes_in: int                       # brought onto the card since then
+    bytes_out: int                      # moved out to host memory
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One process on one card."""
+
+    id: int
+    gpu: int                            # index
+    pid: int
+    uid: int
+    name: str
+    command: str
+    unit: str
+    pod: str
+    state: str                          # idle, waiting, loading, running, draining or evicting
+    allocated: int                      # swappable bytes
+    resident: int                       # of these, on the card
+    swapped: int                        # of these, in host memory
+    pinned: int                         # bytes on the card that cannot be swapped
+    held_usec: int
+    waited_usec: int
+    turns: int
+    bytes_in: int
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything, GPUs by index and clients by GPU and age."""
+
+    version: str
+    tq: int                             # seconds, of GPUs that have no own
+    anti_thrash: str
+    gpus: tuple[GPU, ...]
+    clients: tuple[Client, ...]
+
+    def of(self, gpu: GPU) -> tuple[Client, ...]:
+        """The clients of one GPU."""
+        return tuple(client for client in self.clients if client.gpu == gpu.index)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What --json prints, and the text shows."""
+        return asdict(self)
+
+
+def snapshot(manager: Properties, objects: Objects) -> Snapshot:
+    """From the Manager's properties and what GetManagedObjects answers."""
+    gpus = [
+        _fill(GPU, {
+            **one[GPU_INTERFACE],
+            **one[STATISTICS_INTERFACE],
+            "Holders": tuple(_number(path) for path in one[GPU_INTERFACE]["Holders"]),
+        })
+        for path, one in objects.items() if path.startswith(GPU_PATH + "/")
+    ]
+    clients = [
+        _fill(Client, {
+            **one[CLIENT_INTERFACE],
+            "Id": _number(path),
+            "GPU": _number(one[CLIENT_INTERFACE]["GPU"]),
+        })
+        for path, one in objects.items() if path.startswith(CLIENT_PATH + "/")
+    ]
+    return Snapshot(
+        version=manager["Version"],
+        tq=manager["TQ"],
+        anti_thrash=manager["AntiThrash"],
+        gpus=tuple(sorted(gpus, key=lambda one: one.index)),
+        clients=tuple(sorted(clients, key=lambda one: (one.gpu, one.id))),
+    )
+
+
+def _fill(cls: Any, properties: Properties) -> Any:
+    """The dataclass with each field from the property of that name."""
+    known = {name.lower(): value for name, value in properties.items()}
+    return cls(**{
+        field.name: _plain(known[field.name.replace("_", "")]) for field in fields(cls)
+    })
+
+
+def _plain(value: Any) -> Any:
+    if value == UNKNOWN or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value
+
+
+def _number(path: str) -> int:
+    return int(path.rpartition("/")[2])
