@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU the demonstration runs on: a real one if there is one that works, else simulated."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvshared import library
+from nvshared.demo.process import running
+from nvshared.demo.workload import OUT_OF_MEMORY
+from nvshared.errors import NvshareError
+
+MIB = 1 << 20
+GIB = 1 << 30
+SIMULATED_MEMORY = 512 * MIB
+SIMULATED_COPY_RATE = 2 * GIB           # bytes a second each way: slow enough to be seen
+MOST = 8 * GIB                          # of a real card: more would take longer and show nothing new
+LEAST = 256 * MIB                       # below this a context alone fills the card
+HOST_SHARE = 0.5                        # of the free host memory, for what is swapped out
+NO_DRIVER = 5                           # nvshare-workload's exit status
+PRELOAD = "LD_PRELOAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU and how to reach it."""
+
+    name: str
+    total: int                          # bytes
+    capacity: int                       # of these, what the programs shall share
+    simulated: bool
+    why: str                            # it is simulated, or not all of it is used; or ""
+    environment: Mapping[str, str]      # for every process that uses it
+
+    def without_sharing(self) -> dict[str, str]:
+        """The environment of a program that uses the GPU as if we did not exist."""
+        return dict(self.environment)
+
+    def with_sharing(self) -> dict[str, str]:
+        """The environment of a program that shares the GPU; keeps what was preloaded already."""
+        others = self.environment.get(PRELOAD, "")
+        preload = f"{library.hook()}:{others}".rstrip(":")
+        return {**self.environment, PRELOAD: preload}
+
+    @property
+    def ballast(self) -> int:
+        """Bytes that must be taken away for the programs to meet a card of `capacity`."""
+        return self.total - self.capacity
+
+
+async def find(folder: Path, simulate: bool) -> Card:
+    """The real GPU, or a simulated one whose state lies in `folder`.
+
+    `simulate`: do not even look for a real one. Raises NvshareError if a real
+    one works but has too little memory left.
+    """
+    # A name where no daemon listens, lest the machine's own has a say in what runs unshared.
+    environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
+    environment[PRELOAD] = ":".join(
+        entry for entry in environment.get(PRELOAD, "").replace(" ", ":").split(":")
+        if entry and Path(entry).name != library.hook().name
+    )
+    if not environment[PRELOAD]:
+        del environment[PRELOAD]
+    if simulate:
+        return _simulated(environment, folder, "as asked for")
+    status, answer, words = await _try(environment)
+    if status == OUT_OF_MEMORY:
+        raise NvshareError(
+            "the GPU has no memory left for a demonstration", "try again with --simulate"
+        )
+    if status == NO_DRIVER:
+        return _simulated(environment, folder, "this machine has no NVIDIA driver")
+    if status != 0:
+        return _simulated(environment, folder, f"the GPU of this machine does not work: {words}")
+    return _real(environment, str(answer["gpu"]), int(answer["total"]), int(answer["free"]))
+
+
+def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> Card:
+    path = [str(library.simulator()), environment.get("LD_LIBRARY_PATH", "")]
+    return Card(
+        name="a simulated GPU",
+        total=SIMULATED_MEMORY,
+        capacity=SIMULATED_MEMORY,
+        simulated=True,
+        why=why,
+        environment={
+            **environment,
+            "LD_LIBRARY_PATH": ":".join(filter(None, path)),
+            "NVSHARE_SIM_DIR": str(folder / "simulator"),
+            "NVSHARE_SIM_GPUS": "1",
+            "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY),
+            "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPY_RATE),
+        },
+    )
+
+
+def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> Card:
+    capacity = min(free, MOST, int(HOST_SHARE * _free_host_memory())) // MIB * MIB
+    if capacity < LEAST:
+        raise NvshareError(
+            f"{name} and this machine have only {capacity // MIB} MiB left for a demonstration",
+            "try again with --simulate",
+        )
+    why = f"{capacity / GIB:.1f} of its {total / GIB:.1f} GiB, so that it is over soon"
+    return Card(name, total, capacity, False, why, environment)
+
+
+def _free_host_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise NvshareError("/proc/meminfo does not say how much memory is available")
+
+
+async def _try(environment: Mapping[str, str]) -> tuple[int, dict[str, object], str]:
+    """Computes a little on the GPU: exit status, the "allocated" event, last words."""
+    command = [library.workload(), "--json", "--memory", "1MiB", "--steps", "1"]
+    async with running(command, environment) as process:
+        output, errors = await process.communicate()
+        words = errors.decode(errors="replace").strip().splitlines()
+        answer: dict[str, object] = json.loads(output.splitlines()[0]) if output else {}
+        assert process.returncode is not None
+        return process.returncode, answer, words[-1] if words else ""
