@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs programs on one GPU, alone or together under a daemon of their own.
+
+What benchmarks and the tests on a real card share: a private daemon without a
+bus, programs with or without the library, their JSON results, and what the
+daemon's trace says of the hand-overs.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "libhook" / "build" / "libnvshare.so"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one program ended."""
+
+    command: tuple[str, ...]
+    code: int
+    seconds: float                      # from start to end, imports included
+    output: dict[str, Any]              # its last line, which is JSON; empty if it is not
+    errors: str                         # the end of its stderr
+
+
+@dataclass(slots=True)
+class Sharing:
+    """A running daemon."""
+
+    socket: Path
+    trace_file: Path
+    process: subprocess.Popen[bytes]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def trace(self) -> list[dict[str, Any]]:
+        """What happened so far, oldest first."""
+        return [json.loads(line) for line in self.trace_file.read_text().splitlines()]
+
+
+@contextmanager
+def sharing(*options: str, environment: dict[str, str] | None = None) -> Iterator[Sharing]:
+    """A daemon with these options, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="nvshare-") as folder:
+        socket, trace = Path(folder, "nvshare.sock"), Path(folder, "trace.jsonl")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nvshared", "--bus", "none", "--socket", str(socket),
+             "--trace", str(trace), *options],
+            cwd=ROOT, env={**os.environ, **(environment or {})},
+        )
+        try:
+            deadline = time.monotonic() + 30
+            while not socket.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError("the daemon did not start")
+                time.sleep(0.02)
+            yield Sharing(socket, trace, process, {
+                "LD_PRELOAD": str(LIBRARY), "NVSHARE_SOCKET": str(socket), **(environment or {}),
+            })
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def run(
+    commands: Sequence[Sequence[str]], environment: dict[str, str] | None = None,
+    limit: float = 600.0,
+) -> list[Result]:
+    """Runs the programs at the same time and waits for all; `limit` in seconds."""
+    started = []
+    for command in commands:
+        errors = tempfile.TemporaryFile()
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors,
+            env={**os.environ, **(environment or {})},
+        )
+        started.append((tuple(command), process, errors, time.monotonic()))
+    ended: dict[int, float] = {}
+    deadline = time.monotonic() + limit
+    while len(ended) < len(started) and time.monotonic() < deadline:
+        for number, (_, process, _, began) in enumerate(started):
+            if number not in ended and process.poll() is not None:
+                ended[number] = time.monotonic() - began
+        time.sleep(0.01)
+    results = []
+    for number, (command, process, errors, began) in enumerate(started):
+        if process.poll() is None:
+            process.kill()
+        output, _ = process.communicate()
+        errors.seek(0)
+        results.append(Result(
+            command=command, code=process.returncode,
+            seconds=ended.get(number, time.monotonic() - began),
+            output=_last_json(output.decode(errors="replace")),
+            errors=errors.read().decode(errors="replace")[-2000:],
+        ))
+        errors.close()
+    return results
+
+
+def _last_json(text: str) -> dict[str, Any]:
+    lines = text.strip().splitlines()
+    if not lines or not lines[-1].startswith("{"):
+        return {}
+    parsed: dict[str, Any] = json.loads(lines[-1])
+    return parsed
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    with Path("/proc/cpuinfo").open() as lines:
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": _gpu(),
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def _gpu() -> str:
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
+            capture_output=True, text=True, check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
+    return listed.stdout.strip()
+
+
+def program(name: str, *options: str) -> list[str]:
+    """The command line of one of the programs in tests/gpu/programs."""
+    return [sys.executable, str(ROOT / "tests" / "gpu" / "programs" / f"{name}.py"), *options]

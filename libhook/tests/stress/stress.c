@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program that does everything at random and knows what must come out.
+ *
+ *     stress --seed S --threads T --seconds N [--megabytes M]
+ *
+ * Each thread owns buffers on the card and a shadow of each on the host. It
+ * allocates, frees, launches, copies, sets, captures and replays graphs, asks
+ * about its pointers, and computes on the shadow what the card must compute;
+ * whole buffers are compared again and again, and all of them at the end.
+ * Exit code 0: every byte was right. It knows nothing of nvshare: run it under
+ * the library with others that fight for the card.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calls.h"
+
+#define BUFFERS 24
+#define GRAPH_NODES 4
+
+struct buffer {
+    CUdeviceptr address;
+    size_t words;
+    uint64_t *shadow;
+    unsigned generation;             /* changes when the address is freed */
+};
+
+struct recorded { unsigned buffer, generation; uint64_t step; };
+
+struct worker {
+    pthread_t thread;
+    uint64_t random;
+    size_t limit;                    /* bytes */
+    size_t held;
+    CUstream stream;
+    CUdeviceptr sum;                 /* one word for the checksum kernel */
+    struct buffer buffers[BUFFERS];
+    CUgraphExec graph;
+    struct recorded nodes[GRAPH_NODES];
+    unsigned node_count;
+    uint64_t operations, compared, graphs;
+};
+
+static CUcontext context;
+static CUfunction fill_kernel, step_kernel, checksum_kernel, add_kernel;
+static atomic_bool finish;
+
+static uint64_t next(struct worker *w)
+{
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return w->random * 0x2545F4914F6CDD1Du;
+}
+
+static uint64_t below(struct worker *w, uint64_t limit)
+{
+    return (next(w) >> 16) % limit;
+}
+
+static void launch(struct worker *w, CUfunction kernel, void **parameters)
+{
+    check(cuLaunchKernel(kernel, 64, 1, 1, 256, 1, 1, 0, w->stream, parameters, NULL),
+          "cuLaunchKernel");
+}
+
+static void device_fill(struct worker *w, struct buffer *b, uint64_t value)
+{
+    uint64_t count = b->words;
+    launch(w, fill_kernel, (void *[]){ &b->address, &count, &value });
+    for (size_t i = 0; i < b->words; i++)
+        b->shadow[i] = value + i * 0x9E3779B97F4A7C15u;
+}
+
+static void shadow_step(struct buffer *b, uint64_t step)
+{
+    for (size_t i = 0; i < b->words; i++) {
+        uint64_t x = b->shadow[i];
+        b->shadow[i] = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9u + step + i;
+    }
+}
+
+static void device_step(struct worker *w, struct buffer *b, uint64_t step)
+{
+    uint64_t count = b->words;
+    launch(w, step_kernel, (void *[]){ &b->address, &count, &step });
+}
+
+static void compare(struct worker *w, struct buffer *b)
+{
+    size_t bytes = b->words * 8;
+    uint64_t *copy = malloc(bytes);
+    if (below(w, 2) == 0) {
+        check(cuMemcpyDtoHAsync_v2(copy, b->address, bytes, w->stream), "cuMemcpyDtoHAsync");
+        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+    } else {
+        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+        check(cuMemcpyDtoH_v2(copy, b->address, bytes), "cuMemcpyDtoH");
+    }
+    for (size_t i = 0; i < b->words; i++) {
+        if (copy[i] == b->shadow[i])
+            continue;
+        fprintf(stderr, "stress: wrong: word %zu of %zu at %#llx is %#llx, must be %#llx\n", i,
+                b->words, (unsigned long long)b->address, (unsigned long long)copy[i],
+                (unsigned long long)b->shadow[i]);
+        exit(1);
+    }
+    free(copy);
+    w->compared += bytes;
+}
+
+static void checksum(struct worker *w, struct buffer *b)
+{
+    uint64_t count = b->words, expected = 0, got = 0;
+    check(cuMemsetD8Async(w->sum, 0, 8, w->stream), "cuMemsetD8Async");
+    launch(w, checksum_kernel, (void *[]){ &b->address, &count, &w->sum });
+    check(cuMemcpyDtoHAsync_v2(&got, w->sum, 8, w->stream), "cuMemcpyDtoHAsync");
+    check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+    for (size_t i = 0; i < b->words; i++)
+        expected += b->shadow[i] * (2 * i + 1);
+    if (got != expected) {
+        fprintf(stderr, "stress: wrong checksum %#llx, must be %#llx\n", (unsigned long long)got,
+                (unsigned long long)expected);
+        exit(1);
+    }
+}
+
+static void make(struct worker *w, struct buffer *b)
+{
+    /* Sizes from one word to the limit's eighth, small ones as likely as large ones. */
+    unsigned bits = 3 + (unsigned)below(w, 21);
+    size_t bytes = ((size_t)1 << bits) + (below(w, (uint64_t)1 << bits) & ~(size_t)7);
+    if (w->held + bytes > w->limit)
+        return;
+    CUresult result = cuMemAlloc_v2(&b->address, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        b->address = 0;
+        return;
+    }
+    check(result, "cuMemAlloc");
+    b->words = bytes / 8;
+    b->shadow = malloc(bytes);
+    w->held += bytes;
+    device_fill(w, b, next(w));
+}
+
+static void drop(struct worker *w, struct buffer *b)
+{
+    /* Sometimes with work in flight: the driver waits for it. */
+    if (below(w, 2) == 0)
+        compare(w, b);
+    check(cuMemFree_v2(b->address), "cuMemFree");
+    w->held -= b->words * 8;
+    free(b->shadow);
+    *b = (struct buffer){ .generation = b->generation + 1 };
+}
+
+static void upload(struct worker *w, struct buffer *b)
+{
+    for (size_t i = 0; i < b->words; i++)
+        b->shadow[i] = next(w);
+    if (below(w, 2) == 0) {
+        check(cuMemcpyHtoDAsync_v2(b->address, b->shadow, b->words * 8, w->stream),
+              "cuMemcpyHtoDAsync");
+        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+    } else {
+        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+        check(cuMemcpyHtoD_v2(b->address, b->shadow, b->words * 8), "cuMemcpyHtoD");
+    }
+}
+
+static void copy_between(struct worker *w, struct buffer *to, struct buffer *from)
+{
+    size_t words = to->words < from->words ? to->words : from->words;
+    if (to == from)
+        return;
+    check(cuMemcpyDtoDAsync_v2(to->address, from->address, words * 8, w->stream),
+          "cuMemcpyDtoDAsync");
+    memcpy(to->shadow, from->shadow, words * 8);
+}
+
+static void add(struct worker *w, struct buffer *to, struct buffer *a, struct buffer *b)
+{
+    size_t words = a->words < b->words ? a->words : b->words;
+    uint64_t count = words < to->words ? words : to->words;
+    if (to == a || to == b)
+        return;
+    launch(w, add_kernel, (void *[]){ &to->address, &a->address, &b->address, &count });
+    for (size_t i = 0; i < count; i++)
+        to->shadow[i] = a->shadow[i] + b->shadow[i];
+}
+
+static void set(struct worker *w, struct buffer *b)
+{
+    unsigned char value = (unsigned char)next(w);
+    size_t bytes = b->words * 8;
+    if (below(w, 2) == 0) {
+        check(cuMemsetD8Async(b->address, value, bytes, w->stream), "cuMemsetD8Async");
+    } else {
+        uint32_t word = value * 0x01010101u;
+        check(cuMemsetD32Async(b->address, word, bytes / 4, w->stream), "cuMemsetD32Async");
+    }
+    memset(b->shadow, value, bytes);
+}
+
+static void ask(struct buffer *b)
+{
+    CUdeviceptr base = 0, inside = b->address + (b->words - 1) * 8;
+    size_t size = 0;
+    unsigned type = 0;
+    check(cuMemGetAddressRange_v2(&base, &size, inside), "cuMemGetAddressRange");
+    check(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside),
+          "cuPointerGetAttribute");
+    if (base != b->address || size != b->words * 8 || type != CU_MEMORYTYPE_DEVICE) {
+        fprintf(stderr, "stress: asked about %#llx: base %#llx size %zu type %u\n",
+                (unsigned long long)inside, (unsigned long long)base, size, type);
+        exit(1);
+    }
+}
+
+static struct buffer *any(struct worker *w)
+{
+    struct buffer *b = &w->buffers[below(w, BUFFERS)];
+    return b->address != 0 ? b : NULL;
+}
+
+static void record_graph(struct worker *w)
+{
+    CUgraph graph;
+    if (w->graph != NULL)
+        check(cuGraphExecDestroy(w->graph), "cuGraphExecDestroy");
+    w->graph = NULL;
+    w->node_count = 0;
+    check(cuStreamBeginCapture_v2(w->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+          "cuStreamBeginCapture");
+    for (unsigned i = 0; i < GRAPH_NODES; i++) {
+        struct buffer *b = any(w);
+        if (b == NULL)
+            continue;
+        struct recorded *node = &w->nodes[w->node_count++];
+        *node = (struct recorded){ (unsigned)(b - w->buffers), b->generation, next(w) };
+        device_step(w, b, node->step);
+    }
+    check(cuStreamEndCapture(w->stream, &graph), "cuStreamEndCapture");
+    check(cuGraphInstantiateWithFlags(&w->graph, graph, 0), "cuGraphInstantiate");
+    check(cuGraphDestroy(graph), "cuGraphDestroy");
+}
+
+static void replay_graph(struct worker *w)
+{
+    bool valid = w->graph != NULL;
+    for (unsigned i = 0; i < w->node_count; i++)
+        valid &= w->buffers[w->nodes[i].buffer].generation == w->nodes[i].generation;
+    if (!valid) {
+        record_graph(w);
+        return;
+    }
+    check(cuGraphLaunch(w->graph, w->stream), "cuGraphLaunch");
+    for (unsigned i = 0; i < w->node_count; i++)
+        shadow_step(&w->buffers[w->nodes[i].buffer], w->nodes[i].step);
+    w->graphs++;
+}
+
+static void operate(struct worker *w)
+{
+    struct buffer *slot = &w->buffers[below(w, BUFFERS)], *other;
+    w->operations++;
+    if (slot->address == 0) {
+        make(w, slot);
+        return;
+    }
+    switch (below(w, 16)) {
+    case 0: case 1:
+        drop(w, slot);
+        break;
+    case 2:
+        upload(w, slot);
+        break;
+    case 3:
+        if ((other = any(w)) != NULL)
+            copy_between(w, slot, other);
+        break;
+    case 4: {
+        struct buffer *second = any(w);
+        if ((other = any(w)) != NULL && second != NULL)
+            add(w, slot, other, second);
+        break;
+    }
+    case 5:
+        set(w, slot);
+        break;
+    case 6:
+        ask(slot);
+        break;
+    case 7: case 8:
+        replay_graph(w);
+        break;
+    case 9:
+        compare(w, slot);
+        break;
+    case 10:
+        checksum(w, slot);
+        break;
+    case 11:
+        usleep((unsigned)below(w, 2000));
+        break;
+    default: {
+        uint64_t step = next(w);
+        device_step(w, slot, step);
+        shadow_step(slot, step);
+    }
+    }
+}
+
+static void *work(void *argument)
+{
+    struct worker *w = argument;
+    check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    check(cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    check(cuMemAlloc_v2(&w->sum, 8), "cuMemAlloc");
+    while (!atomic_load(&finish))
+        operate(w);
+    for (unsigned i = 0; i < BUFFERS; i++) {
+        if (w->buffers[i].address == 0)
+            continue;
+        compare(w, &w->buffers[i]);
+        drop(w, &w->buffers[i]);
+    }
+    check(cuMemFree_v2(w->sum), "cuMemFree");
+    check(cuStreamDestroy_v2(w->stream), "cuStreamDestroy");
+    return NULL;
+}
+
+static void stop(int signal)
+{
+    (void)signal;
+    atomic_store(&finish, true);
+}
+
+static const char *option(int argc, char **argv, const char *name, const char *fallback)
+{
+    for (int i = 1; i + 1 < argc; i++)
+        if (strcmp(argv[i], name) == 0)
+            return argv[i + 1];
+    return fallback;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seed = strtoull(option(argc, argv, "--seed", "1"), NULL, 0);
+    unsigned threads = (unsigned)atoi(option(argc, argv, "--threads", "4"));
+    double seconds = atof(option(argc, argv, "--seconds", "5"));
+    size_t limit = strtoull(option(argc, argv, "--megabytes", "64"), NULL, 0) << 20;
+    struct worker *workers = calloc(threads, sizeof *workers);
+    CUdevice device;
+    CUmodule module;
+
+    load_calls();
+    sigaction(SIGTERM, &(struct sigaction){ .sa_handler = stop }, NULL);
+    check(cuInit(0), "cuInit");
+    check(cuDeviceGet(&device, 0), "cuDeviceGet");
+    check(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
+    check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    check(cuModuleLoadData(&module, kernels_ptx), "cuModuleLoadData");
+    check(cuModuleGetFunction(&fill_kernel, module, "nvshare_fill"), "nvshare_fill");
+    check(cuModuleGetFunction(&step_kernel, module, "nvshare_step"), "nvshare_step");
+    check(cuModuleGetFunction(&checksum_kernel, module, "nvshare_checksum"), "nvshare_checksum");
+    check(cuModuleGetFunction(&add_kernel, module, "nvshare_add"), "nvshare_add");
+
+    for (unsigned i = 0; i < threads; i++) {
+        workers[i].random = (seed * 1000003 + i + 1) * 0x9E3779B97F4A7C15u | 1;
+        workers[i].limit = limit / threads;
+        pthread_create(&workers[i].thread, NULL, work, &workers[i]);
+    }
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    do {
+        usleep(20000);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (!atomic_load(&finish)
+             && (double)(now.tv_sec - begun.tv_sec) + 1e-9 * (double)(now.tv_nsec - begun.tv_nsec)
+                    < seconds);
+    atomic_store(&finish, true);
+    uint64_t operations = 0, compared = 0, graphs = 0;
+    for (unsigned i = 0; i < threads; i++) {
+        pthread_join(workers[i].thread, NULL);
+        operations += workers[i].operations;
+        compared += workers[i].compared;
+        graphs += workers[i].graphs;
+    }
+    check(cuDevicePrimaryCtxRelease_v2(device), "cuDevicePrimaryCtxRelease");
+    printf("{\"seed\": %llu, \"operations\": %llu, \"compared_bytes\": %llu, \"graphs\": %llu}\n",
+           (unsigned long long)seed, (unsigned long long)operations,
+           (unsigned long long)compared, (unsigned long long)graphs);
+    free(workers);
+    return 0;
+}

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that do not fit together take turns and compute what they compute alone."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from bench.harness import Result, program, run, sharing
+from bench.trace import summary
+
+Record = Callable[[str, dict[str, Any]], None]
+# JAX would take three quarters of the card at its start.
+JAX = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+# What the host of the tests can spare; MemTotal may grow with use in a virtual machine.
+BUDGET = ("--swap-budget", "108GiB")
+
+
+def digests(results: Sequence[Result]) -> list[str]:
+    """Of programs that ended well; shows what one that did not has said."""
+    for result in results:
+        assert result.code == 0, f"{' '.join(result.command)}\n{result.errors}"
+    return [result.output["digest"] for result in results]
+
+
+@pytest.mark.parametrize("gib", [80, 90])
+def test_two_trainings_end_with_the_bits_of_their_solo_runs(gib: int, record: Record) -> None:
+    commands = [
+        program("torch_train", "--gib", str(gib), "--steps", "60", "--seed", str(seed))
+        for seed in (1, 2)
+    ]
+    alone = [run([command])[0] for command in commands]
+    with sharing("--tq", "2", *BUDGET) as daemon:
+        together = run(commands, daemon.environment)
+        figures = summary(daemon.trace())
+    record(f"two trainings of {gib} GiB", {
+        **figures,
+        "alone_s": [result.seconds for result in alone],
+        "together_s": [result.seconds for result in together],
+    })
+    assert digests(together) == digests(alone)
+    assert figures["turns"] > 4, "they did not take turns"
+
+
+def test_torch_jax_and_cupy_share_forty_gib(record: Record) -> None:
+    commands = [
+        program("torch_train", "--gib", "18", "--steps", "150", "--cpu-ms", "10"),
+        program("jax_train", "--gib", "16", "--steps", "200"),
+        program("cupy_steps", "--gib", "16", "--steps", "300"),
+    ]
+    alone = run(commands, JAX)
+    with sharing("--tq", "1", "--capacity", "40GiB", *BUDGET, environment=JAX) as daemon:
+        together = run(commands, daemon.environment)
+        figures = summary(daemon.trace())
+    record("torch, jax and cupy on 40 GiB", {
+        **figures, "together_s": [result.seconds for result in together],
+    })
+    assert digests(together) == digests(alone)
+    assert figures["turns"] > 6, "they did not take turns"
+
+
+def competitor(gib: int, steps: int) -> list[str]:
+    return program("cupy_steps", "--gib", str(gib), "--steps", str(steps), "--seed", "9")
+
+
+def test_a_graph_captured_before_is_right_after_many_hand_overs(record: Record) -> None:
+    commands = [program("torch_graph", "--gib", "12"), competitor(12, 800)]
+    alone = [run([command])[0] for command in commands]
+    with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET) as daemon:
+        together = run(commands, daemon.environment)
+        figures = summary(daemon.trace())
+    record("a graph between hand-overs", figures)
+    assert digests(together) == digests(alone)
+    assert figures["turns"] > 10
+
+
+def test_a_compiled_model_shares(record: Record) -> None:
+    commands = [
+        program("torch_train", "--gib", "12", "--steps", "200", "--compile"), competitor(12, 800),
+    ]
+    alone = [run([command])[0] for command in commands]
+    with sharing("--tq", "500ms", "--capacity", "20GiB", *BUDGET) as daemon:
+        together = run(commands, daemon.environment)
+        figures = summary(daemon.trace())
+    record("torch.compile between hand-overs", figures)
+    assert digests(together) == digests(alone)
+    assert figures["turns"] > 4
+
+
+def test_a_program_that_asks_for_more_than_the_card_is_refused_as_the_driver_does() -> None:
+    source = """
+import torch
+try:
+    torch.empty(25 * 2**30, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    free, total = torch.cuda.mem_get_info()
+    print('{"digest": "refused", "free": %d, "total": %d}' % (free, total))
+"""
+    with sharing("--capacity", "20GiB", *BUDGET) as daemon:
+        result = run([[sys.executable, "-c", source]], daemon.environment)[0]
+    assert digests([result]) == ["refused"]
+    assert result.output["total"] == 20 * 2**30
+    assert result.output["free"] <= result.output["total"]

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon without policy: orders real programs about at random, but never against the protocol.
+
+What the real daemon does in a minute of sensible turns, this does in a tenth
+of a second, and in every order: it stops, evicts, loads and runs whom it likes,
+in whole or in part, gives and takes room from those that run, refuses memory,
+and disappears and comes back. It checks what every hook reports.
+"""
+
+import random
+import select
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nvshared.protocol import Flag, Limits, Memory, Record, Type, decode, encode
+
+MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class Hook:
+    """One connection, as this side knows it."""
+
+    connection: socket.socket
+    memory: Memory = Memory()
+    room: int = 0                       # counted against the capacity
+    running: bool = False
+    stopping: bool = False
+    moving: Type | None = None
+    wants: bool = False
+    asked: bool = False                 # ROOM came and is not answered
+    welcomed: bool = False
+
+    @property
+    def need(self) -> int:
+        return self.memory.allocated + self.memory.pinned + self.memory.pending
+
+    @property
+    def whole(self) -> bool:
+        return self.memory.resident == self.memory.allocated and self.need <= self.room
+
+
+class Commander:
+    """Listens on `path` and shares out `capacity` bytes for as long as step() is called."""
+
+    def __init__(self, path: Path, capacity: int, most: int, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.capacity = capacity
+        self.most = most                # bytes, of one program
+        self.turns = 0
+        self.orders = 0
+        self.bytes_moved = 0
+        self.refused = 0
+        self.reopened = 0
+        self.hooks: list[Hook] = []
+        self._path = path
+        self._number = 0
+        self._listener = self._listen()
+
+    def _listen(self) -> socket.socket:
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(self._path))
+        listener.listen(64)
+        return listener
+
+    def restart(self) -> None:
+        """As if killed: everything this side knew is gone, the programs go on."""
+        for hook in self.hooks:
+            hook.connection.close()
+        self.hooks = []
+        self._listener.close()
+        self._listener = self._listen()
+        # Those who run say so when they come back; until then nothing may be given out.
+        self.settle(0.7)
+
+    def settle(self, seconds: float) -> None:
+        """Only listens until nothing has come for so long."""
+        while self._receive(seconds):
+            pass
+
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.connection.close()
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+
+    def step(self) -> None:
+        """Hears what there is to hear, then gives one random order."""
+        while self._receive(0):
+            pass
+        self._receive(self.random.choice((0, 0, 0.0005, 0.002)))
+        free = self.capacity - sum(hook.room for hook in self.hooks)
+        ready = [hook for hook in self.hooks if hook.welcomed and not hook.stopping]
+        if ready:
+            self._order(self.random.choice(ready), free)
+
+    def _order(self, hook: Hook, free: int) -> None:
+        if hook.running:
+            self._order_running(hook, free)
+        elif hook.moving is None and hook.whole:
+            if self.random.random() < 0.85:
+                self._run(hook)
+            else:
+                self._evict(hook)
+        elif hook.moving is None:
+            self._make_whole(hook, free)
+
+    def _order_running(self, hook: Hook, free: int) -> None:
+        if hook.asked and hook.moving is None:
+            if hook.room + free >= hook.need:
+                hook.asked = False
+                self._load(hook, hook.need + self.random.choice((0, 0, min(free, 8 * MIB))), free)
+            else:
+                self._stop(hook)
+            return
+        chance = self.random.random()
+        if chance < 0.3:
+            self._stop(hook)
+        elif chance < 0.33 and hook.moving is None:
+            self._evict(hook)           # of one that runs: only what it does not fill
+        elif chance < 0.4:
+            self._run(hook)
+
+    def _make_whole(self, hook: Hook, free: int) -> None:
+        if hook.need <= hook.room + free:
+            room = hook.need if self.random.random() < 0.7 else hook.room + self.random.randrange(
+                hook.need - hook.room + 1) if hook.need > hook.room else hook.room
+            self._load(hook, max(room, hook.room), free)
+            return
+        victims = [other for other in self.hooks
+                   if other is not hook and other.room and not other.stopping
+                   and other.moving is None]
+        if victims:
+            victim = self.random.choice(victims)
+            if victim.running:
+                self._stop(victim)
+            else:
+                self._evict(victim)
+
+    def _send(self, hook: Hook, record: Record) -> None:
+        self.orders += 1
+        try:
+            hook.connection.send(encode(record))
+        except OSError:
+            pass                        # it has died; the end of file says so too
+
+    def _run(self, hook: Hook) -> None:
+        if not hook.running:
+            self.turns += 1
+        hook.running, hook.wants = True, False
+        flags = Flag.CONTENDED if self.random.random() < 0.5 else Flag(0)
+        self._send(hook, Record(Type.RUN, flags=flags, bytes=1000,
+                                microseconds=self.random.choice((0, 1000, 20000))))
+
+    def _stop(self, hook: Hook) -> None:
+        hook.stopping = True
+        self._send(hook, Record(Type.STOP))
+
+    def _evict(self, hook: Hook) -> None:
+        self._number += 1
+        hook.moving = Type.EVICTED
+        room = self.random.choice((0, 0, self.random.randrange(hook.room + 1)))
+        host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
+        self._send(hook, Record(Type.EVICT, number=self._number, bytes=room, host=host))
+
+    def _load(self, hook: Hook, room: int, free: int) -> None:
+        assert room - hook.room <= free, "the commander breaks its own rule"
+        self._number += 1
+        hook.moving = Type.LOADED
+        hook.room = room
+        host = self.random.choice((1 << 40, 1 << 40, 0))
+        self._send(hook, Record(Type.LOAD, number=self._number, bytes=room, host=host))
+
+    def _receive(self, timeout: float) -> bool:
+        readable, _, _ = select.select(
+            [self._listener, *(hook.connection for hook in self.hooks)], [], [], timeout)
+        for ready in readable:
+            if ready is self._listener:
+                self.hooks.append(Hook(self._listener.accept()[0]))
+                continue
+            hook = next(hook for hook in self.hooks if hook.connection is ready)
+            try:
+                packet = ready.recv(4096)
+            except ConnectionResetError:
+                packet = b""
+            if packet:
+                self._hear(hook, decode(packet))
+            else:
+                ready.close()
+                self.hooks.remove(hook)
+        return bool(readable)
+
+    def _hear(self, hook: Hook, record: Record) -> None:
+        hook.memory = memory = record.memory
+        filled = memory.resident + memory.pinned
+        if record.type is Type.HELLO:
+            hook.running = bool(record.flags & Flag.RUNNING)
+            hook.wants = bool(record.flags & Flag.WANTS)
+            hook.room, hook.welcomed = memory.room, True
+            self._send(hook, replace(self._limits(hook, 0), type=Type.WELCOME))
+        assert filled <= hook.room, f"{filled} bytes on the card with room for {hook.room}"
+        match record.type:
+            case Type.WANT:
+                hook.wants = True
+            case Type.STOPPED:
+                hook.stopping, hook.running, hook.asked = False, False, False
+                hook.wants = bool(record.flags & Flag.WANTS)
+            case Type.REOPENED:
+                hook.stopping = False
+                self.reopened += 1
+            case Type.EVICTED | Type.LOADED:
+                assert hook.moving is record.type, f"{record.type.name} answers nothing"
+                assert not record.flags & Flag.DRIVER_ERROR, "the driver failed"
+                hook.moving = None
+                hook.room = memory.room
+                self.bytes_moved += record.bytes
+            case Type.ROOM:
+                hook.asked = True
+            case Type.COMMIT:
+                self._send(hook, self._limits(hook, record.number, record.bytes))
+
+    def _limits(self, hook: Hook, number: int, asked: int = 0) -> Record:
+        grant = asked <= self.most and self.random.random() < 0.97
+        self.refused += asked > 0 and not grant
+        held = hook.memory.allocated + hook.memory.pinned
+        return Record(Type.LIMITS, number=number, limits=Limits(
+            commit=asked if grant else held, most=self.most, total=self.most,
+            host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
+        ))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ten thousand random turns: four programs of four threads, every byte right.
+
+The programs, the library and the simulated driver are real processes and real
+libraries, once as shipped and once under each sanitizer; only the daemon is
+replaced, by one that gives its orders at random (commander.py).
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from commander import MIB, Commander
+
+LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
+TURNS = int(os.environ.get("NVSHARE_TEST_TURNS", "10000"))
+PROGRAMS = 4
+CAPACITY = 100 * MIB                    # of four times 4 x 12 MiB and their slabs
+
+
+@contextmanager
+def built(sanitizer: str) -> Iterator[Path]:
+    """The folder of the build; made by the same command that `make build` uses."""
+    folder = LIBHOOK / f"build{'-' * bool(sanitizer)}{sanitizer}"
+    subprocess.run(["make", "-C", str(LIBHOOK), "-j2", f"SANITIZE={sanitizer}"],
+                   check=True, capture_output=True)
+    yield folder
+
+
+def start(build: Path, path: Path, simulator: Path, seed: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", "3600",
+         "--megabytes", "48"],
+        env={
+            **os.environ,
+            "LD_PRELOAD": str(build / "libnvshare.so"),
+            "LD_LIBRARY_PATH": str(build / "simulator"),
+            "NVSHARE_SOCKET": str(path),
+            "NVSHARE_SIM_DIR": str(simulator),
+            "NVSHARE_SIM_MEMORY": "256M",
+            "NVSHARE_SIM_COPY_RATE": "0",
+            # The library comes first by nature, and the program's end is not its own to tidy.
+            "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
+            "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
+        },
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+
+
+def finish(commander: Commander, programs: list[subprocess.Popen[str]]) -> list[str]:
+    """Lets them verify everything a last time, still under random orders."""
+    for program in programs:
+        program.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 300
+    while any(program.poll() is None for program in programs):
+        assert time.monotonic() < deadline, "they do not end"
+        commander.step()
+    said = []
+    for program in programs:
+        output, errors = program.communicate()
+        assert program.returncode == 0, f"exit code {program.returncode}\n{errors[-4000:]}"
+        said.append(output)
+    return said
+
+
+def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int) -> None:
+    """Until so many more turns have been given."""
+    goal, last, moved = commander.turns + turns, commander.turns, time.monotonic()
+    while commander.turns < goal:
+        commander.step()
+        if commander.turns != last:
+            last, moved = commander.turns, time.monotonic()
+        dead = [program for program in programs if program.poll() is not None]
+        if dead:
+            _, errors = dead[0].communicate()
+            pytest.fail(f"a program ended with {dead[0].returncode}: {errors[-4000:]}")
+        assert time.monotonic() - moved < 60, f"nobody ran for a minute: {commander.hooks}"
+
+
+@pytest.mark.parametrize("sanitizer", ["", "thread", "address"])
+def test_every_byte_is_right_after_ten_thousand_turns(sanitizer: str, tmp_path: Path) -> None:
+    with built(sanitizer) as build:
+        commander = Commander(tmp_path / "socket", CAPACITY, 64 * MIB, seed=7)
+        programs = [start(build, tmp_path / "socket", tmp_path, seed) for seed in range(PROGRAMS)]
+        try:
+            for _ in range(10):
+                play(commander, programs, TURNS // 10)
+                commander.restart()
+            finish(commander, programs)
+        finally:
+            for program in programs:
+                program.kill()
+            commander.close()
+    assert commander.bytes_moved > 10 * CAPACITY
+    print(f"{commander.turns} turns, {commander.orders} orders, "
+          f"{commander.bytes_moved >> 20} MiB moved, {commander.refused} allocations refused, "
+          f"{commander.reopened} drains given up")
