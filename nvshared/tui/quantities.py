@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes, times and processes in a few characters."""
+
+from nvshared.client.snapshot import Client
+
+_STEP = 1024.0
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def size(count: float | None) -> str:
+    """Bytes as 0, 512K, 1.5M, 97.3G; "-" when unknown."""
+    if count is None:
+        return "-"
+    if count < _STEP:
+        return f"{count:.0f}"
+    for unit in "KMGT":
+        count /= _STEP
+        # 999.5 would be printed as 1000, which is a column too wide.
+        if count < 999.5 or unit == "T":
+            break
+    return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
+
+
+def gibibytes(count: int) -> str:
+    """Bytes as "97.3", to be followed by GiB somewhere."""
+    return f"{count / (1 << 30):.1f}"
+
+
+def duration(microseconds: int) -> str:
+    """Time as 0s, 4.2s, 59s, 3m20s, 2h05m, 3d04h."""
+    seconds = microseconds / 1e6
+    whole = int(seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f}s" if microseconds else "0s"
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
+    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
+
+
+def process(client: Client) -> str:
+    """A process as the journal writes it: python[4711]."""
+    return f"{client.name}[{client.pid}]"
+
+
+def command(client: Client) -> str:
+    """The command line without the folders of its program."""
+    program, blank, rest = client.command.partition(" ")
+    return (program.rpartition("/")[2] or program) + blank + rest

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast the counters of a GPU move, from two snapshots."""
+
+from dataclasses import dataclass
+
+from nvshared.client.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Of one GPU, per second."""
+
+    turns: float
+    bytes_in: float
+    bytes_out: float
+
+
+def rates(before: Snapshot, now: Snapshot, seconds: float) -> dict[int, Rates]:
+    """By index of the GPU; of those that were there before and were not started anew."""
+    earlier = {gpu.index: gpu for gpu in before.gpus}
+    found = {}
+    for gpu in now.gpus:
+        old = earlier.get(gpu.index)
+        if old is not None and old.turns <= gpu.turns and seconds > 0:
+            found[gpu.index] = Rates(
+                turns=(gpu.turns - old.turns) / seconds,
+                bytes_in=(gpu.bytes_in - old.bytes_in) / seconds,
+                bytes_out=(gpu.bytes_out - old.bytes_out) / seconds,
+            )
+    return found

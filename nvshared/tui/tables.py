@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of `nvsharectl status` and `nvsharectl clients`.
+
+One list of columns serves both ways of drawing: in colours and cut to the
+width of the terminal, or as plain text with whole values, for a pipe. rich is
+imported only for the former.
+"""
+
+import pwd
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from nvshared.client.snapshot import GPU, Client, Snapshot
+from nvshared.tui.quantities import command, duration, gibibytes, process, size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WIDE = 100                              # columns of a terminal from which there is room to spare
+
+STATES = {
+    "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
+    "evicting": "magenta", "idle": "dim", "turns": "green", "shared": "green",
+    "gathering": "yellow", "lost": "bold red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading and how a cell is made from a row."""
+
+    name: str
+    cell: Callable[[Any], str]
+    right: bool = False
+    flexible: bool = False              # gives way when the terminal is narrow
+    style: Callable[[Any], str] = lambda _row: ""
+    short: str = ""                     # the heading where there is little room
+
+
+@cache
+def user(uid: int) -> str:
+    """A user's name, or the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def holder(snapshot: Snapshot, gpu: GPU) -> str:
+    """Who has the card: one process, or how many."""
+    names = [process(client) for client in snapshot.clients if client.id in gpu.holders]
+    match len(names):
+        case 0:
+            return "-"
+        case 1:
+            return names[0]
+        case many:
+            return f"{many} programs"
+
+
+def gpu_columns(snapshot: Snapshot) -> list[Column]:
+    """What nvidia-smi shows, in its order, then what only we know."""
+    return [
+        Column("GPU", lambda gpu: str(gpu.index), right=True),
+        Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), flexible=True),
+        Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True),
+        Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True),
+        Column("Memory-Usage", _memory, right=True),
+        Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
+               short="Util"),
+        Column("TQ", lambda gpu: f"{gpu.tq}s", right=True),
+        Column("Mode", lambda gpu: gpu.anti_thrash),
+        Column("Holder", lambda gpu: "lost" if gpu.state == "lost" else holder(snapshot, gpu),
+               flexible=True, style=lambda gpu: STATES.get(gpu.state, "")),
+        Column("Queue", lambda gpu: str(gpu.queue_length), right=True),
+    ]
+
+
+CLIENTS = [
+    Column("GPU", lambda client: str(client.gpu), right=True),
+    Column("PID", lambda client: str(client.pid), right=True),
+    Column("USER", lambda client: user(client.uid), flexible=True),
+    Column("MEM", lambda client: size(client.allocated + client.pinned), right=True),
+    Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True),
+    Column("SWAPPED", lambda client: size(client.swapped), right=True),
+    Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, "")),
+    Column("HELD", lambda client: duration(client.held_usec), right=True),
+    Column("WAITED", lambda client: duration(client.waited_usec), right=True),
+    Column("COMMAND", command, flexible=True),
+]
+
+
+def plain(columns: list[Column], rows: Iterable[Any]) -> str:
+    """Lines of text; nothing is cut off, and a blank separates what an `awk` might want."""
+    lines = [[column.name for column in columns]]
+    lines += [[column.cell(row) for column in columns] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(cells, widths, columns, strict=True)
+        ).rstrip()
+        for cells in lines
+    )
+
+
+def table(columns: list[Column], rows: Iterable[Any], width: int) -> "Table":
+    """A table for a terminal of this width."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    narrow = width < WIDE
+    drawn = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False,
+        padding=(0, 0 if narrow else 1), expand=False,
+    )
+    for column in columns:
+        drawn.add_column(
+            column.short if narrow and column.short else column.name,
+            justify="right" if column.right else "left",
+            no_wrap=True, overflow="ellipsis",
+            min_width=min(len(column.name), 4) if column.flexible else None,
+            max_width=None if column.flexible else 16,
+        )
+    for row in rows:
+        drawn.add_row(*(Text(column.cell(row), style=column.style(row)) for column in columns))
+    return drawn
+
+
+def _memory(gpu: GPU) -> str:
+    if gpu.memory_used is None:
+        return f"-/{gibibytes(gpu.memory_total)}G"
+    return f"{gibibytes(gpu.memory_used)}/{gibibytes(gpu.memory_total)}G"
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
