@@ -24,6 +24,8 @@
 #define CONNECT_PATIENCE_US 1000000
 #define WELCOME_PATIENCE_MS 10000
 #define DEFAULT_IDLE_WINDOW_US 50000
+#define CONTEXT_RETRY_MS 50
+#define CONTEXT_TRIES 1200
 
 struct client *clients[CLIENTS_MAX];
 pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -247,7 +249,8 @@ static struct client *new_client(CUdevice device, CUcontext context)
         return NULL;
     client->device = device;
     client->index = (unsigned)device;
-    client->contexts[client->context_count++] = context;
+    if (context != NULL)
+        client->contexts[client->context_count++] = context;
     client->drained = true;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->drain_patience = DRAIN_PATIENCE_US;
@@ -310,7 +313,7 @@ void client_attach(CUdevice device, CUcontext context)
     struct client *client = clients[device];
     if (client != NULL) {
         pthread_mutex_lock(&memory_lock);
-        bool known = false;
+        bool known = context == NULL;
         for (unsigned i = 0; i < client->context_count; i++)
             known |= client->contexts[i] == context;
         if (!known && client->context_count == CONTEXTS_MAX)
@@ -324,4 +327,15 @@ void client_attach(CUdevice device, CUcontext context)
         attach(device, context);
     }
     pthread_mutex_unlock(&attach_lock);
+}
+
+bool client_awaits_context(CUdevice device, unsigned *tries)
+{
+    if (*tries == 0)
+        client_attach(device, NULL);
+    if (device < 0 || device >= CLIENTS_MAX || clients[device] == NULL
+        || ++*tries == CONTEXT_TRIES) /* a minute: longer than a default turn */
+        return false;
+    nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
+    return true;
 }

@@ -14,6 +14,11 @@
  * process stays unshared. Takes no lock across driver calls. */
 void client_attach(CUdevice device, CUcontext context);
 
+/* The driver had no memory left for a context: others fill the card. Makes the
+ * client known to the daemon, which then keeps room for its context, and waits
+ * a moment. True: worth another try. `*tries` starts at 0. */
+bool client_awaits_context(CUdevice device, unsigned *tries);
+
 /* No client has ever been attached in this process: wrappers pass through. */
 bool client_none(void);
 
