@@ -30,7 +30,7 @@ $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
 
 bench-gate: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/gate --no-print-directory
-	@$(VENV)/bin/python bench/gate/measure.py
+	@$(VENV)/bin/python -m bench.gate.measure
 
 build: needs
 	@$(MAKE) -C libhook --no-print-directory -j2 hook simulator workload

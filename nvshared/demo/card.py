@@ -9,14 +9,14 @@ from pathlib import Path
 
 from nvshared import library
 from nvshared.demo.process import running
-from nvshared.demo.workload import OUT_OF_MEMORY
+from nvshared.demo.workload import OUT_OF_MEMORY, Event
 from nvshared.errors import NvshareError
 
 MIB = 1 << 20
 GIB = 1 << 30
 SIMULATED_MEMORY = 512 * MIB
 SIMULATED_COPY_RATE = 2 * GIB           # bytes a second each way: slow enough to be seen
-MOST = 8 * GIB                          # of a real card: more would take longer and show nothing new
+MOST = 8 * GIB                          # of a real card: more only takes longer
 LEAST = 256 * MIB                       # below this a context alone fills the card
 HOST_SHARE = 0.5                        # of the free host memory, for what is swapped out
 NO_DRIVER = 5                           # nvshare-workload's exit status
@@ -115,12 +115,12 @@ def _free_host_memory() -> int:
     raise NvshareError("/proc/meminfo does not say how much memory is available")
 
 
-async def _try(environment: Mapping[str, str]) -> tuple[int, dict[str, object], str]:
+async def _try(environment: Mapping[str, str]) -> tuple[int, Event, str]:
     """Computes a little on the GPU: exit status, the "allocated" event, last words."""
-    command = [library.workload(), "--json", "--memory", "1MiB", "--steps", "1"]
+    command = [str(library.workload()), "--json", "--memory", "1MiB", "--steps", "1"]
     async with running(command, environment) as process:
         output, errors = await process.communicate()
         words = errors.decode(errors="replace").strip().splitlines()
-        answer: dict[str, object] = json.loads(output.splitlines()[0]) if output else {}
+        answer: Event = json.loads(output.splitlines()[0]) if output else {}
         assert process.returncode is not None
         return process.returncode, answer, words[-1] if words else ""

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what the gate adds to each cuLaunchKernel: python -m bench.gate.measure.
+
+Prints a table and, below it, the same as JSON, which is also kept in
+bench/results/. bench/README.md says what is measured and how.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+from bench.gate.opener import opener
+from bench.harness import machine
+from nvshared import library
+from nvshared.errors import NvshareError
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "bench-gate"
+RESULTS = ROOT / "bench" / "results"
+ROUNDS = 61                             # of each way; odd, so that a median is one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One way of launching under one load; nanoseconds a launch."""
+
+    way: str
+    threads: int
+    pace_us: int                        # 0: a tight loop
+    median: float
+    tenth: float                        # of ten batches, one took less than this
+    ninetieth: float                    # and one more than this
+    added: float                        # median less that of "direct"
+
+
+def batches(rounds: int) -> dict[tuple[int, int, str], list[float]]:
+    """Runs the program; the nanoseconds of its batches by threads, pace and way."""
+    found = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="nvshare-bench-") as folder:
+        path = Path(folder, "nvshare.sock")
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(library.hook()),
+            "LD_LIBRARY_PATH": str(BUILD),
+            "NVSHARE_SOCKET": str(path),
+        }
+        with opener(path):
+            done = subprocess.run(
+                [BUILD / "launch", str(rounds)],
+                env=environment, stdout=subprocess.PIPE, text=True, check=True,
+            )
+    for line in done.stdout.splitlines():
+        batch = json.loads(line)
+        found[batch["threads"], batch["pace_us"], batch["way"]].append(batch["ns"])
+    return found
+
+
+def figures(found: dict[tuple[int, int, str], list[float]]) -> list[Figure]:
+    """Medians and spread, "direct" first under each load."""
+    result = []
+    for (threads, pace, way), values in sorted(found.items()):
+        tenths = quantiles(values, n=10)
+        direct = median(found[threads, pace, "direct"])
+        result.append(Figure(
+            way, threads, pace, round(median(values), 1), round(tenths[0], 1),
+            round(tenths[-1], 1), round(median(values) - direct, 1),
+        ))
+    return result
+
+
+def table(results: list[Figure]) -> str:
+    """For people."""
+    lines = ["threads  load           way       ns a launch   10% to 90%            added"]
+    for one in results:
+        load = f"every {one.pace_us} us" if one.pace_us else "tight loop"
+        spread = f"{one.tenth:.1f} to {one.ninetieth:.1f}"
+        added = f"{one.added:+.1f}" if one.way != "direct" else ""
+        lines.append(
+            f"{one.threads:7}  {load:13}  {one.way:8}  {one.median:11.1f}   {spread:18}  {added:>8}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measures, prints and keeps the results."""
+    try:
+        results = figures(batches(ROUNDS))
+    except NvshareError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    where = machine()
+    report = {"machine": where, "rounds": ROUNDS, "figures": [asdict(one) for one in results]}
+    text = json.dumps(report, indent=1)
+    print(f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}\n")
+    print(table(results))
+    print(f"\n{text}")
+    stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"gate-{stamp}.json").write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
