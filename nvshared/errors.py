@@ -26,7 +26,10 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """How nvshared and nvsharectl end. 2 to 7 are those systemd and LSB give words to."""
+    """How nvshared and nvsharectl end. 2 to 7 are those systemd and LSB give words to.
+
+    126 and 127 are what shells give for a program that they were to run.
+    """
 
     OK = 0
     FAILURE = 1
@@ -35,6 +38,8 @@ class ExitCode(IntEnum):
     NO_DRIVER = 5
     BAD_CONFIG = 6
     NOT_RUNNING = 7
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
     NO_SUCH_THING = 150
     GPU_LOST = 151
     ALREADY_RUNNING = 152

@@ -50,19 +50,25 @@ class Client:
         (properties,), (objects,) = self._connection.ask(_PROPERTIES, _OBJECTS)
         return snapshot(properties, objects)
 
-    def set_tq(self, seconds: int, gpu: str = "") -> None:
-        """The quantum of one GPU (index, UUID or PCI address), or of all."""
-        if gpu:
-            self._change("SetGPUTQ", "su", gpu, seconds)
-        else:
-            self._change("SetTQ", "u", seconds)
+    def gpu(self, name: str) -> int:
+        """The index of the GPU that goes by this index, UUID or PCI address."""
+        question = Question(MANAGER_PATH, MANAGER_INTERFACE, "GetGPU", "s", (name,))
+        ((path,),) = self._connection.ask(question)
+        return int(path.rpartition("/")[2])
 
-    def set_anti_thrash(self, mode: str, gpu: str = "") -> None:
-        """auto, on or off; for one GPU or for all."""
-        if gpu:
-            self._change("SetGPUAntiThrash", "ss", gpu, mode)
+    def set_tq(self, seconds: int, gpu: str | None = None) -> None:
+        """The quantum of one GPU (index, UUID or PCI address), or of all."""
+        if gpu is None:
+            self._change("SetTQ", "u", seconds)
         else:
+            self._change("SetGPUTQ", "su", gpu, seconds)
+
+    def set_anti_thrash(self, mode: str, gpu: str | None = None) -> None:
+        """auto, on or off; for one GPU or for all."""
+        if gpu is None:
             self._change("SetAntiThrash", "s", mode)
+        else:
+            self._change("SetGPUAntiThrash", "ss", gpu, mode)
 
     def reload(self) -> None:
         """Has the configuration read again."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from nvshared.client.snapshot import GPU, Client, Snapshot
+from nvshared.client.snapshot import GPU, Snapshot
 from nvshared.tui.quantities import command, duration, gibibytes, process, size
 
 if TYPE_CHECKING:

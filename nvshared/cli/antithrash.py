@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl anti-thrash: when programs take turns."""
+
+import argparse
+
+from nvshared.cli.output import show
+from nvshared.cli.verb import MODES, Options, Verb, add_gpu
+from nvshared.client import Client
+from nvshared.errors import ExitCode
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "mode", metavar="MODE", choices=MODES,
+        help="auto: when not all of them fit; on: always; off: never",
+    )
+    add_gpu(parser)
+
+
+def _act(options: Options) -> ExitCode:
+    change(options, options.mode, options.gpu)
+    return ExitCode.OK
+
+
+def change(options: Options, mode: str, gpu: str | None) -> None:
+    """Sets it and says so."""
+    with Client(options.bus) as client:
+        client.set_anti_thrash(mode, gpu)
+    where = "all GPUs" if gpu is None else f"GPU {gpu}"
+    show(
+        options, {"anti_thrash": mode, "gpu": gpu},
+        lambda: print(f"The anti-thrash mode of {where} is {mode}."),
+    )
+
+
+VERB = Verb(
+    name="anti-thrash",
+    summary="set when programs take turns: auto, on or off",
+    description=(
+        "With auto, programs run at the same time as long as all of them fit into the memory of "
+        "the GPU, and take turns when they do not. With on they always take turns, with off never."
+    ),
+    examples=(
+        ("nvsharectl anti-thrash auto", "turns only where they are needed"),
+        ("nvsharectl anti-thrash on --gpu 0", "one at a time on the first GPU"),
+    ),
+    configure=_configure,
+    act=_act,
+)

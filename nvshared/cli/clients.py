@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl clients: the programs that use a GPU."""
+
+import argparse
+
+from nvshared.cli.output import show, show_table
+from nvshared.cli.verb import Options, Verb
+from nvshared.client import Client
+from nvshared.errors import ExitCode, NoSuchGPU
+from nvshared.tui.tables import CLIENTS
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu", metavar="GPU", help="only those of this GPU")
+
+
+def _act(options: Options) -> ExitCode:
+    with Client(options.bus) as client:
+        index = None if options.gpu is None else client.gpu(options.gpu)
+        now = client.snapshot()
+    if index is not None and index not in {gpu.index for gpu in now.gpus}:
+        raise NoSuchGPU(f"GPU {index} has just gone")
+    chosen = [one for one in now.clients if index is None or one.gpu == index]
+    wanted = {one.id for one in chosen}
+    data = [one for one in now.as_dict()["clients"] if one["id"] in wanted]
+    show(options, {"clients": data}, lambda: show_table(CLIENTS, chosen))
+    return ExitCode.OK
+
+
+VERB = Verb(
+    name="clients",
+    summary="the programs that use a GPU",
+    description=(
+        "Shows one line for each program on each GPU it uses: its memory (MEM), what of it lies "
+        "on the card (RESIDENT) and in host memory (SWAPPED), what it does, and for how long it "
+        "has held the GPU and waited for it."
+    ),
+    examples=(
+        ("nvsharectl clients", "all of them"),
+        ("nvsharectl clients --gpu 0", "those of one GPU"),
+        ("nvsharectl clients | awk '{print $2}'", "their process ids"),
+    ),
+    configure=_configure,
+    act=_act,
+)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Printing: JSON or text, for a person or for a pipe."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from nvshared.cli.verb import Options
+from nvshared.errors import NvshareError
+from nvshared.tui.tables import Column, plain, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> None:
+    """`data` as JSON if that is wanted, else whatever `text` prints."""
+    if options.json:
+        print(json.dumps(data, indent=2))
+    else:
+        text()
+
+
+def show_table(columns: list[Column], rows: Iterable[Any]) -> None:
+    """A table: drawn for a terminal, plain for anything else."""
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        draw(table(columns, rows, shutil.get_terminal_size().columns))
+    else:
+        print(plain(columns, rows))
+
+
+def draw(what: "RenderableType") -> None:
+    """Something that rich can draw. It obeys NO_COLOR by itself."""
+    from rich.console import Console
+
+    Console(highlight=False).print(what)
+
+
+def complain(error: NvshareError, *, as_json: bool) -> None:
+    """Says on stderr what went wrong."""
+    if as_json:
+        print(json.dumps({"error": error.message, "hint": error.hint}), file=sys.stderr)
+    else:
+        print(f"nvsharectl: {error}", file=sys.stderr)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl reset: back to the configuration."""
+
+import argparse
+
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options, Verb
+from nvshared.client import Client
+from nvshared.errors import ExitCode
+
+
+def _configure(_parser: argparse.ArgumentParser) -> None:
+    """It needs nothing to be told."""
+
+
+def _act(options: Options) -> ExitCode:
+    with Client(options.bus) as client:
+        client.reset_settings()
+        now = client.snapshot()
+    show(
+        options, {"tq": now.tq, "anti_thrash": now.anti_thrash},
+        lambda: print(
+            f"The configuration holds again: TQ {now.tq} seconds, anti-thrash {now.anti_thrash}."
+        ),
+    )
+    return ExitCode.OK
+
+
+VERB = Verb(
+    name="reset",
+    summary="forget what was set with set-tq and anti-thrash",
+    description=(
+        "Returns to what /etc/nvshare/nvshared.conf says, and where that says nothing, to the "
+        "defaults: 30 seconds, auto."
+    ),
+    examples=(("nvsharectl reset", "undo all changes made while nvshared was running"),),
+    configure=_configure,
+    act=_act,
+)

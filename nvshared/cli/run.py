@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl run: a program that shares its GPU."""
+
+import argparse
+import os
+from typing import NoReturn
+
+from nvshared import library
+from nvshared.cli.verb import Options, Verb
+from nvshared.errors import ExitCode, InvalidArgs, NvshareError
+from nvshared.names import SOCKET_VARIABLE
+
+PRELOAD = "LD_PRELOAD"
+
+
+class NotFound(NvshareError):
+    """There is no such program; the status is the one that shells give."""
+
+    exit_code = ExitCode.NOT_FOUND
+
+
+class NotExecutable(NvshareError):
+    """The program cannot be run; the status is the one that shells give."""
+
+    exit_code = ExitCode.NOT_EXECUTABLE
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--socket", metavar="PATH",
+        help=f"where nvshared listens, if not at the usual place (or set {SOCKET_VARIABLE})",
+    )
+    parser.add_argument(
+        "command", metavar="PROGRAM", nargs=argparse.REMAINDER, help="and its arguments"
+    )
+
+
+def _act(options: Options) -> NoReturn:
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise InvalidArgs("no program is named", "write: nvsharectl run -- PROGRAM ARGUMENTS")
+    environment = preloaded(dict(os.environ), str(library.hook()))
+    if options.socket is not None:
+        environment[SOCKET_VARIABLE] = options.socket
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no program {command[0]!r}", "check its name and PATH") from error
+    except OSError as error:
+        raise NotExecutable(f"{command[0]!r} cannot be run: {error.strerror}") from error
+
+
+def preloaded(environment: dict[str, str], hook: str) -> dict[str, str]:
+    """The environment with the library added to what is preloaded already.
+
+    Ours comes last: sanitizers insist on being first. Raises InvalidArgs for a
+    path that LD_PRELOAD cannot carry.
+    """
+    if " " in hook or ":" in hook:
+        raise InvalidArgs(
+            f"{hook!r} cannot be preloaded, its path has a blank or a colon",
+            "install nvshared elsewhere",
+        )
+    there = environment.get(PRELOAD, "").replace(":", " ").split()
+    others = [path for path in there if path != hook]
+    return {**environment, PRELOAD: ":".join([*others, hook])}
+
+
+VERB = Verb(
+    name="run",
+    summary="run a program that shares its GPU with others",
+    description=(
+        "Runs a CUDA program with libnvshare.so preloaded, beside whatever LD_PRELOAD names "
+        "already. The program, and those that it starts, then use the GPU in turns with others "
+        "that do so, each with all of the GPU's memory. It takes the place of this command, so its "
+        "exit status is the program's."
+    ),
+    examples=(
+        ("nvsharectl run -- python train.py --epochs 3", "one program"),
+        ("nvsharectl run -- bash", "a shell; all that is started from it shares the GPU"),
+    ),
+    configure=_configure,
+    act=_act,
+)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl status: the GPUs, then the programs that use them."""
+
+import argparse
+
+from nvshared.cli.output import show, show_table
+from nvshared.cli.verb import Options, Verb
+from nvshared.client import Client
+from nvshared.client.snapshot import Snapshot
+from nvshared.errors import ExitCode
+from nvshared.tui.tables import CLIENTS, gpu_columns
+
+
+def _configure(_parser: argparse.ArgumentParser) -> None:
+    """It needs nothing to be told."""
+
+
+def _act(options: Options) -> ExitCode:
+    with Client(options.bus) as client:
+        now = client.snapshot()
+    show(options, now.as_dict(), lambda: _print(now))
+    return ExitCode.OK
+
+
+def _print(now: Snapshot) -> None:
+    show_table(gpu_columns(now), now.gpus)
+    print()
+    if now.clients:
+        show_table(CLIENTS, now.clients)
+    else:
+        print("No program uses a GPU through nvshare.")
+
+
+VERB = Verb(
+    name="status",
+    summary="the GPUs and the programs that use them",
+    description=(
+        "Shows each GPU with what nvidia-smi shows and with the quantum (TQ), the anti-thrash "
+        "mode, the program that holds it and how many wait; then each program with its memory: "
+        "all of it, what lies on the card, what lies in host memory, and for how long it has held "
+        "the GPU and waited for it."
+    ),
+    examples=(
+        ("nvsharectl status", "a table"),
+        ("nvsharectl status --json | jq .gpus[0].holders", "the same as data"),
+        ("watch nvsharectl status", "again and again; nvsharectl top does that better"),
+    ),
+    configure=_configure,
+    act=_act,
+)

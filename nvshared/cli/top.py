@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl top: the dashboard, live."""
+
+import argparse
+import json
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nvshared.cli.verb import Options, Verb
+from nvshared.client import Client
+from nvshared.client.snapshot import Snapshot
+from nvshared.errors import ExitCode, InvalidArgs, NvshareError
+
+SHORTEST = 0.1                          # seconds; faster is not seen, only paid for
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not SHORTEST <= seconds <= 3600:
+        raise InvalidArgs(
+            f"the interval cannot be {text!r}", f"give seconds from {SHORTEST} to 3600"
+        )
+    return seconds
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-i", "--interval", metavar="SECONDS", type=_interval, default=1.0,
+        help="time between two looks; 1",
+    )
+
+
+def _act(options: Options) -> ExitCode:
+    if options.json:
+        _stream(options)
+    elif sys.stdin.isatty() and sys.stdout.isatty():
+        _watch(options)
+    else:
+        raise InvalidArgs("top needs a terminal", "for one look, use: nvsharectl status")
+    return ExitCode.OK
+
+
+def _stream(options: Options) -> None:
+    """One line of JSON after the other, until whoever reads them has enough."""
+    with Client(options.bus) as client:
+        while True:
+            print(json.dumps(client.snapshot().as_dict()), flush=True)
+            time.sleep(options.interval)
+
+
+def _watch(options: Options) -> None:
+    from rich.console import Console, Group, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+    from nvshared.tui.dashboard import dashboard
+    from nvshared.tui.rates import rates
+
+    keys = Text("q quits", style="dim")
+    before: tuple[float, Snapshot] | None = None
+    client: Client | None = None
+    with _keys_at_once(), Live(console=Console(), screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                shown: RenderableType
+                try:
+                    client = client or Client(options.bus)
+                    now = client.snapshot()
+                except NvshareError as error:
+                    # It may be on its way back: look again at the next turn.
+                    if client is not None:
+                        client.close()
+                    client, before = None, None
+                    shown = Text(f"{error}", style="yellow")
+                else:
+                    moment = time.monotonic()
+                    moved = rates(before[1], now, moment - before[0]) if before else {}
+                    before = (moment, now)
+                    shown = dashboard(now, moved)
+                live.update(Group(shown, keys), refresh=True)
+                if _quits(options.interval):
+                    return
+        except KeyboardInterrupt:
+            return
+        finally:
+            if client is not None:
+                client.close()
+
+
+def _quits(seconds: float) -> bool:
+    """Waits that long for a key. Whether it says to end."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in ("q", "Q", ""):
+            return True
+    return False
+
+
+@contextmanager
+def _keys_at_once() -> Iterator[None]:
+    """Keys are read as they are struck, and the terminal is left as it was found."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+VERB = Verb(
+    name="top",
+    summary="watch who has each GPU, and memory move",
+    description=(
+        "Shows each GPU and its programs, live: how full the card is, who holds it (▶) and who "
+        "waits, whose memory lies on the card (█) and whose in host memory (▒), and how often the "
+        "GPU changes hands. The key q quits."
+    ),
+    examples=(
+        ("nvsharectl top", "once a second"),
+        ("nvsharectl top -i 0.2", "five times a second"),
+        ("nvsharectl top --json", "one line of JSON each time, for a program"),
+    ),
+    configure=_configure,
+    act=_act,
+)

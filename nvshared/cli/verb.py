@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verb of nvsharectl is.
+
+A module of this package defines `VERB = Verb(…)`, and verbs.py lists it; help,
+completion and dispatch follow from that. A module imports at its top only what
+is cheap; rich and the like are imported by the action that draws with them.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nvshared.errors import ExitCode, InvalidArgs
+from nvshared.names import BUS_VARIABLE
+
+Options = argparse.Namespace
+MODES = ("auto", "on", "off")
+LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing that nvsharectl does."""
+
+    name: str
+    summary: str                        # one line, for the list of verbs
+    description: str                    # what one should know before using it
+    examples: tuple[tuple[str, str], ...]           # (command, what it does)
+    configure: Callable[[argparse.ArgumentParser], None]
+    act: Callable[[Options], ExitCode]
+
+
+def seconds(text: str) -> int:
+    """A quantum from the command line. Raises InvalidArgs."""
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= LONGEST_TQ:
+        return int(text)
+    raise InvalidArgs(
+        f"the quantum cannot be {text!r}",
+        f"give a whole number of seconds from 1 to {LONGEST_TQ}",
+    )
+
+
+def add_gpu(parser: argparse.ArgumentParser) -> None:
+    """--gpu G, for verbs that change one card or all."""
+    parser.add_argument(
+        "--gpu", metavar="GPU",
+        help="index, UUID or PCI address of one GPU; without it, all GPUs",
+    )
+
+
+def add_everywhere(parser: argparse.ArgumentParser, *, default: object) -> None:
+    """The options that may stand before the verb or after it."""
+    parser.add_argument(
+        "--bus", metavar="BUS", default=default,
+        help=f"message bus of nvshared: system, session or an address (or set {BUS_VARIABLE})",
+    )
+    parser.add_argument(
+        "--json", action="store_true",
+        default=default if default is argparse.SUPPRESS else False,
+        help="print JSON, from the same data as the text",
+    )
