@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler decides: orders for hooks, and reports for people.
+
+Orders become records of the same name (protocol.h); to one client they must
+be sent in the order given. Sizes are bytes, times microseconds.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ClientState(StrEnum):
+    """Where a client is, for people to read (handoff.md)."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    LOADING = "loading"
+    RUNNING = "running"
+    DRAINING = "draining"
+    EVICTING = "evicting"               # not running, and memory of it is on its way out
+
+
+class TurnEnd(StrEnum):
+    """Why a turn ended."""
+
+    IDLE = "idle"                       # it had nothing to do and others waited
+    QUANTUM = "quantum"                 # its time was over and others waited
+    ROOM = "room"                       # it grew beyond what could be found for it
+    CAPACITY = "capacity"               # the card has less room than before
+    LEFT = "left"                       # its process ended
+    LOST = "lost"                       # the GPU is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """RUN: the gate may open, or quantum or contention of an open one have changed."""
+
+    client: int
+    quantum: int                        # what is left of the turn; 0: no end is planned
+    contended: bool                     # others wait, so report idleness
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """STOP: close the gate, drain, answer."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """EVICT: have at most `room`, take at most `host` bytes of host memory in all."""
+
+    client: int
+    number: int
+    room: int
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """LOAD: have `room`, bring in what is missing, then keep at most `host` of host memory."""
+
+    client: int
+    number: int
+    room: int
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """LIMITS, or the limits in WELCOME: the first action after a client joined."""
+
+    client: int
+    number: int                         # of the COMMIT it answers, else 0
+    commit: int
+    most: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """Report: a client's gate opens."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """Report: a client's gate is closed and it has drained, or it is gone."""
+
+    client: int
+    reason: TurnEnd
+    held: int                           # how long the turn was
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Report: an order was not answered for long. Once for each order."""
+
+    client: int
+    state: ClientState
+    waited: int
+
+
+Order = Run | Stop | Evict | Load | Limits
+Report = TurnStarted | TurnEnded | Stuck
+Action = Order | Report

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler is told. Each event of a client is one record of its hook.
+
+protocol.h says what the records mean. Sizes are bytes, times microseconds;
+`client` is a number that the daemon gives each connection and never reuses.
+"""
+
+from dataclasses import dataclass
+
+from nvshared.scheduler.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A client's figures, as every record from its hook carries them."""
+
+    allocated: int = 0                  # swappable, on the card or not
+    resident: int = 0                   # swappable and on the card
+    pinned: int = 0                     # on the card and not swappable
+    pending: int = 0                    # pinned memory that a waiting thread will take
+    room: int = 0                       # as last ordered and carried out
+    host: int = 0                       # host memory held for swapped blocks
+
+    @property
+    def need(self) -> int:
+        """The room it must have, all of it filled, before its gate may open."""
+        return self.allocated + self.pinned + self.pending
+
+    @property
+    def filled(self) -> int:
+        """What it occupies of the card."""
+        return self.resident + self.pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """HELLO. `running`: its gate is open, as the daemon was restarted under it."""
+
+    client: int
+    memory: Memory = Memory()
+    running: bool = False
+    wants: bool = False                 # a thread stands at the gate
+    commit: int = 0                     # what an earlier daemon allowed it
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The connection ended, for whatever reason."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """WANT: a thread stands at the closed gate."""
+
+    client: int
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class WentIdle:
+    """IDLE: a contended holder has submitted nothing for a while. The gate is still open."""
+
+    client: int
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """STOPPED: the gate is closed and nothing is in flight."""
+
+    client: int
+    memory: Memory
+    wants: bool                         # a thread stands at the gate
+    microseconds: int = 0               # from the hook's receiving STOP to drained
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """REOPENED: the work in flight did not end, so the gate is open again."""
+
+    client: int
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """EVICTED: the answer to an EVICT."""
+
+    client: int
+    memory: Memory
+    number: int
+    bytes: int                          # moved out by this order
+    microseconds: int = 0
+    no_host_memory: bool = False
+    driver_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """LOADED: the answer to a LOAD."""
+
+    client: int
+    memory: Memory
+    number: int
+    bytes: int                          # brought in by this order
+    microseconds: int = 0
+    no_device_memory: bool = False
+    driver_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChanged:
+    """MEMORY: the figures changed."""
+
+    client: int
+    memory: Memory
+    wants: bool = False                 # a thread stands at the gate
+
+
+@dataclass(frozen=True, slots=True)
+class RoomNeeded:
+    """ROOM: a holder's need has outgrown its room; its gate is shut until it has room."""
+
+    client: int
+    memory: Memory
+    bytes: int                          # its need
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAsked:
+    """COMMIT: may allocated + pinned grow to `bytes`?"""
+
+    client: int
+    memory: Memory
+    number: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityChanged:
+    """What can be handed out of the card is `bytes` from now on."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """The settings are these from now on, capacity included."""
+
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The scheduler's deadline has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GPULost:
+    """The GPU is gone: nothing is ordered any more."""
+
+
+Record = (
+    Wanted | WentIdle | Stopped | Reopened | Evicted | Loaded | MemoryChanged | RoomNeeded
+    | CommitAsked
+)
+Event = Joined | Left | Record | CapacityChanged | SettingsChanged | Tick | GPULost

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an administrator or the daemon can change about one GPU's scheduling."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+MIB = 1 << 20
+GIB = 1 << 30
+SECOND = 1_000_000                      # times are microseconds
+
+
+class AntiThrash(StrEnum):
+    """When programs take turns."""
+
+    AUTO = "auto"                       # when those that want the GPU do not fit together
+    ON = "on"                           # always
+    OFF = "off"                         # never: who does not fit waits until a holder is idle
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Bytes and microseconds. The daemon checks what people type; this does not."""
+
+    capacity: int                       # what can be handed out of the card, in all
+    total: int                          # how large clients are told the card is
+    host_budget: int                    # host memory for swapped blocks, over all clients
+    tq: int = 30 * SECOND               # how long a holder keeps the GPU while others wait
+    anti_thrash: AntiThrash = AntiThrash.AUTO
+    step: int = GIB                     # what one EVICT or LOAD moves, so that the two overlap
+    gather: int = 0                     # after the scheduler's start, only listen for so long
+    drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
+    stuck_after: int = 10 * SECOND      # before an order without an answer is reported
