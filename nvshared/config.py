@@ -88,7 +88,7 @@ def _auto(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting with its value. Times in microseconds unless named otherwise, sizes in bytes."""
+    """Every setting with its value. Times in microseconds unless they say otherwise."""
 
     socket: Path = _setting(
         "nvshared", _path, Path(DEFAULT_SOCKET),
@@ -151,13 +151,13 @@ class Config:
         "gpu", quantity.duration, 1_000_000,
         "how long to listen after a restart before deciding anything", metavar="TIME", words="1s")
     drain_patience: int = _setting(
-        "gpu", quantity.duration, 1_000_000,
+        "gpu", quantity.duration, 2_000_000,
         "how long to wait before asking a program again that could not stop", metavar="TIME",
-        words="1s")
+        words="2s")
     stuck_after: int = _setting(
-        "gpu", quantity.duration, 30_000_000,
+        "gpu", quantity.duration, 10_000_000,
         "after how long without an answer a program is reported as stuck", metavar="TIME",
-        words="30s")
+        words="10s")
     sample_interval: int = _setting(
         "gpu", quantity.duration, 1_000_000,
         "how often NVML is asked while there are clients", metavar="TIME", words="1s")
@@ -229,7 +229,9 @@ def _read(path: Path) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"{place}: {line!r} is no setting", "write NAME = VALUE")
         if not section:
-            raise ConfigError(f"{place}: {name!r} stands in no section", "put it below [gpu] or [nvshared]")
+            raise ConfigError(
+                f"{place}: {name!r} stands in no section", "put it below [gpu] or [nvshared]"
+            )
         option = known.get((section, name))
         if option is None:
             names = [name for where, name in known if where == section]

@@ -19,14 +19,12 @@ from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost
 from nvshared.nvml import Facts, Sample
 from nvshared.peer import Peer
-from nvshared.scheduler import ClientView, Scheduler, Snapshot
+from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import (
     Action,
     Evict,
-    Limits,
     Load,
-    Run,
-    Stop,
+    Order,
     Stuck,
     TurnEnd,
     TurnEnded,
@@ -36,18 +34,18 @@ from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
     Evicted,
-    GPULost as Lost,
     Joined,
     Left,
     Loaded,
     Memory,
+    Record,
     SettingsChanged,
     Tick,
 )
+from nvshared.scheduler.events import GPULost as Lost
 from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.signal import Signal
-
-Order = Run | Stop | Evict | Load | Limits
 
 
 class Link(Protocol):
@@ -102,6 +100,7 @@ class GPU:
         self.changed: Signal[frozenset[str]] = Signal("changed")
         self.told: Signal[int, Event] = Signal("told")
         self.decided: Signal[int, Action] = Signal("decided")
+        self.look_wanted: Signal[()] = Signal("look_wanted")
 
         self._clock = clock
         self._timer = timer
@@ -155,26 +154,25 @@ class GPU:
         """Bytes of the card each client says it holds."""
         return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
 
+    def look(self) -> None:
+        """Somebody wants to see the card's figures: a fresh sample comes in a moment."""
+        self.look_wanted.emit()
+
     def snapshot(self) -> Snapshot:
         """How the scheduler sees everything, as of now."""
         if self._snapshot is None:
             self._snapshot = self._scheduler.snapshot()
         return self._snapshot
 
-    def join(
-        self, id: int, peer: Peer, link: Link, memory: Memory,
-        *, running: bool = False, wants: bool = False, commit: int = 0,
-    ) -> Client:
+    def join(self, client: Client, *, running: bool, wants: bool, commit: int) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         if self.lost:
             raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")
-        client = Client(id, self, peer, link, memory)
-        self.clients[id] = client
-        self.capacity.joined(id)
+        self.clients[client.id] = client
+        self.capacity.joined(client.id)
         self.apply_capacity()
-        self.tell(Joined(id, memory, running, wants, commit))
+        self.tell(Joined(client.id, client.memory, running, wants, commit))
         self.client_new.emit(client)
-        return client
 
     def leave(self, client: Client) -> None:
         """A client's connection ended. Harmless when repeated."""
@@ -226,9 +224,8 @@ class GPU:
         now = self._clock()
         if isinstance(event, Evicted | Loaded):
             self._unanswered.discard((event.client, event.number))
-        memory = getattr(event, "memory", None)
-        if memory is not None and (client := self.clients.get(event.client)) is not None:
-            client.memory = memory
+        if isinstance(event, Record) and (client := self.clients.get(event.client)) is not None:
+            client.memory = event.memory
         self.told.emit(now, event)
         self._snapshot = None
         for action in self._scheduler.handle(event, now):

@@ -7,43 +7,21 @@ and is remembered by the state file, if there is one, until it is reset.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
-from nvshared.capacity import Allowances
 from nvshared.clock import SECOND, Clock, Timer
+from nvshared.defaults import Defaults
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.gpu import GPU, Client
-from nvshared.nvml import Facts
+from nvshared.nvml import Facts, Sample
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.signal import Signal
+from nvshared.state import Override, Overrides
 
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What the configuration says, for any card."""
-
-    settings: Settings
-    allowances: Callable[[Facts], Allowances]
-
-
-@dataclass(frozen=True, slots=True)
-class Override:
-    """What was changed at run time; None where nothing was."""
-
-    tq: int | None = None               # seconds
-    anti_thrash: AntiThrash | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """For all cards, and for single ones by UUID."""
-
-    everywhere: Override = Override()
-    by_gpu: dict[str, Override] = field(default_factory=dict)
 
 
 class Store(Protocol):
@@ -94,16 +72,23 @@ class Manager:
         """All clients of all GPUs, oldest first on each."""
         return (client for gpu in self.gpus for client in gpu.clients.values())
 
-    def add(self, facts: Facts, *, gather: bool) -> GPU:
-        """A card was found. `gather`: programs use it already, so listen before deciding."""
-        settings = self._effective(facts.uuid)
+    def add(self, facts: Facts, sample: Sample, *, gather: bool) -> GPU:
+        """A card was found, and looks like `sample`.
+
+        `gather`: there may be clients of a daemon before us, so listen before deciding.
+        """
+        settings = self._for(facts)
         gpu = GPU(
             facts,
             settings if gather else replace(settings, gather=0),
-            self._defaults.allowances(facts),
+            self._defaults.card(facts).allowances,
             self._clock,
             self._timer,
         )
+        gpu.sample = sample
+        if not gather and sample.memory_used is not None:
+            gpu.capacity.sampled(sample.memory_used, 0)
+            gpu.apply_capacity()
         gpu.client_new.connect(self.client_new.emit)
         gpu.client_removed.connect(self.client_removed.emit)
         gpu.client_stuck.connect(self.client_stuck.emit)
@@ -125,7 +110,8 @@ class Manager:
                 return gpu
         known = ", ".join(str(gpu.facts.index) for gpu in self.gpus) or "none"
         raise NoSuchGPU(
-            f"there is no GPU {name!r}", f"known indices: {known}; a UUID or PCI address will do too"
+            f"there is no GPU {name!r}",
+            f"the indices are: {known}; a UUID or a PCI address will do too",
         )
 
     def gpu_by_uuid(self, uuid: bytes) -> GPU:
@@ -153,7 +139,7 @@ class Manager:
         """
         if not 1 <= seconds <= LONGEST_TQ:
             raise InvalidArgs(
-                f"the quantum cannot be {seconds} seconds", "give a positive whole number of seconds"
+                f"the quantum cannot be {seconds} seconds", "give a positive whole number"
             )
         self._override(gpu, lambda old: replace(old, tq=seconds))
 
@@ -206,8 +192,11 @@ class Manager:
 
     def _apply(self) -> None:
         for gpu in self.gpus:
-            gpu.configure(self._effective(gpu.facts.uuid), self._defaults.allowances(gpu.facts))
+            gpu.configure(self._for(gpu.facts), self._defaults.card(gpu.facts).allowances)
         self.changed.emit(frozenset({"tq", "anti_thrash"}))
+
+    def _for(self, facts: Facts) -> Settings:
+        return replace(self._effective(facts.uuid), step=self._defaults.card(facts).step)
 
     def _effective(self, uuid: str) -> Settings:
         settings = self._defaults.settings

@@ -80,10 +80,6 @@ class NVML:
         except self._nvml.NVMLError as error:
             raise NoDriver(*_explain(self._nvml, error)) from error
 
-    def close(self) -> None:
-        """Ends it. The object is of no use afterwards."""
-        self._nvml.nvmlShutdown()
-
     def find(self) -> tuple[Facts, ...]:
         """All cards that answer. Raises NoGPU when there is none."""
         try:
@@ -150,7 +146,8 @@ def _library() -> Any:
         import pynvml
     except ImportError as error:
         raise NoDriver(
-            "the Python package nvidia-ml-py is not installed", "install it with: pip install nvidia-ml-py"
+            "the Python package nvidia-ml-py is not installed",
+            "install it with: pip install nvidia-ml-py",
         ) from error
     return pynvml
 

@@ -83,7 +83,8 @@ class Limits:
     host_slab: int = 0
 
 
-NO_UUID = bytes(16)
+Raw = bytes                             # inside Record, `bytes` is a field
+NO_UUID: Raw = bytes(16)
 
 HEAD = struct.Struct("<HHIQQQQ")
 MEMORY = struct.Struct("<6Q")
@@ -104,7 +105,7 @@ class Record:
     microseconds: int = 0
     memory: Memory = Memory()
     limits: Limits = Limits()
-    uuid: "bytes" = NO_UUID
+    uuid: Raw = NO_UUID
     version: int = VERSION
 
 
@@ -133,16 +134,16 @@ def decode(packet: bytes) -> Record:
     """
     if len(packet) != SIZE:
         raise ProtocolError(f"a record of {len(packet)} bytes came, and all have {SIZE}")
-    number, version, flags, *rest = HEAD.unpack_from(packet)
+    code, version, flags, number, size, host, microseconds = HEAD.unpack_from(packet)
     try:
-        kind = Type(number)
+        kind = Type(code)
     except ValueError:
-        raise ProtocolError(f"a record of the unknown type {number} came") from None
+        raise ProtocolError(f"a record of the unknown type {code} came") from None
     if version != VERSION and kind is not Type.HELLO:
         raise ProtocolError(f"a {kind.name} of version {version} came, and we speak {VERSION}")
     body = packet[HEAD.size:HEAD.size + MEMORY.size]
     return Record(
-        kind, flags, *rest,
+        kind, flags, number, size, host, microseconds,
         memory=Memory() if kind in WITH_LIMITS else Memory(*MEMORY.unpack(body)),
         limits=Limits(*LIMITS.unpack(body)) if kind in WITH_LIMITS else Limits(),
         uuid=packet[-UUID.size:],

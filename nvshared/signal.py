@@ -15,21 +15,21 @@ all the same. A hand-over never fails because the bus did.
 
 import logging
 from collections.abc import Callable
-from typing import Generic, TypeVarTuple, Unpack
+from typing import Generic, TypeVarTuple
 
 Values = TypeVarTuple("Values")
 
 logger = logging.getLogger(__name__)
 
 
-class Signal(Generic[Unpack[Values]]):
+class Signal(Generic[*Values]):
     """A named list of listeners, each called with what `emit` is given."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._listeners: list[Callable[[Unpack[Values]], None]] = []
+        self._listeners: list[Callable[[*Values], None]] = []
 
-    def connect(self, listener: Callable[[Unpack[Values]], None]) -> Callable[[], None]:
+    def connect(self, listener: Callable[[*Values], None]) -> Callable[[], None]:
         """Calls `listener` at each emit from now on. Returns a function that ends this."""
         self._listeners.append(listener)
 
@@ -39,7 +39,7 @@ class Signal(Generic[Unpack[Values]]):
 
         return disconnect
 
-    def emit(self, *values: Unpack[Values]) -> None:
+    def emit(self, *values: *Values) -> None:
         """Calls all who were listening when this began."""
         for listener in tuple(self._listeners):
             try:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of nvshared, made from the table of settings."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from nvshared import __version__
+from nvshared.config import DEFAULT_FILE, options
+from nvshared.errors import InvalidArgs
+
+DESCRIPTION = """\
+Lets several programs share the machine's NVIDIA GPUs, each as if it had one
+for itself: they take turns, and what does not fit waits in host memory.
+"""
+
+EPILOG = f"""\
+Usually systemd runs it:       systemctl enable --now nvshared
+To try it without root:        nvshared --socket /tmp/nvshare/sock --bus session
+and then, in another terminal:
+  export NVSHARE_SOCKET=/tmp/nvshare/sock LD_PRELOAD=libnvshare.so
+  python train.py
+and to look and to steer:      nvsharectl --bus session status
+
+Each setting can also stand in {DEFAULT_FILE} or, later ones
+winning, in {DEFAULT_FILE}.d/*.conf. SIGHUP reads them again.
+"""
+
+PATHS = frozenset({"PATH", "DIR", "FILE"})
+
+
+class Parser(argparse.ArgumentParser):
+    """Like any other, but what is wrong is raised as an error with a hint."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises InvalidArgs."""
+        raise InvalidArgs(message, "see nvshared --help")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Also the source of the manual page and the completions."""
+    made = Parser(
+        prog="nvshared", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=f"nvshared {__version__}")
+    made.add_argument(
+        "--config", metavar="FILE", type=Path, help=f"the settings' file (default: {DEFAULT_FILE})"
+    )
+    groups = {
+        "nvshared": made.add_argument_group("the daemon ([nvshared] in the file)"),
+        "gpu": made.add_argument_group("the cards ([gpu] in the file)"),
+    }
+    for option in options():
+        words = option.help + f" (default: {option.default}"
+        words += f"; environment: {option.variable})" if option.variable else ")"
+        words = words.replace("%", "%%")
+        group = groups[option.section]
+        if option.metavar:
+            group.add_argument(f"--{option.name}", metavar=option.metavar, help=words)
+        else:
+            group.add_argument(f"--{option.name}", action="store_const", const="on", help=words)
+    return made
+
+
+def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str]]:
+    """The settings' file, if one was named, and what was given, by the option's name.
+
+    Raises InvalidArgs.
+    """
+    given = vars(parser().parse_args(arguments))
+    found = {}
+    for option in options():
+        text = given[option.name.replace("-", "_")]
+        if text is not None:
+            # In a file a path must be absolute; a person means the folder they are in.
+            relative = option.metavar in PATHS and text != "none"
+            found[option.name] = str(Path(text).absolute()) if relative else text
+    return given["config"], found

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshared, put together: what is started in which order, and ended in the opposite one.
+
+    settings ─► NVML: which cards ─► socket ─► manager, one GPU object each
+             ─► bus ─► server: programs can connect ─► ready ─► … ─► SIGTERM
+
+Everything that decides runs in one event loop; NVML has a thread of its own.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+
+from nvshared import __version__, arguments, host, journal, log, systemd
+from nvshared.clock import SECOND, Timer, monotonic
+from nvshared.config import Config, load
+from nvshared.defaults import Defaults, derive
+from nvshared.errors import ExitCode, NvshareError
+from nvshared.listening import Listening
+from nvshared.manager import Manager
+from nvshared.nvml import NVML, Facts
+from nvshared.sampler import Sampler, Worker
+from nvshared.server import Server
+from nvshared.state import Overrides, StateFile
+from nvshared.trace import Trace
+
+logger = logging.getLogger("nvshared")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit status; what went wrong is one line on stderr."""
+    try:
+        file, given = arguments.parse(argv)
+        config = load(file, os.environ, given)
+        log.start(os.environ, debug=config.debug)
+        asyncio.run(_serve(config, lambda: load(file, os.environ, given)))
+    except NvshareError as error:
+        print(f"nvshared: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.OK              # before there was a loop to catch it
+    return ExitCode.OK
+
+
+async def _serve(config: Config, read: Callable[[], Config]) -> None:
+    """From the first card to the last signal."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    notifier = systemd.Notifier(os.environ)
+    nvml = NVML()
+    cards = nvml.find()
+    async with AsyncExitStack() as stack:
+        listening = systemd.listening_socket(os.environ)
+        successor = listening is not None       # systemd kept it: we may not be the first
+        if listening is None:
+            made = Listening(config.socket)
+            stack.callback(made.close)
+            listening, successor = made.socket, made.found_stale
+        manager = _manager(cards, config, read)
+        worker = Worker(nvml.sample, _poster(loop))
+        sampler = Sampler(worker.question, monotonic, _timer(loop), config.sample_interval)
+        trace = None if config.trace is None else Trace(config.trace)
+        if trace is not None:
+            stack.callback(trace.close)
+        for facts in cards:
+            sample = nvml.sample(facts.uuid)
+            gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
+            sampler.add(gpu)
+            journal.follow(gpu)
+            if trace is not None:
+                trace.add(gpu)
+        if config.metrics:
+            from nvshared import metrics
+
+            stack.callback(metrics.serve(manager, config.metrics))
+        if config.bus != "none":
+            from nvshared import bus
+
+            publication = await bus.publish(manager, config.bus)
+            stack.push_async_callback(publication.close)
+        server = Server(
+            manager, listening, config, _descriptors(),
+            journal.complainer(log.Limited(logger, monotonic)),
+        )
+        stack.callback(server.close)
+        loop.add_signal_handler(signal.SIGHUP, _reload, manager)
+        logger.info("nvshared %s manages %s", __version__, journal.cards(manager))
+        logger.info("programs find it at %s", config.socket)
+        notifier.ready()
+        await journal.report(notifier, manager, stopped)
+        notifier.stopping()
+    logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")
+
+
+def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config]) -> Manager:
+    budget = host.safe_budget()
+    first: list[Config] = [config]
+
+    def derived() -> Defaults:
+        latest = first.pop() if first else read()
+        log.set_debug(latest.debug)
+        return derive(latest, cards, budget)
+
+    store = None if config.state_dir is None else StateFile(config.state_dir)
+    overrides = Overrides() if store is None else store.load()
+    return Manager(derived, monotonic, _timer(asyncio.get_running_loop()), overrides, store)
+
+
+def _timer(loop: asyncio.AbstractEventLoop) -> Timer:
+    """The loop's own clock is CLOCK_MONOTONIC too, in seconds."""
+
+    def at(when: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return loop.call_at(when / SECOND, callback).cancel
+
+    return at
+
+
+def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+    def post(function: Callable[[], None]) -> None:
+        # The answer of a slow driver may come when nobody runs the loop any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(function)
+
+    return post
+
+
+def _descriptors() -> int:
+    """Takes all the descriptors it may have: each client needs two."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def _reload(manager: Manager) -> None:
+    try:
+        manager.reload()
+    except NvshareError as error:
+        logger.error("the settings stay as they are: %s", error)
+    else:
+        logger.info("the settings were read again")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the configuration, the host and the cards that were found to what schedulers start with."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nvshared import host
+from nvshared.capacity import Allowances
+from nvshared.clock import SECOND
+from nvshared.config import Config
+from nvshared.errors import ConfigError
+from nvshared.nvml import Facts
+from nvshared.quantity import Amount
+from nvshared.scheduler.settings import AntiThrash, Settings
+
+MIB = 1 << 20
+GIB = 1 << 30
+STEP = 512 * MIB                        # about 10 ms on the bus: orders cost a hundredth of that
+STEP_SHARE = 32                         # of a small card
+BLOCK = 2 * MIB                         # the smallest thing that moves
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What depends on a card's size; bytes."""
+
+    allowances: Allowances
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the configuration says. `capacity`, `total` and `step` of `settings` are per card."""
+
+    settings: Settings
+    card: Callable[[Facts], Card]
+
+
+def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
+    """Raises ConfigError if a setting does not fit a card or the host.
+
+    `safe_budget`: bytes of host memory to take where the configuration says auto. It was looked up
+    at start: later, what our own clients have swapped out would count against them.
+    """
+    for facts in cards:
+        _card(config, facts)
+    budget = safe_budget if config.swap_budget is None else config.swap_budget.of(host.total())
+    if budget > host.total():
+        raise ConfigError(
+            f"a swap-budget of {_gib(budget)} is more than the {_gib(host.total())} this host has",
+            "give less, a percentage, or auto",
+        )
+    settings = Settings(
+        tq=config.tq * SECOND,
+        anti_thrash=AntiThrash(config.anti_thrash),
+        capacity=0,
+        total=0,
+        host_budget=budget // max(1, len(cards)),
+        step=BLOCK,
+        gather=config.gather,
+        drain_patience=config.drain_patience,
+        stuck_after=config.stuck_after,
+    )
+    return Defaults(settings, lambda facts: _card(config, facts))
+
+
+def _card(config: Config, facts: Facts) -> Card:
+    total = facts.memory_total
+    allowances = Allowances(
+        configured=_within("capacity", config.capacity, facts),
+        reserve=_optional("reserve", config.reserve, facts),
+        context_reserve=_optional("context-reserve", config.context_reserve, facts),
+    )
+    step = _optional("step", config.step, facts)
+    if step is None:
+        step = min(STEP, total // STEP_SHARE)
+    return Card(allowances, max(BLOCK, step // BLOCK * BLOCK))
+
+
+def _optional(name: str, amount: Amount | None, facts: Facts) -> int | None:
+    return None if amount is None else _within(name, amount, facts)
+
+
+def _within(name: str, amount: Amount, facts: Facts) -> int:
+    wanted = amount.of(facts.memory_total)
+    if wanted > facts.memory_total:
+        raise ConfigError(
+            f"a {name} of {_gib(wanted)} is more than GPU {facts.index} ({facts.name}) has: "
+            f"{_gib(facts.memory_total)}",
+            "give less, or a percentage",
+        )
+    return wanted
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening socket: made, taken over from systemd, and taken away again.
+
+A socket file may be left over from a daemon that was killed. It is removed only
+when nobody listens on it, and the look and the removal happen under a lock on
+the folder, so that two daemons that start at once do not remove each other's.
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nvshared.errors import AlreadyRunning, InvalidArgs, NotPermitted, NvshareError
+
+MODE = 0o666                            # any user's program may ask for the GPU
+BACKLOG = 4096                          # the kernel takes net.core.somaxconn if that is less
+PATH_LONGEST = 107                      # sun_path without its final zero
+
+
+class Listening:
+    """A bound and listening SOCK_SEQPACKET socket; `close` leaves nothing behind."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises AlreadyRunning, NotPermitted, InvalidArgs or NvshareError with the path."""
+        self.path = path
+        if len(os.fsencode(path)) > PATH_LONGEST:
+            raise InvalidArgs(
+                f"the socket path {path} is longer than the {PATH_LONGEST} bytes a socket's may be",
+                "choose a shorter one with --socket",
+            )
+        self._folder_made = False
+        try:
+            self._folder_made = _make_folder(path.parent)
+            with _locked(path.parent):
+                self.found_stale = _remove_stale(path)  # a daemon before us was killed
+                self.socket = _bind(path)
+                self._inode = path.stat().st_ino
+        except PermissionError as error:
+            raise NotPermitted(
+                f"the socket {path} cannot be made: {error.strerror}",
+                "run nvshared as root, or choose another path with --socket",
+            ) from error
+        except OSError as error:
+            raise NvshareError(
+                f"the socket {path} cannot be made: {error.strerror or error}",
+                "choose another path with --socket",
+            ) from error
+
+    def close(self) -> None:
+        """Removes the file, if it is still ours, and the folder, if we made it."""
+        self.socket.close()
+        try:
+            if self.path.stat().st_ino == self._inode:
+                self.path.unlink()
+            if self._folder_made:
+                self.path.parent.rmdir()
+        except FileNotFoundError:
+            return                      # somebody else has cleaned up
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+
+
+def _make_folder(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o755, parents=True)
+    except FileExistsError:
+        return False
+    folder.chmod(0o755)                 # whatever the umask is: every user must get through
+    return True
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path) -> bool:
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISSOCK(kind):
+        raise InvalidArgs(
+            f"{path} exists and is no socket", "remove it, or choose another path with --socket"
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return True
+        except FileNotFoundError:
+            return False
+        except (BlockingIOError, InterruptedError):
+            pass                        # its queue is full: somebody does listen
+        except OSError as error:
+            if error.errno != errno.EPROTOTYPE:     # a socket of another kind, and alive
+                raise
+    raise AlreadyRunning(
+        f"another nvshared listens on {path}",
+        "stop it (systemctl stop nvshared), or choose another path with --socket",
+    )
+
+
+def _bind(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listening.bind(str(path))
+        path.chmod(MODE)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

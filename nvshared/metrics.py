@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus metrics over HTTP: the predecessors' names, and ours in base units.
+
+Everything is read from the manager when it is asked for. The HTTP server has
+threads of its own, so each scrape waits until the event loop has drawn the
+figures; it never looks at a scheduler while that decides.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from nvshared.clock import SECOND
+from nvshared.errors import NvshareError
+from nvshared.gpu import GPU, Client
+from nvshared.manager import Manager
+
+PATIENCE = 5.0                          # seconds a scrape waits for the event loop
+
+CARD = ("gpu", "uuid")
+CLIENT = (*CARD, "client", "pid")
+
+
+class Figures(Collector):
+    """Draws everything at once, in the event loop it was made in."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self._loop = asyncio.get_running_loop()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of time: registering must not wait for the loop it is called from."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Called in a thread of the HTTP server."""
+        return asyncio.run_coroutine_threadsafe(self._draw(), self._loop).result(PATIENCE)
+
+    async def _draw(self) -> list[Metric]:
+        for gpu in self._manager.gpus:
+            gpu.look()
+        return [*_cards(self._manager.gpus), *_clients(tuple(self._manager.clients))]
+
+
+def serve(manager: Manager, port: int) -> Callable[[], None]:
+    """Serves on all addresses until the returned function is called.
+
+    Raises NvshareError if the port cannot be had.
+    """
+    registry = CollectorRegistry()
+    registry.register(Figures(manager))
+    try:
+        server, _ = start_http_server(port, registry=registry)
+    except OSError as error:
+        raise NvshareError(
+            f"the metrics cannot be served on port {port}: {error.strerror}",
+            "choose another with --metrics, or 0 for none",
+        ) from error
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    return stop
+
+
+def _cards(gpus: Iterable[GPU]) -> Iterator[Metric]:
+    gauges: list[tuple[str, str, Callable[[GPU], float | None]]] = [
+        ("gpu_utilization_ratio", "Share of time with a kernel running, as NVML says",
+         lambda gpu: gpu.sample.utilisation),
+        ("gpu_memory_used_bytes", "Memory of the card used by everybody, as NVML says",
+         lambda gpu: gpu.sample.memory_used),
+        ("gpu_memory_outside_bytes", "Memory used outside of nvshared's clients",
+         lambda gpu: gpu.capacity.outside),
+        ("gpu_capacity_bytes", "Memory that can be handed out", lambda gpu: gpu.capacity.bytes),
+        ("scheduler_running_clients", "Clients whose gate is open",
+         lambda gpu: len(gpu.holders)),
+        ("scheduler_waiting_clients", "Clients that wait for their turn",
+         lambda gpu: gpu.queue_length),
+    ]
+    counters: list[tuple[str, str, Callable[[GPU], float]]] = [
+        ("turns", "Turns begun", lambda gpu: gpu.snapshot().counters.turns),
+        ("loaded_bytes", "Brought to the card", lambda gpu: gpu.snapshot().counters.bytes_in),
+        ("evicted_bytes", "Moved to the host", lambda gpu: gpu.snapshot().counters.bytes_out),
+        ("reopened", "Drains that did not end", lambda gpu: gpu.snapshot().counters.reopened),
+        ("stuck", "Orders not answered for long", lambda gpu: gpu.snapshot().counters.stuck),
+    ]
+    everyone = tuple(gpus)
+    for name, words, of in gauges:
+        gauge = GaugeMetricFamily(f"nvshare_{name}", words, labels=CARD)
+        for gpu in everyone:
+            value = of(gpu)
+            if value is not None:
+                gauge.add_metric(_card(gpu), value)
+        yield gauge
+    for name, words, count in counters:
+        counter = CounterMetricFamily(f"nvshare_{name}", words, labels=CARD)
+        for gpu in everyone:
+            counter.add_metric(_card(gpu), count(gpu))
+        yield counter
+
+
+def _clients(clients: Iterable[Client]) -> Iterator[Metric]:
+    everyone = tuple(clients)
+    info = GaugeMetricFamily(
+        "nvshare_client_info", "One for each client",
+        labels=(*CLIENT, "uid", "name", "unit", "pod", "state"),
+    )
+    for client in everyone:
+        peer = client.peer
+        info.add_metric(
+            (*_client(client), str(peer.uid), peer.name, peer.unit, peer.pod,
+             str(client.view.state)),
+            1,
+        )
+    yield info
+    gauges: list[tuple[str, str, Callable[[Client], float]]] = [
+        ("managed_allocated_bytes", "Allocated, on the card or not",
+         lambda client: client.memory.allocated),
+        ("resident_bytes", "Of these on the card", lambda client: client.memory.resident),
+        ("pinned_bytes", "On the card and not swappable", lambda client: client.memory.pinned),
+        ("host_bytes", "Host memory held for what is swapped", lambda client: client.memory.host),
+    ]
+    for name, words, of in gauges:
+        gauge = GaugeMetricFamily(f"nvshare_client_{name}", words, labels=CLIENT)
+        for client in everyone:
+            gauge.add_metric(_client(client), of(client))
+        yield gauge
+    counters: list[tuple[str, str, Callable[[Client], float]]] = [
+        ("held_seconds", "Time with the gate open", lambda client: client.view.held / SECOND),
+        ("waited_seconds", "Time wanting it open", lambda client: client.view.waited / SECOND),
+    ]
+    for name, words, count in counters:
+        counter = CounterMetricFamily(f"nvshare_client_{name}", words, labels=CLIENT)
+        for client in everyone:
+            counter.add_metric(_client(client), count(client))
+        yield counter
+
+
+def _card(gpu: GPU) -> tuple[str, ...]:
+    return str(gpu.facts.index), gpu.facts.uuid
+
+
+def _client(client: Client) -> tuple[str, ...]:
+    return *_card(client.gpu), str(client.id), str(client.peer.pid)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks NVML about each card that is in use, and makes of the answers what the card offers.
+
+The questions are asked in a thread of their own, because NVML may stall for
+seconds and a hand-over may not wait for that. While an answer is out, the card
+is not asked again; an answer that never comes costs figures and nothing else.
+
+A card without clients is not asked, except once when somebody wants to see it.
+After a client has come or gone the next question comes early, since its
+context is what the capacity does not know yet.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+
+from nvshared.clock import MILLISECOND, Clock, Timer
+from nvshared.errors import GPULost, NvshareError
+from nvshared.gpu import GPU, Client
+from nvshared.nvml import Sample
+
+logger = logging.getLogger(__name__)
+
+SOON = 50 * MILLISECOND                 # after a client has come or gone
+FAILURES_SHOWN = 10                     # one line in so many failed questions
+
+Ask = Callable[[str], Sample]           # by UUID; blocks; raises NvshareError
+Answer = Callable[[Sample | NvshareError], None]
+
+
+class Worker:
+    """A thread that asks, one question after the other, and hands the answers over."""
+
+    def __init__(self, ask: Ask, post: Callable[[Callable[[], None]], None]) -> None:
+        """`post` runs a function where the scheduler lives; it is called from the thread."""
+        self._ask = ask
+        self._post = post
+        self._questions: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
+        # A daemon thread: a stalled driver must not keep the process from ending.
+        Thread(target=self._work, name="nvml", daemon=True).start()
+
+    def question(self, uuid: str, answer: Answer) -> None:
+        """Asks when the questions before it are answered."""
+        self._questions.put((uuid, answer))
+
+    def _work(self) -> None:
+        while True:
+            uuid, answer = self._questions.get()
+            result: Sample | NvshareError
+            try:
+                result = self._ask(uuid)
+            except NvshareError as error:
+                result = error
+            self._post(_later(answer, result))
+
+
+def _later(answer: Answer, result: Sample | NvshareError) -> Callable[[], None]:
+    return lambda: answer(result)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One card."""
+
+    gpu: GPU
+    asked: bool = False
+    failures: int = 0
+    disarm: Callable[[], None] | None = None
+    held: dict[int, int] | None = None  # what the clients said when it was asked; None: in motion
+
+
+class Sampler:
+    """Watches cards for as long as they have clients."""
+
+    def __init__(
+        self,
+        question: Callable[[str, Answer], None],
+        clock: Clock,
+        timer: Timer,
+        interval: int,
+    ) -> None:
+        """`question`: Worker.question; `interval`: microseconds from an answer to the next."""
+        self.interval = interval
+        self._question = question
+        self._clock = clock
+        self._timer = timer
+        self._watches: dict[str, _Watch] = {}
+
+    def add(self, gpu: GPU) -> None:
+        """Watches a card from now on."""
+        watch = _Watch(gpu)
+        self._watches[gpu.facts.uuid] = watch
+
+        def soon(_: Client) -> None:
+            self._ask_in(watch, SOON)
+
+        gpu.client_new.connect(soon)
+        gpu.client_removed.connect(soon)
+        gpu.look_wanted.connect(lambda: self._ask(watch))
+
+    def _ask_in(self, watch: _Watch, delay: int) -> None:
+        if watch.disarm is not None:
+            watch.disarm()
+        watch.disarm = self._timer(self._clock() + delay, lambda: self._ask(watch))
+
+    def _ask(self, watch: _Watch) -> None:
+        if watch.asked or watch.gpu.lost:
+            return
+        if watch.disarm is not None:
+            watch.disarm()
+            watch.disarm = None
+        watch.asked = True
+        watch.held = None if watch.gpu.orders_unanswered else watch.gpu.held
+        self._question(watch.gpu.facts.uuid, lambda result: self._answered(watch, result))
+
+    def _answered(self, watch: _Watch, result: Sample | NvshareError) -> None:
+        watch.asked = False
+        gpu = watch.gpu
+        if isinstance(result, GPULost):
+            logger.error("%s (%s) is lost: %s", gpu, gpu.facts.name, result)
+            gpu.lose(result.message)
+            return
+        if isinstance(result, NvshareError):
+            if watch.failures % FAILURES_SHOWN == 0:
+                logger.warning("%s: %s", gpu, result)
+            watch.failures += 1
+        else:
+            watch.failures = 0
+            gpu.sample = result
+            still = not gpu.orders_unanswered and watch.held == gpu.held
+            if still and result.memory_used is not None:
+                gpu.capacity.sampled(result.memory_used, sum(gpu.held.values()))
+                gpu.apply_capacity()
+        if gpu.clients:
+            self._ask_in(watch, self.interval)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket that programs find, and the connections that come of it.
+
+A connection is a socket, a queue of packets that it has not taken yet, and a
+descriptor that tells when its process dies (a forked child may hold the socket
+for ever). None of them can hurt the others: reading takes a few packets at a
+time; one that does not read what it is sent, or says nothing, is dropped; too
+many are refused; and when the machine is out of descriptors, new ones wait in
+the kernel's queue.
+
+asyncio has no streams for SOCK_SEQPACKET, so this uses its readers and writers.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+
+from nvshared import peer, protocol
+from nvshared.config import Config
+from nvshared.errors import ProtocolError
+from nvshared.manager import Manager
+from nvshared.peer import Peer
+from nvshared.protocol import Refusal
+from nvshared.session import Session
+
+logger = logging.getLogger(__name__)
+
+PACKETS_AT_A_TIME = 16                  # then the others have their turn
+ACCEPTS_AT_A_TIME = 64
+QUEUE_LONGEST = 256                     # packets; the kernel holds about as many before these
+REFUSED_AT_MOST = 64                    # connections over the limit that are still told so
+LINGER = 1.0                            # seconds for a refused client to read why
+ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
+DESCRIPTORS_EACH = 2                    # a socket and a pidfd
+DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
+
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Connection:
+    """Wire: one client's socket."""
+
+    def __init__(
+        self, server: "Server", connected: socket.socket, who: Peer, refusal: Refusal | None
+    ) -> None:
+        """Raises ProcessLookupError if the process is dead already."""
+        self.peer = who
+        self.session = Session(server.manager, who, self, refusal)
+        self._server = server
+        self._socket = connected
+        self._queue: deque[bytes] = deque()
+        self._ended = False
+        self._finishing = False
+        self._loop = asyncio.get_running_loop()
+        self._pidfd = peer.watch(who.pid)
+        self._timeout: asyncio.TimerHandle | None = self._loop.call_later(
+            server.config.hello_timeout / 1e6, self._silent
+        )
+        connected.setblocking(False)
+        self._loop.add_reader(connected, self._readable)
+        if self._pidfd is not None:
+            self._loop.add_reader(self._pidfd, self.end, "its process ended")
+
+    def send(self, packet: bytes) -> None:
+        """Sends now if the kernel takes it, else as soon as it does."""
+        if self._ended:
+            return
+        if self._queue or not self._try(packet):
+            self._queue.append(packet)
+            if len(self._queue) == 1:
+                self._loop.add_writer(self._socket, self._writable)
+            if len(self._queue) > QUEUE_LONGEST:
+                self._complain("unread", "it does not read what it is sent")
+                # Not at once: the one who sends is in the middle of something.
+                self._loop.call_soon(self.end, "it did not read")
+
+    def finish(self) -> None:
+        """Closes when the other side has closed, or after a moment."""
+        self._finishing = True
+        if not self._queue:
+            self._shut()
+        self._again_in(LINGER)
+
+    def end(self, why: str) -> None:
+        """Closes now. Harmless when repeated."""
+        if self._ended:
+            return
+        self._ended = True
+        logger.debug("%s: connection closed: %s", self.peer, why)
+        if self._timeout is not None:
+            self._timeout.cancel()
+        if self._queue:
+            self._loop.remove_writer(self._socket)
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        self.session.ended()
+        self._server.forget(self)
+
+    def _readable(self) -> None:
+        for _ in range(PACKETS_AT_A_TIME):
+            if self._ended:
+                return
+            try:
+                packet = self._socket.recv(protocol.SIZE + 1)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.end(error.strerror or str(error))
+                return
+            if not packet:
+                self.end("closed by the other side")
+                return
+            try:
+                self.session.received(packet)
+            except ProtocolError as error:
+                self._complain("malformed", f"dropped: {error}")
+                self.end(error.message)
+                return
+            if self._timeout is not None and self.session.client is not None:
+                self._timeout.cancel()
+                self._timeout = None
+
+    def _writable(self) -> None:
+        while self._queue and not self._ended:
+            if not self._try(self._queue[0]):
+                return
+            self._queue.popleft()
+        if not self._ended:
+            self._loop.remove_writer(self._socket)
+            if self._finishing:
+                self._shut()
+
+    def _try(self, packet: bytes) -> bool:
+        """False: the kernel takes no more now. A broken socket takes everything, and ends soon."""
+        try:
+            self._socket.send(packet)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self._loop.call_soon(self.end, error.strerror or str(error))
+        return True
+
+    def _shut(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._loop.call_soon(self.end, error.strerror or str(error))
+
+    def _again_in(self, seconds: float) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._timeout = self._loop.call_later(seconds, self.end, "it was refused")
+
+    def _silent(self) -> None:
+        self._complain("silent", "it connected and did not say what it wants")
+        self.end("it said nothing")
+
+    def _complain(self, kind: str, what: str) -> None:
+        self._server.complain(self.peer, kind, what)
+
+
+class Server:
+    """Accepts connections on a listening socket until it is closed."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        listening: socket.socket,
+        config: Config,
+        descriptors: int,
+        complain: Callable[[Peer, str, str], None],
+    ) -> None:
+        """`descriptors`: how many this process may have; `complain`: tells the journal who is
+        at fault, of what kind, and what it did. Must be made in a running event loop."""
+        self.manager = manager
+        self.config = config
+        self.complain = complain
+        self._listening = listening
+        self._most = max(1, (descriptors - DESCRIPTORS_OWN) // DESCRIPTORS_EACH - REFUSED_AT_MOST)
+        self._connections: set[Connection] = set()
+        self._by_uid: Counter[int] = Counter()
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._warned = False
+        listening.setblocking(False)
+        self._loop.add_reader(listening, self._acceptable)
+
+    def close(self) -> None:
+        """Accepts no more and closes all connections; the clients go on and come back."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listening)
+        for connection in tuple(self._connections):
+            connection.end("the daemon stops")
+
+    def forget(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._connections.discard(connection)
+        self._by_uid[connection.peer.uid] -= 1
+
+    def _acceptable(self) -> None:
+        for _ in range(ACCEPTS_AT_A_TIME):
+            try:
+                connected, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF_RESOURCES:
+                    raise
+                self._hold_off(error)
+                return
+            self._accepted(connected)
+
+    def _accepted(self, connected: socket.socket) -> None:
+        who = peer.identify(connected)
+        refusal = self._judge(who)
+        if refusal is not None:
+            self.complain(who, "too many", "refused: there are too many connections already")
+            if len(self._connections) >= self._limit() + REFUSED_AT_MOST:
+                connected.close()       # not even the refusal can be afforded
+                return
+        try:
+            connection = Connection(self, connected, who, refusal)
+        except ProcessLookupError:
+            logger.debug("%s: died before it was accepted", who)
+            connected.close()
+            return
+        self._connections.add(connection)
+        self._by_uid[who.uid] += 1
+
+    def _limit(self) -> int:
+        return min(self.config.max_clients, self._most)
+
+    def _judge(self, who: Peer) -> Refusal | None:
+        if len(self._connections) >= self._limit():
+            return Refusal.TOO_MANY_CLIENTS
+        if who.uid != 0 and self._by_uid[who.uid] >= self.config.max_clients_per_user:
+            return Refusal.TOO_MANY_CLIENTS
+        return None
+
+    def _hold_off(self, error: OSError) -> None:
+        """New clients wait in the kernel's queue for a moment."""
+        if not self._warned:
+            logger.warning(
+                "no new client can be accepted for now: %s; raise LimitNOFILE= if this lasts",
+                error.strerror,
+            )
+            self._warned = True
+        self._loop.remove_reader(self._listening)
+        self._pause = self._loop.call_later(ACCEPT_PAUSE, self._resume)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listening, self._acceptable)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection's conversation: records in, events to the scheduler; orders in, records out.
+
+    hook                         session                      scheduler
+    HELLO(uuid, memory)  ──────► finds the GPU  ────────────► Joined
+          WELCOME(limits) ◄───── the first Limits ◄────────── Limits
+    WANT, IDLE, STOPPED … ─────► the same as events ────────► Wanted, WentIdle, Stopped …
+          RUN, STOP, EVICT … ◄── orders ◄──────────────────── Run, Stop, Evict …
+
+No socket here: the server hands in packets and takes packets away. What a hook
+may say depends on what it was told; whoever answers what nobody asked, or
+claims more memory than the card has, ends its own connection and nothing else.
+"""
+
+from typing import Protocol
+
+from nvshared import protocol
+from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
+from nvshared.gpu import Client
+from nvshared.manager import Manager
+from nvshared.peer import Peer
+from nvshared.protocol import FROM_HOOK, VERSION, Flag, Record, Refusal, Type
+from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop
+from nvshared.scheduler.events import (
+    CommitAsked,
+    Event,
+    Evicted,
+    Loaded,
+    Memory,
+    MemoryChanged,
+    Reopened,
+    RoomNeeded,
+    Stopped,
+    Wanted,
+    WentIdle,
+)
+
+MIB = 1 << 20
+MOST_BYTES = 1 << 56                    # of anything a program can have; more is nonsense
+
+
+class Wire(Protocol):
+    """The connection, as far as a session needs it."""
+
+    def send(self, packet: bytes) -> None:
+        """Sends or queues. Must not raise; a broken connection ends later, by itself."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more will be sent: close as soon as the other side has read everything."""
+        ...
+
+
+class Session:
+    """One client, from its HELLO to the end of its connection."""
+
+    def __init__(
+        self, manager: Manager, peer: Peer, wire: Wire, refusal: Refusal | None = None
+    ) -> None:
+        """`refusal`: decided already when it connected; it is told once it has said HELLO."""
+        self.peer = peer
+        self.client: Client | None = None
+        self.finished = False           # refused: nothing it says counts any more
+        self._manager = manager
+        self._wire = wire
+        self._refusal = refusal
+        self._welcomed = False
+        self._early: list[Order] = []
+        self._moves: dict[int, Type] = {}       # number of an order to the type of its answer
+        self._stops = 0
+
+    def received(self, packet: bytes) -> None:
+        """Raises ProtocolError; whoever catches it ends the connection."""
+        record = protocol.decode(packet)
+        if self.finished:
+            return
+        if record.type not in FROM_HOOK:
+            raise ProtocolError(f"a {record.type.name} came, which only the daemon may send")
+        if self.client is None:
+            self._hello(record)
+        else:
+            self.client.gpu.tell(self._event(self.client, record))
+
+    def ended(self) -> None:
+        """The connection is gone. Harmless when repeated."""
+        self.finished = True
+        if self.client is not None:
+            self.client.gpu.leave(self.client)
+
+    def order(self, order: Order) -> None:
+        """Link: carries an order of the scheduler to the hook."""
+        if not self._welcomed and not isinstance(order, Limits):
+            self._early.append(order)   # WELCOME goes first, whatever the scheduler decides first
+            return
+        self._wire.send(protocol.encode(self._record(order)))
+        if not self._welcomed:
+            self._welcomed = True
+            early, self._early = self._early, []
+            for waiting in early:
+                self.order(waiting)
+
+    def _hello(self, record: Record) -> None:
+        if record.type is not Type.HELLO:
+            raise ProtocolError(f"a {record.type.name} came before HELLO")
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+            return
+        if record.version != VERSION:
+            self._refuse(Refusal.VERSION)
+            return
+        try:
+            gpu = self._manager.gpu_by_uuid(record.uuid)
+            memory = self._memory(record, gpu.facts.memory_total)
+            self.client = Client(self._manager.next_id(), gpu, self.peer, self, memory)
+            gpu.join(
+                self.client,
+                running=bool(record.flags & Flag.RUNNING),
+                wants=bool(record.flags & Flag.WANTS),
+                commit=record.bytes,
+            )
+        except (NoSuchGPU, GPULost):
+            self.client = None
+            self._refuse(Refusal.NO_SUCH_GPU)
+
+    def _refuse(self, why: Refusal) -> None:
+        self._wire.send(protocol.encode(Record(Type.REFUSED, flags=why)))
+        self.finished = True
+        self._refusal = why
+        self._wire.finish()
+
+    def _event(self, client: Client, record: Record) -> Event:
+        id = client.id
+        memory = self._memory(record, client.gpu.facts.memory_total)
+        wants = bool(record.flags & Flag.WANTS)
+        match record.type:
+            case Type.WANT:
+                return Wanted(id, memory)
+            case Type.IDLE:
+                return WentIdle(id, memory)
+            case Type.STOPPED:
+                self._stop_answered(record)
+                return Stopped(id, memory, wants, _plausible(record.bytes))
+            case Type.REOPENED:
+                self._stop_answered(record)
+                return Reopened(id, memory)
+            case Type.EVICTED:
+                self._move_answered(record)
+                return Evicted(
+                    id, memory, record.number, _plausible(record.bytes), record.microseconds,
+                    bool(record.flags & Flag.NO_HOST_MEMORY),
+                    bool(record.flags & Flag.DRIVER_ERROR),
+                )
+            case Type.LOADED:
+                self._move_answered(record)
+                return Loaded(
+                    id, memory, record.number, _plausible(record.bytes), record.microseconds,
+                    bool(record.flags & Flag.NO_DEVICE_MEMORY),
+                    bool(record.flags & Flag.DRIVER_ERROR),
+                )
+            case Type.MEMORY:
+                return MemoryChanged(id, memory, wants)
+            case Type.ROOM:
+                return RoomNeeded(id, memory, _plausible(record.bytes))
+            case Type.COMMIT:
+                return CommitAsked(id, memory, record.number, _plausible(record.bytes))
+        raise ProtocolError(f"a second {record.type.name} came")
+
+    def _stop_answered(self, record: Record) -> None:
+        if not self._stops:
+            raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
+        self._stops -= 1
+
+    def _move_answered(self, record: Record) -> None:
+        if self._moves.get(record.number) is not record.type:
+            raise ProtocolError(
+                f"a {record.type.name} with the number {record.number} came, which nobody asked for"
+            )
+        del self._moves[record.number]
+
+    def _memory(self, record: Record, total: int) -> Memory:
+        said = record.memory
+        for name in ("allocated", "pending", "host"):
+            _plausible(getattr(said, name))
+        if said.resident + said.pinned > total:
+            raise ProtocolError(
+                f"it claims to hold {said.resident + said.pinned} bytes of a card of {total}"
+            )
+        return Memory(
+            said.allocated, said.resident, said.pinned, said.pending,
+            min(said.room, total), said.host,
+        )
+
+    def _record(self, order: Order) -> Record:
+        match order:
+            case Run():
+                flags = Flag.CONTENDED if order.contended else Flag(0)
+                return Record(Type.RUN, flags=flags, bytes=order.quantum)
+            case Stop():
+                self._stops += 1
+                return Record(Type.STOP)
+            case Evict():
+                self._moves[order.number] = Type.EVICTED
+                return Record(
+                    Type.EVICT, number=order.number, bytes=order.room, host=order.host
+                )
+            case Load():
+                self._moves[order.number] = Type.LOADED
+                return Record(Type.LOAD, number=order.number, bytes=order.room, host=order.host)
+            case Limits():
+                limits = protocol.Limits(
+                    order.commit, order.most, order.total, _slab(order.total)
+                )
+                if self._welcomed:
+                    return Record(Type.LIMITS, number=order.number, limits=limits)
+                return Record(Type.WELCOME, limits=limits)
+
+
+def _plausible(size: int) -> int:
+    if size > MOST_BYTES:
+        raise ProtocolError(f"{size} bytes is more than any machine has")
+    return size
+
+
+def _slab(total: int) -> int:
+    """Grain in which to take host memory: large for speed, small on a small card."""
+    return max(2 * MIB, min(64 * MIB, 1 << max(0, (total // 64).bit_length() - 1)))

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was changed at run time, and the file in which it outlives a restart.
+
+    /var/lib/nvshare/settings.json
+    {"version": 1, "everywhere": {"tq": 20}, "gpus": {"GPU-…": {"anti-thrash": "on"}}}
+
+It is written whole and put in place of the old one, so that it is never seen
+in part. A disk that is full costs the memory of a change, not the change.
+"""
+
+import json
+import logging
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nvshared.scheduler.settings import AntiThrash
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "settings.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What was changed at run time; None where nothing was."""
+
+    tq: int | None = None               # seconds
+    anti_thrash: AntiThrash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """For all cards, and for single ones by UUID."""
+
+    everywhere: Override = Override()
+    by_gpu: dict[str, Override] = field(default_factory=dict)
+
+
+class StateFile:
+    """Overrides in a folder that systemd (StateDirectory=) or the administrator gave us."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+
+    def load(self) -> Overrides:
+        """What was saved. A file that cannot be read counts as empty, and the journal says so."""
+        try:
+            return _overrides(json.loads(self.path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return Overrides()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("%s is not used, the configuration alone holds: %s", self.path, error)
+            return Overrides()
+
+    def save(self, overrides: Overrides) -> None:
+        """Remembers. Never raises for want of disk or permission; the journal says so instead."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(self.path, json.dumps(_plain(overrides), indent=1) + "\n")
+        except OSError as error:
+            logger.warning(
+                "the changed settings hold, but will be forgotten at the next start: "
+                "%s cannot be written: %s", self.path, error.strerror,
+            )
+
+
+def _replace(path: Path, text: str) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _plain(overrides: Overrides) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "everywhere": _plain_one(overrides.everywhere),
+        "gpus": {uuid: _plain_one(one) for uuid, one in overrides.by_gpu.items()},
+    }
+
+
+def _plain_one(override: Override) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if override.tq is not None:
+        found["tq"] = override.tq
+    if override.anti_thrash is not None:
+        found["anti-thrash"] = str(override.anti_thrash)
+    return found
+
+
+def _overrides(plain: dict[str, Any]) -> Overrides:
+    if plain["version"] != VERSION:
+        raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
+    return Overrides(
+        _override(plain["everywhere"]),
+        {uuid: _override(one) for uuid, one in plain["gpus"].items()},
+    )
+
+
+def _override(plain: dict[str, Any]) -> Override:
+    tq = plain.get("tq")
+    if tq is not None and (not isinstance(tq, int) or tq < 1):
+        raise ValueError(f"a quantum cannot be {tq!r} seconds")
+    mode = plain.get("anti-thrash")
+    return Override(tq, None if mode is None else AntiThrash(mode))

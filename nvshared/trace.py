@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file with one JSON line for each turn, order and answer, for benchmarks and for debugging.
+
+    {"at": 81723645, "gpu": 0, "client": 3, "pid": 4711, "order": "evict", "number": 17, "room": …}
+    {"at": 81731022, "gpu": 0, "client": 3, "pid": 4711, "event": "evicted", "number": 17,
+     "bytes": 536870912, "microseconds": 9402}
+
+`at` is in microseconds of CLOCK_MONOTONIC. An order and its answer have the
+same number. What a record means is said in protocol.h and nvshared/scheduler.
+"""
+
+import dataclasses
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any, TextIO
+
+from nvshared.gpu import GPU
+from nvshared.scheduler.actions import Action, Stuck, TurnEnded, TurnStarted
+from nvshared.scheduler.events import Event, Tick
+
+logger = logging.getLogger(__name__)
+
+CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+class Trace:
+    """Writes what happens on every GPU it is given."""
+
+    def __init__(self, path: Path) -> None:
+        """Appends. Raises OSError if the file cannot be opened."""
+        self.path = path
+        self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)
+
+    def add(self, gpu: GPU) -> None:
+        """Writes what happens on this GPU from now on."""
+        gpu.told.connect(lambda at, event: self._event(gpu, at, event))
+        gpu.decided.connect(lambda at, action: self._action(gpu, at, action))
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    def _event(self, gpu: GPU, at: int, event: Event) -> None:
+        if not isinstance(event, Tick):
+            self._write(gpu, at, "event", event)
+
+    def _action(self, gpu: GPU, at: int, action: Action) -> None:
+        told = isinstance(action, TurnStarted | TurnEnded | Stuck)
+        self._write(gpu, at, "report" if told else "order", action)
+
+    def _write(self, gpu: GPU, at: int, kind: str, what: Event | Action) -> None:
+        if self._file is None:
+            return
+        name = CAPITAL.sub("-", type(what).__name__).lower()
+        line: dict[str, Any] = {"at": at, "gpu": gpu.facts.index, kind: name}
+        line.update(dataclasses.asdict(what))
+        client = gpu.clients.get(line.get("client", 0))
+        if client is not None:
+            line["pid"] = client.peer.pid
+        try:
+            self._file.write(json.dumps(line, default=str) + "\n")
+        except OSError as error:
+            logger.warning("the trace ends here, %s takes no more: %s", self.path, error.strerror)
+            # What is left in the buffer cannot be written either; that was just said.
+            file, self._file = self._file, None
+            _abandon(file)
+
+
+def _abandon(file: TextIO) -> None:
+    try:
+        file.close()
+    except OSError as error:
+        logger.debug("closing the trace: %s", error)
