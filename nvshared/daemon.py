@@ -77,13 +77,13 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             if trace is not None:
                 trace.add(gpu)
         if config.metrics:
-            from nvshared import metrics
+            from nvshared.metrics import serve
 
-            stack.callback(metrics.serve(manager, config.metrics))
+            stack.callback(serve(manager, config.metrics))
         if config.bus != "none":
-            from nvshared import bus
+            from nvshared.bus import publish
 
-            publication = await bus.publish(manager, config.bus)
+            publication = await publish(manager, config.bus)
             stack.push_async_callback(publication.close)
         server = Server(
             manager, listening, config, _descriptors(),

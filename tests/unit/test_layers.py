@@ -12,14 +12,15 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 # From the bottom up. A name is a module or a folder of nvshared/.
 LAYERS: list[set[str]] = [
     {"errors", "names", "signal", "clock", "quantity"},
-    {"protocol", "config", "systemd", "log", "library", "host"},
-    {"scheduler", "nvml", "peer", "capacity"},
-    {"gpu"},
-    {"manager", "state"},
+    {"protocol", "config", "systemd", "log", "library", "host", "listening"},
+    {"scheduler", "nvml", "peer", "capacity", "arguments"},
+    {"gpu", "state", "defaults"},
+    {"manager", "sampler", "trace"},
     {"session", "client"},
-    {"bus", "server", "metrics", "tui"},
+    {"bus", "server", "metrics", "journal", "tui"},
     {"demo"},
-    {"cli", "daemon", "__main__"},
+    {"cli", "daemon"},
+    {"__main__"},
 ]
 
 # What talks to a person talks to the daemon over the bus, and never is the daemon.
