@@ -31,7 +31,8 @@ class Card:
     total: int                          # bytes
     capacity: int                       # of these, what the programs shall share
     simulated: bool
-    why: str                            # it is simulated, or not all of it is used; or ""
+    why: str                            # it is simulated, or only part of it is used
+    ballast: int                        # bytes to be taken away for the rest to be `capacity`
     environment: Mapping[str, str]      # for every process that uses it
 
     def without_sharing(self) -> dict[str, str]:
@@ -41,13 +42,8 @@ class Card:
     def with_sharing(self) -> dict[str, str]:
         """The environment of a program that shares the GPU; keeps what was preloaded already."""
         others = self.environment.get(PRELOAD, "")
-        preload = f"{library.hook()}:{others}".rstrip(":")
+        preload = f"{others}:{library.hook()}".lstrip(":")
         return {**self.environment, PRELOAD: preload}
-
-    @property
-    def ballast(self) -> int:
-        """Bytes that must be taken away for the programs to meet a card of `capacity`."""
-        return self.total - self.capacity
 
 
 async def find(folder: Path, simulate: bool) -> Card:
@@ -86,6 +82,7 @@ def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> Card:
         capacity=SIMULATED_MEMORY,
         simulated=True,
         why=why,
+        ballast=0,
         environment={
             **environment,
             "LD_LIBRARY_PATH": ":".join(filter(None, path)),
@@ -105,7 +102,7 @@ def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> C
             "try again with --simulate",
         )
     why = f"{capacity / GIB:.1f} of its {total / GIB:.1f} GiB, so that it is over soon"
-    return Card(name, total, capacity, False, why, environment)
+    return Card(name, total, capacity, False, why, free - capacity, environment)
 
 
 def _free_host_memory() -> int:

@@ -13,7 +13,6 @@ import os
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO
 
 PR_SET_PDEATHSIG = 1
@@ -24,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.asynccontextmanager
 async def running(
-    command: Sequence[str | Path],
+    command: Sequence[str],
     environment: Mapping[str, str],
     *,
     stdin: int | IO[bytes] | None = asyncio.subprocess.DEVNULL,
@@ -52,16 +51,30 @@ async def running(
     try:
         yield process
     finally:
-        await _end(process, stop)
+        try:
+            await _ask_to_end(process, stop)
+        finally:
+            await _end(process)
 
 
-async def _end(process: Process, stop: signal.Signals) -> None:
+async def _ask_to_end(process: Process, stop: signal.Signals) -> None:
     if process.returncode is None and stop != signal.SIGKILL:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(stop)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), PATIENCE)
-    # The whole session, so that nothing the process started stays behind either.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+
+
+async def _end(process: Process) -> None:
+    """Kills it with all that it started, and returns when it is gone, even if we are cancelled."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    cancelled = False
+    while process.returncode is None:
+        try:
+            await process.wait()
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl demo: two programs that do not fit together share one GPU."""
+
+import argparse
+import sys
+
+from nvshared.cli.output import show, show_table
+from nvshared.cli.verb import Options, Verb
+from nvshared.errors import ExitCode
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--simulate", action="store_true",
+        help="on a simulated GPU, even if this machine has a real one",
+    )
+
+
+def _act(options: Options) -> ExitCode:
+    from nvshared.demo.interruption import Interrupted, run
+    from nvshared.demo.play import play
+    from nvshared.demo.report import COLUMNS
+
+    # With --json standard output is for JSON alone.
+    seen_in = sys.stderr if options.json else sys.stdout
+    try:
+        report = run(play(simulate=options.simulate, file=seen_in))
+    except Interrupted as interruption:
+        raise SystemExit(128 + interruption.number) from None
+    faults = report.faults()
+
+    def text() -> None:
+        print()
+        show_table(COLUMNS, report.acts)
+        for fault in faults:
+            print(f"WRONG  {fault}")
+
+    show(options, report.as_dict(), text)
+    return ExitCode.FAILURE if faults else ExitCode.OK
+
+
+VERB = Verb(
+    name="demo",
+    summary="see two programs that do not fit together share one GPU",
+    description=(
+        "Runs two programs, each of which needs 70 % of a GPU's memory: together with nvshared, "
+        "one after the other, and together without nvshared, where the second is out of memory. "
+        "Every word they compute is checked. It uses a daemon of its own and leaves nothing "
+        "behind; where there is no NVIDIA GPU, it simulates one. Takes less than a minute."
+    ),
+    examples=(
+        ("nvsharectl demo", "on the GPU, if there is one"),
+        ("nvsharectl demo --simulate", "on a simulated one"),
+    ),
+    configure=_configure,
+    act=_act,
+)

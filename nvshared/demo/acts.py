@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three acts: together under nvshared, one after the other, together without nvshared.
+
+Each program does the same in all three and needs 70 % of the GPU's memory. Its
+numbers follow from its seed, so its results must be the same in all three, and
+are checked word for word against what the CPU computes.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvshared import library
+from nvshared.client import Client
+from nvshared.demo.card import GIB, MIB, Card
+from nvshared.demo.handovers import Handovers
+from nvshared.demo.process import running
+from nvshared.demo.service import service
+from nvshared.demo.show import Show
+from nvshared.demo.workload import Event, Outcome, Task, perform
+from nvshared.errors import NvshareError
+
+SHARE = 0.7                             # of the GPU's memory, for each of two programs
+STEPS = 6
+STEP_GPU_US = 600_000                   # a step's time on the GPU, besides computing
+STEP_CPU_MS = 600                       # and on the CPU
+CHUNKS = 12
+LOOK = 0.2                              # seconds between two looks at the daemon
+HOLD_CHUNK = GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """How one of them went."""
+
+    name: str
+    outcomes: tuple[Outcome, ...]
+    seconds: float                      # until the last results were there
+    handovers: int = 0
+    bytes_moved: int = 0                # in both directions
+
+
+def tasks(card: Card) -> tuple[Task, Task]:
+    """The two programs."""
+    memory = int(card.capacity * SHARE) // MIB * MIB
+    chunk = (memory // CHUNKS // MIB + 1) * MIB
+    chunks = -(-memory // chunk)
+
+    def task(name: str, seed: int) -> Task:
+        return Task(name, memory, chunk, STEPS, STEP_CPU_MS, STEP_GPU_US // chunks, seed)
+
+    return task("A", 1), task("B", 2)
+
+
+async def together(card: Card, folder: Path, show: Show) -> Act:
+    """Both at once, with nvshared."""
+    environment = card.with_sharing()
+    async with service(card, folder) as running_service:
+        handovers = Handovers.of(running_service.trace)
+        with contextlib.closing(handovers), _client(running_service.bus) as client:
+            performing = asyncio.gather(
+                *(_perform(task, environment, show) for task in tasks(card))
+            )
+            try:
+                while not performing.done():
+                    await _look(handovers, client, show)
+                    await asyncio.wait([performing], timeout=LOOK)
+                outcomes = tuple(await performing)
+            finally:
+                performing.cancel()
+                await asyncio.gather(performing, return_exceptions=True)
+            await _look(handovers, client, show)
+    seconds = max(outcome.seconds for outcome in outcomes)
+    moved = handovers.bytes_in + handovers.bytes_out
+    return Act("together, with nvshared", outcomes, seconds, handovers.handovers, moved)
+
+
+async def in_turn(card: Card, show: Show) -> Act:
+    """One after the other, without nvshared."""
+    environment = card.without_sharing()
+    outcomes = tuple([await _perform(task, environment, show) for task in tasks(card)])
+    return Act("one after the other", outcomes, sum(outcome.seconds for outcome in outcomes))
+
+
+async def unshared(card: Card, show: Show) -> Act:
+    """Both at once without nvshared: the second starts when the first has its memory."""
+    environment = card.without_sharing()
+    first, second = tasks(card)
+    async with contextlib.AsyncExitStack() as stack:
+        if card.ballast >= GIB:
+            await stack.enter_async_context(_ballast(card))
+        allocated = asyncio.Event()
+        one = asyncio.create_task(_perform(first, environment, show, allocated))
+        has_memory = asyncio.create_task(allocated.wait())
+        try:
+            await asyncio.wait([one, has_memory], return_when=asyncio.FIRST_COMPLETED)
+            two = await _perform(second, environment, show)
+            outcomes = (await one, two)
+        finally:
+            for task in (one, has_memory):
+                task.cancel()
+            await asyncio.gather(one, has_memory, return_exceptions=True)
+    seconds = max(outcome.seconds for outcome in outcomes)
+    return Act("together, without nvshared", outcomes, seconds)
+
+
+async def _perform(
+    task: Task, environment: dict[str, str], show: Show, allocated: asyncio.Event | None = None
+) -> Outcome:
+    def said(event: Event) -> None:
+        if allocated is not None and event["event"] == "allocated":
+            allocated.set()
+        show.said(task, event)
+
+    outcome = await perform(task, environment, lambda pid: show.began(task, pid), said)
+    if outcome.status != 0:
+        words = outcome.message or f"ended with status {outcome.status}"
+        show.said(task, {"event": "failed", "message": words})
+    return outcome
+
+
+@contextlib.contextmanager
+def _client(bus: str) -> Iterator[Client | None]:
+    if not bus:
+        yield None
+        return
+    with Client(bus) as client:
+        yield client
+
+
+async def _look(handovers: Handovers, client: Client | None, show: Show) -> None:
+    for turn in handovers.new():
+        show.turned(turn)
+    if client is not None:
+        # In a thread: a daemon that is slow to answer must not keep a signal waiting.
+        show.looked(await asyncio.to_thread(client.snapshot))
+
+
+@contextlib.asynccontextmanager
+async def _ballast(card: Card) -> AsyncIterator[None]:
+    """Takes the part of a large card that the programs shall not see."""
+    command = [
+        str(library.workload()), "--json", "--hold",
+        "--memory", str(card.ballast), "--chunk", str(HOLD_CHUNK),
+    ]
+    async with running(command, card.without_sharing(), stdin=asyncio.subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if not await process.stdout.readline():
+            words = (await process.stderr.read()).decode(errors="replace").strip()
+            raise NvshareError(f"the rest of the GPU's memory cannot be held back: {words}")
+        yield

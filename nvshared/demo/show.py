@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is seen while it happens: a live picture in a terminal, lines of text in a pipe."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from nvshared.client.snapshot import Snapshot
+from nvshared.demo.handovers import Turn
+from nvshared.demo.workload import Event, Task
+from nvshared.tui.dashboard import dashboard
+from nvshared.tui.quantities import size
+
+ENDED = {"finished", "checked", "failed"}
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a program is."""
+
+    task: Task
+    pid: int
+    step: int = 0
+    words: str = "starting"
+
+    def note(self, event: Event) -> None:
+        """Takes in what the program says."""
+        match event["event"]:
+            case "allocated":
+                self.words = f"has {size(event['bytes'])} of GPU memory"
+            case "step":
+                self.step = event["step"]
+                self.words = f"step {self.step} of {self.task.steps}"
+            case "finished":
+                self.words = "checking every word on the CPU"
+            case "checked":
+                self.words = "right" if event["right"] else "WRONG"
+            case "failed":
+                self.words = event["message"]
+
+
+class Show(Protocol):
+    """Is told what happens."""
+
+    def act(self, title: str) -> None:
+        """A new act begins."""
+
+    def began(self, task: Task, pid: int) -> None:
+        """A program was started."""
+
+    def said(self, task: Task, event: Event) -> None:
+        """A program said something; "failed" with a "message" is said for it."""
+
+    def turned(self, turn: Turn) -> None:
+        """The GPU changed hands."""
+
+    def looked(self, snapshot: Snapshot) -> None:
+        """The daemon was asked how things stand."""
+
+
+class Lines:
+    """For a pipe, or a terminal that can do no more: one line for each thing that happens."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._start = time.monotonic()
+        self._programs: dict[int, Progress] = {}
+
+    def act(self, title: str) -> None:
+        """A new act begins."""
+        self._programs.clear()
+        self._start = time.monotonic()
+        print(f"\n{title}", file=self._file, flush=True)
+
+    def began(self, task: Task, pid: int) -> None:
+        """A program was started."""
+        self._programs[pid] = Progress(task, pid)
+
+    def said(self, task: Task, event: Event) -> None:
+        """Only what ends a program; its steps would be too many lines."""
+        for progress in self._programs.values():
+            if progress.task is task:
+                progress.note(event)
+                if event["event"] in ENDED:
+                    self._print(f"{task.name}: {progress.words}")
+
+    def turned(self, turn: Turn) -> None:
+        """Who holds the GPU now, and where the memory is."""
+        places = []
+        for pid, progress in self._programs.items():
+            if place := turn.places.get(pid):
+                swapped = f" and {size(place.swapped)} in host memory" if place.swapped else ""
+                places.append(f"{progress.task.name} has {size(place.resident)} on it{swapped}")
+        if holder := self._programs.get(turn.pid):
+            self._print(f"{holder.task.name} holds the GPU; {', '.join(places)}")
+
+    def looked(self, snapshot: Snapshot) -> None:
+        """Nothing: turns are told as they happen."""
+
+    def _print(self, text: str) -> None:
+        seconds = time.monotonic() - self._start
+        print(f"{seconds:6.1f} s  {text}", file=self._file, flush=True)
+
+
+class Picture:
+    """For a terminal: the dashboard of `nvsharectl top`, and how far the programs are."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._title = ""
+        self._programs: list[Progress] = []
+        self._snapshot: Snapshot | None = None
+
+    def act(self, title: str) -> None:
+        """A new act begins."""
+        self._title = title
+        self._programs.clear()
+        self._snapshot = None
+        self._draw()
+
+    def began(self, task: Task, pid: int) -> None:
+        """A program was started."""
+        self._programs.append(Progress(task, pid))
+        self._draw()
+
+    def said(self, task: Task, event: Event) -> None:
+        """Moves its bar."""
+        for progress in self._programs:
+            if progress.task is task:
+                progress.note(event)
+        self._draw()
+
+    def turned(self, turn: Turn) -> None:
+        """Nothing: the next look shows it."""
+
+    def looked(self, snapshot: Snapshot) -> None:
+        """Draws it."""
+        self._snapshot = snapshot
+        self._draw()
+
+    def _draw(self) -> None:
+        parts: list[RenderableType] = [Text(self._title, style="bold")]
+        if self._snapshot is not None:
+            parts.append(dashboard(self._snapshot))
+        bars = Table.grid(padding=(0, 2))
+        for progress in self._programs:
+            bars.add_row(
+                Text(progress.task.name),
+                Text(f"[{progress.pid}]", style="dim"),
+                ProgressBar(total=progress.task.steps, completed=progress.step, width=30),
+                Text(progress.words, style="bold red" if progress.words == "WRONG" else ""),
+            )
+        self._live.update(Group(*parts, bars), refresh=True)
+
+
+@contextmanager
+def show_on(file: TextIO) -> Iterator[Show]:
+    """What suits the file. A picture is cleared away in the end."""
+    if not file.isatty() or os.environ.get("TERM") == "dumb":
+        yield Lines(file)
+        return
+    with Live(console=Console(file=file), auto_refresh=False, transient=True) as live:
+        yield Picture(live)
