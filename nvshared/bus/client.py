@@ -2,6 +2,7 @@
 """com.nvshare.Client: one process on one card."""
 
 from nvshared.bus.members import Changes, Interface, readable
+from nvshared.clock import monotonic
 from nvshared.gpu import Client
 from nvshared.names import CLIENT_INTERFACE, gpu_path
 
@@ -75,12 +76,14 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     @readable("HeldUSec", "t", Changes.SILENT)
     def held(self) -> int:
         """Time with its gate open."""
-        return self._client.view.held
+        since = self._since(self._client.gpu.snapshot().holders)
+        return self._client.view.held + since
 
     @readable("WaitedUSec", "t", Changes.SILENT)
     def waited(self) -> int:
         """Time at its closed gate."""
-        return self._client.view.waited
+        since = self._since(self._client.gpu.snapshot().queue)
+        return self._client.view.waited + since
 
     @readable("Turns", "t", Changes.SILENT)
     def turns(self) -> int:
@@ -96,3 +99,9 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     def bytes_out(self) -> int:
         """Moved out to host memory."""
         return self._client.view.bytes_out
+
+    def _since(self, counting: tuple[int, ...]) -> int:
+        """The scheduler's times are as of its last event; they went on for who is in `counting`."""
+        if self._client.id not in counting:
+            return 0
+        return max(0, monotonic() - self._client.gpu.snapshot().now)

@@ -110,7 +110,7 @@ class StatisticsInterface(Interface, name=STATISTICS_INTERFACE):
     @readable("Free", "t", Changes.SILENT)
     def free(self) -> int:
         """Bytes of the capacity that are handed out to nobody."""
-        return self._gpu.snapshot().free
+        return max(0, self._gpu.snapshot().free)
 
     @readable("Outside", "t", Changes.SILENT)
     def outside(self) -> int:
@@ -141,17 +141,17 @@ class StatisticsInterface(Interface, name=STATISTICS_INTERFACE):
     @readable("Turns", "t", Changes.SILENT)
     def turns(self) -> int:
         """Begun since the daemon started."""
-        return self._gpu.snapshot().turns
+        return self._gpu.snapshot().counters.turns
 
     @readable("BytesIn", "t", Changes.SILENT)
     def bytes_in(self) -> int:
         """Brought onto the card."""
-        return self._gpu.snapshot().bytes_in
+        return self._gpu.snapshot().counters.bytes_in
 
     @readable("BytesOut", "t", Changes.SILENT)
     def bytes_out(self) -> int:
         """Moved out to host memory."""
-        return self._gpu.snapshot().bytes_out
+        return self._gpu.snapshot().counters.bytes_out
 
 
 def _or_nan(figure: float | None) -> float:

@@ -26,6 +26,7 @@ class NotExecutable(NvshareError):
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "nvsharectl run [-h] [--socket PATH] -- PROGRAM [ARGUMENT ...]"
     parser.add_argument(
         "--socket", metavar="PATH",
         help=f"where nvshared listens, if not at the usual place (or set {SOCKET_VARIABLE})",
