@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package contains what it needs and is found where it is installed."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+COMPILED = {
+    "nvshared/lib/libnvshare.so",
+    "nvshared/lib/nvshare-workload",
+    "nvshared/lib/simulator/libcuda.so.1",
+    "nvshared/lib/simulator/libnvidia-ml.so.1",
+}
+NOT_SOURCE = shutil.ignore_patterns("build*", "dist", ".*", "__pycache__", "*.egg-info")
+
+
+def setuptools_is_too_old() -> bool:
+    """Whether the build would have to download another; pip would do that on its own."""
+    try:
+        found = version("setuptools")
+    except PackageNotFoundError:
+        return True
+    return tuple(map(int, found.split(".")[:2])) < (70, 1)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution, built from the sources alone."""
+    if setuptools_is_too_old():
+        pytest.skip("setuptools here is older than 70.1, which pyproject.toml asks for")
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copytree(ROOT, folder / "source", ignore=NOT_SOURCE)
+    make_sdist = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", make_sdist], cwd=folder / "source", check=True)
+    (sdist,) = folder.glob("*.tar.gz")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
+         "--wheel-dir", folder, sdist],
+        check=True,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's contents, as pip lays them out."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", folder,
+         wheel],
+        check=True,
+    )
+    return folder
+
+
+def test_the_wheel_is_for_any_python_and_one_kind_of_machine(wheel: Path) -> None:
+    assert re.fullmatch(r"nvshared-[\w.]+-py3-none-linux_\w+\.whl", wheel.name)
+
+
+def test_the_wheel_has_every_module_and_what_was_compiled(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "nvshared").rglob("*.py")}
+    assert names >= modules | COMPILED
+    strays = {name for name in names if not name.startswith("nvshared")}
+    assert not strays
+
+
+def test_the_installed_package_finds_its_library(installed: Path) -> None:
+    script = "from nvshared import library; print(library.hook(), library.workload())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(installed)},
+        cwd=installed, capture_output=True, text=True, check=True,
+    )
+    hook, workload = map(Path, done.stdout.split())
+    assert hook == installed / "nvshared" / "lib" / "libnvshare.so"
+    assert os.access(workload, os.X_OK)
+
+
+def test_both_commands_start(installed: Path) -> None:
+    for command in PROJECT["project"]["scripts"]:
+        done = subprocess.run(
+            [installed / "bin" / command, "--version"],
+            env={**os.environ, "PYTHONPATH": str(installed)},
+            capture_output=True, text=True, check=True,
+        )
+        assert done.stdout == f"{command} {PROJECT['project']['version']}\n"
+
+
+def test_every_dependency_is_pinned_and_says_why() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().splitlines()
+    needs = PROJECT["project"]["dependencies"]
+    for extra in PROJECT["project"]["optional-dependencies"].values():
+        needs = needs + extra
+    assert needs
+    for need in needs:
+        (line,) = [line for line in lines if f'"{need}",' in line]
+        assert ">=" in need, need
+        assert "#" in line, f"{need} stands there without a reason"
