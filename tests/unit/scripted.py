@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A clock, a timer and a scheduler that do what a test says, for what surrounds schedulers."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from nvshared.capacity import Allowances
+from nvshared.clock import SECOND
+from nvshared.defaults import Card, Defaults
+from nvshared.gpu import GPU, Client
+from nvshared.nvml import Facts
+from nvshared.peer import Peer
+from nvshared.scheduler.actions import Action, ClientState, Limits, Order
+from nvshared.scheduler.events import Event, Joined, Left, Memory
+from nvshared.scheduler.settings import Settings
+from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot
+
+GIB = 1 << 30
+
+FACTS = Facts(0, "GPU-00112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:17:00.0", 64 * GIB)
+OTHER = Facts(1, "GPU-99112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:65:00.0", 32 * GIB)
+SETTINGS = Settings(capacity=0, total=0, host_budget=100 * GIB)
+NO_RESERVE = Allowances(reserve=0, context_reserve=0)
+DEFAULTS = Defaults(SETTINGS, lambda _: Card(NO_RESERVE, GIB))
+
+
+def peer(pid: int = 4711, uid: int = 1000) -> Peer:
+    """Somebody."""
+    return Peer(pid, uid, "python", "python train.py", "", "")
+
+
+class Time:
+    """A clock that stands still until told, with the timers that depend on it."""
+
+    def __init__(self) -> None:
+        self.now = 1000 * SECOND
+        self.timers: list[tuple[int, Callable[[], None]]] = []
+
+    def clock(self) -> int:
+        """nvshared.clock.Clock."""
+        return self.now
+
+    def timer(self, when: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """nvshared.clock.Timer."""
+        entry = (when, callback)
+        self.timers.append(entry)
+
+        def disarm() -> None:
+            if entry in self.timers:
+                self.timers.remove(entry)
+
+        return disarm
+
+    def pass_by(self, microseconds: int) -> None:
+        """Fires what is due on the way, in order."""
+        end = self.now + microseconds
+        while due := sorted((one for one in self.timers if one[0] <= end), key=lambda one: one[0]):
+            self.timers.remove(due[0])
+            self.now = max(self.now, due[0][0])
+            due[0][1]()
+        self.now = end
+
+
+class Scripted:
+    """Does what `decide` says, and remembers what it was told. Stands in for Scheduler."""
+
+    latest: "Scripted"
+
+    def __init__(self, settings: Settings, now: int) -> None:
+        self.settings = settings
+        self.events: list[Event] = []
+        self.times: list[int] = []
+        self.due: int | None = None
+        self.decide: Callable[[Event], Sequence[Action]] = lambda _: ()
+        self.state = CardState.IDLE
+        self.holders: tuple[int, ...] = ()
+        self.queue: tuple[int, ...] = ()
+        self._clients: dict[int, ClientView] = {}
+        Scripted.latest = self
+
+    def handle(self, event: Event, now: int) -> list[Action]:
+        """As Scheduler.handle, with Limits first for whoever joined."""
+        self.events.append(event)
+        self.times.append(now)
+        welcome: list[Action] = []
+        if isinstance(event, Joined):
+            self._clients[event.client] = ClientView(
+                event.client, ClientState.IDLE, event.memory, 0, 0, True, 0, 0, 0, 0, 0, 0, 0
+            )
+            welcome = [Limits(event.client, 0, GIB, 2 * GIB, self.settings.total)]
+        if isinstance(event, Left):
+            del self._clients[event.client]
+        return [*welcome, *self.decide(event)]
+
+    def deadline(self) -> int | None:
+        """As Scheduler.deadline."""
+        return self.due
+
+    def snapshot(self) -> Snapshot:
+        """As Scheduler.snapshot."""
+        return Snapshot(
+            self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
+            self.holders, self.queue, dict(self._clients), Counters(),
+        )
+
+
+class Noted:
+    """A link that remembers its orders."""
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    def order(self, order: Order) -> None:
+        """Link.order."""
+        self.orders.append(order)
+
+
+def script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs made from now on have a scripted scheduler."""
+    monkeypatch.setattr("nvshared.gpu.Scheduler", Scripted)
+
+
+def joined(gpu: GPU, number: int, link: Noted, memory: Memory | None = None) -> Client:
+    """A client that has said HELLO."""
+    client = Client(number, gpu, peer(4000 + number), link, memory or Memory())
+    gpu.join(client, running=False, wants=False, commit=0)
+    return client

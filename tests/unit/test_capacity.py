@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a card offers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.capacity import Allowances, Capacity
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def test_without_samples_all_but_the_reserve() -> None:
+    assert Capacity(64 * GIB).bytes == 64 * GIB - 256 * MIB
+
+
+def test_small_cards_have_small_reserves() -> None:
+    card = Capacity(640 * MIB)
+    card.joined(1)
+    assert card.bytes == 640 * MIB - 10 * MIB - 40 * MIB
+
+
+def test_configured_is_a_ceiling_and_what_clients_are_told() -> None:
+    card = Capacity(64 * GIB, Allowances(configured=16 * GIB))
+    assert card.bytes == card.offered == 16 * GIB
+    card.sampled(60 * GIB, 0)
+    assert card.bytes == 4 * GIB - 256 * MIB
+    assert card.offered == 16 * GIB
+
+
+def test_an_increase_must_be_seen_twice_and_a_decrease_once() -> None:
+    card = Capacity(64 * GIB)
+    card.sampled(1 * GIB, 0)
+    assert card.outside == 1 * GIB
+    card.sampled(9 * GIB, 3 * GIB)
+    assert card.outside == 1 * GIB
+    card.sampled(9 * GIB, 3 * GIB)
+    assert card.outside == 6 * GIB
+    card.sampled(2 * GIB, 0)
+    assert card.outside == 2 * GIB
+
+
+def test_a_context_is_reserved_for_until_two_samples_have_seen_it() -> None:
+    card = Capacity(64 * GIB, Allowances(reserve=0))
+    card.joined(1)
+    assert card.bytes == 64 * GIB - 600 * MIB
+    card.sampled(500 * MIB, 0)
+    assert card.bytes == 64 * GIB - 1100 * MIB
+    card.sampled(500 * MIB, 0)
+    assert card.bytes == 64 * GIB - 500 * MIB
+    card.joined(2)
+    card.left(2)
+    card.left(2)
+    assert card.bytes == 64 * GIB - 500 * MIB
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=20))
+def test_it_is_never_negative_nor_more_than_the_card(samples: list[tuple[int, int]]) -> None:
+    card = Capacity(8 * GIB)
+    for number, (used, held) in enumerate(samples):
+        card.joined(number)
+        card.sampled(used, held)
+        assert 0 <= card.bytes <= 8 * GIB

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings: where they come from, and the sentence for each mistake."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared import arguments, config, quantity
+from nvshared.config import Config, load
+from nvshared.errors import ConfigError, InvalidArgs
+from nvshared.quantity import Amount
+
+GIB = 1 << 30
+
+
+@pytest.fixture()
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "nvshared.conf"
+    path.write_text("# SPDX\n[gpu]\ntq = 11\ncapacity=40GiB\n")
+    return path
+
+
+def drop_in(file: Path, name: str, text: str) -> Path:
+    folder = file.with_name(file.name + ".d")
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_without_anything_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "none.conf")
+    assert load(None, {}, {}) == Config()
+
+
+def test_later_places_win(file: Path) -> None:
+    assert load(file, {}, {}).tq == 11
+    drop_in(file, "10.conf", "[gpu]\ntq = 12\n")
+    drop_in(file, "20.conf", "[gpu]\ntq = 13\n[nvshared]\nsocket = /run/a\n")
+    drop_in(file, "30.txt", "not read")
+    read = load(file, {}, {})
+    assert (read.tq, read.capacity, read.socket) == (13, Amount(40 * GIB), Path("/run/a"))
+    assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {}).socket == Path("/run/b")
+    assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {"socket": "/run/c"}).socket == Path("/run/c")
+    assert load(file, {}, {"tq": "14"}).tq == 14
+
+
+def test_the_predecessors_variables_work(file: Path) -> None:
+    assert load(file, {"NVSHARE_DEBUG": "1"}, {}).debug
+    assert not load(file, {"NVSHARE_DEBUG": "0"}, {}).debug
+    assert not load(file, {"NVSHARE_DEBUG": ""}, {}).debug
+    assert load(file, {"NVSHARE_METRICS_ENABLE": "1"}, {}).metrics == 9402
+    assert load(file, {"NVSHARE_METRICS_ENABLE": "0"}, {}).metrics == 0
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give a positive whole number"),
+    ("[gpu]\ntq = -1\n", ":2: tq cannot be '-1'; give a positive whole number"),
+    ("[gpu]\n\ntq 3\n", ":3: 'tq 3' is no setting; write NAME = VALUE"),
+    ("[gpu]\ncapcity = 1\n", ":2: [gpu] has no setting 'capcity'; did you mean capacity?"),
+    ("[gpus]\n", ":1: there is no section [gpus]; did you mean gpu?"),
+    ("tq = 3\n", ":1: 'tq' stands in no section; put it below [gpu] or [nvshared]"),
+    ("[gpu]\nanti-thrash = maybe\n", ":2: anti-thrash cannot be 'maybe'; give auto, on or off"),
+    ("[gpu]\nswap-budget = 120%\n",
+     ":2: swap-budget cannot be '120%'; give a percentage between 0% and 100%"),
+    ("[nvshared]\nsocket = a\n", ":2: socket cannot be 'a'; give an absolute path"),
+    ("[nvshared]\nbus = foo\n", ":2: bus cannot be 'foo'; give system, session, none, or an "
+     "address such as unix:path=/run/bus"),
+])
+def test_a_wrong_line_is_named(file: Path, text: str, sentence: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, {}, {})
+    assert str(caught.value) == str(file) + sentence
+
+
+def test_a_wrong_variable_and_a_wrong_option_are_named(file: Path) -> None:
+    with pytest.raises(ConfigError, match="the variable NVSHARE_DEBUG cannot be 'x'"):
+        load(file, {"NVSHARE_DEBUG": "x"}, {})
+    with pytest.raises(InvalidArgs, match="--tq cannot be 'x'"):
+        load(file, {}, {"tq": "x"})
+
+
+def test_a_file_that_was_named_must_be_there_and_be_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.conf"
+    with pytest.raises(ConfigError, match=r"a\.conf cannot be read: No such file"):
+        load(path, {}, {})
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"a\.conf is not text"):
+        load(path, {}, {})
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("0", Amount(0)), ("512M", Amount(512 << 20)), ("40GiB", Amount(40 * GIB)),
+    ("1.5 GiB", Amount(GIB * 3 // 2)), ("2GB", Amount(2 * 10**9)), ("1t", Amount(1 << 40)),
+    ("75%", Amount(share=0.75)),
+])
+def test_amounts(text: str, value: Amount) -> None:
+    assert quantity.amount(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("30", 30_000_000), ("500ms", 500_000), ("2min", 120_000_000), ("0", 0), ("7us", 7),
+])
+def test_durations(text: str, value: int) -> None:
+    assert quantity.duration(text) == value
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_value_or_a_sentence(text: str) -> None:
+    for option in config.options():
+        try:
+            option.parse(text)
+        except ValueError as error:
+            assert str(error).startswith("give ")
+
+
+def test_every_setting_is_an_option_and_explained() -> None:
+    words = arguments.parser().format_help()
+    for option in config.options():
+        assert f"--{option.name}" in words
+        assert option.help
+        # What is said to be the default is the default.
+        if option.default not in ("auto", "card"):
+            assert option.parse(option.default) == getattr(Config(), option.name.replace("-", "_"))
+
+
+def test_the_command_line_gives_absolute_paths_and_only_what_was_given() -> None:
+    file, given = arguments.parse(["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"])
+    assert file == Path("x")
+    assert given == {"socket": str(Path("a/b").absolute()), "trace": "none", "debug": "on"}
+
+
+@pytest.mark.parametrize("line", [["--nonsense"], ["--tq"], ["stray"]])
+def test_a_wrong_command_line_is_one_sentence(line: list[str]) -> None:
+    with pytest.raises(InvalidArgs, match="see nvshared --help"):
+        arguments.parse(line)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a GPU does with its scheduler's decisions."""
+
+from dataclasses import replace
+
+import pytest
+
+from nvshared.errors import GPULost
+from nvshared.gpu import GPU, Client
+from nvshared.scheduler.actions import (
+    ClientState,
+    Evict,
+    Load,
+    Order,
+    Run,
+    Stop,
+    Stuck,
+    TurnEnd,
+    TurnEnded,
+    TurnStarted,
+)
+from nvshared.scheduler.events import (
+    CapacityChanged,
+    Evicted,
+    Left,
+    Loaded,
+    Memory,
+    SettingsChanged,
+    Tick,
+    Wanted,
+)
+from nvshared.scheduler.events import GPULost as Lost
+from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.snapshot import CardState
+from tests.unit.scripted import (
+    FACTS,
+    GIB,
+    NO_RESERVE,
+    SETTINGS,
+    Noted,
+    Scripted,
+    Time,
+    joined,
+    peer,
+    script,
+)
+
+
+@pytest.fixture()
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture()
+def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
+    script(monkeypatch)
+    return GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
+
+
+def test_orders_go_to_the_client_they_name(gpu: GPU) -> None:
+    one, two = Noted(), Noted()
+    joined(gpu, 1, one)
+    joined(gpu, 2, two)
+    Scripted.latest.decide = lambda _: [Stop(1), Run(2, 5, True)]
+    gpu.tell(Wanted(2, Memory()))
+    assert one.orders[1:] == [Stop(1)]
+    assert two.orders[1:] == [Run(2, 5, True)]
+
+
+def test_reports_become_signals(gpu: GPU) -> None:
+    client = joined(gpu, 1, Noted())
+    heard: list[object] = []
+    gpu.turn_started.connect(heard.append)
+    gpu.turn_ended.connect(lambda *values: heard.append(values))
+    gpu.client_stuck.connect(lambda *values: heard.append(values))
+    Scripted.latest.decide = lambda _: [
+        TurnStarted(1), TurnEnded(1, TurnEnd.IDLE, 7), Stuck(1, ClientState.DRAINING, 9)
+    ]
+    gpu.tell(Wanted(1, Memory()))
+    assert heard == [client, (client, TurnEnd.IDLE, 7), (client, "draining", 9)]
+
+
+def test_one_timer_is_armed_for_the_deadline(gpu: GPU, time: Time) -> None:
+    joined(gpu, 1, Noted())
+    scheduler = Scripted.latest
+    for when in (50, 20, 30):
+        scheduler.due = time.now + when
+        gpu.tell(Wanted(1, Memory()))
+    assert [at for at, _ in time.timers] == [time.now + 30]
+    due, scheduler.due = scheduler.due, None
+    time.pass_by(100)
+    assert scheduler.events[-1] == Tick()
+    assert scheduler.times[-1] == due
+    assert not time.timers
+
+
+def test_a_link_that_breaks_while_an_order_is_sent_leaves_after_it(gpu: GPU) -> None:
+    class Breaking(Noted):
+        def order(self, order: Order) -> None:
+            super().order(order)
+            if isinstance(order, Run):
+                gpu.leave(broken)
+
+    other = Noted()
+    broken = joined(gpu, 1, Breaking())
+    joined(gpu, 2, other)
+    scheduler = Scripted.latest
+    scheduler.decide = lambda event: [Run(1, 0, False), Run(2, 0, False)] if isinstance(
+        event, Wanted) else []
+    gpu.tell(Wanted(1, Memory()))
+    assert scheduler.events[-1] == Left(1)
+    assert other.orders[-1] == Run(2, 0, False)
+    assert list(gpu.clients) == [2]
+
+
+def test_who_left_is_told_about_once_and_gets_no_more_orders(gpu: GPU) -> None:
+    link = Noted()
+    client = joined(gpu, 1, link)
+    gone: list[Client] = []
+    gpu.client_removed.connect(gone.append)
+    gpu.leave(client)
+    gpu.leave(client)
+    assert gone == [client]
+    before = list(link.orders)
+    Scripted.latest.decide = lambda _: [Run(1, 0, False)]
+    gpu.tell(Tick())
+    assert link.orders == before
+
+
+def test_a_listener_that_fails_is_reported_and_stops_nothing(
+    gpu: GPU, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Client) -> None:
+        raise RuntimeError("the bus is gone")
+
+    gpu.turn_started.connect(fail)
+    link = Noted()
+    joined(gpu, 1, link)
+    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1, 0, False)]
+    gpu.tell(Wanted(1, Memory()))
+    assert link.orders[-1] == Run(1, 0, False)
+    assert "the bus is gone" in caplog.text
+
+
+def test_changes_are_announced_by_name(gpu: GPU) -> None:
+    joined(gpu, 1, Noted())
+    heard: list[frozenset[str]] = []
+    gpu.changed.connect(heard.append)
+    scheduler = Scripted.latest
+    gpu.tell(Tick())
+    assert heard == []
+    scheduler.holders, scheduler.state = (1,), CardState.SHARED
+    gpu.tell(Tick())
+    assert heard == [frozenset({"holders", "state"})]
+    gpu.configure(replace(SETTINGS, anti_thrash=AntiThrash.ON))
+    assert heard[1:] == [frozenset({"anti_thrash"})]
+
+
+def test_unanswered_orders_are_counted(gpu: GPU) -> None:
+    joined(gpu, 1, Noted())
+    Scripted.latest.decide = lambda event: [Evict(1, 7, 0, 0), Load(1, 8, 0, 0)] if isinstance(
+        event, Tick) else []
+    gpu.tell(Tick())
+    assert gpu.orders_unanswered == 2
+    gpu.tell(Evicted(1, Memory(), 7, 0))
+    assert gpu.orders_unanswered == 1
+    gpu.tell(Loaded(1, Memory(), 8, 0))
+    assert gpu.orders_unanswered == 0
+
+
+def test_figures_are_those_of_the_last_record(gpu: GPU) -> None:
+    client = joined(gpu, 1, Noted(), Memory(resident=1, pinned=2))
+    assert gpu.held == {1: 3}
+    gpu.tell(Wanted(1, Memory(resident=10, pinned=20)))
+    assert gpu.held == {1: 30}
+    assert client.memory.resident == 10
+
+
+def test_capacity_and_total_are_the_cards_own(gpu: GPU) -> None:
+    scheduler = Scripted.latest
+    assert scheduler.settings.capacity == FACTS.memory_total
+    gpu.capacity.sampled(4 * GIB, 0)
+    gpu.apply_capacity()
+    assert scheduler.events == [CapacityChanged(60 * GIB)]
+    gpu.apply_capacity()
+    assert len(scheduler.events) == 1
+    gpu.configure(replace(SETTINGS, tq=1))
+    told = scheduler.events[1]
+    assert isinstance(told, SettingsChanged)
+    assert (told.settings.capacity, told.settings.total) == (60 * GIB, 64 * GIB)
+    gpu.configure(replace(SETTINGS, tq=1))
+    assert len(scheduler.events) == 2
+
+
+def test_a_lost_card_takes_nobody(gpu: GPU) -> None:
+    gpu.lose("it fell off the bus")
+    gpu.lose("again")
+    assert Scripted.latest.events == [Lost()]
+    assert gpu.state == "lost"
+    with pytest.raises(GPULost, match="gpu0 .Card. is lost: it fell off the bus"):
+        gpu.join(
+            Client(1, gpu, peer(), Noted(), Memory()), running=False, wants=False, commit=0
+        )
+    assert not gpu.clients
