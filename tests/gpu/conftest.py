@@ -3,8 +3,6 @@
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,20 +10,6 @@ from typing import Any
 import pytest
 
 from bench.harness import LIBRARY, machine
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a card these tests cannot run; asked for by name they fail instead."""
-    if shutil.which("nvidia-smi") and subprocess.run(
-        ["nvidia-smi", "-L"], capture_output=True, check=False
-    ).returncode == 0:
-        return
-    reason = "no NVIDIA GPU: nvidia-smi finds none"
-    if os.environ.get("NVSHARE_TEST_LEVEL") == "gpu":
-        pytest.exit(f"tests/gpu was asked for and cannot run: {reason}", returncode=1)
-    for item in items:
-        if "tests/gpu" in item.nodeid:
-            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session", autouse=True)

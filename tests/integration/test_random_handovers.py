@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commander import MIB, Commander
+from tests.integration.commander import MIB, Commander
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
 TURNS = int(os.environ.get("NVSHARE_TEST_TURNS", "10000"))
