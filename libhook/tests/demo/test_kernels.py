@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels' PTX is accepted for the oldest and the newest cards that the assembler knows."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).parents[2] / "demo" / "kernels.ptx"
+PARAMETERS = {
+    "nvshare_fill": ["u64", "u64", "u64"],
+    "nvshare_step": ["u64", "u64", "u64"],
+    "nvshare_checksum": ["u64", "u64", "u64"],
+    "nvshare_add": ["u64", "u64", "u64", "u64"],
+    "nvshare_spin": ["u64"],
+    "nvshare_wait_flag": ["u64", "u32"],
+}
+CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+PTXAS = shutil.which("ptxas", path=f"{CUDA / 'bin'}:{os.environ.get('PATH', '')}")
+
+needs_ptxas = pytest.mark.skipif(
+    PTXAS is None, reason=f"no ptxas in {CUDA / 'bin'} or PATH; set CUDA_HOME to have PTX assembled"
+)
+
+
+def test_the_kernels_have_the_parameters_that_programs_pass() -> None:
+    found = re.findall(r"\.entry (\w+)\(([^)]*)\)", KERNELS.read_text())
+    assert {name: re.findall(r"\.param \.(\w+)", list_) for name, list_ in found} == PARAMETERS
+
+
+def test_they_ask_for_no_more_than_a_pascal_card() -> None:
+    text = KERNELS.read_text()
+    assert ".version 6.0\n.target sm_60\n.address_size 64\n" in text
+
+
+@needs_ptxas
+@pytest.mark.parametrize("card", ["sm_75", "sm_80", "sm_90"])
+def test_the_assembler_takes_them(card: str, tmp_path: Path) -> None:
+    assert PTXAS is not None
+    done = subprocess.run(
+        [PTXAS, f"--gpu-name={card}", "--warning-as-error", KERNELS, "-o", tmp_path / "kernels"],
+        capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kernels").stat().st_size > 0

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshare-workload on the simulated GPU: right numbers, clear words, honest exit statuses."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared import library
+
+MASK = (1 << 64) - 1
+OUT_OF_MEMORY, USAGE, NO_DRIVER = 3, 2, 5
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Of a program on a simulated GPU of 64 MiB that nobody else uses."""
+    return {
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": str(library.simulator()),
+        "NVSHARE_SOCKET": str(tmp_path / "nobody"),
+        "NVSHARE_SIM_DIR": str(tmp_path / "simulator"),
+        "NVSHARE_SIM_GPUS": "1",
+        "NVSHARE_SIM_MEMORY": "64M",
+    }
+
+
+def workload(
+    environment: dict[str, str], *options: str, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs it to its end."""
+    return subprocess.run(
+        [library.workload(), *options], env=environment, capture_output=True, text=True,
+        check=False, **more,
+    )
+
+
+def events(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    """What it said with --json; the last of each kind."""
+    return {event["event"]: event for event in map(json.loads, done.stdout.splitlines())}
+
+
+def mixed(seed: int, chunk: int) -> int:
+    """What a chunk is filled with, as expectation.c says."""
+    x = (seed * 0xD1B54A32D192ED03 + (chunk + 1) * 0x8CB92BA72F3D8DD7) & MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+def checksum(seed: int, chunks: list[int], steps: int) -> int:
+    """Of all memory, computed a third time, from kernels.ptx's description alone."""
+    total = 0
+    for number, words in enumerate(chunks):
+        value, part = mixed(seed, number), 0
+        for i in range(words):
+            x = (value + i * 0x9E3779B97F4A7C15) & MASK
+            for step in range(1, steps + 1):
+                x = ((x ^ x >> 29) * 0xBF58476D1CE4E5B9 + step + i) & MASK
+            part += x * (2 * i + 1)
+        total += part * (2 * number + 1)
+    return total & MASK
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_checksum_is_that_of_its_description(
+    environment: dict[str, str], threads: int
+) -> None:
+    done = workload(
+        environment, "--json", "--memory", "20000", "--chunk", "8000", "--steps", "3",
+        "--seed", "7", "--threads", str(threads),
+    )
+    assert done.returncode == 0, done.stderr
+    said = events(done)
+    assert said["allocated"]["chunks"] == 3
+    assert said["step"]["step"] == said["step"]["steps"] == 3
+    assert said["finished"]["checksum"] == f"{checksum(7, [1000, 1000, 500], 3):016x}"
+    assert said["checked"]["right"] is True
+
+
+def test_as_text(environment: dict[str, str]) -> None:
+    done = workload(environment, "--memory", "1MiB", "--chunk", "512KiB", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(": 1.0 MiB in 2 chunks")
+    assert lines[1:3] == ["step 1 of 2", "step 2 of 2"]
+    assert lines[3].startswith("checksum ")
+    assert lines[4] == "right: all 2 chunks hold what the CPU computes"
+
+
+def test_a_share_of_what_is_free(environment: dict[str, str]) -> None:
+    done = workload(environment, "--json", "--memory", "25%", "--chunk", "1MiB", "--steps", "0")
+    said = events(done)["allocated"]
+    assert said["bytes"] == said["free"] // 4 // 8 * 8
+
+
+def test_out_of_memory_is_one_line(environment: dict[str, str]) -> None:
+    done = workload(environment, "--memory", "1GiB", "--chunk", "8MiB")
+    assert done.returncode == OUT_OF_MEMORY
+    assert done.stderr.startswith("nvshare-workload: out of memory: ")
+    assert "of the 1024.0 MiB asked for, and no 8.0 MiB more" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_a_driver(environment: dict[str, str], tmp_path: Path) -> None:
+    done = workload({**environment, "LD_LIBRARY_PATH": str(tmp_path)})
+    if done.returncode == 0:
+        pytest.skip("this machine has a driver of its own")
+    assert done.returncode == NO_DRIVER
+    assert done.stderr.startswith("nvshare-workload: no CUDA driver: ")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--memory", "12x", "is not a size; write for example 512MiB or 70%"),
+        ("--memory", "0", "is not a size"),
+        ("--memory", "101%", "is not a size"),
+        ("--chunk", "50%", "is not a size; write for example 512MiB\n"),
+        ("--steps", "-1", "is not a number from 0 to"),
+        ("--threads", "0", "is not a number from 1 to 1024"),
+        ("--seed", "7a", "is not a number"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(
+    environment: dict[str, str], option: str, value: str, words: str
+) -> None:
+    done = workload(environment, option, value)
+    assert done.returncode == USAGE
+    assert done.stderr.startswith(f"nvshare-workload: {option}: '{value}' ")
+    assert words in done.stderr
+
+
+# A driver that gets one bit of what it copies back wrong, and does all else as the simulated one.
+FLIPPING = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes)
+{
+    int (*real)(void *, unsigned long long, size_t) = dlsym(RTLD_NEXT, "cuMemcpyDtoH_v2");
+    int result = real(to, from, bytes);
+    ((unsigned char *)to)[bytes - 1] ^= 0x10;
+    return result;
+}
+"""
+
+
+def compile_flipping(folder: Path) -> None:
+    """Makes folder/libcuda.so.1, which passes on to a copy of the simulated driver."""
+    shutil.copy(library.simulator() / "libcuda.so.1", folder / "libsimulated.so")
+    # The copy still calls itself libcuda.so.1: link with a library that has the name on the file.
+    linked = folder / "linked"
+    linked.mkdir()
+    compiler = ["gcc", "-shared", "-fPIC", "-xc", "-"]
+    name = ["-Wl,-soname,libsimulated.so", "-o", str(linked / "libsimulated.so")]
+    subprocess.run([*compiler, *name], input="", text=True, check=True)
+    libraries = ["-Wl,--no-as-needed", f"-L{linked}", "-lsimulated", "-Wl,-rpath,$ORIGIN"]
+    output = ["-o", str(folder / "libcuda.so.1")]
+    subprocess.run([*compiler, *libraries, *output], input=FLIPPING, text=True, check=True)
+
+
+def test_one_wrong_bit_is_found(environment: dict[str, str], tmp_path: Path) -> None:
+    compile_flipping(tmp_path)
+    options = ("--memory", "3MiB", "--chunk", "1MiB", "--steps", "1")
+    wrong = {**environment, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = workload(wrong, *options)
+    assert done.returncode == 1, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last == "WRONG: 1 of 3 chunks differ from what the CPU computes, number 2 first"
+    done = workload(wrong, "--json", *options)
+    assert done.returncode == 1
+    assert events(done)["checked"] == {
+        "event": "checked", "right": False, "chunks": 3, "wrong": 1,
+    }
+
+
+def test_no_such_gpu(environment: dict[str, str]) -> None:
+    done = workload(environment, "--device", "1")
+    assert done.returncode == USAGE
+    assert done.stderr == "nvshare-workload: --device 1: there is no such GPU\n"
+
+
+def test_hold_keeps_the_memory_until_its_input_ends(environment: dict[str, str]) -> None:
+    command = [str(library.workload()), "--json", "--hold", "--memory", "40MiB"]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert json.loads(holder.stdout.readline())["event"] == "allocated"
+        assert workload(environment, "--memory", "40MiB").returncode == OUT_OF_MEMORY
+        assert holder.stdin is not None
+        holder.stdin.close()
+        assert holder.wait() == 0
+    assert workload(environment, "--memory", "40MiB").returncode == 0

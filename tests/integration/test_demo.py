@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl demo, from its first line to its last, and interrupted wherever it may be."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "import sys; from nvshared.cli.main import main; sys.exit(main())"]
+MARK = "NVSHARE_TEST_MARK"
+
+
+class Demo:
+    """A demonstration that can be found again, with all it starts, by a mark in the environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(folder), "TERM": "dumb"}
+        self.process = subprocess.Popen(
+            [*COMMAND, "demo", "--simulate"], env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )
+
+    def lines(self) -> Iterator[str]:
+        """What it prints, as it prints it."""
+        assert self.process.stdout is not None
+        yield from self.process.stdout
+
+    def processes(self) -> dict[int, str]:
+        """Living processes with the mark, and their commands."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (folder / "environ").read_bytes()
+                command = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue                # gone meanwhile, or another user's
+            if f"{MARK}={self.mark}".encode() in environment:
+                found[int(folder.name)] = command.replace(b"\0", b" ").decode()
+        return found
+
+    def leaves_nothing(self) -> None:
+        """Asserts that no process and no file is left."""
+        assert self.processes() == {}
+        assert list(self.folder.iterdir()) == []
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    """One on a simulated GPU. Whatever a test leaves of it is killed."""
+    folder = Path("/tmp", f"nvshare-test-{uuid.uuid4().hex[:8]}")     # sockets want short names
+    folder.mkdir()
+    demo = Demo(folder)
+    yield demo
+    for pid in demo.processes():
+        os.kill(pid, signal.SIGKILL)
+    demo.process.communicate()
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
+def test_everything_is_right_and_nothing_is_left(demo: Demo) -> None:
+    output, errors = demo.process.communicate()
+    assert demo.process.returncode == 0, output + errors
+    assert errors == ""
+    assert output.startswith("The GPU is simulated: as asked for.\n")
+    table = output[output.index("TWO PROGRAMS"):].splitlines()
+    assert [line.partition("  ")[0] for line in table[1:]] == [
+        "together, with nvshared", "one after the other", "together, without nvshared",
+    ]
+    assert table[1].endswith("A right, B right")
+    assert table[2].endswith("A right, B right")
+    assert table[3].endswith("A right, B out of memory")
+    assert int(table[1].split()[4]) > 0, "no hand-over"
+    demo.leaves_nothing()
+
+
+def test_as_json(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "demo", "--simulate", "--json"], capture_output=True, text=True, check=True
+    )
+    report = json.loads(done.stdout)
+    assert report["simulated"] is True
+    assert report["faults"] == []
+    together, alone, unshared = (act["programs"] for act in report["acts"])
+    assert [p["checksum"] for p in together] == [p["checksum"] for p in alone]
+    assert [p["out_of_memory"] for p in unshared] == [False, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "moment", ["Two programs share it", "holds the GPU", "checking every word"]
+)
+def test_a_signal_leaves_nothing(demo: Demo, moment: str, number: signal.Signals) -> None:
+    for line in demo.lines():
+        if moment in line:
+            break
+    demo.process.send_signal(number)
+    _, errors = demo.process.communicate()
+    assert demo.process.returncode == 128 + number
+    assert errors == ""
+    demo.leaves_nothing()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_signals_at_any_moment_leave_nothing(demo: Demo, seed: int) -> None:
+    chance = random.Random(seed)
+    # Not before it begins: Python itself takes a while, and dies of a signal as any program does.
+    next(demo.lines())
+    delay = chance.uniform(0, 4)
+    with pytest.raises(subprocess.TimeoutExpired):
+        demo.process.wait(delay)
+    for _ in range(chance.randint(1, 3)):
+        demo.process.send_signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
+    _, errors = demo.process.communicate()
+    assert demo.process.returncode > 128, errors
+    demo.leaves_nothing()
+
+
+def test_when_it_is_killed_its_programs_die_with_it(demo: Demo) -> None:
+    for line in demo.lines():
+        if "holds the GPU" in line:
+            break
+    assert len(demo.processes()) >= 4   # itself, the daemon, both programs
+    demo.process.kill()
+    demo.process.communicate()
+    assert demo.processes() == {}
