@@ -17,6 +17,7 @@
 
 #include "client_state.h"
 #include "gate.h"
+#include "interposition.h"
 #include "log.h"
 #include "real.h"
 
