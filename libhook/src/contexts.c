@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contexts: where a process begins and ends to use a GPU.
+ *
+ * A GPU's primary context lives as long as it is retained, by the program or
+ * by a green context, which retains it while it exists. The driver says only
+ * afterwards that the last one let go, and then it is too late to drop what
+ * lives in it; so retains are counted here.
+ */
+#include "counted.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "client.h"
+
+#define DEVICES 64
+
+static struct {
+    CUcontext context;
+    unsigned retained;
+} primary[DEVICES];                                /* protected by contexts_lock */
+
+/* More references to a context than the one it was made with: cuCtxAttach()
+ * once each, and green contexts, with the device whose primary they retain. */
+struct reference {
+    const void *context;
+    CUdevice device;
+    struct reference *next;
+};
+static struct reference *references;               /* protected by contexts_lock */
+
+/* Nothing is called while it is held. */
+static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void refer(const void *context, CUdevice device)
+{
+    struct reference *reference = malloc(sizeof *reference);
+    if (reference == NULL)
+        return;
+    pthread_mutex_lock(&contexts_lock);
+    *reference = (struct reference){ context, device, references };
+    references = reference;
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+/* The device, or -1 if there is no such reference. */
+static CUdevice drop(const void *context)
+{
+    CUdevice device = -1;
+    pthread_mutex_lock(&contexts_lock);
+    struct reference **link = &references, *reference;
+    while ((reference = *link) != NULL && reference->context != context)
+        link = &reference->next;
+    if (reference != NULL) {
+        device = reference->device;
+        *link = reference->next;
+        free(reference);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return device;
+}
+
+static bool has_primary(CUdevice device)
+{
+    return device >= 0 && device < DEVICES;
+}
+
+static void primary_retained(CUdevice device, CUcontext context)
+{
+    if (has_primary(device)) {
+        pthread_mutex_lock(&contexts_lock);
+        primary[device].context = context;
+        primary[device].retained++;
+        pthread_mutex_unlock(&contexts_lock);
+    }
+    client_attach(device, context);
+}
+
+/* The context, if only `retained` hold it now. */
+static CUcontext primary_context(CUdevice device, unsigned retained)
+{
+    CUcontext context = NULL;
+    if (has_primary(device)) {
+        pthread_mutex_lock(&contexts_lock);
+        if (primary[device].retained <= retained)
+            context = primary[device].context;
+        pthread_mutex_unlock(&contexts_lock);
+    }
+    return context;
+}
+
+static void primary_released(CUdevice device)
+{
+    if (!has_primary(device))
+        return;
+    pthread_mutex_lock(&contexts_lock);
+    if (primary[device].retained > 0 && --primary[device].retained == 0)
+        primary[device].context = NULL;
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+static void ends(CUcontext context)
+{
+    if (context == NULL)
+        return;
+    memory_context_ends(context);
+    captures_end_with(context);
+}
+
+#define CREATE(name, parameters, arguments)                                        \
+    EXPORT CUresult name parameters                                                \
+    {                                                                              \
+        CUresult result = REAL(name) arguments;                                    \
+        if (result == CUDA_SUCCESS)                                                \
+            client_attach(device, *context);                                       \
+        return result;                                                             \
+    }
+
+CREATE(cuCtxCreate, (CUcontext *context, unsigned int flags, CUdevice device),
+    (context, flags, device))
+CREATE(cuCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device),
+    (context, flags, device))
+CREATE(cuCtxCreate_v3,
+    (CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+     CUdevice device),
+    (context, affinity, count, flags, device))
+CREATE(cuCtxCreate_v4,
+    (CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
+    (context, parameters, flags, device))
+
+/* A primary context cannot be destroyed this way: the driver says so. */
+static bool is_primary(CUcontext context)
+{
+    bool found = false;
+    pthread_mutex_lock(&contexts_lock);
+    for (int device = 0; device < DEVICES; device++)
+        found |= context != NULL && primary[device].context == context;
+    pthread_mutex_unlock(&contexts_lock);
+    return found;
+}
+
+#define DESTROY(name)                                                              \
+    EXPORT CUresult name(CUcontext context)                                        \
+    {                                                                              \
+        if (!is_primary(context))                                                  \
+            ends(context);                                                         \
+        return REAL(name)(context);                                                \
+    }
+
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
+
+EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+    CUresult result = REAL(cuCtxAttach)(context, flags);
+    if (result == CUDA_SUCCESS)
+        refer(*context, 0);
+    return result;
+}
+
+EXPORT CUresult cuCtxDetach(CUcontext context)
+{
+    if (drop(context) < 0 && !is_primary(context))
+        ends(context);
+    return REAL(cuCtxDetach)(context);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    if (result == CUDA_SUCCESS)
+        primary_retained(device, *context);
+    return result;
+}
+
+#define RELEASE(name)                                                              \
+    EXPORT CUresult name(CUdevice device)                                          \
+    {                                                                              \
+        ends(primary_context(device, 1));                                          \
+        CUresult result = REAL(name)(device);                                      \
+        if (result == CUDA_SUCCESS)                                                \
+            primary_released(device);                                              \
+        return result;                                                             \
+    }
+
+RELEASE(cuDevicePrimaryCtxRelease)
+RELEASE(cuDevicePrimaryCtxRelease_v2)
+
+/* Who retained it holds it still, empty. */
+#define RESET(name)                                                                \
+    EXPORT CUresult name(CUdevice device)                                          \
+    {                                                                              \
+        ends(primary_context(device, UINT32_MAX));                                 \
+        return REAL(name)(device);                                                 \
+    }
+
+RESET(cuDevicePrimaryCtxReset)
+RESET(cuDevicePrimaryCtxReset_v2)
+
+EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+                                 unsigned int flags)
+{
+    CUresult result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+    CUcontext context;
+    if (result == CUDA_SUCCESS
+        && REAL(cuDevicePrimaryCtxRetain)(&context, device) == CUDA_SUCCESS) {
+        refer(*green, device);
+        primary_retained(device, context);
+        /* The green context holds it; ours was only to learn its name. */
+        if (HAVE_REAL(cuDevicePrimaryCtxRelease_v2))
+            REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    }
+    return result;
+}
+
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CUdevice device = drop(green);
+    ends(primary_context(device, 1));
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    if (result == CUDA_SUCCESS)
+        primary_released(device);
+    return result;
+}

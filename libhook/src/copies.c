@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies of every shape. They wait at a closed gate even if their stream is
+ * being captured: when it records a copy the driver looks its addresses up,
+ * and where nothing is mapped it fails (cuMemcpyDtoDAsync: invalid value) or
+ * takes the address for one of host memory (cuMemcpyAsync), as measured on
+ * driver 580.
+ */
+#include "interposition.h"
+
+/* One after the other with the program. */
+
+GATED_PTDS(cuMemcpy, GATE_NO_STREAM,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+    (to, from, bytes))
+GATED_PTDS(cuMemcpyPeer, GATE_NO_STREAM,
+    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
+    (to, to_context, from, from_context, bytes))
+GATED_PTDS(cuMemcpyHtoD_v2, GATE_NO_STREAM,
+    (CUdeviceptr to, const void *from, size_t bytes),
+    (to, from, bytes))
+GATED_PTDS(cuMemcpyDtoH_v2, GATE_NO_STREAM,
+    (void *to, CUdeviceptr from, size_t bytes),
+    (to, from, bytes))
+GATED_PTDS(cuMemcpyDtoD_v2, GATE_NO_STREAM,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+    (to, from, bytes))
+GATED_PTDS(cuMemcpyDtoA_v2, GATE_NO_STREAM,
+    (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes),
+    (to, to_offset, from, bytes))
+GATED_PTDS(cuMemcpyAtoD_v2, GATE_NO_STREAM,
+    (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes),
+    (to, from, from_offset, bytes))
+GATED_PTDS(cuMemcpyHtoA_v2, GATE_NO_STREAM,
+    (CUarray to, size_t to_offset, const void *from, size_t bytes),
+    (to, to_offset, from, bytes))
+GATED_PTDS(cuMemcpyAtoH_v2, GATE_NO_STREAM,
+    (void *to, CUarray from, size_t from_offset, size_t bytes),
+    (to, from, from_offset, bytes))
+GATED_PTDS(cuMemcpyAtoA_v2, GATE_NO_STREAM,
+    (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
+    (to, to_offset, from, from_offset, bytes))
+GATED_PTDS(cuMemcpy2D_v2, GATE_NO_STREAM, (const CUDA_MEMCPY2D *copy), (copy))
+GATED_PTDS(cuMemcpy2DUnaligned_v2, GATE_NO_STREAM, (const CUDA_MEMCPY2D *copy), (copy))
+GATED_PTDS(cuMemcpy3D_v2, GATE_NO_STREAM, (const CUDA_MEMCPY3D *copy), (copy))
+GATED_PTDS(cuMemcpy3DPeer, GATE_NO_STREAM, (const CUDA_MEMCPY3D_PEER *copy), (copy))
+
+/* In a stream. */
+
+GATED_PTSZ(cuMemcpyAsync, GATE_NO_STREAM,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED_PTSZ(cuMemcpyPeerAsync, GATE_NO_STREAM,
+    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+     CUstream stream),
+    (to, to_context, from, from_context, bytes, stream))
+GATED_PTSZ(cuMemcpyHtoDAsync_v2, GATE_NO_STREAM,
+    (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED_PTSZ(cuMemcpyDtoHAsync_v2, GATE_NO_STREAM,
+    (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED_PTSZ(cuMemcpyDtoDAsync_v2, GATE_NO_STREAM,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED_PTSZ(cuMemcpyHtoAAsync_v2, GATE_NO_STREAM,
+    (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream),
+    (to, to_offset, from, bytes, stream))
+GATED_PTSZ(cuMemcpyAtoHAsync_v2, GATE_NO_STREAM,
+    (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
+    (to, from, from_offset, bytes, stream))
+GATED_PTSZ(cuMemcpy2DAsync_v2, GATE_NO_STREAM,
+    (const CUDA_MEMCPY2D *copy, CUstream stream),
+    (copy, stream))
+GATED_PTSZ(cuMemcpy3DAsync_v2, GATE_NO_STREAM,
+    (const CUDA_MEMCPY3D *copy, CUstream stream),
+    (copy, stream))
+GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
+    (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
+    (copy, stream))
+
+/* Many at once. */
+
+GATED_PTSZ(cuMemcpyBatchAsync, GATE_NO_STREAM,
+    (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+     CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
+     size_t *failed, CUstream stream),
+    (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream))
+GATED_PTSZ(cuMemcpyBatchAsync_v2, GATE_NO_STREAM,
+    (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+     CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
+     CUstream stream),
+    (to, from, sizes, count, attributes, attribute_indices, attribute_count, stream))
+GATED_PTSZ(cuMemcpy3DBatchAsync, GATE_NO_STREAM,
+    (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed, unsigned long long flags,
+     CUstream stream),
+    (count, operations, failed, flags, stream))
+GATED_PTSZ(cuMemcpy3DBatchAsync_v2, GATE_NO_STREAM,
+    (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags, CUstream stream),
+    (count, operations, flags, stream))
+GATED_PTSZ(cuMemBatchDecompressAsync, GATE_NO_STREAM,
+    (CUmemDecompressParams *parameters, size_t count, unsigned int flags, size_t *failed,
+     CUstream stream),
+    (parameters, count, flags, failed, stream))
+
+/* With the 32-bit addresses of CUDA 2 and 3.0. */
+
+GATED(cuMemcpyHtoD, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, const void *from, unsigned int bytes),
+    (to, from, bytes))
+GATED(cuMemcpyDtoH, GATE_NO_STREAM,
+    (void *to, CUdeviceptr_v1 from, unsigned int bytes),
+    (to, from, bytes))
+GATED(cuMemcpyDtoD, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes),
+    (to, from, bytes))
+GATED(cuMemcpyDtoA, GATE_NO_STREAM,
+    (CUarray to, unsigned int to_offset, CUdeviceptr_v1 from, unsigned int bytes),
+    (to, to_offset, from, bytes))
+GATED(cuMemcpyAtoD, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, CUarray from, unsigned int from_offset, unsigned int bytes),
+    (to, from, from_offset, bytes))
+GATED(cuMemcpyHtoA, GATE_NO_STREAM,
+    (CUarray to, unsigned int to_offset, const void *from, unsigned int bytes),
+    (to, to_offset, from, bytes))
+GATED(cuMemcpyAtoH, GATE_NO_STREAM,
+    (void *to, CUarray from, unsigned int from_offset, unsigned int bytes),
+    (to, from, from_offset, bytes))
+GATED(cuMemcpyAtoA, GATE_NO_STREAM,
+    (CUarray to, unsigned int to_offset, CUarray from, unsigned int from_offset,
+     unsigned int bytes),
+    (to, to_offset, from, from_offset, bytes))
+GATED(cuMemcpy2D, GATE_NO_STREAM, (const CUDA_MEMCPY2D_v1 *copy), (copy))
+GATED(cuMemcpy2DUnaligned, GATE_NO_STREAM, (const CUDA_MEMCPY2D_v1 *copy), (copy))
+GATED(cuMemcpy3D, GATE_NO_STREAM, (const CUDA_MEMCPY3D_v1 *copy), (copy))
+GATED(cuMemcpyHtoDAsync, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, const void *from, unsigned int bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED(cuMemcpyDtoHAsync, GATE_NO_STREAM,
+    (void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED(cuMemcpyDtoDAsync, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED(cuMemcpyHtoAAsync, GATE_NO_STREAM,
+    (CUarray to, unsigned int to_offset, const void *from, unsigned int bytes, CUstream stream),
+    (to, to_offset, from, bytes, stream))
+GATED(cuMemcpyAtoHAsync, GATE_NO_STREAM,
+    (void *to, CUarray from, unsigned int from_offset, unsigned int bytes, CUstream stream),
+    (to, from, from_offset, bytes, stream))
+GATED(cuMemcpy2DAsync, GATE_NO_STREAM,
+    (const CUDA_MEMCPY2D_v1 *copy, CUstream stream),
+    (copy, stream))
+GATED(cuMemcpy3DAsync, GATE_NO_STREAM,
+    (const CUDA_MEMCPY3D_v1 *copy, CUstream stream),
+    (copy, stream))

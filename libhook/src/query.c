@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a program asks about its memory. Of ours it hears what the driver says
+ * of plain cuMemAlloc memory (as read on an H200 with driver 580), resident
+ * or not, at once: the driver itself would see mapped memory, or none. Three
+ * answers differ, because such memory may leave the card at any time: it
+ * cannot be sent over legacy IPC, nor registered with a NIC, nor exported.
+ */
+#include "interposition.h"
+
+#include "memory.h"
+
+/* Ids of ours are told from the driver's own by this bit. */
+#define OUR_ID (1ull << 62)
+
+/* The driver's answers for an address that is nobody's memory. */
+static const struct memory_description nothing = { .device = CU_DEVICE_INVALID };
+
+#define STORE(type, value) (*(type *)data = (type)(value))
+
+/* One attribute of `memory`, or of an address in no allocation if its size is 0. */
+static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address,
+                                const struct memory_description *memory)
+{
+    bool here = memory->size != 0;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        STORE(CUcontext, memory->context);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        STORE(unsigned int, here ? CU_MEMORYTYPE_DEVICE : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        STORE(CUdeviceptr, here ? address : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        STORE(CUdeviceptr, here ? 0 : address);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        STORE(unsigned int, memory->sync_memops);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        STORE(unsigned long long, here ? memory->id | OUR_ID : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        STORE(int, memory->device);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        STORE(unsigned int, here);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        if (here)
+            STORE(CUdeviceptr, memory->base);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        if (here)
+            STORE(size_t, memory->size);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        STORE(CUdeviceptr, memory->base);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        STORE(size_t, memory->size);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        STORE(unsigned int, here ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        STORE(unsigned long long, 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+        STORE(unsigned int, 0);
+        return CUDA_SUCCESS;
+    default:
+        /* P2P_TOKENS among them: with those a NIC's driver pins the memory. */
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+/* False: not an address of ours. */
+static bool describe(CUdeviceptr address, struct memory_description *memory)
+{
+    if (memory_describe(address, memory))
+        return true;
+    *memory = nothing;
+    return memory_is_ours(address);
+}
+
+EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
+                                      CUdeviceptr address)
+{
+    struct memory_description memory;
+    if (data == NULL || !describe(address, &memory))
+        return REAL(cuPointerGetAttribute)(data, attribute, address);
+    if (memory.size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = store_attribute(data, attribute, address, &memory);
+    /* There is none; but cuPointerGetAttributes may ask without an error. */
+    return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
+                                       void **data, CUdeviceptr address)
+{
+    struct memory_description memory;
+    if (attributes == NULL || data == NULL || count == 0 || !describe(address, &memory))
+        return REAL(cuPointerGetAttributes)(count, attributes, data, address);
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = data[i] == NULL ? CUDA_ERROR_INVALID_VALUE
+                                 : store_attribute(data[i], attributes[i], address, &memory);
+    return result;
+}
+
+EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                      CUdeviceptr address)
+{
+    if (value == NULL || !memory_is_ours(address))
+        return REAL(cuPointerSetAttribute)(value, attribute, address);
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+        || !memory_set_sync_memops(address, *(const unsigned int *)value != 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+    struct memory_description memory;
+    if (!describe(address, &memory))
+        return REAL(cuMemGetAddressRange_v2)(base, size, address);
+    if (memory.size == 0)
+        return CUDA_ERROR_NOT_FOUND;
+    if (base != NULL)
+        *base = memory.base;
+    if (size != NULL)
+        *size = memory.size;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+                               CUdeviceptr address)
+{
+    struct memory_description memory;
+    if (flags == NULL || location == NULL || !describe(address, &memory))
+        return REAL(cuMemGetAccess)(flags, location, address);
+    if (memory.size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == memory.device
+                 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+{
+    return memory_is_ours(address) ? CUDA_ERROR_INVALID_VALUE   /* as for all mapped memory */
+                                   : REAL(cuIpcGetMemHandle)(handle, address);
+}
+
+EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
+                                              CUmemRangeHandleType type, unsigned long long flags)
+{
+    return memory_is_ours(address)
+               ? CUDA_ERROR_NOT_SUPPORTED
+               : REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    if (available == NULL || total == NULL || !memory_information(available, total))
+        return REAL(cuMemGetInfo_v2)(available, total);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    if (bytes == NULL || !memory_total(device, bytes))
+        return REAL(cuDeviceTotalMem_v2)(bytes, device);
+    return CUDA_SUCCESS;
+}
+
+/* The same with 32 bits. */
+
+static unsigned int narrow(size_t bytes)
+{
+    return bytes < UINT32_MAX ? (unsigned int)bytes : UINT32_MAX;
+}
+
+EXPORT CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
+{
+    size_t wide_available, wide_total;
+    if (available == NULL || total == NULL || !memory_information(&wide_available, &wide_total))
+        return REAL(cuMemGetInfo)(available, total);
+    *available = narrow(wide_available);
+    *total = narrow(wide_total);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
+{
+    size_t wide;
+    if (bytes == NULL || !memory_total(device, &wide))
+        return REAL(cuDeviceTotalMem)(bytes, device);
+    *bytes = narrow(wide);
+    return CUDA_SUCCESS;
+}
