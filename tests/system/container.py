@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container with a real systemd as PID 1, and commands in it.
+
+All that is written in it goes to memory (an overlay on the tree) and is gone
+when it stops. It has a network of its own without a way out. It boots in a
+second, so each group of tests has one for itself.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE = 60.0                         # seconds for what takes one or two
+POLL = 0.05
+POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
+
+
+class Failed(AssertionError):
+    """A command in the container ended otherwise than it should; the message is all it said."""
+
+
+class Container:
+    """A running system; a context manager that powers it off."""
+
+    def __init__(self, tree: Path) -> None:
+        """Boots. Raises Failed with the console's last lines if that takes too long."""
+        self._console = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        self._nspawn = subprocess.Popen(
+            [
+                "systemd-nspawn", "--quiet", f"--directory={tree}", "--boot", "--volatile=overlay",
+                "--register=no", "--keep-unit", "--private-network", "--console=read-only",
+                "--link-journal=no", f"--machine=nvshare-{os.getpid()}",
+            ],
+            stdin=subprocess.DEVNULL, stdout=self._console, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._pid = 0                   # of the container's PID 1, as seen from here
+        try:
+            self._pid = self.until(self._first_process, "there is a first process in it")
+            self.until(self._booted, "it has booted")
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def root(self) -> Path:
+        """Its file system as seen from here. Beware of absolute links in it."""
+        return Path(f"/proc/{self._pid}/root")
+
+    def run(
+        self, *command: str, user: str = "", check: bool = True, given: str = "",
+        environment: dict[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end, as root or as `user`. `given`: its standard input.
+
+        Raises Failed if `check` and it does not end with 0.
+        """
+        done = subprocess.run(
+            self._entering(command, user, environment), capture_output=True, text=True,
+            input=given, errors="replace", timeout=300, check=False,
+        )
+        if check and done.returncode != 0:
+            raise Failed(
+                f"`{shlex.join(command)}` as {user or 'root'} ended with {done.returncode}:\n"
+                f"{done.stdout}{done.stderr}"
+            )
+        return done
+
+    def output(self, *command: str, user: str = "") -> str:
+        """What a command that succeeds prints, without blanks around it."""
+        return self.run(*command, user=user).stdout.strip()
+
+    def start(
+        self, *command: str, user: str = "", environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Starts a command and returns while it runs; its output is for the caller to read."""
+        return subprocess.Popen(
+            self._entering(command, user, environment), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Writes a file, and the folders it lies in."""
+        self.run("mkdir", "-p", str(Path(path).parent))
+        self.run("tee", path, given=text)
+        self.run("chmod", f"{mode:o}", path)
+
+    def copy(self, source: Path, target: str) -> None:
+        """Copies a file of this machine into it; readable, and executable if it was."""
+        self.run("mkdir", "-p", str(Path(target).parent))
+        with source.open("rb") as file:
+            subprocess.run(
+                self._entering(("tee", target), "", None), stdin=file,
+                stdout=subprocess.DEVNULL, check=True,
+            )
+        self.run("chmod", "755" if os.access(source, os.X_OK) else "644", target)
+
+    def until(self, done: Callable[[], Any], what: str) -> Any:
+        """Waits until `done()` is true and returns what it was. Raises Failed: `what`, in words."""
+        deadline = time.monotonic() + PATIENCE
+        while not (result := done()):
+            if self._nspawn.poll() is not None or time.monotonic() > deadline:
+                raise Failed(f"waited {PATIENCE:.0f} s in vain until {what}\n{self.story()}")
+            time.sleep(POLL)
+        return result
+
+    def story(self) -> str:
+        """The console and the journal of nvshared, for the report of a failure."""
+        self._console.seek(0)
+        lines = self._console.read().splitlines()[-20:]
+        if self._pid and self._nspawn.poll() is None:
+            journal = self.run(
+                "journalctl", "--no-pager", "--lines=60", "--unit=nvshared.service",
+                "--unit=nvshared.socket", "--unit=dbus.service", check=False,
+            )
+            lines += journal.stdout.splitlines()
+        return "\n".join(lines)
+
+    def stop(self) -> None:
+        """Powers it off, by force if it takes long."""
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, POWER_OFF)
+        else:
+            self._nspawn.terminate()
+        try:
+            self._nspawn.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._nspawn.kill()
+            self._nspawn.wait()
+        self._console.close()
+
+    def _entering(
+        self, command: tuple[str, ...], user: str, environment: dict[str, str] | None
+    ) -> list[str]:
+        into = ["nsenter", f"--target={self._pid}", "--all", "--wd=/"]
+        if user:
+            into += ["runuser", "--user", user, "--"]
+        settings = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8", "HOME": f"/home/{user}" if user else "/root",
+            **(environment or {}),
+        }
+        assignments = [f"{name}={value}" for name, value in settings.items()]
+        return [*into, "env", "--ignore-environment", *assignments, *command]
+
+    def _first_process(self) -> int:
+        children = Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children")
+        found = children.read_text().split()
+        return int(found[0]) if found else 0
+
+    def _booted(self) -> bool:
+        state = self.run("systemctl", "is-system-running", check=False).stdout.strip()
+        return state in ("running", "degraded")

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian 12 that a container boots: made once, kept outside the checkout, never changed.
+
+What the packages under test need is not in it, but lies in apt's cache there:
+`apt install ./nvshared_*.deb` has to find out what it needs, as on a machine of
+an administrator, and needs no network for it.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+SUITE = "bookworm"
+MIRROR = os.environ.get("NVSHARE_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+
+# A small server: what every Debian machine has, and what might mind a preloaded library.
+INSTALLED = (
+    "systemd-sysv", "dbus", "polkitd", "libpam-systemd", "python3", "cron", "openssh-server",
+    "openssh-client", "sudo", "procps", "man-db",
+)
+# What the packages under test depend on.
+DOWNLOADED = ("python3-dbus-next", "python3-rich", "python3-sdnotify", "python3-prometheus-client")
+
+
+class NoTree(Exception):
+    """The tree could not be made; the message has the last words of the tool that failed."""
+
+
+def prepared() -> Path:
+    """The tree; takes two minutes the first time. Raises NoTree."""
+    recipe = "\n".join((SUITE, MIRROR, *INSTALLED, "", *DOWNLOADED))
+    name = f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nvshare"
+    cache.mkdir(parents=True, exist_ok=True)
+    tree = cache / name
+    with _alone(cache / f"{name}.lock"):
+        if not tree.is_dir():
+            unfinished = cache / f"{name}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            _make(unfinished)
+            unfinished.rename(tree)
+    return tree
+
+
+def _make(tree: Path) -> None:
+    _run(
+        "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
+        SUITE, str(tree), MIRROR,
+    )
+    # Its own, not those of the machine that made it.
+    (tree / "etc" / "hostname").write_text("gpuhost\n")
+    (tree / "etc" / "hosts").write_text("127.0.0.1 localhost gpuhost\n")
+    (tree / "etc" / "machine-id").write_text("")
+    environment = ("env", "DEBIAN_FRONTEND=noninteractive")
+    apt = ("chroot", str(tree), *environment, "apt-get", "-qq")
+    _run(*apt, "update")
+    _run(*apt, "install", "-y", "--no-install-recommends", "--download-only", *DOWNLOADED)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace", check=False,
+    )
+    if done.returncode != 0:
+        raise NoTree(f"{_shown(command)} failed:\n" + "\n".join(done.stdout.splitlines()[-15:]))
+
+
+def _shown(command: Sequence[str]) -> str:
+    return " ".join(command[:4]) + (" …" if len(command) > 4 else "")
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
