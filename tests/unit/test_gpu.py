@@ -46,12 +46,12 @@ from tests.unit.scripted import (
 )
 
 
-@pytest.fixture()
+@pytest.fixture
 def time() -> Time:
     return Time()
 
 
-@pytest.fixture()
+@pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
     script(monkeypatch)
     return GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
@@ -197,7 +197,7 @@ def test_a_lost_card_takes_nobody(gpu: GPU) -> None:
     gpu.lose("again")
     assert Scripted.latest.events == [Lost()]
     assert gpu.state == "lost"
-    with pytest.raises(GPULost, match="gpu0 .Card. is lost: it fell off the bus"):
+    with pytest.raises(GPULost, match=r"gpu0 \(Card\) is lost: it fell off the bus"):
         gpu.join(
             Client(1, gpu, peer(), Noted(), Memory()), running=False, wants=False, commit=0
         )

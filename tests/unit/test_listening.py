@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening socket: whose it is, who may use it, what is left behind."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from nvshared.errors import AlreadyRunning, InvalidArgs, NvshareError
+from nvshared.listening import Listening
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "sock"
+
+
+def test_every_user_gets_through_and_nothing_is_left(path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        listening = Listening(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+    assert not listening.found_stale
+    listening.close()
+    assert not path.parent.exists()
+
+
+def test_a_folder_that_was_there_or_is_used_stays(path: Path) -> None:
+    path.parent.mkdir()
+    Listening(path).close()
+    assert list(path.parent.iterdir()) == []
+    path.parent.rmdir()
+    listening = Listening(path)
+    (path.parent / "other").touch()
+    listening.close()
+    assert [one.name for one in path.parent.iterdir()] == ["other"]
+
+
+def test_a_second_one_is_refused_and_the_first_goes_on(path: Path) -> None:
+    first = Listening(path)
+    with pytest.raises(AlreadyRunning, match="another nvshared listens on"):
+        Listening(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(path))
+    first.close()
+
+
+def test_one_whose_queue_is_full_is_alive(path: Path) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
+        busy.bind(str(path))
+        busy.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(str(path))
+            with pytest.raises(AlreadyRunning):
+                Listening(path)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
+def test_one_that_nobody_listens_on_is_replaced(path: Path, kind: socket.SocketKind) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, kind) as left:
+        left.bind(str(path))
+    listening = Listening(path)
+    assert listening.found_stale
+    listening.close()
+
+
+def test_what_has_been_replaced_by_another_is_not_removed(path: Path) -> None:
+    listening = Listening(path)
+    path.unlink()
+    path.touch()
+    (path.parent / "keeps the inode from being used again").touch()
+    listening.close()
+    assert path.exists()
+
+
+def test_what_has_been_removed_is_no_error(path: Path) -> None:
+    listening = Listening(path)
+    path.unlink()
+    listening.close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("precious")
+    with pytest.raises(InvalidArgs, match="exists and is no socket"):
+        Listening(path)
+    assert path.read_text() == "precious"
+
+
+def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgs, match="longer than the 107 bytes"):
+        Listening(tmp_path / ("x" * 120))
+    (tmp_path / "file").touch()
+    with pytest.raises(NvshareError, match=r"the socket .*/file/sock cannot be made: Not a dir"):
+        Listening(tmp_path / "file" / "sock")

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All GPUs together: finding them, and changing their settings."""
+
+from dataclasses import replace
+
+import pytest
+
+from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU
+from nvshared.gpu import GPU
+from nvshared.manager import Manager
+from nvshared.nvml import Sample
+from nvshared.scheduler.settings import AntiThrash
+from nvshared.state import Override, Overrides
+from tests.unit.scripted import (
+    DEFAULTS,
+    FACTS,
+    GIB,
+    OTHER,
+    SETTINGS,
+    Noted,
+    Scripted,
+    Time,
+    joined,
+    script,
+)
+
+
+class Kept:
+    """A store that keeps what it was given last."""
+
+    saved: Overrides | None = None
+
+    def save(self, overrides: Overrides) -> None:
+        self.saved = overrides
+
+
+@pytest.fixture
+def store() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch, store: Kept) -> Manager:
+    script(monkeypatch)
+    time = Time()
+    made = Manager(lambda: DEFAULTS, time.clock, time.timer, Overrides(), store)
+    made.add(OTHER, Sample(memory_used=0), gather=False)
+    made.add(FACTS, Sample(memory_used=0), gather=False)
+    return made
+
+
+def test_gpus_stand_in_the_order_of_their_indices(manager: Manager) -> None:
+    assert [gpu.facts.index for gpu in manager.gpus] == [0, 1]
+
+
+@pytest.mark.parametrize("name", [
+    "1", OTHER.uuid, OTHER.uuid.upper(), OTHER.uuid[4:], "00000000:65:00.0", "0000:65:00.0",
+    "65:00.0",
+])
+def test_a_gpu_is_found_by_all_its_names(manager: Manager, name: str) -> None:
+    assert manager.gpu(name).facts is OTHER
+    assert manager.gpu_by_uuid(OTHER.uuid_bytes).facts is OTHER
+
+
+@pytest.mark.parametrize("name", ["2", "", "-1", "GPU", "gpu0"])
+def test_a_name_of_no_gpu_is_named(manager: Manager, name: str) -> None:
+    with pytest.raises(NoSuchGPU) as caught:
+        manager.gpu(name)
+    assert str(caught.value) == (
+        f"there is no GPU {name!r}; the indices are: 0, 1; a UUID or a PCI address will do too"
+    )
+    with pytest.raises(NoSuchGPU):
+        manager.gpu_by_uuid(bytes(16))
+
+
+def test_clients_are_found_by_id_and_pid(manager: Manager) -> None:
+    one = joined(manager.gpus[0], 1, Noted())
+    two = joined(manager.gpus[1], 2, Noted())
+    assert list(manager.clients) == [one, two]
+    assert manager.client(2) is two
+    assert manager.clients_by_pid(4001) == (one,)
+    assert manager.clients_by_pid(1) == ()
+    with pytest.raises(NoSuchClient, match="there is no client 3; it may have ended"):
+        manager.client(3)
+
+
+def test_what_happens_on_a_gpu_is_told_by_the_manager_too(manager: Manager) -> None:
+    heard: list[object] = []
+    manager.client_new.connect(heard.append)
+    manager.client_removed.connect(heard.append)
+    client = joined(manager.gpus[1], 1, Noted())
+    manager.gpus[1].leave(client)
+    assert heard == [client, client]
+
+
+def test_ids_are_never_used_again(manager: Manager) -> None:
+    assert len({manager.next_id() for _ in range(100)}) == 100
+
+
+def quanta(manager: Manager) -> list[int]:
+    return [manager.tq, *(gpu.tq for gpu in manager.gpus)]
+
+
+def test_the_quantum_of_one_and_of_all(manager: Manager, store: Kept) -> None:
+    heard: list[frozenset[str]] = []
+    manager.changed.connect(heard.append)
+    assert quanta(manager) == [30, 30, 30]
+    manager.set_tq(5, "1")
+    assert quanta(manager) == [30, 30, 5]
+    assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq=5)})
+    manager.set_anti_thrash("on", "1")
+    manager.set_tq(7)
+    assert quanta(manager) == [7, 7, 7]
+    assert manager.gpus[1].anti_thrash is AntiThrash.ON
+    assert manager.anti_thrash is AntiThrash.AUTO
+    manager.set_anti_thrash("off")
+    assert {gpu.anti_thrash for gpu in manager.gpus} == {AntiThrash.OFF}
+    manager.reset_settings()
+    assert quanta(manager) == [30, 30, 30]
+    assert store.saved == Overrides()
+    assert heard == [frozenset({"tq", "anti_thrash"})] * 5
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 1 << 32])
+def test_a_quantum_is_a_positive_number(manager: Manager, seconds: int) -> None:
+    with pytest.raises(InvalidArgs) as caught:
+        manager.set_tq(seconds)
+    assert str(caught.value) == (
+        f"the quantum cannot be {seconds} seconds; give a positive whole number"
+    )
+    assert quanta(manager) == [30, 30, 30]
+
+
+def test_modes_and_gpus_that_are_none_are_refused(manager: Manager, store: Kept) -> None:
+    with pytest.raises(InvalidArgs, match="cannot be 'maybe'; give auto, on or off"):
+        manager.set_anti_thrash("maybe")
+    with pytest.raises(NoSuchGPU):
+        manager.set_tq(5, "7")
+    assert store.saved is None
+
+
+def test_reload_takes_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch)
+    time = Time()
+    now = [DEFAULTS]
+
+    def read() -> object:
+        if not now:
+            raise ConfigError("/etc/nvshare/nvshared.conf:3: wrong")
+        return now[0]
+
+    manager = Manager(read, time.clock, time.timer)     # type: ignore[arg-type]
+    manager.add(FACTS, Sample(), gather=False)
+    now[0] = replace(DEFAULTS, settings=replace(SETTINGS, tq=9_000_000))
+    manager.reload()
+    assert quanta(manager) == [9, 9]
+    now.clear()
+    with pytest.raises(ConfigError):
+        manager.reload()
+    assert quanta(manager) == [9, 9]
+
+
+def test_what_was_saved_holds_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch)
+    time = Time()
+    saved = Overrides(Override(tq=4), {OTHER.uuid: Override(anti_thrash=AntiThrash.ON)})
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer, saved)
+    gpu: GPU = manager.add(OTHER, Sample(), gather=True)
+    assert (gpu.tq, gpu.anti_thrash) == (4, AntiThrash.ON)
+
+
+def test_what_others_use_counts_from_the_start_unless_it_may_be_our_own(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time()
+    used = Sample(memory_used=10 * GIB)
+    fresh = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    assert fresh.add(FACTS, used, gather=False).capacity.bytes == 54 * GIB
+    assert Scripted.latest.settings.gather == 0
+    assert fresh.add(OTHER, used, gather=True).capacity.bytes == 32 * GIB
+    assert Scripted.latest.settings.gather == SETTINGS.gather

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made of NVML's answers, and of its refusals to answer. The library is a fake."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nvshared.errors import ExitCode, GPULost, NoDriver, NoGPU, NvshareError
+from nvshared.nvml import NVML, Facts, Process, Sample
+from tests.unit.scripted import FACTS, GIB
+
+
+class FakeError(Exception):
+    """pynvml.NVMLError."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(f"NVML says {value}")
+        self.value = value
+
+
+class FakeLibrary:
+    """The module pynvml, with one card."""
+
+    NVMLError = FakeError
+    NVML_ERROR_NO_PERMISSION = 4
+    NVML_ERROR_NOT_FOUND = 6
+    NVML_ERROR_DRIVER_NOT_LOADED = 9
+    NVML_ERROR_LIBRARY_NOT_FOUND = 12
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
+    NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self) -> None:
+        self.failing: dict[str, int] = {}
+        self.count = 1
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+
+        def call(*_: object) -> Any:
+            if name in self.failing:
+                raise FakeError(self.failing[name])
+            return ANSWERS.get(name, self.count)
+
+        return call
+
+
+ANSWERS: dict[str, Any] = {
+    "nvmlDeviceGetUUID": FACTS.uuid.encode(),
+    "nvmlDeviceGetName": "Card",
+    "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:17:00.0"),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=64 * GIB, used=3 * GIB),
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=50),
+    "nvmlDeviceGetTemperature": 40,
+    "nvmlDeviceGetPowerUsage": 123_000,
+    "nvmlDeviceGetComputeRunningProcesses": [
+        SimpleNamespace(pid=7, usedGpuMemory=5), SimpleNamespace(pid=8, usedGpuMemory=None),
+    ],
+}
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    fake = FakeLibrary()
+    monkeypatch.setattr("nvshared.nvml._library", lambda: fake)
+    return fake
+
+
+def test_cards_are_found(library: FakeLibrary) -> None:
+    assert NVML().find() == (FACTS,)
+
+
+def test_bytes_of_the_uuid_are_those_of_the_driver() -> None:
+    assert FACTS.uuid_bytes == bytes.fromhex("00112233445566778899aabbccddeeff")
+    assert Facts(0, "GPU-" + FACTS.uuid[4:].upper(), "", "", 0).uuid_bytes == FACTS.uuid_bytes
+
+
+def test_a_sample_has_all_figures(library: FakeLibrary) -> None:
+    assert NVML().sample(FACTS.uuid) == Sample(
+        3 * GIB, 0.5, 40, 123.0, (Process(7, 5), Process(8, None))
+    )
+
+
+def test_what_a_card_cannot_say_is_unknown(library: FakeLibrary) -> None:
+    for name in ("Temperature", "PowerUsage", "UtilizationRates", "ComputeRunningProcesses"):
+        library.failing[f"nvmlDeviceGet{name}"] = 3
+    assert NVML().sample(FACTS.uuid) == Sample(memory_used=3 * GIB)
+
+
+@pytest.mark.parametrize(("value", "sentence"), [
+    (12, "libnvidia-ml.so.1 is not installed, so no GPU can be managed; install"),
+    (9, "the NVIDIA driver is not loaded; load it with: modprobe nvidia"),
+    (18, "the NVIDIA kernel module and libraries are of different versions; reboot"),
+    (4, "/dev/nvidiactl may not be opened; run as a user who may"),
+    (999, "the NVIDIA driver does not answer: NVML says 999; see what nvidia-smi says"),
+])
+def test_without_a_driver_there_is_a_sentence(
+    library: FakeLibrary, value: int, sentence: str
+) -> None:
+    library.failing["nvmlInit"] = value
+    with pytest.raises(NoDriver) as caught:
+        NVML()
+    assert str(caught.value).startswith(sentence)
+    assert caught.value.exit_code is ExitCode.NO_DRIVER
+
+
+def test_a_card_that_does_not_answer_is_left_out(
+    library: FakeLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    library.failing["nvmlDeviceGetHandleByIndex"] = 15
+    with pytest.raises(NoGPU, match="knows no GPU that answers"):
+        NVML().find()
+    assert "GPU 0 does not answer and is left out" in caplog.text
+
+
+@pytest.mark.parametrize("value", [6, 15])
+def test_a_card_that_is_gone_is_lost(library: FakeLibrary, value: int) -> None:
+    library.failing["nvmlDeviceGetHandleByUUID"] = value
+    with pytest.raises(GPULost):
+        NVML().sample(FACTS.uuid)
+
+
+def test_another_failure_is_no_loss(library: FakeLibrary) -> None:
+    library.failing["nvmlDeviceGetMemoryInfo"] = 999
+    with pytest.raises(NvshareError, match="NVML does not say what GPU-") as caught:
+        NVML().sample(FACTS.uuid)
+    assert not isinstance(caught.value, GPULost)

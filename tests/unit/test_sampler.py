@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When NVML is asked, and when its answer says something about the capacity."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from nvshared.clock import SECOND
+from nvshared.errors import GPULost, NvshareError
+from nvshared.gpu import GPU
+from nvshared.nvml import Sample
+from nvshared.sampler import Answer, Sampler, Worker
+from nvshared.scheduler.actions import Load
+from nvshared.scheduler.events import Loaded, Memory, MemoryChanged, Tick
+from tests.unit.scripted import (
+    FACTS,
+    GIB,
+    NO_RESERVE,
+    SETTINGS,
+    Noted,
+    Scripted,
+    Time,
+    joined,
+    script,
+)
+
+
+class Bench:
+    """A card, and questions that a test answers."""
+
+    def __init__(self) -> None:
+        self.time = Time()
+        self.gpu = GPU(FACTS, SETTINGS, NO_RESERVE, self.time.clock, self.time.timer)
+        self.open: list[Answer] = []
+        sampler = Sampler(
+            lambda _, answer: self.open.append(answer), self.time.clock, self.time.timer, SECOND
+        )
+        sampler.add(self.gpu)
+
+    def answer(self, used: int) -> None:
+        self.open.pop()(Sample(memory_used=used))
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    script(monkeypatch)
+    return Bench()
+
+
+def test_nobody_asks_about_an_idle_card(bench: Bench) -> None:
+    bench.time.pass_by(100 * SECOND)
+    assert bench.open == []
+    bench.gpu.look()
+    bench.gpu.look()
+    assert len(bench.open) == 1
+    bench.answer(5)
+    assert bench.gpu.sample.memory_used == 5
+    bench.time.pass_by(100 * SECOND)
+    assert bench.open == []
+
+
+def test_a_card_in_use_is_asked_soon_and_then_regularly(bench: Bench) -> None:
+    client = joined(bench.gpu, 1, Noted())
+    bench.time.pass_by(SECOND // 10)
+    for _ in range(3):
+        bench.answer(GIB)
+        assert bench.open == []
+        bench.time.pass_by(SECOND)
+    assert bench.gpu.capacity.outside == GIB
+    bench.answer(GIB)
+    bench.gpu.leave(client)
+    bench.time.pass_by(SECOND // 10)
+    bench.answer(0)
+    bench.time.pass_by(100 * SECOND)
+    assert bench.open == []
+
+
+def test_an_answer_that_does_not_come_is_not_asked_for_again(bench: Bench) -> None:
+    joined(bench.gpu, 1, Noted())
+    bench.time.pass_by(SECOND)
+    joined(bench.gpu, 2, Noted())
+    bench.gpu.look()
+    bench.time.pass_by(100 * SECOND)
+    assert len(bench.open) == 1
+
+
+def test_what_clients_hold_is_not_outside(bench: Bench) -> None:
+    joined(bench.gpu, 1, Noted(), Memory(resident=5 * GIB, pinned=GIB))
+    bench.time.pass_by(SECOND)
+    bench.answer(7 * GIB)
+    assert bench.gpu.capacity.outside == GIB
+    assert Scripted.latest.events[-1].bytes == 63 * GIB      # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("disturbance", ["figures", "order before", "order after", "gone"])
+def test_a_sample_while_things_move_says_nothing(bench: Bench, disturbance: str) -> None:
+    client = joined(bench.gpu, 1, Noted(), Memory(resident=5 * GIB))
+    Scripted.latest.decide = lambda event: [Load(1, 1, 0, 0)] if isinstance(event, Tick) else []
+    if disturbance == "order before":
+        bench.gpu.tell(Tick())
+    bench.time.pass_by(SECOND)
+    match disturbance:
+        case "figures":
+            bench.gpu.tell(MemoryChanged(1, Memory(resident=6 * GIB)))
+        case "order before":
+            bench.gpu.tell(Loaded(1, client.memory, 1, 0))
+        case "order after":
+            bench.gpu.tell(Tick())
+        case "gone":
+            bench.gpu.leave(client)
+    bench.answer(7 * GIB)
+    assert bench.gpu.capacity.outside == 0
+    assert bench.gpu.sample.memory_used == 7 * GIB
+
+
+def test_a_lost_card_is_lost_and_not_asked_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined(bench.gpu, 1, Noted())
+    bench.time.pass_by(SECOND)
+    bench.open.pop()(GPULost("GPU is lost"))
+    assert bench.gpu.state == "lost"
+    assert "gpu0 (Card) is lost: GPU is lost" in caplog.text
+    bench.time.pass_by(10 * SECOND)
+    assert bench.open == []
+
+
+def test_a_failing_card_is_asked_on_and_complained_about_now_and_then(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined(bench.gpu, 1, Noted())
+    for _ in range(15):
+        bench.time.pass_by(SECOND)
+        bench.open.pop()(NvshareError("NVML is in a bad mood"))
+    assert caplog.text.count("bad mood") == 2
+    assert not bench.gpu.lost
+
+
+def test_the_worker_asks_in_its_own_thread_and_hands_over_answers_and_errors() -> None:
+    here = threading.current_thread()
+    asked_in: list[threading.Thread] = []
+    posted: list[Callable[[], None]] = []
+    arrived = threading.Semaphore(0)
+
+    def ask(uuid: str) -> Sample:
+        asked_in.append(threading.current_thread())
+        if uuid == "bad":
+            raise NvshareError("no")
+        return replace(Sample(), memory_used=3)
+
+    def post(function: Callable[[], None]) -> None:
+        posted.append(function)
+        arrived.release()
+
+    worker = Worker(ask, post)
+    answers: list[Sample | NvshareError] = []
+    worker.question("good", answers.append)
+    worker.question("bad", answers.append)
+    assert arrived.acquire(timeout=60)
+    assert arrived.acquire(timeout=60)
+    assert answers == []
+    for function in posted:
+        function()
+    assert answers[0] == Sample(memory_used=3)
+    assert str(answers[1]) == "no"
+    assert here not in asked_in

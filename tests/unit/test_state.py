@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changed settings outlive a restart, and a bad file or disk costs no more than that."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nvshared.scheduler.settings import AntiThrash
+from nvshared.state import FILE_NAME, Override, Overrides, StateFile
+
+CHANGED = Overrides(
+    Override(tq=5), {"GPU-1": Override(anti_thrash=AntiThrash.OFF), "GPU-2": Override(7)}
+)
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    StateFile(folder).save(CHANGED)
+    assert StateFile(folder).load() == CHANGED
+    assert [path.name for path in folder.iterdir()] == [FILE_NAME]
+
+
+def test_no_file_is_no_change(tmp_path: Path) -> None:
+    assert StateFile(tmp_path).load() == Overrides()
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", "7", "{}", '{"version": 2, "everywhere": {}, "gpus": {}}',
+    '{"version": 1, "everywhere": {"tq": -1}, "gpus": {}}',
+    '{"version": 1, "everywhere": {"tq": "x"}, "gpus": {}}',
+    '{"version": 1, "everywhere": {"anti-thrash": "x"}, "gpus": {}}',
+    '{"version": 1, "everywhere": 3, "gpus": {}}', '{"version": 1, "everywhere": {}, "gpus": 3}',
+])
+def test_a_broken_file_counts_as_empty_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    assert StateFile(tmp_path).load() == Overrides()
+    assert f"{tmp_path / FILE_NAME} is not used" in caplog.text
+
+
+def test_a_disk_that_takes_nothing_costs_a_line_and_keeps_the_old_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = StateFile(tmp_path)
+    state.save(CHANGED)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    state.save(Overrides())
+    assert "cannot be written: No space left on device" in caplog.text
+    assert state.load() == CHANGED
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_the_file_is_for_people_too(tmp_path: Path) -> None:
+    StateFile(tmp_path).save(CHANGED)
+    assert json.loads((tmp_path / FILE_NAME).read_text()) == {
+        "version": 1,
+        "everywhere": {"tq": 5},
+        "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}},
+    }
