@@ -57,6 +57,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
     nvml = NVML()
     cards = nvml.find()
     async with AsyncExitStack() as stack:
+        stack.callback(notifier.close)
         listening = systemd.listening_socket(os.environ)
         successor = listening is not None       # systemd kept it: we may not be the first
         if listening is None:

@@ -3,7 +3,8 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from nvshared.errors import InvalidArgs
 
@@ -36,7 +37,7 @@ class Notifier:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Looks whether anybody listens, and only then needs the package sdnotify."""
-        self._notify: Callable[[str], None] | None = None
+        self._notifier: Any = None
         self.watchdog: int | None = None    # microseconds between two pings at most
         if not environment.get("NOTIFY_SOCKET"):
             return
@@ -47,14 +48,14 @@ class Notifier:
                 "systemd wants to be notified, and the Python package sdnotify is not installed",
                 "install it, or set Type=simple in the unit",
             ) from error
-        self._notify = sdnotify.SystemdNotifier().notify
+        self._notifier = sdnotify.SystemdNotifier()
         if environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
             self.watchdog = int(environment.get("WATCHDOG_USEC", "0")) or None
 
     @property
     def listened(self) -> bool:
         """Whether anybody wants to know."""
-        return self._notify is not None
+        return self._notifier is not None
 
     def ready(self) -> None:
         """Clients can connect now."""
@@ -72,6 +73,12 @@ class Notifier:
         """We were told to end and do."""
         self._tell("STOPPING=1")
 
+    def close(self) -> None:
+        """Says nothing more."""
+        if self._notifier is not None:
+            self._notifier.socket.close()
+            self._notifier = None
+
     def _tell(self, line: str) -> None:
-        if self._notify is not None:
-            self._notify(line)
+        if self._notifier is not None:
+            self._notifier.notify(line)

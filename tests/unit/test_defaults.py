@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the configuration and the cards to the schedulers' settings."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvshared import host
+from nvshared.config import Config
+from nvshared.defaults import derive
+from nvshared.errors import ConfigError
+from nvshared.quantity import Amount
+from nvshared.scheduler.settings import AntiThrash
+from tests.unit.scripted import FACTS, GIB, OTHER
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "total", lambda: 256 * GIB)
+
+
+def test_what_nobody_set_depends_on_card_and_host() -> None:
+    defaults = derive(Config(), [FACTS, OTHER], 100 * GIB)
+    assert defaults.settings.host_budget == 50 * GIB
+    assert defaults.settings.tq == 30_000_000
+    assert defaults.settings.anti_thrash is AntiThrash.AUTO
+    assert defaults.card(FACTS).step == 512 * MIB
+    assert defaults.card(replace(FACTS, memory_total=640 * MIB)).step == 20 * MIB
+    assert defaults.card(replace(FACTS, memory_total=8 * MIB)).step == 2 * MIB
+    assert defaults.card(FACTS).allowances.configured == FACTS.memory_total
+
+
+def test_shares_are_of_each_card_and_of_the_host() -> None:
+    config = Config(capacity=Amount(share=0.5), swap_budget=Amount(share=0.5), step=Amount(5 * MIB))
+    defaults = derive(config, [FACTS, OTHER], 0)
+    assert defaults.card(FACTS).allowances.configured == 32 * GIB
+    assert defaults.card(OTHER).allowances.configured == 16 * GIB
+    assert defaults.settings.host_budget == 64 * GIB
+    assert defaults.card(FACTS).step == 4 * MIB
+
+
+@pytest.mark.parametrize(("config", "sentence"), [
+    (Config(capacity=Amount(40 * GIB)),
+     "a capacity of 40.0 GiB is more than GPU 1 (Card) has: 32.0 GiB; give less, or a percentage"),
+    (Config(reserve=Amount(65 * GIB)),
+     "a reserve of 65.0 GiB is more than GPU 0 (Card) has: 64.0 GiB; give less, or a percentage"),
+    (Config(swap_budget=Amount(300 * GIB)),
+     "a swap-budget of 300.0 GiB is more than the 256.0 GiB this host has; "
+     "give less, a percentage, or auto"),
+])
+def test_what_cannot_be_is_refused(config: Config, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        derive(config, [FACTS, OTHER], 0)
+    assert str(caught.value) == sentence
+
+
+def test_the_host_is_asked_with_its_cgroups(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.undo()
+    meminfo, cgroup, root = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "fs"
+    meminfo.write_text("MemTotal: 1000 kB\nMemAvailable:  800 kB\n")
+    cgroup.write_text("0::/a/b\n")
+    (root / "a" / "b").mkdir(parents=True)
+    for name, path in (("MEMINFO", meminfo), ("CGROUP", cgroup), ("CGROUP_ROOT", root)):
+        monkeypatch.setattr(host, name, path)
+    assert (host.total(), host.free()) == (1000 << 10, 800 << 10)
+    assert host.safe_budget() == int(0.8 * (800 << 10))
+    (root / "a" / "memory.max").write_text(f"{500 << 10}\n")
+    (root / "a" / "memory.current").write_text(f"{450 << 10}\n")
+    (root / "a" / "b" / "memory.max").write_text("max\n")
+    (root / "a" / "b" / "memory.current").write_text("1\n")
+    assert (host.total(), host.free()) == (500 << 10, 50 << 10)
+    cgroup.write_text("3:cpu,memory:/c\n")
+    (root / "memory" / "c").mkdir(parents=True)
+    (root / "memory" / "c" / "memory.limit_in_bytes").write_text(f"{300 << 10}\n")
+    (root / "memory" / "c" / "memory.usage_in_bytes").write_text(f"{400 << 10}\n")
+    assert (host.total(), host.free()) == (300 << 10, 0)
