@@ -71,7 +71,7 @@ needs:
 	fi; \
 	echo "Installing$$missing"; \
 	$$as_root apt-get -qq update && \
-	DEBIAN_FRONTEND=noninteractive $$as_root apt-get -qq install -y --no-install-recommends $$missing
+	DEBIAN_FRONTEND=noninteractive $$as_root apt-get -qq install -y --no-install-recommends $$missing >/dev/null
 
 environment: needs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -81,10 +81,10 @@ environment: needs
 
 $(VENV)/demo-ready: pyproject.toml setup.py | environment
 	@echo "Installing the Python packages into $(VENV)"
-	@$(PIP) install --editable .
+	@$(PIP) install --use-pep517 --editable .
 	@touch $@
 
 $(VENV)/test-ready: pyproject.toml setup.py | environment
 	@echo "Installing the Python packages for the tests into $(VENV)"
-	@$(PIP) install --editable '.[test]'
+	@$(PIP) install --use-pep517 --editable '.[test]'
 	@touch $@ $(VENV)/demo-ready

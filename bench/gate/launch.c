@@ -147,7 +147,9 @@ static void run_batch(const char *way, bool paced, int threads)
     if (paced) {
         size_t count = (size_t)threads * PACED_LAUNCHES;
         qsort(all, count, sizeof *all, ascending);
-        ns = all[count / 2];
+        ns = 0;
+        for (size_t i = count / 4; i < count - count / 4; i++)
+            ns += all[i] / (double)(count - 2 * (count / 4));
     }
     printf("{\"way\": \"%s\", \"pace_us\": %d, \"threads\": %d, \"ns\": %.2f}\n", way,
            paced ? PACE_NS / 1000 : 0, threads, ns);
