@@ -75,9 +75,9 @@ class Notifier:
 
     def close(self) -> None:
         """Says nothing more."""
-        if self._notifier is not None:
-            self._notifier.socket.close()
-            self._notifier = None
+        notifier, self._notifier = self._notifier, None
+        if notifier is not None and notifier.socket is not None:
+            notifier.socket.close()
 
     def _tell(self, line: str) -> None:
         if self._notifier is not None:

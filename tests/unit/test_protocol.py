@@ -121,10 +121,11 @@ def test_what_is_encoded_is_decoded(
     kind: Type, flags: int, number: int, size: int, host: int, microseconds: int,
     memory: tuple[int, ...], limits: tuple[int, ...], uuid: bytes,
 ) -> None:
-    body = {"limits": Limits(*limits)} if kind in protocol.WITH_LIMITS else {}
+    limited = kind in protocol.WITH_LIMITS
     record = Record(
-        kind, flags, number, size, host, microseconds,
-        memory=Memory() if body else Memory(*memory), uuid=uuid, **body,
+        kind, flags, number, size, host, microseconds, uuid=uuid,
+        memory=Memory() if limited else Memory(*memory),
+        limits=Limits(*limits) if limited else Limits(),
     )
     assert decode(encode(record)) == record
 

@@ -62,10 +62,17 @@ def test_systemd_hears_how_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert told == [b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
 
 
-def test_a_watchdog_for_another_process_is_not_fed(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3", "WATCHDOG_PID": "1"}
-    monkeypatch.setenv("NOTIFY_SOCKET", "@x")
-    notifier = Notifier(environment)
-    assert notifier.watchdog is None
-    notifier.close()
-    notifier.alive()
+def test_a_watchdog_for_another_process_is_not_fed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3", "WATCHDOG_PID": "1"}
+        notifier = Notifier(environment)
+        assert notifier.watchdog is None
+        notifier.close()
+        notifier.ready()
+        with pytest.raises(BlockingIOError):
+            listener.recv(100, socket.MSG_DONTWAIT)
