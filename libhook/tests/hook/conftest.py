@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the interposition share: the library, and drivers to put behind it."""
+
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.hook import recorded_driver
+
+LIBRARY = Path(__file__).parents[2] / "build" / "libnvshare.so"
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The built libnvshare.so."""
+    if not LIBRARY.exists():
+        pytest.fail(f"{LIBRARY} is not built; run make -C libhook")
+    return LIBRARY
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the recorded driver as libcuda.so.1."""
+    return recorded_driver.build(tmp_path_factory.mktemp("driver"))

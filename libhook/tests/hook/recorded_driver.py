@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A libcuda.so.1 with every entry point of a real one and nothing behind them.
+
+It is generated from `entry_points.txt`, which was recorded on a card. Each entry point notes the
+arguments it was called with and returns a number of its own as its CUresult, so that a test can
+tell which of the driver's 700 functions a call ended up in. cuGetProcAddress answers as recorded.
+"""
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+RECORD = Path(__file__).parent / "entry_points.txt"
+LEGACY, PER_THREAD = 1, 2
+LATEST = 13000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """From CUDA `version` on, `symbol` asked for with `flags` is the exported `entry`."""
+
+    symbol: str
+    flags: int
+    version: int
+    entry: str
+
+
+def recorded() -> list[Answer]:
+    """All answers of the recorded driver, versions ascending for each symbol and flag."""
+    answers = []
+    for line in RECORD.read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        symbol, rest = line.split(" ", 1)
+        legacy, per_thread = rest.removeprefix("legacy").split("per-thread")
+        for flags, words in ((LEGACY, legacy), (PER_THREAD, per_thread)):
+            for word in words.split():
+                version, entry = word.split(":")
+                answers.append(Answer(symbol, flags, int(version), entry))
+    return answers
+
+
+def entries() -> list[str]:
+    """Every name the recorded driver exports, but those for debuggers and graphics."""
+    names = {line.split()[0] for line in RECORD.read_text().splitlines() if line[0] != "#"}
+    return sorted(names | {answer.entry for answer in recorded()})
+
+
+def result_of(entry: str) -> int:
+    """What the generated entry point returns."""
+    return 10_000 + entries().index(entry)
+
+
+def source(left_out: frozenset[str] = frozenset(), newer: frozenset[str] = frozenset()) -> str:
+    """The driver in C. `left_out`: entry points that it lacks, as an older one would. `newer`:
+    symbols for which it returns, from 13000 on, an entry point that it does not export."""
+    lines = ["#include <stdint.h>", "#include <string.h>"]
+    parameters = ", ".join(f"uint64_t a{i}" for i in range(12))
+    values = ", ".join(f"a{i}" for i in range(12))
+    here = [entry for entry in entries() if entry not in left_out]
+    for entry in here:
+        if not entry.startswith("cuGetProcAddress") and entry != "cuInit":
+            lines.append(
+                f"uint64_t arguments_of_{entry}[12];\n"
+                f"int {entry}({parameters})\n"
+                f"{{ memcpy(arguments_of_{entry}, (uint64_t[]){{ {values} }}, 96);"
+                f" return {result_of(entry)}; }}"
+            )
+    lines.append("static int newest(void) { return 9999; }")
+    lines.append("int cuInit(unsigned flags) { (void)flags; return 0; }")
+    lines.append(
+        "int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);\n"
+        "int cuGetProcAddress(const char *symbol, void **entry, int version, uint64_t flags)\n"
+        "{ return cuGetProcAddress_v2(symbol, entry, version, flags, 0); }\n"
+        "static const struct { const char *symbol; int flags, version; void *entry; } answers[] = {"
+    )
+    for answer in recorded():
+        entry = "newest" if answer.symbol in newer and answer.version > 12000 else answer.entry
+        if answer.entry in here:
+            lines.append(
+                f'    {{ "{answer.symbol}", {answer.flags}, {answer.version}, (void *){entry} }},'
+            )
+    for symbol in sorted(newer):
+        for flags in (LEGACY, PER_THREAD):
+            lines.append(f'    {{ "{symbol}", {flags}, {LATEST}, (void *)newest }},')
+    lines.append(f"""}};
+int cuGetProcAddress_v2(const char *symbol, void **entry, int version, uint64_t flags, int *status)
+{{
+    int found = 1;
+    if (symbol == 0 || entry == 0)
+        return 1;
+    *entry = 0;
+    if (flags == 0)
+        flags = {LEGACY};
+    for (unsigned i = 0; i < sizeof answers / sizeof *answers; i++)
+        if (strcmp(answers[i].symbol, symbol) == 0 && (int)flags == answers[i].flags) {{
+            found = 2;
+            if (version >= answers[i].version && version <= {LATEST})
+                *entry = answers[i].entry;
+        }}
+    if (status != 0)
+        *status = *entry != 0 ? 0 : found;
+    return 0;
+}}""")
+    return "\n".join(lines) + "\n"
+
+
+def build(
+    directory: Path, left_out: frozenset[str] = frozenset(), newer: frozenset[str] = frozenset()
+) -> Path:
+    """Compiles it to `directory`/libcuda.so.1, with libcuda.so for linking, and returns that
+    directory."""
+    command = ["gcc", "-x", "c", "-", "-shared", "-fPIC", "-O0", "-Wl,-soname,libcuda.so.1"]
+    command += ["-Wl,-Bsymbolic", "-o", str(directory / "libcuda.so.1")]
+    subprocess.run(command, input=source(left_out, newer), text=True, check=True)
+    (directory / "libcuda.so").symlink_to("libcuda.so.1")
+    return directory
+
+
+HOOKS = Path(__file__).parents[2] / "src" / "hooks.def"
+WIDTHS = {
+    "unsigned char": 8,
+    "unsigned short": 16,
+    "unsigned int": 32,
+    "int": 32,
+    "CUdevice": 32,
+    "CUdeviceptr_v1": 32,
+    "cuuint32_t": 32,
+    "CUmem_advise": 32,
+    "CUpointer_attribute": 32,
+    "CUmemRangeHandleType": 32,
+    "CUstreamCaptureMode": 32,
+}
+
+
+def hooks() -> dict[str, list[int]]:
+    """Every hook, variants too, with the widths in bits of its parameters."""
+    text = re.sub(r"/\*.*?\*/", "", HOOKS.read_text(), flags=re.DOTALL)
+    found: dict[str, list[int]] = {}
+    for kind, name, types in re.findall(
+        r"^(HOOK\w*)\((\w+),\s*\(([^)]*)\)\)$", text, flags=re.MULTILINE
+    ):
+        widths = [WIDTHS.get(" ".join(part.split()), 64) for part in types.split(",")]
+        variants = {"HOOK": [""], "HOOK_PTSZ": ["", "_ptsz"], "HOOK_PTDS": ["", "_ptds"]}[kind]
+        for suffix in variants:
+            assert name + suffix not in found, f"{name + suffix} is listed twice in hooks.def"
+            found[name + suffix] = widths
+    return found
+
+
+def environment(library: Path, driver: Path, *preloads: Path) -> dict[str, str]:
+    """For a program that finds `driver`, with `library` and `preloads` before everything."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("NVSHARE_")}
+    return kept | {
+        "LD_PRELOAD": ":".join(map(str, (*preloads, library))),
+        "LD_LIBRARY_PATH": str(driver),
+        "NVSHARE_SOCKET": str(driver / "no-daemon-here"),
+    }

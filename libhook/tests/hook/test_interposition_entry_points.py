@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""However a program asks for an entry point, it gets the wrapper of exactly that one.
+
+The questions are asked from a Python program under the preloaded library, through ctypes, which
+finds functions with dlsym().
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from libhook.tests.hook import recorded_driver as recorded
+
+PROGRAM = """
+import ctypes, json, sys
+driver = ctypes.CDLL("libcuda.so.1")
+process = ctypes.CDLL(None)
+
+class Info(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
+                ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+def owner(address):
+    info = Info()
+    assert process.dladdr(ctypes.c_void_p(address), ctypes.byref(info)) != 0
+    return [info.file.decode().rsplit("/", 1)[-1], info.symbol.decode() if info.symbol else None]
+
+def address_of(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+def proc_address(symbol, version, flags, old=False):
+    entry = ctypes.c_void_p()
+    ask = driver.cuGetProcAddress if old else driver.cuGetProcAddress_v2
+    extra = [] if old else [None]
+    assert ask(symbol.encode(), ctypes.byref(entry), version, ctypes.c_uint64(flags), *extra) == 0
+    return entry.value
+
+def say(answer):
+    print(json.dumps(answer))
+"""
+
+
+def run(program: str, library: Path, driver: Path, *arguments: object) -> Any:
+    """What `program`, which goes on after PROGRAM, says; on stderr it must say nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM + program, *map(str, arguments)],
+        env=recorded.environment(library, driver),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def owner_of(entry: str) -> list[str]:
+    """Who ought to define what a program finds for `entry`."""
+    return ["libnvshare.so" if entry in recorded.hooks() else "libcuda.so.1", entry]
+
+
+def test_dlsym_gives_the_wrapper_of_each_hook_and_the_drivers_own_of_the_rest(
+    library: Path, driver: Path
+) -> None:
+    found = run(
+        "say({name: owner(address_of(driver[name])) for name in sys.argv[1:]})",
+        library,
+        driver,
+        *recorded.entries(),
+    )
+    assert found == {entry: owner_of(entry) for entry in recorded.entries()}
+
+
+def test_cu_get_proc_address_gives_the_wrapper_of_exactly_the_entry_point_the_driver_chose(
+    library: Path, driver: Path
+) -> None:
+    questions = [[a.symbol, a.version, a.flags] for a in recorded.recorded()]
+    questions += [[a.symbol, a.version, 0] for a in recorded.recorded() if a.flags == 1]
+    answers = [a.entry for a in recorded.recorded()]
+    answers += [a.entry for a in recorded.recorded() if a.flags == 1]
+    for old in (False, True):
+        found = run(
+            "say([owner(proc_address(*q, old=sys.argv[2] == 'True'))"
+            " for q in json.loads(sys.argv[1])])",
+            library,
+            driver,
+            json.dumps(questions),
+            old,
+        )
+        assert found == [owner_of(entry) for entry in answers]
+
+
+def test_what_the_driver_does_not_have_is_not_found(library: Path, driver: Path) -> None:
+    assert run(
+        "say([proc_address('cuMemAlloc', 1000, 0), proc_address('cuMemAlloc_v2', 12000, 0),"
+        " proc_address('cuNothing', 12000, 0), hasattr(driver, 'cuNothing')])",
+        library,
+        driver,
+    ) == [None, None, None, False]
+
+
+def test_every_wrapper_hands_its_arguments_to_its_own_entry_point_and_the_result_back(
+    library: Path, driver: Path
+) -> None:
+    """Each is called with distinct pointers to zeros, and with the entry point's own result the
+    arguments arrive as they were, as far as their types are wide."""
+    wrapped = {
+        hook: widths
+        for hook, widths in recorded.hooks().items()
+        if not hook.startswith("cuGetProcAddress")
+    }
+    answers = run(
+        """
+zeros = ctypes.create_string_buffer(4096)
+start = ctypes.addressof(zeros)
+answers = {}
+for name in sys.argv[1:]:
+    passed = [ctypes.c_uint64(start + 264 * i) for i in range(12)]
+    result = driver[name](*passed)
+    arrived = (ctypes.c_uint64 * 12).in_dll(driver, "arguments_of_" + name)
+    answers[name] = [result, [a.value for a in passed], list(arrived)]
+say(answers)
+""",
+        library,
+        driver,
+        *wrapped,
+    )
+    for hook, widths in wrapped.items():
+        result, passed, arrived = answers[hook]
+        assert result == recorded.result_of(hook), hook
+        for i, width in enumerate(widths):
+            mask = (1 << width) - 1
+            assert arrived[i] & mask == passed[i] & mask, f"argument {i} of {hook}"
+
+
+def test_an_older_driver_lacks_what_it_lacks(library: Path, tmp_path: Path) -> None:
+    lacking = frozenset({"cuLaunchKernelEx", "cuLaunchKernelEx_ptsz", "cuMemcpyBatchAsync_v2"})
+    driver = recorded.build(tmp_path, left_out=lacking)
+    assert run(
+        """
+entry = ctypes.c_void_p
+process.dlsym.restype = ctypes.c_void_p
+say([hasattr(driver, "cuLaunchKernelEx"), hasattr(process, "cuLaunchKernelEx"),
+     proc_address("cuLaunchKernelEx", 12000, 0), hasattr(process, "cuLaunchKernel"),
+     owner(address_of(driver.cuLaunchKernel)), driver.cuMemcpyAsync(0, 0, 0, 0)])
+""",
+        library,
+        driver,
+    ) == [
+        False,
+        False,
+        None,
+        True,
+        ["libnvshare.so", "cuLaunchKernel"],
+        recorded.result_of("cuMemcpyAsync"),
+    ]
