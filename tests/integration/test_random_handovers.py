@@ -54,6 +54,7 @@ def start(build: Path, path: Path, simulator: Path, seed: int) -> subprocess.Pop
 
 def finish(commander: Commander, programs: list[subprocess.Popen[str]]) -> list[str]:
     """Lets them verify everything a last time, still under random orders."""
+    commander.ending = True
     for program in programs:
         program.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + 300

@@ -323,9 +323,12 @@ static void operate(struct worker *w)
 static void *work(void *argument)
 {
     struct worker *w = argument;
+    CUresult result;
     check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
     check(cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    check(cuMemAlloc_v2(&w->sum, 8), "cuMemAlloc");
+    while ((result = cuMemAlloc_v2(&w->sum, 8)) == CUDA_ERROR_OUT_OF_MEMORY)
+        usleep(1000);
+    check(result, "cuMemAlloc");
     while (!atomic_load(&finish))
         operate(w);
     for (unsigned i = 0; i < BUFFERS; i++) {
