@@ -19,6 +19,9 @@ wrong below that is put right by the subclass here:
 * `request_name` returns a number where it should raise: see `own`;
 * `disconnect` loses what is queued, and never closes the socket: see `close`;
 * a connection that the bus ends during authentication spins for ever;
+* a message with a header field that it does not know, which the specification
+  has everybody ignore, ends the connection (dbus-daemon removes such fields,
+  other buses do not): see `Tolerant`;
 * passing file descriptors leaks them, so it is never negotiated.
 """
 
@@ -28,10 +31,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dbus_next._private.constants import HeaderField
+from dbus_next._private.unmarshaller import Unmarshaller
 from dbus_next.aio.message_bus import MessageBus
 from dbus_next.constants import MessageFlag, MessageType, NameFlag, RequestNameReply
 from dbus_next.errors import AuthError, DBusError, InvalidAddressError
 from dbus_next.message import Message
+from dbus_next.signature import SignatureTree
 
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 
@@ -44,12 +50,30 @@ ASK_FOR_PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 
 
+_FIELDS = SignatureTree._get("a(yv)").types[0]
+_KNOWN = {field.value for field in HeaderField}
+
+
 class BusError(NvshareError):
     """An error that another peer on the bus answered with; `name` is its D-Bus name."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
+
+
+class Tolerant(Unmarshaller):
+    """Reads one message, and leaves out what of its header nobody knows."""
+
+    _header: Any = None
+
+    def read_argument(self, type_: Any) -> Any:
+        """The first array of fields that is read is the header's; a body may have one too."""
+        value = super().read_argument(type_)    # type: ignore[no-untyped-call]
+        if type_ is not _FIELDS or self._header is not None:
+            return value
+        self._header = [field for field in value if field[0] in _KNOWN]
+        return self._header
 
 
 class Connection(MessageBus):
@@ -146,6 +170,10 @@ class Connection(MessageBus):
         if self.connected:
             self.send(message).add_done_callback(_noticed)
 
+    async def lost(self) -> None:
+        """Returns, or raises what the transport met, once the bus is gone."""
+        await asyncio.shield(self._disconnect_future)
+
     async def close(self) -> None:
         """Sends what is queued, then disconnects."""
         if self.connected:
@@ -161,10 +189,15 @@ class Connection(MessageBus):
     def _setup_socket(self) -> None:
         try:
             super()._setup_socket()     # type: ignore[no-untyped-call]
-        except OSError:
-            self._stream.close()
-            self._sock.close()
+        except (OSError, InvalidAddressError):
+            # Several addresses may have been tried; only what the last one left is known.
+            if hasattr(self, "_sock"):
+                self._stream.close()
+                self._sock.close()
             raise
+
+    def _create_unmarshaller(self) -> Unmarshaller:
+        return Tolerant(self._stream)   # type: ignore[no-untyped-call]
 
     async def _auth_readline(self) -> str:
         line = bytearray()

@@ -101,7 +101,7 @@ class Publication:
     async def _keep(self, connection: Connection) -> None:
         while True:
             try:
-                await connection.wait_for_disconnect()
+                await connection.lost()
                 reason = "it closed the connection"
             except Exception as error:      # whatever the transport met, the bus is gone
                 reason = str(error) or "it closed the connection"

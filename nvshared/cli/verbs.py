@@ -5,6 +5,7 @@ from nvshared.cli import (
     antithrash,
     clients,
     completion,
+    demo,
     quantum,
     reset,
     run,
@@ -21,5 +22,6 @@ VERBS: tuple[Verb, ...] = (
     quantum.VERB,
     antithrash.VERB,
     reset.VERB,
+    demo.VERB,
     completion.VERB,
 )

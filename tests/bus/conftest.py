@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bus, a manager on it, and somebody to talk to it, for each test."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from nvshared.bus import Publication
+from nvshared.manager import Manager
+from tests.bus.service import Peeper, PrivateBus, a_manager, peeper, private_bus, published
+from tests.unit.scripted import script
+
+
+@pytest.fixture
+def private() -> Iterator[PrivateBus]:
+    """A dbus-daemon of the test's own."""
+    with private_bus() as bus:
+        yield bus
+
+
+@pytest.fixture
+async def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    """Two GPUs and nobody on them."""
+    script(monkeypatch)
+    return a_manager()
+
+
+@pytest.fixture
+async def publication(manager: Manager, private: PrivateBus) -> AsyncIterator[Publication]:
+    """The manager on the private bus."""
+    async with published(manager, private.address) as publication:
+        yield publication
+
+
+@pytest.fixture
+async def other(publication: Publication, private: PrivateBus) -> AsyncIterator[Peeper]:
+    """Somebody who talks to it."""
+    async with peeper(private.address) as someone:
+        yield someone

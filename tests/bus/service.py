@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the bus have in common: a private dbus-daemon and a manager to publish."""
+
+import asyncio
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dbus_next.aio.message_bus import MessageBus
+from dbus_next.constants import MessageFlag, MessageType
+from dbus_next.message import Message
+
+from nvshared.bus import Publication, publish
+from nvshared.clock import Timer, monotonic
+from nvshared.gpu import GPU, Client
+from nvshared.manager import Manager
+from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
+from nvshared.nvml import Sample
+from nvshared.peer import Peer
+from nvshared.scheduler.actions import Action
+from nvshared.scheduler.events import Memory, Wanted
+from tests.unit.scripted import DEFAULTS, FACTS, GIB, OTHER, Noted, Scripted
+
+CONFIGURATION = """\
+<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <listen>unix:path={socket}</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow user="*"/>
+    <allow send_destination="*"/>
+    <allow receive_sender="*"/>
+    {own}
+  </policy>
+</busconfig>
+"""
+SAMPLE = Sample(
+    memory_used=40 * GIB, utilisation=0.97, temperature=61, power=412.4, processes=()
+)
+
+
+class PrivateBus:
+    """A dbus-daemon of our own."""
+
+    def __init__(self, folder: Path, own: str = '<allow own="*"/>') -> None:
+        self._socket = folder / "bus"
+        self._configuration = folder / "bus.conf"
+        self._configuration.write_text(CONFIGURATION.format(socket=self._socket, own=own))
+        folder.chmod(0o755)
+        self.address = f"unix:path={self._socket}"
+        self.start()
+
+    def start(self) -> None:
+        """Returns once it listens."""
+        self._socket.unlink(missing_ok=True)
+        self._process = subprocess.Popen(
+            ["dbus-daemon", f"--config-file={self._configuration}", "--nofork", "--print-address"],
+            stdout=subprocess.PIPE, text=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline()
+
+    def stop(self) -> None:
+        """Returns once it has ended."""
+        self._process.terminate()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@contextlib.contextmanager
+def private_bus(own: str = '<allow own="*"/>') -> Iterator[PrivateBus]:
+    """A bus for the time being; `own` is its rule on who may own names."""
+    with tempfile.TemporaryDirectory() as folder:
+        bus = PrivateBus(Path(folder), own)
+        try:
+            yield bus
+        finally:
+            bus.stop()
+
+
+def a_timer() -> Timer:
+    """The running loop's."""
+    loop = asyncio.get_running_loop()
+
+    def at(when: int, callback: Any) -> Any:
+        return loop.call_at(when / 1e6, callback).cancel
+
+    return at
+
+
+def a_manager() -> Manager:
+    """With two GPUs whose schedulers do as they are told."""
+    manager = Manager(lambda: DEFAULTS, monotonic, a_timer())
+    for facts in (FACTS, OTHER):
+        manager.add(facts, SAMPLE, gather=False)
+    return manager
+
+
+def a_client(manager: Manager, gpu: GPU, *, pid: int = 4711, command: str = "") -> Client:
+    """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""
+    peer = Peer(pid, 0, "python", command or "/usr/bin/python3 train.py --epochs 3", "", "")
+    memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)
+    client = Client(manager.next_id(), gpu, peer, Noted(), memory)
+    gpu.join(client, running=False, wants=False, commit=0)
+    return client
+
+
+def decide(client: Client, *actions: Action, holders: Sequence[Client] | None = None) -> None:
+    """Has the client's scheduler decide this, and say that these hold the GPU."""
+    scheduler = client.gpu._scheduler
+    assert isinstance(scheduler, Scripted)
+    if holders is not None:
+        scheduler.holders = tuple(one.id for one in holders)
+    scheduler.decide = lambda _event: actions
+    client.gpu.tell(Wanted(client.id, client.memory))
+    scheduler.decide = lambda _event: ()
+
+
+class Peeper:
+    """Somebody else on the bus, who talks D-Bus by the book."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        self.bus = bus
+        self.signals: list[Message] = []
+        bus.add_message_handler(self._note)
+
+    def _note(self, message: Message) -> None:
+        if message.message_type is MessageType.SIGNAL and message.path.startswith("/com/nvshare"):
+            self.signals.append(message)
+
+    async def call(
+        self, member: str, signature: str = "", body: Sequence[Any] = (), *,
+        path: str = MANAGER_PATH, interface: str = MANAGER_INTERFACE, flags: int = 0,
+    ) -> Message:
+        """The answer, be it a result or an error."""
+        reply = await self.bus.call(Message(
+            destination=BUS_NAME, path=path, interface=interface, member=member,
+            signature=signature, body=list(body), flags=MessageFlag(flags),
+        ))
+        assert reply is not None
+        return reply
+
+    async def result(self, member: str, *rest: Any, **more: Any) -> Any:
+        """The only value of an answer that is no error."""
+        reply = await self.call(member, *rest, **more)
+        assert reply.message_type is MessageType.METHOD_RETURN, reply.body
+        (value,) = reply.body
+        return value
+
+    async def watch(self) -> None:
+        """Collects nvshared's signals from now on."""
+        await self._to_the_bus("AddMatch", "s", [f"type='signal',sender='{BUS_NAME}'"])
+
+    async def settled(self) -> None:
+        """Whatever nvshared has sent by now has arrived."""
+        await self.call("Ping", interface="org.freedesktop.DBus.Peer")
+
+    async def close(self) -> None:
+        """Leaves the bus."""
+        self.bus.disconnect()           # type: ignore[no-untyped-call]
+        await self.bus.wait_for_disconnect()    # type: ignore[no-untyped-call]
+        self.bus._stream.close()
+        self.bus._sock.close()
+
+    async def _to_the_bus(self, member: str, signature: str, body: list[Any]) -> None:
+        name = "org.freedesktop.DBus"
+        reply = await self.bus.call(Message(
+            destination=name, path="/org/freedesktop/DBus", interface=name, member=member,
+            signature=signature, body=body,
+        ))
+        assert reply is not None
+        assert reply.message_type is MessageType.METHOD_RETURN, reply.body
+
+
+@contextlib.asynccontextmanager
+async def peeper(address: str) -> AsyncIterator[Peeper]:
+    """Somebody on the bus for the time being."""
+    someone = Peeper(await MessageBus(bus_address=address).connect())
+    try:
+        yield someone
+    finally:
+        await someone.close()
+
+
+@contextlib.asynccontextmanager
+async def published(manager: Manager, bus: str) -> AsyncIterator[Publication]:
+    """The manager on a bus for the time being."""
+    publication = await publish(manager, bus)
+    try:
+        yield publication
+    finally:
+        await publication.close()

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What those who listen are told."""
+
+import asyncio
+from typing import Any
+
+from dbus_next.message import Message
+
+from nvshared.bus import Publication
+from nvshared.manager import Manager
+from nvshared.names import (
+    CLIENT_INTERFACE,
+    GPU_INTERFACE,
+    MANAGER_INTERFACE,
+    MANAGER_PATH,
+    client_path,
+    gpu_path,
+)
+from nvshared.nvml import Facts
+from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
+from tests.bus.service import SAMPLE, Peeper, a_client, decide
+from tests.unit.scripted import GIB
+
+PROPERTIES = "org.freedesktop.DBus.Properties"
+
+
+def named(other: Peeper, member: str) -> list[tuple[str, list[Any]]]:
+    """Path and body of the signals of that name."""
+    return [(one.path, one.body) for one in other.signals if one.member == member]
+
+
+async def announced(
+    publication: Publication, other: Peeper
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """Path, interface and new values of what has changed until now."""
+    publication._tree.announce()
+    await other.settled()
+    return [
+        (path, interface, {name: variant.value for name, variant in changes.items()})
+        for path, (interface, changes, _) in named(other, "PropertiesChanged")
+    ]
+
+
+async def test_a_client_comes_and_goes(manager: Manager, other: Peeper) -> None:
+    await other.watch()
+    gpu = manager.gpus[0]
+    client = a_client(manager, gpu)
+    path = client_path(client.id)
+    await other.settled()
+    assert named(other, "ClientNew") == [(MANAGER_PATH, [client.id, path])]
+    ((where, (added, interfaces)),) = named(other, "InterfacesAdded")
+    assert (where, added) == (MANAGER_PATH, path)   # and not the path of the client
+    assert interfaces[CLIENT_INTERFACE]["PID"].value == client.peer.pid
+
+    gpu.leave(client)
+    await other.settled()
+    assert named(other, "ClientRemoved") == [(MANAGER_PATH, [client.id, path])]
+    ((where, (removed, gone)),) = named(other, "InterfacesRemoved")
+    assert (where, removed) == (MANAGER_PATH, path)
+    assert CLIENT_INTERFACE in gone
+    reply = await other.call("GetAll", "s", [""], path=path, interface=PROPERTIES)
+    assert reply.error_name == "org.freedesktop.DBus.Error.UnknownObject"
+
+
+async def test_turns(manager: Manager, other: Peeper) -> None:
+    await other.watch()
+    client = a_client(manager, manager.gpus[1])
+    decide(client, TurnStarted(client.id))
+    decide(client, TurnEnded(client.id, TurnEnd.QUANTUM, 30_000_017))
+    await other.settled()
+    path = client_path(client.id)
+    assert named(other, "TurnStarted") == [(gpu_path(1), [path])]
+    assert named(other, "TurnEnded") == [(gpu_path(1), [path, "quantum", 30_000_017])]
+
+
+async def test_a_stuck_client(manager: Manager, other: Peeper) -> None:
+    await other.watch()
+    client = a_client(manager, manager.gpus[0])
+    decide(client, Stuck(client.id, ClientState.DRAINING, 12_000_000))
+    await other.settled()
+    assert named(other, "ClientStuck") == [
+        (MANAGER_PATH, [client_path(client.id), "draining", 12_000_000, {}])
+    ]
+
+
+async def test_changes_carry_the_new_values(
+    manager: Manager, publication: Publication, other: Peeper
+) -> None:
+    await other.watch()
+    manager.set_tq(9)
+    manager.set_anti_thrash("on", "1")
+    found = await announced(publication, other)
+    assert sorted(found, key=repr) == sorted([
+        (MANAGER_PATH, MANAGER_INTERFACE, {"TQ": 9}),
+        (gpu_path(0), GPU_INTERFACE, {"TQ": 9}),
+        (gpu_path(1), GPU_INTERFACE, {"TQ": 9, "AntiThrash": "on"}),
+    ], key=repr)
+
+
+async def test_holders_are_announced(
+    manager: Manager, publication: Publication, other: Peeper
+) -> None:
+    await other.watch()
+    client = a_client(manager, manager.gpus[0])
+    decide(client, TurnStarted(client.id), holders=[client])
+    found = await announced(publication, other)
+    assert (gpu_path(0), GPU_INTERFACE, {"Holders": [client_path(client.id)]}) in found
+
+
+async def test_what_changes_back_is_no_change(
+    manager: Manager, publication: Publication, other: Peeper
+) -> None:
+    await other.watch()
+    manager.set_tq(9)
+    manager.set_tq(30)
+    assert await announced(publication, other) == []
+
+
+async def test_a_hundred_changes_are_two_announcements(manager: Manager, other: Peeper) -> None:
+    await other.watch()
+    first, last = 31, 131
+    arrived = {first: asyncio.Event(), last: asyncio.Event()}
+
+    def look(message: Message) -> None:
+        if message.member == "PropertiesChanged":
+            arrived[message.body[1]["TQ"].value].set()
+
+    other.bus.add_message_handler(look)
+    # The first goes out at once; those that follow closely wait for each other.
+    manager.set_tq(first, "0")
+    await asyncio.wait_for(arrived[first].wait(), 10)
+    for seconds in range(first + 1, last + 1):
+        manager.set_tq(seconds, "0")
+    await asyncio.wait_for(arrived[last].wait(), 10)
+    await other.settled()
+    values = [body[1]["TQ"].value for path, body in named(other, "PropertiesChanged")
+              if path == gpu_path(0)]
+    assert values == [first, last]
+
+
+async def test_a_gpu_that_is_found_later(
+    manager: Manager, publication: Publication, other: Peeper
+) -> None:
+    await other.watch()
+    facts = Facts(2, "GPU-aa112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:99:00.0", GIB)
+    manager.add(facts, SAMPLE, gather=False)
+    found = await announced(publication, other)
+    assert found == [(MANAGER_PATH, MANAGER_INTERFACE, {"GPUs": [gpu_path(n) for n in range(3)]})]
+    ((where, (added, _)),) = named(other, "InterfacesAdded")
+    assert (where, added) == (MANAGER_PATH, gpu_path(2))
+    client = a_client(manager, manager.gpus[2])
+    decide(client, TurnStarted(client.id))
+    await other.settled()
+    assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may change something, with polkit and without."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+from dbus_next.aio.message_bus import MessageBus
+from dbus_next.constants import MessageFlag, MessageType
+from dbus_next.message import Message
+
+from nvshared.bus.authority import Caller
+from nvshared.manager import Manager
+from tests.bus.service import Peeper, PrivateBus, peeper, published
+from tests.bus.test_calls import STANDARD, refusal
+
+SOMEBODY = 4711
+NOBODY = 65534                          # a user that every system has
+
+
+class Polkit(Peeper):
+    """polkit as far as anybody can see from outside: it answers one method."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        super().__init__(bus)
+        self.granted, self.challenge = False, False
+        self.silent = False
+        self.was_asked = asyncio.Event()
+        self.asked: list[tuple[str | None, str, int]] = []      # who, what, flags
+        bus.add_message_handler(self._answer)
+
+    def _answer(self, message: Message) -> Message | bool:
+        if message.member != "CheckAuthorization":
+            return False
+        assert message.signature == "(sa{sv})sa{ss}us"
+        (kind, details), action, _, flags, _ = message.body
+        assert kind == "system-bus-name"
+        self.asked.append((details["name"].value, action, flags))
+        self.was_asked.set()
+        if self.silent:
+            return True
+        result = [self.granted, self.challenge, {}]
+        return Message.new_method_return(message, "(bba{ss})", [result])
+
+
+@contextlib.asynccontextmanager
+async def polkit_on(address: str) -> AsyncIterator[Polkit]:
+    """polkit on a bus for the time being."""
+    polkit = Polkit(await MessageBus(bus_address=address).connect())
+    await polkit.bus.request_name("org.freedesktop.PolicyKit1")
+    try:
+        yield polkit
+    finally:
+        await polkit.close()
+
+
+@pytest.fixture
+def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers are neither root nor the daemon's user."""
+
+    async def uid(_caller: Caller) -> int:
+        return SOMEBODY
+
+    monkeypatch.setattr(Caller, "uid", uid)
+
+
+@pytest.fixture
+async def caller(
+    manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Peeper]:
+    """Somebody on what passes for the system bus, where the manager is."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
+    async with published(manager, "system"), peeper(private.address) as someone:
+        yield someone
+
+
+CHANGES = [
+    ("SetTQ", "u", [5], "com.nvshare.set-tq"),
+    ("SetGPUTQ", "su", ["0", 5], "com.nvshare.set-tq"),
+    ("SetAntiThrash", "s", ["on"], "com.nvshare.set-anti-thrash"),
+    ("SetGPUAntiThrash", "ss", ["0", "on"], "com.nvshare.set-anti-thrash"),
+    ("Reload", "", [], "com.nvshare.reload"),
+    ("ResetSettings", "", [], "com.nvshare.reload"),
+]
+
+
+@pytest.mark.parametrize(("member", "signature", "body", "action"), CHANGES)
+async def test_polkit_is_asked_about_the_callers_name(
+    caller: Peeper, private: PrivateBus,
+    member: str, signature: str, body: list[object], action: str,
+) -> None:
+    async with polkit_on(private.address) as polkit:
+        polkit.granted = True
+        reply = await caller.call(member, signature, body)
+        assert reply.message_type is MessageType.METHOD_RETURN
+        assert polkit.asked == [(caller.bus.unique_name, action, 0)]
+
+
+async def test_polkit_says_no(manager: Manager, caller: Peeper, private: PrivateBus) -> None:
+    async with polkit_on(private.address) as polkit:
+        name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
+        assert name == STANDARD + "AccessDenied"
+        assert "com.nvshare.set-tq" in sentence
+        assert str(SOMEBODY) in sentence
+        assert len(polkit.asked) == 1
+    assert manager.tq == 30
+
+
+async def test_polkit_wants_a_password(caller: Peeper, private: PrivateBus) -> None:
+    async with polkit_on(private.address) as polkit:
+        polkit.challenge = True
+        name, _ = refusal(await caller.call("SetTQ", "u", [5]))
+        assert name == STANDARD + "InteractiveAuthorizationRequired"
+        # The caller can be asked, was asked, and did not know it.
+        flags = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
+        name, _ = refusal(await caller.call("SetTQ", "u", [5], flags=flags))
+        assert name == STANDARD + "AccessDenied"
+        assert [flags for _, _, flags in polkit.asked] == [0, 1]
+
+
+async def test_without_polkit_only_root_may(manager: Manager, caller: Peeper) -> None:
+    name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
+    assert name == STANDARD + "AccessDenied"
+    assert "polkit" in sentence
+    assert manager.tq == 30
+
+
+async def test_anybody_may_look(caller: Peeper) -> None:
+    assert len(await caller.result("ListGPUs")) == 2
+
+
+async def test_one_who_is_asked_holds_up_nobody(
+    manager: Manager, caller: Peeper, private: PrivateBus
+) -> None:
+    async with polkit_on(private.address) as polkit:
+        polkit.silent = True
+        slow = asyncio.ensure_future(caller.call("SetTQ", "u", [5]))
+        await polkit.was_asked.wait()
+        assert len(await caller.result("ListGPUs")) == 2
+        assert not slow.done()
+        slow.cancel()
+
+
+async def test_one_who_is_asked_hears_that_we_leave(
+    manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
+    monkeypatch.setattr("nvshared.bus.dispatch.PATIENCE", 0.01)
+    async with peeper(private.address) as caller, polkit_on(private.address) as polkit:
+        async with published(manager, "system"):
+            polkit.silent = True
+            slow = asyncio.ensure_future(caller.call("SetTQ", "u", [5]))
+            await polkit.was_asked.wait()
+        name, sentence = refusal(await slow)
+        assert name == STANDARD + "ServiceUnknown"
+        assert sentence == "nvshared is stopping"
+        assert manager.tq == 30
+
+
+async def test_on_a_private_bus_polkit_is_not_asked(
+    manager: Manager, private: PrivateBus, somebody: None
+) -> None:
+    async with (
+        polkit_on(private.address) as polkit,
+        published(manager, private.address),
+        peeper(private.address) as caller,
+    ):
+        polkit.granted = True           # anybody can be polkit there
+        name, _ = refusal(await caller.call("SetTQ", "u", [5]))
+        assert name == STANDARD + "AccessDenied"
+        assert not polkit.asked
+
+
+async def test_whoever_started_the_daemon_may(other: Peeper, manager: Manager) -> None:
+    await other.result("GetGPU", "s", ["0"])
+    reply = await other.call("SetTQ", "u", [5])
+    assert reply.message_type is MessageType.METHOD_RETURN
+    assert manager.tq == 5
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to be somebody else one must be root")
+async def test_another_user_may_not(other: Peeper, manager: Manager, private: PrivateBus) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "dbus-send", f"--bus={private.address}", "--dest=com.nvshare", "--print-reply",
+        "/com/nvshare", "com.nvshare.Manager.SetTQ", "uint32:5",
+        stderr=asyncio.subprocess.PIPE, user=NOBODY, extra_groups=[],
+    )
+    _, errors = await process.communicate()
+    assert "AccessDenied" in errors.decode()
+    assert f"uid {NOBODY}" in errors.decode()
+    assert manager.tq == 30

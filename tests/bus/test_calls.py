@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers ask, what they are answered, and what they are told when they are wrong."""
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+import pytest
+from dbus_next.constants import MessageType
+from dbus_next.message import Message
+from dbus_next.signature import Variant
+
+from nvshared.bus import Publication
+from nvshared.errors import ConfigError
+from nvshared.manager import Manager
+from nvshared.names import (
+    CLIENT_INTERFACE,
+    GPU_INTERFACE,
+    LOG_CONTROL_INTERFACE,
+    LOG_CONTROL_PATH,
+    MANAGER_INTERFACE,
+    MANAGER_PATH,
+    STATISTICS_INTERFACE,
+    client_path,
+    gpu_path,
+)
+from nvshared.scheduler.settings import AntiThrash
+from tests.bus.service import Peeper, a_client
+from tests.unit.scripted import FACTS, OTHER
+
+PROPERTIES = "org.freedesktop.DBus.Properties"
+STANDARD = "org.freedesktop.DBus.Error."
+
+
+def refusal(reply: Message) -> tuple[str, str]:
+    """Name and sentence of an error."""
+    assert reply.message_type is MessageType.ERROR, reply.body
+    assert reply.error_name is not None
+    (sentence,) = reply.body
+    assert "Traceback" not in sentence
+    assert "\n" not in sentence
+    return reply.error_name, sentence
+
+
+async def test_settings_of_all_gpus(manager: Manager, other: Peeper) -> None:
+    await other.call("SetGPUTQ", "su", ["1", 7])
+    assert [gpu.tq for gpu in manager.gpus] == [30, 7]
+    await other.call("SetTQ", "u", [12])
+    assert [gpu.tq for gpu in manager.gpus] == [12, 12]
+    await other.call("SetAntiThrash", "s", ["on"])
+    assert {gpu.anti_thrash for gpu in manager.gpus} == {AntiThrash.ON}
+    await other.call("ResetSettings")
+    assert [gpu.tq for gpu in manager.gpus] == [30, 30]
+    assert manager.anti_thrash is AntiThrash.AUTO
+
+
+async def test_settings_of_one_gpu_by_any_of_its_names(manager: Manager, other: Peeper) -> None:
+    for seconds, name in enumerate(["1", OTHER.uuid, OTHER.pci_bus_id], start=40):
+        await other.call("SetGPUTQ", "su", [name, seconds])
+        assert [gpu.tq for gpu in manager.gpus] == [30, seconds]
+        assert await other.result("GetGPU", "s", [name]) == gpu_path(1)
+    await other.call("SetGPUAntiThrash", "ss", [FACTS.uuid, "off"])
+    assert [gpu.anti_thrash for gpu in manager.gpus] == ["off", "auto"]
+    await other.call("SetTQ", "u", [3], path=gpu_path(0), interface=GPU_INTERFACE)
+    await other.call("SetAntiThrash", "s", ["on"], path=gpu_path(0), interface=GPU_INTERFACE)
+    assert (manager.gpus[0].tq, manager.gpus[0].anti_thrash) == (3, "on")
+
+
+async def test_lists(manager: Manager, other: Peeper) -> None:
+    first, second = (a_client(manager, gpu, pid=os.getpid()) for gpu in manager.gpus)
+    gpus = await other.result("ListGPUs")
+    assert gpus == [[0, FACTS.uuid, gpu_path(0), {}], [1, OTHER.uuid, gpu_path(1), {}]]
+    clients = await other.result("ListClients")
+    assert clients == [
+        [one.id, os.getpid(), one.gpu.facts.index, client_path(one.id), {}]
+        for one in (first, second)
+    ]
+    of_second = await other.result("ListClients", path=gpu_path(1), interface=GPU_INTERFACE)
+    assert of_second == clients[1:]
+    paths = [client_path(first.id), client_path(second.id)]
+    assert await other.result("GetClientsByPID", "u", [os.getpid()]) == paths
+    assert await other.result("GetClientsByPID", "u", [0]) == paths
+    assert await other.result("GetClientsByPID", "u", [1]) == []
+
+
+async def test_properties(manager: Manager, other: Peeper) -> None:
+    client = a_client(manager, manager.gpus[0])
+    manager.gpus[1].lose("it fell off the bus")
+
+    async def get_all(path: str, interface: str) -> dict[str, Any]:
+        found = await other.result("GetAll", "s", [interface], path=path, interface=PROPERTIES)
+        return {name: variant.value for name, variant in found.items()}
+
+    whole = await get_all(MANAGER_PATH, MANAGER_INTERFACE)
+    assert (whole["TQ"], whole["AntiThrash"]) == (30, "auto")
+    assert whole["GPUs"] == [gpu_path(0), gpu_path(1)]
+    gpu = await get_all(gpu_path(0), GPU_INTERFACE)
+    assert (gpu["Index"], gpu["UUID"], gpu["MemoryTotal"]) == (0, FACTS.uuid, FACTS.memory_total)
+    assert (await get_all(gpu_path(1), GPU_INTERFACE))["State"] == "lost"
+    figures = await get_all(gpu_path(0), STATISTICS_INTERFACE)
+    assert (figures["Utilization"], figures["Temperature"], figures["Power"]) == (0.97, 61, 412.4)
+    shown = await get_all(client_path(client.id), CLIENT_INTERFACE)
+    memory = client.memory
+    assert (shown["Allocated"], shown["Resident"]) == (memory.allocated, memory.resident)
+    assert shown["Swapped"] == memory.allocated - memory.resident
+    everything = await get_all(gpu_path(0), "")
+    assert everything == gpu | figures
+
+
+@pytest.mark.parametrize(
+    ("member", "signature", "body", "error", "words"),
+    [
+        ("SetTQ", "u", [0], STANDARD + "InvalidArgs", "the quantum cannot be 0 seconds"),
+        ("SetTQ", "i", [-1], STANDARD + "InvalidArgs", "SetTQ takes arguments of type 'u'"),
+        ("SetTQ", "s", ["x"], STANDARD + "InvalidArgs", "SetTQ takes arguments of type 'u'"),
+        ("SetTQ", "", [], STANDARD + "InvalidArgs", "not ''"),
+        ("SetAntiThrash", "s", ["maybe"], STANDARD + "InvalidArgs", "'maybe'"),
+        ("SetGPUTQ", "su", ["9", 5], "com.nvshare.Error.NoSuchGPU", "there is no GPU '9'"),
+        ("SetGPUTQ", "su", ["", 5], "com.nvshare.Error.NoSuchGPU", "there is no GPU ''"),
+        ("GetGPU", "s", ["GPU-0"], "com.nvshare.Error.NoSuchGPU", "'GPU-0'"),
+        ("SetTq", "u", [5], STANDARD + "UnknownMethod", "'SetTq'"),
+    ],
+)
+async def test_wrong_values_are_named(
+    other: Peeper, caplog: pytest.LogCaptureFixture,
+    member: str, signature: str, body: list[Any], error: str, words: str,
+) -> None:
+    name, sentence = refusal(await other.call(member, signature, body))
+    assert name == error
+    assert words in sentence
+    assert not caplog.records           # what a caller got wrong is no event for the journal
+
+
+@pytest.mark.parametrize(
+    ("path", "interface", "member", "body", "error"),
+    [
+        (MANAGER_PATH, PROPERTIES, "Get", [MANAGER_INTERFACE, "Tq"], "UnknownProperty"),
+        (MANAGER_PATH, PROPERTIES, "Get", ["com.nvshare.Boss", "TQ"], "UnknownInterface"),
+        (MANAGER_PATH, "com.nvshare.Boss", "Get", ["", ""], "UnknownInterface"),
+        ("/com/nvshare/gpu/9", PROPERTIES, "Get", [GPU_INTERFACE, "TQ"], "UnknownObject"),
+        (gpu_path(0), MANAGER_INTERFACE, "Get", ["", ""], "UnknownInterface"),
+        ("/com", PROPERTIES, "Get", ["", "TQ"], "UnknownInterface"),
+    ],
+)
+async def test_what_is_not_there_is_named(
+    other: Peeper, path: str, interface: str, member: str, body: list[str], error: str
+) -> None:
+    name, _ = refusal(await other.call(member, "ss", body, path=path, interface=interface))
+    assert name == STANDARD + error
+
+
+async def test_properties_are_changed_by_methods_alone(manager: Manager, other: Peeper) -> None:
+    body = [MANAGER_INTERFACE, "TQ", Variant("u", 5)]
+    name, _ = refusal(await other.call("Set", "ssv", body, interface=PROPERTIES))
+    assert name == STANDARD + "PropertyReadOnly"
+    assert manager.tq == 30
+
+
+async def test_an_invalid_file_is_refused_with_its_line(
+    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> None:
+        raise ConfigError("/etc/nvshare/nvshared.conf:3: tq cannot be 'x'", "give a number")
+
+    monkeypatch.setattr(manager, "_read", read)
+    name, sentence = refusal(await other.call("Reload"))
+    assert name == STANDARD + "InvalidArgs"
+    assert "nvshared.conf:3" in sentence
+
+
+async def test_a_fault_of_ours_is_logged_and_not_told(
+    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(manager, "reset_settings", fail)
+    name, sentence = refusal(await other.call("ResetSettings"))
+    assert name == STANDARD + "Failed"
+    assert "secret" not in sentence
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+async def test_the_log_level(other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "level", logging.INFO)
+    name = [LOG_CONTROL_INTERFACE, "LogLevel"]
+
+    async def level() -> str:
+        found = await other.result("Get", "ss", name, path=LOG_CONTROL_PATH, interface=PROPERTIES)
+        return str(found.value)
+
+    async def write(value: Variant) -> Message:
+        body = [*name, value]
+        return await other.call("Set", "ssv", body, path=LOG_CONTROL_PATH, interface=PROPERTIES)
+
+    assert await level() == "info"
+    await write(Variant("s", "debug"))
+    assert await level() == "debug"
+    assert root.level == logging.DEBUG
+    for wrong in (Variant("s", "chatty"), Variant("u", 7)):
+        assert refusal(await write(wrong))[0] == STANDARD + "InvalidArgs"
+
+
+async def test_a_caller_is_answered_before_we_leave(
+    publication: Publication, manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaving: list[asyncio.Task[None]] = []
+
+    def leave() -> None:
+        leaving.append(asyncio.get_running_loop().create_task(publication.close()))
+
+    monkeypatch.setattr(manager, "reset_settings", leave)
+    # The second call is in before the first has made us leave; both are answered.
+    answers = await asyncio.gather(other.call("ResetSettings"), other.call("ListGPUs"))
+    await leaving[0]
+    assert [answer.message_type for answer in answers] == [MessageType.METHOD_RETURN] * 2
+    name, _ = refusal(await other.call("ListGPUs"))
+    assert name == STANDARD + "ServiceUnknown"
