@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+# Where everything lies on a system that nvshared was installed on by a package manager.
+# Debian's rules and the RPM spec both do, in the top folder:
+#
+#   make -f packaging/install.mk build LIBDIR=/usr/lib64
+#   make -f packaging/install.mk install LIBDIR=/usr/lib64 DESTDIR=…
+#
+# `build` needs gcc, make and Python 3.11, and the wheels of packaging/vendored.txt in
+# $(WHEELS); neither target needs a network. What pip would do (an environment of its
+# own) is left to `make install` of the top folder.
+
+PYTHON ?= /usr/bin/python3
+WHEELS ?= packaging/wheels
+DESTDIR ?=
+LIBDIR ?= /usr/lib
+UNITDIR ?= /usr/lib/systemd/system
+ZSHDIR ?= /usr/share/zsh/site-functions
+HOME_OF_OURS := /usr/lib/nvshared
+
+BUILT := build/packaging
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# As the installed programs will find things, but from here.
+HERE := PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$(CURDIR):$(CURDIR)/$(BUILT)/vendor $(PYTHON)
+
+MAN := nvshared.8 nvsharectl.1 nvshared.conf.5 com.nvshare.5 libnvshare.7
+
+.PHONY: build install install-hook install-programs install-system clean
+build: $(addprefix $(BUILT)/man/,$(MAN)) $(BUILT)/nvshared.conf $(BUILT)/completions $(BUILT)/vendor
+	$(MAKE) -C libhook hook simulator workload
+
+$(BUILT)/vendor: $(wildcard $(WHEELS)/*.whl)
+	@mkdir -p $@
+	@for wheel in $(WHEELS)/*.whl; do \
+		[ -f "$$wheel" ] || { echo "There are no wheels in $(WHEELS); fetch them first: make -f packaging/packaging.mk wheels" >&2; exit 1; }; \
+		$(PYTHON) -m zipfile -e "$$wheel" $@ || exit 1; \
+	done
+	@rm -f $@/example.py
+	@touch $@
+
+$(BUILT)/man/%: packaging/man/%.in $(wildcard packaging/man/*.py) nvshared/config.py $(BUILT)/vendor
+	@mkdir -p $(@D)
+	$(HERE) packaging/man/page.py $< $(VERSION) $(LIBDIR)/libnvshare.so >$@
+
+$(BUILT)/nvshared.conf: packaging/man/settings.py nvshared/config.py
+	@mkdir -p $(@D)
+	$(HERE) packaging/man/settings.py >$@
+
+$(BUILT)/completions: $(wildcard nvshared/cli/*.py)
+	@mkdir -p $@
+	for shell in bash zsh fish; do \
+		$(HERE) -m nvshared.cli.main completion $$shell >$@/$$shell || exit 1; \
+	done
+
+install: install-hook install-programs install-system
+
+# What is preloaded. Its path stands in people's /etc/ld.so.preload: a version that
+# moved it would leave every process of the machine with a line that leads nowhere.
+install-hook:
+	install -D -m 644 libhook/build/libnvshare.so $(DESTDIR)$(LIBDIR)/libnvshare.so
+	install -D -m 644 $(BUILT)/man/libnvshare.7 $(DESTDIR)/usr/share/man/man7/libnvshare.7
+
+install-programs:
+	cd nvshared && find . -name '*.py' -exec install -D -m 644 {} $(DESTDIR)$(HOME_OF_OURS)/nvshared/{} \;
+	install -d $(DESTDIR)$(HOME_OF_OURS)/nvshared-$(VERSION).dist-info
+	printf 'Metadata-Version: 2.1\nName: nvshared\nVersion: %s\n' '$(VERSION)' \
+		>$(DESTDIR)$(HOME_OF_OURS)/nvshared-$(VERSION).dist-info/METADATA
+	cp -R --preserve=mode $(BUILT)/vendor $(DESTDIR)$(HOME_OF_OURS)/
+	install -d $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator
+	ln -sf $(LIBDIR)/libnvshare.so $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/libnvshare.so
+	install -m 755 libhook/build/nvshare-workload $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/
+	install -m 644 libhook/build/simulator/libcuda.so.1 libhook/build/simulator/libnvidia-ml.so.1 \
+		$(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator/
+	install -D -m 755 packaging/nvshared.py $(DESTDIR)/usr/bin/nvshared
+	install -D -m 755 packaging/nvsharectl.py $(DESTDIR)/usr/bin/nvsharectl
+
+install-system:
+	install -D -m 644 -t $(DESTDIR)$(UNITDIR) systemd/nvshared.service systemd/nvshared.socket
+	install -D -m 644 systemd/sysusers.d/nvshare.conf $(DESTDIR)/usr/lib/sysusers.d/nvshare.conf
+	install -D -m 644 systemd/tmpfiles.d/nvshare.conf $(DESTDIR)/usr/lib/tmpfiles.d/nvshare.conf
+	install -D -m 644 dbus/com.nvshare.conf $(DESTDIR)/usr/share/dbus-1/system.d/com.nvshare.conf
+	install -D -m 644 dbus/com.nvshare.service \
+		$(DESTDIR)/usr/share/dbus-1/system-services/com.nvshare.service
+	install -D -m 644 -t $(DESTDIR)/usr/share/dbus-1/interfaces dbus/com.nvshare.*.xml
+	install -D -m 644 dbus/com.nvshare.policy $(DESTDIR)/usr/share/polkit-1/actions/com.nvshare.policy
+	install -D -m 644 $(BUILT)/nvshared.conf $(DESTDIR)/etc/nvshare/nvshared.conf
+	install -d $(DESTDIR)/etc/nvshare/nvshared.conf.d
+	install -D -m 644 $(BUILT)/man/nvshared.8 $(DESTDIR)/usr/share/man/man8/nvshared.8
+	install -D -m 644 $(BUILT)/man/nvsharectl.1 $(DESTDIR)/usr/share/man/man1/nvsharectl.1
+	install -D -m 644 -t $(DESTDIR)/usr/share/man/man5 \
+		$(BUILT)/man/nvshared.conf.5 $(BUILT)/man/com.nvshare.5
+	install -D -m 644 $(BUILT)/completions/bash \
+		$(DESTDIR)/usr/share/bash-completion/completions/nvsharectl
+	install -D -m 644 $(BUILT)/completions/zsh $(DESTDIR)$(ZSHDIR)/_nvsharectl
+	install -D -m 644 $(BUILT)/completions/fish \
+		$(DESTDIR)/usr/share/fish/vendor_completions.d/nvsharectl.fish
+
+clean:
+	$(MAKE) -C libhook clean
+	rm -rf $(BUILT)

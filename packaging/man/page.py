@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completes a manual page: page.py TEMPLATE VERSION LIBRARY, the page on standard output.
+
+A template is man(7) source. A line @WORD@ in it is replaced by what the program
+itself knows, so that it cannot be out of date: the settings, the options, the
+verbs, the members on the bus. @VERSION@, @DATE@ and @LIBRARY@, the path of
+libnvshare.so, may stand anywhere.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import members
+import roff
+
+from nvshared import arguments, config
+from nvshared.cli.parser import build
+from nvshared.cli.verbs import VERBS
+
+INTERFACES = Path(__file__).parents[2] / "dbus"
+ORDER = ("com.nvshare.Manager", "com.nvshare.GPU", "com.nvshare.GPU.Statistics",
+         "com.nvshare.Client")
+HEADINGS = {"method": "Methods", "property": "Properties", "signal": "Signals"}
+
+
+def settings() -> list[str]:
+    """What may stand in the file, by section."""
+    lines: list[str] = []
+    section = ""
+    for option in config.options():
+        if option.section != section:
+            section = option.section
+            lines.append(f".SS [{section}]")
+        value = option.metavar or "on|off"
+        words = _sentence(option.help) + f" Default: {option.default}."
+        if option.variable:
+            words += f" The environment variable {option.variable} wins over files."
+        lines += roff.item(f"{option.name} = {value}", words)
+    return lines
+
+
+def options() -> list[str]:
+    """What may stand on the daemon's command line."""
+    return _options(arguments.parser())
+
+
+def verbs() -> list[str]:
+    """Everything nvsharectl does."""
+    parser = build(VERBS)
+    lines: list[str] = []
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        for verb in VERBS:
+            one = action.choices[verb.name]
+            usage = " ".join(one.format_usage().removeprefix("usage: ").split())
+            usage = usage.replace(" [-h]", "").replace(" [--bus BUS]", "").replace(" [--json]", "")
+            lines += [f'.SS "{roff.escaped(usage)}"', *roff.paragraphs(verb.description)]
+            lines += _options(one, without=("--help", "--bus", "--json"))
+            for command, what in verb.examples:
+                lines += roff.example(what[0].upper() + what[1:] + ":", command)
+    return lines
+
+
+def everywhere() -> list[str]:
+    """The options of nvsharectl itself."""
+    return _options(build(VERBS))
+
+
+def bus() -> list[str]:
+    """The interfaces with all their members."""
+    lines: list[str] = []
+    for name in ORDER:
+        for interface in members.read(INTERFACES / f"{name}.xml"):
+            lines += [f'.SH "INTERFACE {interface.name}"', *roff.paragraphs(_sentence(interface.description))]
+            for kind, heading in HEADINGS.items():
+                chosen = [one for one in interface.members if one.kind == kind]
+                if chosen:
+                    lines.append(f".SS {heading}")
+                for one in chosen:
+                    lines += _member(one)
+    return lines
+
+
+def _member(member: members.Member) -> list[str]:
+    lines = roff.item(member.declaration, member.description)
+    for name, words in member.arguments:
+        lines += [".RS", *roff.item(name, words), ".RE"]
+    return lines
+
+
+def _options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> list[str]:
+    lines: list[str] = []
+    for action in parser._actions:
+        if not action.option_strings and (action.help is None or action.choices is not None):
+            continue
+        if any(name in without for name in action.option_strings):
+            continue
+        value = "" if action.nargs == 0 else f" {action.metavar or action.dest}"
+        if not action.option_strings:
+            value = value.strip()
+        term = ", ".join(action.option_strings) + value
+        lines += roff.item(term, _sentence((action.help or "").replace("%%", "%")))
+    return lines
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+GENERATED: dict[str, Callable[[], list[str]]] = {
+    "@SETTINGS@": settings, "@OPTIONS@": options, "@VERBS@": verbs, "@EVERYWHERE@": everywhere,
+    "@BUS@": bus,
+}
+
+
+def completed(template: Path, version: str, library: str) -> str:
+    """The page."""
+    now = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH") or time.time()))
+    lines: list[str] = []
+    for line in template.read_text().splitlines():
+        generate = GENERATED.get(line)
+        lines += generate() if generate else [line]
+    text = "\n".join(lines).replace("@VERSION@", version).replace("@LIBRARY@", library)
+    return text.replace("@DATE@", time.strftime("%Y-%m-%d", now)) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(completed(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))

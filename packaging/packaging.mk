@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# Packages for distributions, from the top folder and part of its Makefile:
+#
+#   make deb          dist/nvshared_*.deb and dist/libnvshare_*.deb
+#   make rpm          dist/nvshared-*.rpm and dist/libnvshare-*.rpm
+#   make wheels       fetches what is packed along, once; with it no build needs a network
+#
+# Each is built in a folder of its own, so that nothing is left in the source tree.
+
+PYTHON ?= python3
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+DIST ?= dist
+PACKAGED := build/packages
+FETCHED := $(PACKAGED)/wheels
+
+.PHONY: deb rpm wheels
+
+wheels: $(FETCHED)/complete
+$(FETCHED)/complete: packaging/vendored.txt
+	@rm -rf $(FETCHED) && mkdir -p $(FETCHED)
+	@{ $(PYTHON) -m pip --version >/dev/null 2>&1 && pip="$(PYTHON) -m pip" \
+		|| { $(PYTHON) -m venv $(PACKAGED)/pip && pip=$(PACKAGED)/pip/bin/pip; }; } \
+	&& $$pip --quiet --disable-pip-version-check download --no-deps --require-hashes \
+		--only-binary :all: --requirement packaging/vendored.txt --dest $(FETCHED)
+	@touch $@
+
+# What people wrote, as it is now, and the wheels: all that a build may look at.
+define source_tree
+	@rm -rf $(1) && mkdir -p $(1)
+	@if git rev-parse --git-dir >/dev/null 2>&1; then \
+		git ls-files --cached --others --exclude-standard -z; \
+	else \
+		find . -type f -not -path './build/*' -not -path './dist/*' -not -path './libhook/build*' -not -path './.*' -print0; \
+	fi | while IFS= read -r -d '' file; do [ ! -e "$$file" ] || printf '%s\0' "$$file"; done \
+		| tar --create --null --files-from=- | tar --extract --directory=$(1)
+	@mkdir -p $(1)/packaging/wheels && cp $(FETCHED)/*.whl $(1)/packaging/wheels/
+endef
+
+deb rpm: SHELL := /bin/bash
+
+deb: wheels
+	@command -v dpkg-buildpackage >/dev/null || { \
+		echo "This needs Debian's tools: apt-get install build-essential debhelper dh-python" >&2; \
+		exit 1; }
+	$(call source_tree,$(PACKAGED)/deb/nvshared)
+	@cp -R packaging/debian $(PACKAGED)/deb/nvshared/debian
+	cd $(PACKAGED)/deb/nvshared && dpkg-buildpackage --build=binary --no-sign
+	@mkdir -p $(DIST)
+	cp $(PACKAGED)/deb/*.deb $(DIST)/
+
+rpm: wheels
+	@command -v rpmbuild >/dev/null || { echo "This needs rpmbuild, of the package rpm" >&2; exit 1; }
+	$(call source_tree,$(PACKAGED)/rpm/nvshared-$(VERSION))
+	@mkdir -p $(PACKAGED)/rpm/SOURCES
+	@tar --create --gzip --file=$(PACKAGED)/rpm/SOURCES/nvshared-$(VERSION).tar.gz \
+		--directory=$(PACKAGED)/rpm nvshared-$(VERSION)
+	rpmbuild -bb --define '_topdir $(CURDIR)/$(PACKAGED)/rpm' --define 'our_version $(VERSION)' \
+		packaging/rpm/nvshared.spec
+	@mkdir -p $(DIST)
+	cp $(PACKAGED)/rpm/RPMS/*/*.rpm $(DIST)/
