@@ -91,6 +91,8 @@ def call(
 def size(start: bytes) -> int:
     """Length of the whole message of which these are the first 16 bytes or more."""
     order = _order(start)
+    if len(start) < _FIXED.size:
+        raise WireError(f"a message of {len(start)} bytes is shorter than any may be")
     (body,) = struct.unpack_from(order + "I", start, 4)
     (fields,) = struct.unpack_from(order + "I", start, 12)
     whole: int = _FIXED.size + fields + -fields % 8 + body
@@ -101,15 +103,17 @@ def size(start: bytes) -> int:
 
 def parse(data: bytes) -> Message:
     """A whole message. Raises WireError."""
+    if size(data) != len(data):
+        raise WireError(f"a message of {len(data)} bytes that says it has {size(data)}")
     try:
         reader = _Reader(data, _order(data))
-        kind, _flags, _version = data[1:4]
+        kind = data[1]
         reader.position = 8
         serial = reader.get("u")
         fields = dict(reader.get("a(yv)"))
         reader.align(8)
         body = [reader.get(one) for one in split(fields.get(_SIGNATURE, ""))]
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, TypeError, UnicodeDecodeError) as error:
         raise WireError(f"a damaged message: {error}") from error
     return Message(
         kind, serial, fields.get(_REPLY_SERIAL, 0), fields.get(_ERROR_NAME, ""),
@@ -134,7 +138,7 @@ def _end(signature: str, start: int) -> int:
             return _end(signature, start + 1)
         case "(" | "{" as bracket:
             closing = ")" if bracket == "(" else "}"
-            position = start + 1
+            position = _end(signature, start + 1)
             while signature[position:position + 1] != closing:
                 position = _end(signature, position)
             return position + 1

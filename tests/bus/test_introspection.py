@@ -84,7 +84,8 @@ def test_every_method_is_authorised_or_declared_open() -> None:
         for action in ElementTree.parse(DBUS / "com.nvshare.policy").getroot().iter("action")
     }
     used = set()
-    for interface in [*OURS, LogControl, *STANDARD]:
+    interfaces: list[type[Interface]] = [*OURS, LogControl, *STANDARD]
+    for interface in interfaces:
         for method in interface.methods.values():
             if method.action is ANYONE:
                 assert method.name in OPEN, f"anybody may call {interface.name}.{method.name}"
