@@ -16,6 +16,7 @@
 
 .macro ENTRY name, decide, real, caller
         .globl  \name
+        .protected \name                /* our own references mean this one */
         .type   \name, @function
         .p2align 4
 \name:
@@ -56,6 +57,7 @@
 
 .macro ENTRY name, decide, real, caller
         .globl  \name
+        .protected \name                /* our own references mean this one */
         .type   \name, %function
         .p2align 4
 \name:

@@ -53,9 +53,13 @@ def result_of(entry: str) -> int:
     return 10_000 + entries().index(entry)
 
 
-def source(left_out: frozenset[str] = frozenset(), newer: frozenset[str] = frozenset()) -> str:
+NONE: frozenset[str] = frozenset()
+
+
+def source(left_out: frozenset[str], newer: frozenset[str], willing: frozenset[str]) -> str:
     """The driver in C. `left_out`: entry points that it lacks, as an older one would. `newer`:
-    symbols for which it returns, from 13000 on, an entry point that it does not export."""
+    symbols for which it returns, from 13000 on, an entry point that it does not export.
+    `willing`: entry points that return 0, CUDA_SUCCESS."""
     lines = ["#include <stdint.h>", "#include <string.h>"]
     parameters = ", ".join(f"uint64_t a{i}" for i in range(12))
     values = ", ".join(f"a{i}" for i in range(12))
@@ -66,7 +70,7 @@ def source(left_out: frozenset[str] = frozenset(), newer: frozenset[str] = froze
                 f"uint64_t arguments_of_{entry}[12];\n"
                 f"int {entry}({parameters})\n"
                 f"{{ memcpy(arguments_of_{entry}, (uint64_t[]){{ {values} }}, 96);"
-                f" return {result_of(entry)}; }}"
+                f" return {0 if entry in willing else result_of(entry)}; }}"
             )
     lines.append("static int newest(void) { return 9999; }")
     lines.append("int cuInit(unsigned flags) { (void)flags; return 0; }")
@@ -108,13 +112,16 @@ int cuGetProcAddress_v2(const char *symbol, void **entry, int version, uint64_t 
 
 
 def build(
-    directory: Path, left_out: frozenset[str] = frozenset(), newer: frozenset[str] = frozenset()
+    directory: Path,
+    left_out: frozenset[str] = NONE,
+    newer: frozenset[str] = NONE,
+    willing: frozenset[str] = NONE,
 ) -> Path:
     """Compiles it to `directory`/libcuda.so.1, with libcuda.so for linking, and returns that
     directory."""
     command = ["gcc", "-x", "c", "-", "-shared", "-fPIC", "-O0", "-Wl,-soname,libcuda.so.1"]
     command += ["-Wl,-Bsymbolic", "-o", str(directory / "libcuda.so.1")]
-    subprocess.run(command, input=source(left_out, newer), text=True, check=True)
+    subprocess.run(command, input=source(left_out, newer, willing), text=True, check=True)
     (directory / "libcuda.so").symlink_to("libcuda.so.1")
     return directory
 

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of hooks against what is compiled, what is exported and what cuda.h declares."""
+
+import os
+import re
+import subprocess
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.hook import recorded_driver as recorded
+
+SOURCE = Path(__file__).parents[2] / "src"
+CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
+
+needs_cuda_h = pytest.mark.skipif(
+    not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME to compare with it"
+)
+
+
+def output(*command: object) -> str:
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_nothing_is_exported_but_the_hooks_and_dlsym(library: Path) -> None:
+    exported = [
+        line.split()[-1]
+        for line in output("nm", "-D", "--defined-only", library).split("\n")
+        if line
+    ]
+    assert sorted(exported) == sorted([*recorded.hooks(), "dlsym", "dlvsym"])
+
+
+def test_the_library_does_nothing_when_it_is_loaded(library: Path) -> None:
+    """No constructor but the one that the compiler puts into every object, and it does nothing."""
+    sections = output("readelf", "-SW", library)
+    init_array = re.search(r"\.init_array\s+INIT_ARRAY\s+\w+\s+\w+\s+(\w+)", sections)
+    assert init_array is not None
+    assert int(init_array[1], 16) == 8
+    assert "frame_dummy" in output("nm", library)
+    assert ".ctors" not in sections
+    assert ".preinit_array" not in sections
+
+
+def test_the_library_needs_nothing_but_the_c_library(library: Path) -> None:
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", library))
+    assert {name.split(".so")[0] for name in needed} <= {
+        "libc",
+        "ld-linux-x86-64",
+        "ld-linux-aarch64",
+    }
+
+
+def test_every_hook_is_an_entry_point_of_the_recorded_driver() -> None:
+    assert set(recorded.hooks()) <= set(recorded.entries())
+
+
+def test_every_version_and_variant_of_a_hook_is_hooked_or_has_a_reason() -> None:
+    bases = {re.sub(r"(_v\d+)?(_pts[z]|_ptds)?$", "", hook) for hook in recorded.hooks()}
+    for entry in recorded.entries():
+        if re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", entry) in bases:
+            assert entry in recorded.hooks() or reason(entry), f"{entry} has neither"
+
+
+@needs_cuda_h
+@pytest.mark.parametrize("file", sorted(SOURCE.glob("*.c")), ids=lambda path: path.name)
+def test_the_library_compiles_with_nvidias_declarations(file: Path) -> None:
+    """With cuda.h in place of driver_types.h, a prototype that differs does not compile."""
+    flags = ["-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
+    include = ["-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}", f"-I{SOURCE.parent / 'include'}"]
+    subprocess.run(["gcc", *flags, *include, str(file)], check=True)
+
+
+@cache
+def reasons() -> dict[str, str]:
+    """The patterns of unhooked.def with their reasons."""
+    lines = (SOURCE / "unhooked.def").read_text().splitlines()
+    pairs = [line.split(": ", 1) for line in lines if line and not line.startswith("#")]
+    assert len(dict(pairs)) == len(pairs), "a pattern stands twice in unhooked.def"
+    return dict(pairs)
+
+
+def reason(name: str) -> str | None:
+    return next((why for pattern, why in reasons().items() if fnmatchcase(name, pattern)), None)
+
+
+@cache
+def declared() -> dict[str, str]:
+    """Every function that cuda.h declares, with its parameters."""
+    text = subprocess.run(
+        ["gcc", "-E", "-P", "-D__CUDA_API_VERSION_INTERNAL", f"-I{CUDA}", "-x", "c", "-"],
+        input="#include <cuda.h>\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return dict(re.findall(r"\bCUresult\s+(cu\w+)\s*\(([^;]*)\)", text))
+
+
+# What works with one of these, or is called so, may submit, allocate, free or tell.
+TYPES = re.compile(
+    r"\b(CUstream|CUdeviceptr\w*|CUmemGenericAllocationHandle|CUmemoryPool|CUarray|CUgraphExec"
+    r"|CUmipmappedArray|CUexternalMemory|CUtexref|CUsurfref|CUDA_RESOURCE_DESC|CUtensorMap)\b"
+)
+NAMES = re.compile(
+    r"cu(Mem|Launch|Param|Array|Mipmapped|Multicast|Pointer|Ipc|Import|External|Green|Checkpoint"
+    r"|Module(Load|Unload|GetGlobal)|Library(Load|Unload)|Ctx(Create|Destroy|Attach|Detach|SetLimit"
+    r"|FromGreen)|DevicePrimaryCtx|DeviceTotalMem|Device\w*Mem|Graph\w*(Mem|Instantiate|Update)"
+    r"|Get(ProcAddress|ExportTable))"
+)
+
+
+@needs_cuda_h
+def test_every_function_that_submits_allocates_frees_or_tells_is_hooked_or_has_a_reason() -> None:
+    suspects = {
+        name for name, types in declared().items() if TYPES.search(types) or NAMES.match(name)
+    }
+    assert len(suspects) > 400
+    assert suspects >= set(recorded.hooks()) - {
+        name for name, types in declared().items() if "CUgraph" in types or "CUdevice" in types
+    }
+    missing = sorted(n for n in suspects if n not in recorded.hooks() and reason(n) is None)
+    assert missing == []
+
+
+@needs_cuda_h
+def test_every_reason_is_for_a_function_that_exists_and_is_not_hooked() -> None:
+    for pattern in reasons():
+        fitting = {name for name in declared() if fnmatchcase(name, pattern)}
+        assert fitting, f"{pattern} in unhooked.def fits no function of cuda.h"
+        assert not fitting & set(recorded.hooks()), f"{pattern} in unhooked.def fits a hook"
