@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container with a real systemd as PID 1, and commands in it.
 
-All that is written in it goes to memory (an overlay on the tree) and is gone
-when it stops. It has a network of its own without a way out. It boots in a
-second, so each group of tests has one for itself.
+All that is written in it goes to memory, to an overlay on the tree: it survives
+a reboot, and is gone when the container stops. It has a network of its own
+without a way out. It boots in a second, so each group of tests has one for
+itself.
 """
 
 import os
@@ -22,6 +23,22 @@ PATIENCE = 60.0                         # seconds for what takes one or two
 POLL = 0.05
 POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
 
+# All of it ends when we do, however that comes. The mounts are seen by nobody else, and so end with
+# the last process that was started here. (What systemd-nspawn keeps in its own folder it removes at a reboot,
+# and that it does on a tmpfs alone, which /run is not everywhere.)
+START = """
+mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn || exit
+mount -t tmpfs -o mode=755 tmpfs "$2" && mkdir "$2/upper" "$2/work" "$2/root" || exit
+mount -t overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" overlay "$2/root" || exit
+while
+    setpriv --pdeathsig TERM systemd-nspawn --quiet --directory="$2/root" --boot --register=no --keep-unit \
+        --private-network --console=read-only --link-journal=no --machine="nvshare-$$"
+    [ $? = 133 ]
+do
+    : it wants to be booted again
+done
+"""
+
 
 class Failed(AssertionError):
     """A command in the container ended otherwise than it should; the message is all it said."""
@@ -33,19 +50,18 @@ class Container:
     def __init__(self, tree: Path) -> None:
         """Boots. Raises Failed with the console's last lines if that takes too long."""
         self._console = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        self._nspawn = subprocess.Popen(
+        self._mounts = tempfile.TemporaryDirectory(prefix="nvshare-system-")
+        self._shell = subprocess.Popen(
             [
-                "systemd-nspawn", "--quiet", f"--directory={tree}", "--boot", "--volatile=overlay",
-                "--register=no", "--keep-unit", "--private-network", "--console=read-only",
-                "--link-journal=no", f"--machine=nvshare-{os.getpid()}",
+                "setpriv", "--pdeathsig", "TERM",
+                "unshare", "--mount", "sh", "-c", START, "sh", str(tree), self._mounts.name,
             ],
             stdin=subprocess.DEVNULL, stdout=self._console, stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         self._pid = 0                   # of the container's PID 1, as seen from here
         try:
-            self._pid = self.until(self._first_process, "there is a first process in it")
-            self.until(self._booted, "it has booted")
+            self._await_boot()
         except BaseException:
             self.stop()
             raise
@@ -58,11 +74,6 @@ class Container:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-
-    @property
-    def root(self) -> Path:
-        """Its file system as seen from here. Beware of absolute links in it."""
-        return Path(f"/proc/{self._pid}/root")
 
     def run(
         self, *command: str, user: str = "", check: bool = True, given: str = "",
@@ -116,16 +127,23 @@ class Container:
         """Waits until `done()` is true and returns what it was. Raises Failed: `what`, in words."""
         deadline = time.monotonic() + PATIENCE
         while not (result := done()):
-            if self._nspawn.poll() is not None or time.monotonic() > deadline:
+            if self._shell.poll() is not None or time.monotonic() > deadline:
                 raise Failed(f"waited {PATIENCE:.0f} s in vain until {what}\n{self.story()}")
             time.sleep(POLL)
         return result
+
+    def reboot(self) -> None:
+        """Shuts it down and boots it again; returns when that is done."""
+        before = self._pid
+        self.run("systemctl", "reboot", "--no-block")
+        self.until(lambda: self._first_process() not in (0, before), "another first process runs")
+        self._await_boot()
 
     def story(self) -> str:
         """The console and the journal of nvshared, for the report of a failure."""
         self._console.seek(0)
         lines = self._console.read().splitlines()[-20:]
-        if self._pid and self._nspawn.poll() is None:
+        if self._pid and self._shell.poll() is None:
             journal = self.run(
                 "journalctl", "--no-pager", "--lines=60", "--unit=nvshared.service",
                 "--unit=nvshared.socket", "--unit=dbus.service", check=False,
@@ -135,17 +153,21 @@ class Container:
 
     def stop(self) -> None:
         """Powers it off, by force if it takes long."""
-        if self._pid:
+        first = self._first_process()
+        if first:
             with suppress(ProcessLookupError):
-                os.kill(self._pid, POWER_OFF)
+                os.kill(first, POWER_OFF)
         else:
-            self._nspawn.terminate()
+            self._shell.terminate()
         try:
-            self._nspawn.wait(timeout=30)
+            self._shell.wait(timeout=30)
         except subprocess.TimeoutExpired:
-            self._nspawn.kill()
-            self._nspawn.wait()
+            with suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
+            self._shell.kill()
+            self._shell.wait()
         self._console.close()
+        self._mounts.cleanup()
 
     def _entering(
         self, command: tuple[str, ...], user: str, environment: dict[str, str] | None
@@ -161,11 +183,26 @@ class Container:
         assignments = [f"{name}={value}" for name, value in settings.items()]
         return [*into, "env", "--ignore-environment", *assignments, *command]
 
+    def _await_boot(self) -> None:
+        self.until(self._booted, "it has booted")
+
     def _first_process(self) -> int:
-        children = Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children")
-        found = children.read_text().split()
-        return int(found[0]) if found else 0
+        """PID 1 of the container, as seen from here; 0 if there is none yet."""
+        pid = self._shell.pid
+        for _ in ("systemd-nspawn", "its child"):
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            try:
+                found = children.read_text().split()
+            except (FileNotFoundError, ProcessLookupError):
+                return 0
+            if not found:
+                return 0
+            pid = int(found[0])
+        return pid
 
     def _booted(self) -> bool:
+        self._pid = self._first_process()
+        if not self._pid:
+            return False
         state = self.run("systemctl", "is-system-running", check=False).stdout.strip()
         return state in ("running", "degraded")

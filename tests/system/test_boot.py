@@ -11,3 +11,11 @@ def test_systemd_runs_and_nothing_failed(bare: Container) -> None:
 
 def test_there_is_a_message_bus(bare: Container) -> None:
     assert "org.freedesktop.systemd1" in bare.output("busctl", "list", "--no-pager", "--no-legend")
+
+
+def test_what_was_written_outlives_a_reboot_and_nothing_else(bare: Container) -> None:
+    bare.write("/etc/written", "yes\n")
+    bare.write("/run/written", "yes\n")
+    bare.reboot()
+    assert bare.output("cat", "/etc/written") == "yes"
+    assert bare.run("test", "-e", "/run/written", check=False).returncode == 1
