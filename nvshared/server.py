@@ -49,6 +49,7 @@ class Connection:
     ) -> None:
         """Raises ProcessLookupError if the process is dead already."""
         self.peer = who
+        self.admitted = refusal is None
         self.session = Session(server.manager, who, self, refusal)
         self._server = server
         self._socket = connected
@@ -185,6 +186,7 @@ class Server:
         self._listening = listening
         self._most = max(1, (descriptors - DESCRIPTORS_OWN) // DESCRIPTORS_EACH - REFUSED_AT_MOST)
         self._connections: set[Connection] = set()
+        self._admitted = 0              # those that were not refused when they came
         self._by_uid: Counter[int] = Counter()
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
@@ -203,7 +205,9 @@ class Server:
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
-        self._by_uid[connection.peer.uid] -= 1
+        if connection.admitted:
+            self._admitted -= 1
+            self._by_uid[connection.peer.uid] -= 1
 
     def _acceptable(self) -> None:
         for _ in range(ACCEPTS_AT_A_TIME):
@@ -223,7 +227,7 @@ class Server:
         refusal = self._judge(who)
         if refusal is not None:
             self.complain(who, "too many", "refused: there are too many connections already")
-            if len(self._connections) >= self._limit() + REFUSED_AT_MOST:
+            if len(self._connections) - self._admitted >= REFUSED_AT_MOST:
                 connected.close()       # not even the refusal can be afforded
                 return
         try:
@@ -233,13 +237,12 @@ class Server:
             connected.close()
             return
         self._connections.add(connection)
-        self._by_uid[who.uid] += 1
-
-    def _limit(self) -> int:
-        return min(self.config.max_clients, self._most)
+        if connection.admitted:
+            self._admitted += 1
+            self._by_uid[who.uid] += 1
 
     def _judge(self, who: Peer) -> Refusal | None:
-        if len(self._connections) >= self._limit():
+        if self._admitted >= min(self.config.max_clients, self._most):
             return Refusal.TOO_MANY_CLIENTS
         if who.uid != 0 and self._by_uid[who.uid] >= self.config.max_clients_per_user:
             return Refusal.TOO_MANY_CLIENTS

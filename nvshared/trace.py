@@ -16,6 +16,7 @@ import re
 from pathlib import Path
 from typing import Any, TextIO
 
+from nvshared.errors import NvshareError
 from nvshared.gpu import GPU
 from nvshared.scheduler.actions import Action, Stuck, TurnEnded, TurnStarted
 from nvshared.scheduler.events import Event, Tick
@@ -29,9 +30,14 @@ class Trace:
     """Writes what happens on every GPU it is given."""
 
     def __init__(self, path: Path) -> None:
-        """Appends. Raises OSError if the file cannot be opened."""
+        """Appends. Raises NvshareError if the file cannot be opened."""
         self.path = path
-        self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)
+        try:
+            self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise NvshareError(
+                f"the trace {path} cannot be written: {error.strerror}", "choose another --trace"
+            ) from error
 
     def add(self, gpu: GPU) -> None:
         """Writes what happens on this GPU from now on."""

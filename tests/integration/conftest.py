@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real daemon as a process, with a socket of its own and simulated cards."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.integration.fakehook import PATIENCE, Hook
+
+ROOT = Path(__file__).parents[2]
+SIMULATOR = ROOT / "libhook" / "build" / "simulator"
+
+MIB = 1 << 20
+CARD = 1024 * MIB
+CARDS = 2
+
+FIND = "from nvshared.nvml import NVML; [print(f.uuid_bytes.hex()) for f in NVML().find()]"
+
+
+@dataclass
+class Process:
+    """A process whose lines a test waits for."""
+
+    popen: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def wait_for(self, line: str) -> None:
+        """Reads on until this line has come."""
+        assert self.popen.stdout is not None
+        for got in self.popen.stdout:
+            self.lines.append(got.strip())
+            if got.strip() == line:
+                return
+        pytest.fail(f"it ended before {line!r}; it said {self.lines}")
+
+    def kill(self) -> None:
+        """kill -9, and waits until it is gone."""
+        self.popen.kill()
+        self.popen.wait()
+
+
+@dataclass
+class Site:
+    """A folder with a socket, and the cards that a daemon there would find."""
+
+    folder: Path
+    environment: dict[str, str]
+    uuids: list[bytes]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    hooks: list[Hook] = field(default_factory=list)
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "run" / "sock"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    def command(self, *options: str) -> list[str]:
+        return [
+            sys.executable, "-m", "nvshared", "--config", str(self.folder / "nvshared.conf"),
+            "--socket", str(self.socket), "--bus", "none", *options,
+        ]
+
+    def run(self, *options: str, **changed: str) -> subprocess.CompletedProcess[str]:
+        """A daemon that is expected to end by itself."""
+        return subprocess.run(
+            self.command(*options), env={**self.environment, **changed}, cwd=ROOT,
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )
+
+    def start(self, *options: str, **changed: str) -> subprocess.Popen[str]:
+        """A daemon that is ready when this returns."""
+        address = self.folder / "notify"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.bind(str(address))
+            ready.settimeout(PATIENCE)
+            with self.log.open("a") as log:
+                daemon = subprocess.Popen(
+                    self.command(*options), cwd=ROOT, stderr=log, text=True,
+                    env={**self.environment, "NOTIFY_SOCKET": str(address), **changed},
+                )
+            self.started.append(daemon)
+            try:
+                while ready.recv(1000) != b"READY=1":
+                    continue
+            except TimeoutError:
+                pytest.fail("the daemon did not become ready")
+            finally:
+                address.unlink()
+        return daemon
+
+    def hook(self, card: int = 0) -> Hook:
+        """A client that this test plays, connected."""
+        hook = Hook(str(self.socket), self.uuids[card])
+        self.hooks.append(hook)
+        return hook
+
+    def client(self, size: int, *options: str) -> Process:
+        """A client as a process of its own."""
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.fakehook", str(self.socket),
+             self.uuids[0].hex(), str(size), *options],
+            env=self.environment, cwd=ROOT, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        self.started.append(popen)
+        return Process(popen)
+
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.close()
+        for process in self.started:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+@pytest.fixture(scope="session")
+def cards(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[bytes]]:
+    """The environment in which there are simulated cards, and their UUIDs."""
+    if not (SIMULATOR / "libnvidia-ml.so.1").exists():
+        pytest.fail(f"there is no simulated NVML in {SIMULATOR}; make build makes it")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": str(SIMULATOR),
+        "NVSHARE_SIM_DIR": str(tmp_path_factory.mktemp("cards")),
+        "NVSHARE_SIM_GPUS": str(CARDS),
+        "NVSHARE_SIM_MEMORY": str(CARD),
+    }
+    found = subprocess.run(
+        [sys.executable, "-c", FIND], env=environment, cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )
+    return environment, [bytes.fromhex(line) for line in found.stdout.split()]
+
+
+@pytest.fixture
+def site(
+    tmp_path: Path, cards: tuple[dict[str, str], list[bytes]]
+) -> Iterator[Site]:
+    """A fresh folder; whatever was started in it is killed at the end, and the log shown."""
+    environment, uuids = cards
+    made = Site(tmp_path, environment, uuids)
+    (tmp_path / "nvshared.conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 0\n")
+    yield made
+    made.close()
+    if made.log.exists():
+        sys.stderr.write(made.log.read_text())
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    """Waits for what no record tells: looks again and again, and fails after long."""
+    import time
+
+    def wait(condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, "it never became so"
+            time.sleep(0.01)
+
+    return wait

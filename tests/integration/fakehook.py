@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook's side of the conversation, without a GPU: figures instead of memory.
+
+It carries orders out as libnvshare.so does, so that the daemon cannot tell the
+difference. `Hook` is driven by a test, record by record; as a program it is a
+process that can be killed:
+
+    python -m tests.integration.fakehook SOCKET UUID BYTES [--freeze-at STATE] [--fork]
+
+allocates BYTES, wants the GPU for ever, and says on stdout what state it is in.
+With --freeze-at it stops answering when it gets there; with --fork a child
+inherits the socket first and outlives it until its stdin is closed.
+"""
+
+import argparse
+import os
+import select
+import socket
+import sys
+from dataclasses import dataclass, field, replace
+
+from nvshared import protocol
+from nvshared.protocol import Flag, Limits, Memory, Record, Type
+
+Socket = socket.socket                  # in Hook, `socket` is a field
+PATIENCE = 60                           # seconds; only a test that fails waits so long
+
+
+@dataclass
+class Hook:
+    """One client. Everything it says carries its figures, as the protocol wants it."""
+
+    path: str
+    uuid: bytes
+    memory: Memory = Memory()
+    limits: Limits = Limits()
+    granted: bool = False               # RUN came and no STOP since
+    contended: bool = False             # the last RUN said that others wait
+    socket: Socket = field(init=False)
+    questions: int = 0
+    asked_room: bool = False
+
+    def __post_init__(self) -> None:
+        self.connect()
+
+    def connect(self) -> None:
+        """To a daemon that listens already."""
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect(self.path)
+
+    def close(self) -> None:
+        """As a process's death would."""
+        self.socket.close()
+
+    @property
+    def whole(self) -> bool:
+        """All it needs is on the card, and it has room for that."""
+        memory = self.memory
+        need = memory.allocated + memory.pinned + memory.pending
+        return memory.resident + memory.pinned + memory.pending == need <= memory.room
+
+    @property
+    def running(self) -> bool:
+        """Its gate is open."""
+        return self.granted and self.whole
+
+    def say(self, kind: Type, *, flags: int = 0, number: int = 0, size: int = 0) -> None:
+        """Sends one record."""
+        record = Record(
+            kind, flags=flags, number=number, bytes=size, memory=self.memory, uuid=self.uuid
+        )
+        self.socket.send(protocol.encode(record))
+
+    def hear(self) -> Record | None:
+        """The next record; None at the end of the connection."""
+        try:
+            packet = self.socket.recv(protocol.SIZE + 1)
+        except ConnectionResetError:
+            return None
+        return protocol.decode(packet) if packet else None
+
+    def hello(self) -> Record | None:
+        """Says HELLO with what it holds, and takes the answer."""
+        flags = Flag.RUNNING if self.granted else Flag(0)
+        self.say(Type.HELLO, flags=flags, size=self.limits.commit)
+        answer = self.hear()
+        if answer is not None and answer.type is Type.WELCOME:
+            self.limits = answer.limits
+        return answer
+
+    def allocate(self, size: int) -> bool:
+        """As cuMemAlloc: asks if it must, grows, and is whole only when room has come."""
+        target = self.memory.allocated + self.memory.pinned + size
+        if target > self.limits.commit:
+            self.questions += 1
+            self.say(Type.COMMIT, number=self.questions, size=target)
+            while True:
+                record = self.hear()
+                assert record is not None
+                self.obey(record)
+                if record.type is Type.LIMITS and record.number == self.questions:
+                    break
+            if target > self.limits.commit:
+                return False
+        self.memory = replace(self.memory, allocated=self.memory.allocated + size)
+        if self.granted:
+            self.fill()
+        self.say(Type.MEMORY)
+        return True
+
+    def fill(self) -> None:
+        """A holder maps what it has room for, and asks for room when that is not enough."""
+        memory = self.memory
+        resident = max(memory.resident, min(memory.allocated, memory.room - memory.pinned))
+        self.memory = replace(memory, resident=resident)
+        if self.granted and not self.whole and not self.asked_room:
+            self.asked_room = True
+            self.say(Type.ROOM, size=memory.allocated + memory.pinned + memory.pending)
+
+    def obey(self, record: Record) -> None:
+        """Carries one order out and answers it."""
+        match record.type:
+            case Type.RUN:
+                self.granted = True
+                self.contended = bool(record.flags & Flag.CONTENDED)
+                self.fill()
+            case Type.STOP:
+                self.granted = False
+                self.asked_room = False
+                self.say(Type.STOPPED, flags=Flag.WANTS)
+            case Type.EVICT:
+                self.evict(record)
+            case Type.LOAD:
+                self.load(record)
+            case Type.WELCOME | Type.LIMITS:
+                self.limits = record.limits
+            case _:
+                raise AssertionError(f"the daemon sent a {record.type.name}")
+
+    def evict(self, order: Record) -> None:
+        """Moves out what does not fit the room, as far as host memory is allowed."""
+        memory = self.memory
+        if self.running:
+            room = max(order.bytes, memory.resident + memory.pinned)
+            self.memory = replace(memory, room=room)
+            self.say(Type.EVICTED, number=order.number)
+            return
+        surplus = max(0, memory.resident + memory.pinned - order.bytes)
+        moved = min(surplus, memory.resident, max(0, order.host - memory.host))
+        resident = memory.resident - moved
+        self.memory = replace(
+            memory, resident=resident, host=memory.host + moved,
+            room=max(order.bytes, resident + memory.pinned),
+        )
+        flags = Flag.NO_HOST_MEMORY if moved < surplus else Flag(0)
+        self.say(Type.EVICTED, flags=flags, number=order.number, size=moved)
+
+    def load(self, order: Record) -> None:
+        """Brings in what there is room for, and gives host memory back."""
+        memory = self.memory
+        resident = max(memory.resident, min(memory.allocated, order.bytes - memory.pinned))
+        # Blocks that are not on the card need their host memory; the others can do without.
+        kept = max(min(memory.host, order.host), min(memory.host, memory.allocated - resident))
+        self.memory = replace(memory, resident=resident, host=kept, room=order.bytes)
+        self.asked_room = False
+        self.say(
+            Type.LOADED, number=order.number, size=resident - memory.resident
+        )
+
+    def obey_until(self, done: "Type") -> None:
+        """Carries orders out until one of this type has been."""
+        while True:
+            record = self.hear()
+            assert record is not None, f"the connection ended before a {done.name}"
+            self.obey(record)
+            if record.type is done:
+                return
+
+
+FREEZES = {"loading": Type.LOAD, "draining": Type.STOP, "evicting": Type.EVICT}
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("socket")
+    parser.add_argument("uuid")
+    parser.add_argument("bytes", type=int)
+    parser.add_argument("--freeze-at", choices=["welcomed", "waiting", "running", *FREEZES])
+    parser.add_argument("--fork", action="store_true")
+    given = parser.parse_args()
+
+    def state(word: str) -> None:
+        print(word, flush=True)
+        if word == given.freeze_at:
+            sys.stdin.read()
+
+    hook = Hook(given.socket, bytes.fromhex(given.uuid))
+    if given.fork and os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+    hook.hello()
+    state("welcomed")
+    hook.allocate(given.bytes)
+    hook.say(Type.WANT)
+    state("waiting")
+    ran = False
+    while True:
+        select.select([hook.socket], [], [])
+        record = hook.hear()
+        if record is None:
+            state("disconnected")
+            return
+        if given.freeze_at in FREEZES and record.type is FREEZES[given.freeze_at]:
+            state(given.freeze_at)
+        hook.obey(record)
+        if hook.running != ran:
+            ran = hook.running
+            state("running" if ran else "stopped")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that die, misbehave or never stop; daemons that are killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nvshared import protocol
+from nvshared.protocol import Record, Refusal, Type
+from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import PATIENCE, Hook
+
+LARGE = 700 * MIB
+
+
+def refused(hook: Hook) -> Refusal:
+    answer = hook.hello()
+    assert answer is not None
+    assert answer.type is Type.REFUSED
+    assert hook.hear() is None
+    return Refusal(answer.flags)
+
+
+def test_a_killed_client_costs_the_others_nothing_in_whatever_state_it_was(site: Site) -> None:
+    site.start("--tq", "1")
+    for state in ("welcomed", "waiting", "running", "loading", "draining", "evicting"):
+        victim = site.client(LARGE, "--freeze-at", state)
+        others = []
+        if state in ("draining", "evicting"):
+            victim.wait_for("running")
+            others.append(site.client(LARGE))
+        victim.wait_for(state)
+        if not others:
+            others.append(site.client(LARGE))
+            others[0].wait_for("waiting")
+        victim.kill()
+        others[0].wait_for("running")
+        others[0].kill()
+
+
+def test_a_forked_child_that_holds_the_socket_does_not_hold_the_turn(site: Site) -> None:
+    site.start("--tq", "3600")
+    parent = site.client(LARGE, "--fork")
+    parent.wait_for("running")
+    waiter = site.client(LARGE)
+    waiter.wait_for("waiting")
+    parent.kill()                       # its child lives on, with the socket
+    waiter.wait_for("running")
+
+
+def test_a_killed_daemon_costs_the_holder_nothing_and_its_successor_knows(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    first = site.start("--tq", "3600")
+    one, two = site.hook(), site.hook()
+    one.hello()
+    one.allocate(LARGE)
+    one.say(Type.WANT)
+    while not one.running:
+        record = one.hear()
+        assert record is not None
+        one.obey(record)
+    two.hello()
+    two.allocate(LARGE)
+    two.say(Type.WANT)
+
+    first.kill()
+    first.wait()
+    for hook in (one, two):
+        while (record := hook.hear()) is not None:
+            hook.obey(record)
+        hook.close()
+    assert one.running
+    site.start("--tq", "1")             # over the dead one's socket
+    for hook in (one, two):
+        hook.connect()
+        answer = hook.hello()
+        assert answer is not None
+        assert answer.type is Type.WELCOME
+        assert answer.limits.commit >= LARGE
+    two.say(Type.WANT)
+    # The successor stops the one it found running, although it never let it run.
+    one.obey_until(Type.STOP)
+    assert one.memory.resident == LARGE
+    one.obey_until(Type.EVICT)
+    two.obey_until(Type.RUN)
+    assert two.running
+
+
+def test_a_client_that_never_reads_is_dropped_and_the_others_go_on(site: Site) -> None:
+    site.start()
+    silent, other = site.hook(), site.hook()
+    silent.hello()
+    other.hello()
+    dropped = False
+    number = 0
+    while not dropped:                  # each question has an answer, and none is read
+        number += 1
+        try:
+            silent.say(Type.COMMIT, number=number, size=MIB)
+        except (BrokenPipeError, ConnectionResetError):
+            dropped = True
+    assert other.allocate(MIB)
+    assert "does not read what it is sent" in site.log.read_text()
+
+
+def test_who_says_nothing_is_dropped(site: Site) -> None:
+    site.start("--hello-timeout", "100ms")
+    hook = site.hook()
+    assert hook.hear() is None
+    assert "did not say what it wants" in site.log.read_text()
+
+
+def test_who_said_hello_may_be_silent_as_long_as_it_likes(site: Site) -> None:
+    site.start("--hello-timeout", "200ms")
+    hook, late = site.hook(), None
+    if hook.hello() is None:            # too slow to say HELLO in time
+        pytest.skip("this machine is too slow for the question")
+    late = site.hook()
+    assert late.hear() is None          # the timeout of one that came later is over
+    assert hook.allocate(MIB)
+
+
+def test_wrong_versions_and_unknown_cards_are_refused_with_the_reason(site: Site) -> None:
+    site.start()
+    stranger = site.hook()
+    stranger.uuid = bytes(16)
+    assert refused(stranger) is Refusal.NO_SUCH_GPU
+    newer = site.hook()
+    newer.socket.send(protocol.encode(Record(Type.HELLO, version=2, uuid=newer.uuid)))
+    answer = newer.hear()
+    assert answer is not None
+    assert (answer.type, Refusal(answer.flags)) == (Type.REFUSED, Refusal.VERSION)
+
+
+@settings(max_examples=60, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(first=st.booleans(), packets=st.lists(st.one_of(
+    st.binary(min_size=1, max_size=200),
+    st.binary(min_size=100, max_size=100).map(lambda rest: b"\x41\x00\x01\x00" + rest),
+), min_size=1, max_size=5))
+def bombard(site: Site, first: bool, packets: list[bytes]) -> None:
+    """Garbage, with or without a HELLO first; the daemon ends that connection or takes it."""
+    hook = Hook(str(site.socket), site.uuids[0])
+    if first:
+        hook.hello()
+    try:
+        for packet in packets:
+            hook.socket.send(packet)
+    except (BrokenPipeError, ConnectionResetError):
+        assert first or len(packets) > 1
+    hook.close()
+
+
+def test_garbage_ends_nothing_but_its_own_connection(site: Site) -> None:
+    daemon = site.start()
+    other = site.hook()
+    other.hello()
+    bombard(site)
+    assert other.allocate(MIB)
+    assert daemon.poll() is None
+    assert "Traceback" not in site.log.read_text()
+
+
+def test_a_thousand_clients(site: Site) -> None:
+    site.start()
+    hooks = [site.hook() for _ in range(1000)]
+    for hook in hooks:
+        hook.say(Type.HELLO)
+    for hook in hooks:
+        answer = hook.hear()
+        assert answer is not None
+        assert answer.type is Type.WELCOME
+    assert hooks[0].allocate(MIB)
+    hooks[0].say(Type.WANT)
+    hooks[0].obey_until(Type.RUN)
+
+
+def test_more_than_the_limit_are_refused_until_one_leaves(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    site.start("--max-clients", "3")
+    hooks = [site.hook() for _ in range(3)]
+    for hook in hooks:
+        hook.hello()
+    assert refused(site.hook()) is Refusal.TOO_MANY_CLIENTS
+    hooks[0].close()
+
+    def welcomed() -> bool:
+        answer = site.hook().hello()
+        return answer is not None and answer.type is Type.WELCOME
+
+    eventually(welcomed)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_one_user_cannot_take_all_connections(site: Site) -> None:
+    site.folder.chmod(0o755)
+    for parent in site.folder.parents:
+        if parent.stat().st_uid == os.geteuid() and parent != parent.parent:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    site.start("--max-clients-per-user", "2")
+    script = (
+        "import socket, sys\n"
+        "hello, path, held = bytes.fromhex(sys.argv[1]), sys.argv[2], []\n"
+        "for _ in range(3):\n"
+        "    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "    one.connect(path); one.send(hello); print(one.recv(200)[0]); held.append(one)\n"
+    )
+    hello = protocol.encode(Record(Type.HELLO, uuid=site.uuids[0]))
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env", "python3", "-c", script,
+         hello.hex(), str(site.socket)],
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env={"PATH": "/usr/bin"},
+    )
+    assert done.stdout.split() == ["1", "1", "2"], done.stderr
+    for _ in range(3):
+        answer = site.hook().hello()
+        assert answer is not None
+        assert answer.type is Type.WELCOME
+
+
+def test_when_descriptors_run_out_clients_wait_and_nobody_is_lost(site: Site) -> None:
+    """The limit is lowered under the running daemon, to what it has open already."""
+    import resource
+
+    daemon = site.start()
+    first = site.hook()
+    first.hello()
+    used = len(os.listdir(f"/proc/{daemon.pid}/fd"))     # noqa: PTH208
+    before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (used, before[1]))
+    late = site.hook()                  # the kernel's queue takes it
+    late.say(Type.HELLO)
+    assert first.allocate(MIB)
+    while "no new client can be accepted for now" not in site.log.read_text():
+        time.sleep(0.01)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
+    answer = late.hear()
+    assert answer is not None
+    assert answer.type is Type.WELCOME
+
+
+def test_who_does_not_stop_is_reported(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    site.start("--tq", "1", "--stuck-after", "100ms")
+    stubborn = site.client(LARGE, "--freeze-at", "draining")
+    stubborn.wait_for("running")
+    other = site.client(LARGE)
+    stubborn.wait_for("draining")
+    eventually(lambda: "does not answer, draining" in site.log.read_text())
+    stubborn.kill()
+    other.wait_for("running")
+
+
+def test_a_socket_is_not_inherited_and_a_stopped_daemon_leaves_its_clients_alone(
+    site: Site,
+) -> None:
+    daemon = site.start()
+    hook = site.hook()
+    hook.hello()
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(PATIENCE) == 0
+    assert hook.hear() is None
+    with pytest.raises(FileNotFoundError), socket.socket(
+        socket.AF_UNIX, socket.SOCK_SEQPACKET
+    ) as late:
+        late.connect(str(site.socket))

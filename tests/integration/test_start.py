@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting and ending: each thing that can be wrong is one sentence and an exit code."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nvshared.errors import ExitCode
+from nvshared.protocol import Type
+from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.fakehook import PATIENCE
+
+
+def one_sentence(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
+    """The only line on stderr, without the name in front."""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("nvshared: ")
+    assert done.returncode == code
+    assert done.stdout == ""
+    return lines[0].removeprefix("nvshared: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_told_to_and_leaves_nothing_behind(site: Site, number: int) -> None:
+    daemon = site.start("--trace", str(site.folder / "trace"), "--state-dir", str(site.folder))
+    assert site.socket.exists()
+    daemon.send_signal(number)
+    assert daemon.wait(PATIENCE) == 0
+    assert not site.socket.parent.exists()
+    assert sorted(path.name for path in site.folder.iterdir()) == ["log", "nvshared.conf", "trace"]
+
+
+def test_a_second_one_is_refused(site: Site) -> None:
+    site.start()
+    assert one_sentence(site.run(), ExitCode.ALREADY_RUNNING) == (
+        f"another nvshared listens on {site.socket}; "
+        "stop it (systemctl stop nvshared), or choose another path with --socket"
+    )
+    assert site.hook().hello() is not None
+
+
+def test_without_permission_it_says_so(site: Site) -> None:
+    locked = site.folder / "locked"
+    locked.mkdir(mode=0o555)
+    powerless: list[str] = []
+    if os.geteuid() == 0:               # root without its powers, before somebody else's folder
+        os.chown(locked, 65534, 65534)
+        powerless = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--"]
+    command = [*powerless, *site.command("--socket", str(locked / "run" / "sock"))]
+    done = subprocess.run(
+        command, env=site.environment, cwd=ROOT, capture_output=True, text=True, check=False,
+        timeout=PATIENCE,
+    )
+    assert one_sentence(done, ExitCode.NOT_PERMITTED) == (
+        f"the socket {locked}/run/sock cannot be made: Permission denied; "
+        "run nvshared as root, or choose another path with --socket"
+    )
+
+
+def test_without_a_driver_it_says_so(site: Site) -> None:
+    sentence = one_sentence(site.run(LD_LIBRARY_PATH=""), ExitCode.NO_DRIVER)
+    assert sentence.startswith("libnvidia-ml.so.1 is not installed, so no GPU can be managed")
+
+
+@pytest.mark.parametrize(("options", "code", "sentence"), [
+    (["--capacity", "5GiB"], ExitCode.BAD_CONFIG,
+     "a capacity of 5.0 GiB is more than GPU 0 "),
+    (["--tq", "0"], ExitCode.INVALID_ARGS,
+     "--tq cannot be '0'; give a positive whole number"),
+    (["--tq"], ExitCode.INVALID_ARGS, "argument --tq: expected one argument; see nvshared --help"),
+    (["--nonsense"], ExitCode.INVALID_ARGS,
+     "unrecognized arguments: --nonsense; see nvshared --help"),
+    (["--anti-thrash", "maybe"], ExitCode.INVALID_ARGS,
+     "--anti-thrash cannot be 'maybe'; give auto, on or off"),
+    (["--socket", "/" + "x" * 200], ExitCode.INVALID_ARGS, "the socket path /xxx"),
+    (["--config", "/none.conf"], ExitCode.BAD_CONFIG, "/none.conf cannot be read: No such file"),
+    (["--trace", "/none/trace"], ExitCode.FAILURE, "the trace /none/trace cannot be written: No"),
+])
+def test_wrong_options_are_one_sentence(
+    site: Site, options: list[str], code: ExitCode, sentence: str
+) -> None:
+    assert one_sentence(site.run(*options), code).startswith(sentence)
+    assert not site.socket.exists()
+
+
+def test_a_wrong_line_is_named_and_after_a_reload_the_old_settings_stay(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    file = site.folder / "nvshared.conf"
+    good = file.read_text()
+    file.write_text(good + "tq = never\n")
+    wrong = f"{file}:4: tq cannot be 'never'; give a positive whole number"
+    assert one_sentence(site.run(), ExitCode.BAD_CONFIG) == wrong
+    file.write_text(good)
+    daemon = site.start()
+    file.write_text(good + "tq = never\n")
+    daemon.send_signal(signal.SIGHUP)
+    eventually(lambda: f"the settings stay as they are: {wrong}" in site.log.read_text())
+    file.write_text(good + "tq = 7\n")
+    daemon.send_signal(signal.SIGHUP)
+    eventually(lambda: "the settings were read again" in site.log.read_text())
+    assert site.hook().hello() is not None
+
+
+def test_a_full_disk_costs_the_trace_and_a_line(site: Site) -> None:
+    site.start("--trace", "/dev/full")
+    hook = site.hook()
+    hook.hello()
+    assert hook.allocate(MIB)
+    hook.say(Type.WANT)
+    hook.obey_until(Type.RUN)
+    assert site.log.read_text().count("No space left on device") == 1
+
+
+def test_a_socket_from_systemd_is_used_and_left_alone(site: Site) -> None:
+    site.socket.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(site.socket))
+        listening.listen(10)
+        waiting = site.hook()           # it connected before there was a daemon
+        waiting.say(Type.HELLO)
+        code = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 3); "
+            "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1'); "
+            "os.execv(sys.argv[2], sys.argv[2:])"
+        )
+        with site.log.open("a") as log:
+            daemon = subprocess.Popen(
+                [sys.executable, "-c", code, str(listening.fileno()), *site.command()],
+                env=site.environment, cwd=ROOT, stderr=log, pass_fds=[listening.fileno()],
+                text=True,
+            )
+        site.started.append(daemon)
+        answer = waiting.hear()
+        assert answer is not None
+        assert answer.type is Type.WELCOME
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(PATIENCE) == 0
+        assert site.socket.exists()
+
+
+def test_help_and_version_are_for_people(site: Site) -> None:
+    helped = site.run("--help")
+    assert helped.returncode == 0
+    for word in ("--socket PATH", "systemctl enable --now nvshared", "LD_PRELOAD=libnvshare.so"):
+        assert word in helped.stdout
+    assert site.run("--version").stdout.startswith("nvshared ")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_metrics_are_there_for_any_number_of_clients(site: Site) -> None:
+    port = free_port()
+    site.start("--metrics", str(port))
+    hooks = [site.hook() for _ in range(150)]
+    for hook in hooks:
+        hook.hello()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    assert text.count("\nnvshare_client_info{") == 150
+    assert f'pid="{os.getpid()}"' in text
+    for name in (
+        "nvshare_gpu_utilization_ratio", "nvshare_gpu_memory_used_bytes",
+        "nvshare_client_managed_allocated_bytes", "nvshare_scheduler_running_clients",
+    ):
+        assert f"\n{name}{{" in text
+
+
+def test_a_port_that_is_taken_is_one_sentence(site: Site) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        sentence = one_sentence(site.run("--metrics", str(port)), ExitCode.FAILURE)
+    assert sentence.startswith(f"the metrics cannot be served on port {port}: Address already in")
+
+
+def test_no_file_of_the_daemon_is_in_the_way_of_a_later_one(site: Site) -> None:
+    first = site.start()
+    first.kill()
+    first.wait()
+    assert Path(site.socket).exists()
+    site.start()
+    assert site.hook().hello() is not None

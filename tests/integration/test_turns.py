@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that do not fit together take turns; programs that do, do not."""
+
+import json
+import select
+from collections.abc import Callable
+from typing import Any
+
+from nvshared.protocol import Type
+from tests.integration.conftest import CARD, MIB, Site
+from tests.integration.fakehook import PATIENCE, Hook
+
+LARGE = 700 * MIB
+SMALL = 300 * MIB
+
+
+def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
+    """Lets all of them carry out what they are told until something is so."""
+    sockets = {hook.socket: hook for hook in hooks}
+    while not done():
+        ready, _, _ = select.select(list(sockets), [], [], PATIENCE)
+        assert ready, "nothing happens any more"
+        for one in ready:
+            record = sockets[one].hear()
+            assert record is not None
+            sockets[one].obey(record)
+            # What the whole is for: never more on the card than it has.
+            assert sum(hook.memory.resident for hook in hooks) <= CARD
+
+
+def wanting(site: Site, size: int, card: int = 0) -> Hook:
+    hook = site.hook(card)
+    assert hook.hello() is not None
+    assert hook.allocate(size)
+    hook.say(Type.WANT)
+    return hook
+
+
+def trace(site: Site) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (site.folder / "trace").read_text().splitlines()]
+
+
+def test_two_that_fit_run_at_once(site: Site) -> None:
+    site.start()
+    one, two = wanting(site, SMALL), wanting(site, SMALL)
+    pump([one, two], lambda: one.running and two.running)
+    assert not one.contended
+    assert not two.contended
+
+
+def test_cards_are_shared_apart_from_each_other(site: Site) -> None:
+    site.start()
+    one, two = wanting(site, LARGE, 0), wanting(site, LARGE, 1)
+    pump([one, two], lambda: one.running and two.running)
+
+
+def test_a_holder_that_idles_gives_way_long_before_its_quantum_is_over(site: Site) -> None:
+    site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
+    one = wanting(site, LARGE)
+    pump([one], lambda: one.running)
+    two = wanting(site, LARGE)
+    for holder, waiter in ((one, two), (two, one)) * 5:
+        pump([one, two], lambda holder=holder: holder.running and holder.contended)  # type: ignore[misc]
+        holder.say(Type.IDLE)
+        pump([one, two], lambda waiter=waiter: waiter.running)      # type: ignore[misc]
+        assert not holder.running
+        assert waiter.memory.resident == LARGE
+
+    lines = trace(site)
+    ordered = {(line["client"], line["number"]) for line in lines
+               if line.get("order") in ("evict", "load")}
+    answered = {(line["client"], line["number"]): line for line in lines
+                if line.get("event") in ("evicted", "loaded")}
+    assert ordered == set(answered)
+    moved = [line["bytes"] for line in answered.values() if line["event"] == "evicted"]
+    # Only what must leave does: both of 700 leave 324 on the card of 1024.
+    assert sum(moved) <= 10 * (2 * LARGE - CARD + 32 * MIB)
+    assert [line["reason"] for line in lines if line.get("report") == "turn-ended"] == ["idle"] * 10
+
+
+def test_a_quantum_ends_a_turn_that_does_not_end_itself(site: Site) -> None:
+    site.start("--tq", "1")
+    one, two = wanting(site, LARGE), wanting(site, LARGE)
+    for _ in range(2):
+        pump([one, two], lambda: one.running)
+        pump([one, two], lambda: two.running)
+
+
+def test_a_reload_shortens_a_turn_that_is_on(site: Site) -> None:
+    import signal
+
+    daemon = site.start()
+    one = wanting(site, LARGE)
+    pump([one], lambda: one.running)
+    two = wanting(site, LARGE)
+    pump([one, two], lambda: one.contended)
+    (site.folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ntq = 1\n")
+    daemon.send_signal(signal.SIGHUP)
+    pump([one, two], lambda: two.running)
+
+
+def test_what_could_not_be_swapped_out_is_refused(site: Site) -> None:
+    site.start("--swap-budget", "100MiB")
+    one = wanting(site, LARGE)
+    pump([one], lambda: one.running)
+    two = site.hook()
+    assert two.hello() is not None
+    assert not two.allocate(LARGE)
+    assert two.allocate(300 * MIB)
+
+
+def test_more_clients_than_the_card_could_ever_hold_all_get_their_turn(site: Site) -> None:
+    site.start("--tq", "3600")
+    hooks = [wanting(site, LARGE) for _ in range(6)]
+    had_turns: set[int] = set()
+    while len(had_turns) < len(hooks):
+        pump(hooks, lambda: any(hook.running for hook in hooks))
+        number = next(number for number, hook in enumerate(hooks) if hook.running)
+        had_turns.add(number)
+        hooks[number].say(Type.IDLE)
+        pump(hooks, lambda number=number: not hooks[number].running)    # type: ignore[misc]
