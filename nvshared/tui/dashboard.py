@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live view: who has each GPU, where everybody's memory lies, what moves.
 
-    ╭─ GPU 0  H200 ────────────────────────────────── turns · auto · TQ 30s ─╮
-    │ ██████████████████████████████████░░░░░░  119.2 of 139.7 GiB  97%  61C │
-    │ 1.3 turns/s    in 21.4G/s    out 21.4G/s    1 waiting                  │
-    │                                                                        │
-    │ ▶ python[4711]  alice    running  ███████████████        held 4.2s     │
-    │   python[4712]  bob      waiting  ████▒▒▒▒▒▒▒▒▒▒▒      waited 3.9s     │
-    ╰────────────────────────────────────────────────────────────────────────╯
+    ╭─ GPU 0 H200 ─────────────────────────────────────────────────────────╮
+    │ ████████████████████████████████░░░░░ 119.2 of 139.7 GiB  97%  61C   │
+    │ 1.3 turns/s   in 21.4G/s   out 21.4G/s   1 waiting                   │
+    │                                                                      │
+    │ ▶ python[4711] alice running  ██████████████      70.2G    held 4.2s │
+    │   python[4712] bob   waiting  ████▒▒▒▒▒▒▒▒▒▒      70.2G  waited 3.9s │
+    ╰────────────────────────────────────────────── turns · auto · TQ 30s ─╯
 
 A client's bar is as long as its memory is to the card's: solid on the card,
 shaded in host memory. A pure function of the snapshot, so that anyone who has
@@ -20,17 +20,16 @@ from typing import Final
 from rich.box import ROUNDED
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from nvshared.client.snapshot import GPU, Client, Snapshot
+from nvshared.tui.bar import Bar, Part
 from nvshared.tui.quantities import duration, gibibytes, process, size
 from nvshared.tui.rates import Rates
 from nvshared.tui.tables import STATES, user
 
 _NOT_MOVING: Final[Mapping[int, Rates]] = {}
-_BAR = 24                               # characters for a card's worth of memory
 _RESIDENT, _SWAPPED = "█", "▒"
 
 
@@ -51,10 +50,10 @@ def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None) -> Panel:
     return Panel(
         Group(*parts),
         box=ROUNDED,
-        title=Text.assemble((f" GPU {gpu.index} ", "bold"), gpu.name.removeprefix("NVIDIA "), " "),
+        title=Text.assemble((f"GPU {gpu.index}", "bold"), " ", gpu.name.removeprefix("NVIDIA ")),
         title_align="left",
         subtitle=Text.assemble(
-            " ", (gpu.state, STATES.get(gpu.state, "")), f" · {gpu.anti_thrash} · TQ {gpu.tq}s "
+            (gpu.state, STATES.get(gpu.state, "")), f" · {gpu.anti_thrash} · TQ {gpu.tq}s"
         ),
         subtitle_align="right",
         border_style="red" if gpu.state == "lost" else "bright_black",
@@ -66,9 +65,6 @@ def _memory(gpu: GPU, clients: tuple[Client, ...]) -> Table:
     """How full the card is: as the driver says, or else as far as we know."""
     ours = sum(client.resident + client.pinned for client in clients)
     used = gpu.outside + ours if gpu.memory_used is None else gpu.memory_used
-    line = Table.grid(expand=True, padding=(0, 1))
-    line.add_column(ratio=1)
-    line.add_column(no_wrap=True)
     figures = [f"{gibibytes(used)} of {gibibytes(gpu.memory_total)} GiB"]
     if gpu.utilization is not None:
         figures.append(f"{gpu.utilization:.0%}")
@@ -76,11 +72,12 @@ def _memory(gpu: GPU, clients: tuple[Client, ...]) -> Table:
         figures.append(f"{gpu.temperature:.0f}C")
     if gpu.power is not None:
         figures.append(f"{gpu.power:.0f}W")
-    bar = ProgressBar(
-        total=max(1, gpu.memory_total), completed=used,
-        complete_style="green", finished_style="green",
+    line = Table.grid(padding=(0, 1))
+    line.add_column(ratio=1)
+    line.add_column(no_wrap=True)
+    line.add_row(
+        Bar(gpu.memory_total, (Part(used, _RESIDENT, "green"),), rest="░"), "  ".join(figures)
     )
-    line.add_row(bar, "  ".join(figures))
     return line
 
 
@@ -95,45 +92,34 @@ def _movement(gpu: GPU, rates: Rates | None) -> Text:
     parts.append(f"{gpu.queue_length} waiting")
     if gpu.outside:
         parts.append(f"{size(gpu.outside)} used outside nvshare")
-    return Text("   ".join(parts), style="dim")
+    return Text("   ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _clients(gpu: GPU, clients: tuple[Client, ...]) -> Table:
-    lines = Table.grid(expand=True, padding=(0, 1))
+    lines = Table.grid(padding=(0, 1))
     lines.add_column(width=1)
-    lines.add_column(no_wrap=True, overflow="ellipsis", ratio=3)
-    lines.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    lines.add_column(no_wrap=True, min_width=8)
-    lines.add_column(no_wrap=True, width=_BAR)
-    lines.add_column(no_wrap=True, justify="right", min_width=5)
-    lines.add_column(no_wrap=True, justify="right", min_width=12)
+    lines.add_column(no_wrap=True, overflow="ellipsis", max_width=24)
+    lines.add_column(no_wrap=True, overflow="ellipsis", max_width=10)
+    lines.add_column(no_wrap=True, width=8)
+    lines.add_column(ratio=1)
+    lines.add_column(no_wrap=True, justify="right", width=5)
+    lines.add_column(no_wrap=True, justify="right", width=13)
     for client in clients:
         holds = client.id in gpu.holders
-        style = STATES.get(client.state, "")
         time = f"waited {duration(client.waited_usec)}"
         if holds:
             time = f"held {duration(client.held_usec)}"
+        bar = Bar(gpu.memory_total, (
+            Part(client.resident + client.pinned, _RESIDENT, "green"),
+            Part(client.swapped, _SWAPPED, "yellow"),
+        ))
         lines.add_row(
             Text("▶" if holds else "", style="green"),
             Text(process(client), style="bold" if holds else ""),
             Text(user(client.uid), style="dim"),
-            Text(client.state, style=style),
-            _bar(client, gpu.memory_total),
+            Text(client.state, style=STATES.get(client.state, "")),
+            bar,
             size(client.allocated + client.pinned),
             Text(time, style="dim"),
         )
     return lines
-
-
-def _bar(client: Client, total: int) -> Text:
-    """A full bar is a card's worth of memory; what is more than a card does not fit in it."""
-    total = max(1, total)
-    on_card = client.resident + client.pinned
-    whole = min(_BAR, round(_BAR * (on_card + client.swapped) / total))
-    solid = min(whole, round(_BAR * on_card / total))
-    # Something is shown of everything that is there.
-    if on_card and not solid:
-        solid = 1
-    if client.swapped and whole <= solid:
-        whole = min(_BAR, solid + 1)
-    return Text.assemble((_RESIDENT * solid, "green"), (_SWAPPED * (whole - solid), "yellow"))

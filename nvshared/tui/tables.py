@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDE = 100                              # columns of a terminal from which there is room to spare
+NARROWEST = 4                           # characters that a flexible column keeps
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
@@ -107,27 +108,48 @@ def plain(columns: list[Column], rows: Iterable[Any]) -> str:
 
 
 def table(columns: list[Column], rows: Iterable[Any], width: int) -> "Table":
-    """A table for a terminal of this width."""
+    """A table for a terminal of this width; what is too wide is cut in the flexible columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     narrow = width < WIDE
+    gap = 1 if narrow else 2
+    names = [column.short if narrow and column.short else column.name for column in columns]
+    cells = [
+        [Text(column.cell(row), style=column.style(row)) for column in columns] for row in rows
+    ]
+    natural = [
+        max([len(name), *(len(line[at]) for line in cells)]) for at, name in enumerate(names)
+    ]
     drawn = Table(
-        box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False,
-        padding=(0, 0 if narrow else 1), expand=False,
+        box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False,
+        padding=(0, gap - 1, 0, 0),     # the box has a blank of its own between columns
     )
-    for column in columns:
+    room = width - gap * (len(columns) - 1)
+    for column, name, wide in zip(columns, names, fitted(columns, natural, room), strict=True):
         drawn.add_column(
-            column.short if narrow and column.short else column.name,
-            justify="right" if column.right else "left",
+            name, justify="right" if column.right else "left", width=wide,
             no_wrap=True, overflow="ellipsis",
-            min_width=min(len(column.name), 4) if column.flexible else None,
-            max_width=None if column.flexible else 16,
         )
-    for row in rows:
-        drawn.add_row(*(Text(column.cell(row), style=column.style(row)) for column in columns))
+    for line in cells:
+        drawn.add_row(*line)
     return drawn
+
+
+def fitted(columns: list[Column], natural: list[int], room: int) -> list[int]:
+    """Widths that fit into `room` characters, as far as the flexible columns can give way.
+
+    The widest of these gives way first, down to NARROWEST.
+    """
+    widths = list(natural)
+    flexible = [at for at, column in enumerate(columns) if column.flexible]
+    while sum(widths) > room:
+        widest = max(flexible, key=lambda at: widths[at])
+        if widths[widest] <= NARROWEST:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def _memory(gpu: GPU) -> str:
