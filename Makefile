@@ -21,19 +21,20 @@ demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
 
 test: build $(VENV)/test-ready
-	@$(MAKE) -C libhook --no-print-directory -j2 all
+	@$(MAKE) -C libhook -s -j2 all
 	$(VENV)/bin/python -m pytest
 
 $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
-	@$(MAKE) -C libhook --no-print-directory -j2 all
+	@$(MAKE) -C libhook -s -j2 all
 	$(VENV)/bin/python -m pytest --require=$* $(if $(filter hook,$*),libhook/tests,tests/$*)
 
 bench-gate: build $(VENV)/demo-ready
-	@$(MAKE) -C bench/gate --no-print-directory
+	@$(MAKE) -C bench/gate -s
 	@$(VENV)/bin/python -m bench.gate.measure
 
 build: needs
-	@$(MAKE) -C libhook --no-print-directory -j2 hook simulator workload
+	@$(MAKE) -C libhook -q hook simulator workload 2>/dev/null || echo "Compiling libhook"
+	@$(MAKE) -C libhook -s -j2 hook simulator workload
 
 # Everything under one folder of its own, with links to what people call.
 install: needs
