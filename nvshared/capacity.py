@@ -64,7 +64,8 @@ class Capacity:
     @property
     def offered(self) -> int:
         """Bytes of the card that clients are told it has in all."""
-        return min(self.total, self.allowances.configured or self.total)
+        configured = self.allowances.configured
+        return self.total if configured is None else min(self.total, configured)
 
     @property
     def bytes(self) -> int:

@@ -79,7 +79,10 @@ def _mode(text: str) -> str:
 
 
 def _card(text: str) -> Amount:
-    return Amount(share=1.0) if text == "card" else quantity.amount(text)
+    wanted = Amount(share=1.0) if text == "card" else quantity.amount(text)
+    if wanted == Amount(0) or wanted.share == 0:
+        raise ValueError("give more than nothing, or card for all of it")
+    return wanted
 
 
 def _auto(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -159,7 +162,7 @@ class Config:
         "after how long without an answer a program is reported as stuck", metavar="TIME",
         words="10s")
     sample_interval: int = _setting(
-        "gpu", quantity.duration, 1_000_000,
+        "nvshared", quantity.duration, 1_000_000,
         "how often NVML is asked while there are clients", metavar="TIME", words="1s")
 
 

@@ -25,7 +25,7 @@ from nvshared.listening import Listening
 from nvshared.manager import Manager
 from nvshared.nvml import NVML, Facts
 from nvshared.sampler import Sampler, Worker
-from nvshared.server import Server
+from nvshared.server import Server, descriptors
 from nvshared.state import Overrides, StateFile
 from nvshared.trace import Trace
 
@@ -87,7 +87,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             publication = await publish(manager, config.bus)
             stack.push_async_callback(publication.close)
         server = Server(
-            manager, listening, config, _descriptors(),
+            manager, listening, config, _descriptors(config),
             journal.complainer(log.Limited(logger, monotonic)),
         )
         stack.callback(server.close)
@@ -132,11 +132,12 @@ def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], N
     return post
 
 
-def _descriptors() -> int:
-    """Takes all the descriptors it may have: each client needs two."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+def _descriptors(config: Config) -> int:
+    """Takes as many descriptors as the clients may need, if the kernel lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    number = min(hard, max(soft, descriptors(config.max_clients)))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    return number
 
 
 def _reload(manager: Manager) -> None:

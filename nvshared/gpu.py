@@ -6,7 +6,8 @@ gives it those: events go in with the time, orders go out to the clients'
 links, one timer is kept armed for the scheduler's next deadline, and what
 people want to know is emitted as signals. Everything happens at once, in the
 order in which events arrive; an event caused while another is being handled
-(a broken link found out while sending) waits until that one is done.
+(a broken link found out while sending) waits until that one is done. Only what
+`changed` announces comes a few milliseconds later, all changes of that time together.
 """
 
 from collections import deque
@@ -15,7 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from nvshared.capacity import Allowances, Capacity
-from nvshared.clock import Clock, Timer
+from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
 from nvshared.errors import GPULost
 from nvshared.nvml import Facts, Sample
 from nvshared.peer import Peer
@@ -46,6 +47,9 @@ from nvshared.scheduler.events import GPULost as Lost
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.signal import Signal
+
+# Changes are looked for once in so long, not at each of a thousand clients' records.
+ANNOUNCE_WITHIN = 5 * MILLISECOND
 
 
 class Link(Protocol):
@@ -114,6 +118,7 @@ class GPU:
         self._disarm: Callable[[], None] | None = None
         self._unanswered: set[tuple[int, int]] = set()
         self._published = self._properties()
+        self._announcing = False
         self._arm()
 
     def __str__(self) -> str:
@@ -122,7 +127,7 @@ class GPU:
     @property
     def tq(self) -> int:
         """The quantum in whole seconds."""
-        return self._settings.tq // 1_000_000
+        return self._settings.tq // SECOND
 
     @property
     def anti_thrash(self) -> AntiThrash:
@@ -218,7 +223,9 @@ class GPU:
         finally:
             self._handling = False
         self._arm()
-        self._publish()
+        if not self._announcing:
+            self._announcing = True
+            self._timer(self._clock() + ANNOUNCE_WITHIN, self._announce)
 
     def _handle(self, event: Event) -> None:
         now = self._clock()
@@ -269,7 +276,8 @@ class GPU:
             "queue_length": self.queue_length,
         }
 
-    def _publish(self) -> None:
+    def _announce(self) -> None:
+        self._announcing = False
         now = self._properties()
         changed = frozenset(name for name in now if now[name] != self._published[name])
         self._published = now

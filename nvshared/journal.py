@@ -66,8 +66,12 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
 
 
 def _status(manager: Manager) -> str:
-    words = [f"{len(manager.gpus)} GPUs", f"{len(tuple(manager.clients))} clients"]
+    words = [_count(len(manager.gpus), "GPU"), _count(len(tuple(manager.clients)), "client")]
     words += [
         f"{gpu}: {', '.join(map(str, gpu.holders))}" for gpu in manager.gpus if gpu.holders
     ]
     return ", ".join(words)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

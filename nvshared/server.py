@@ -41,6 +41,16 @@ DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
+def descriptors(clients: int) -> int:
+    """How many descriptors it takes to serve so many clients."""
+    return DESCRIPTORS_OWN + DESCRIPTORS_EACH * (clients + REFUSED_AT_MOST)
+
+
+def most_clients(open_files: int) -> int:
+    """How many clients can be served with so many descriptors."""
+    return max(1, (open_files - DESCRIPTORS_OWN) // DESCRIPTORS_EACH - REFUSED_AT_MOST)
+
+
 class Connection:
     """Wire: one client's socket."""
 
@@ -175,16 +185,16 @@ class Server:
         manager: Manager,
         listening: socket.socket,
         config: Config,
-        descriptors: int,
+        open_files: int,
         complain: Callable[[Peer, str, str], None],
     ) -> None:
-        """`descriptors`: how many this process may have; `complain`: tells the journal who is
+        """`open_files`: how many this process may have; `complain`: tells the journal who is
         at fault, of what kind, and what it did. Must be made in a running event loop."""
         self.manager = manager
         self.config = config
         self.complain = complain
         self._listening = listening
-        self._most = max(1, (descriptors - DESCRIPTORS_OWN) // DESCRIPTORS_EACH - REFUSED_AT_MOST)
+        self._most = most_clients(open_files)
         self._connections: set[Connection] = set()
         self._admitted = 0              # those that were not refused when they came
         self._by_uid: Counter[int] = Counter()

@@ -65,6 +65,8 @@ def test_the_predecessors_variables_work(file: Path) -> None:
     ("[gpu]\nanti-thrash = maybe\n", ":2: anti-thrash cannot be 'maybe'; give auto, on or off"),
     ("[gpu]\nswap-budget = 120%\n",
      ":2: swap-budget cannot be '120%'; give a percentage between 0% and 100%"),
+    ("[gpu]\ncapacity = 0%\n",
+     ":2: capacity cannot be '0%'; give more than nothing, or card for all of it"),
     ("[nvshared]\nsocket = a\n", ":2: socket cannot be 'a'; give an absolute path"),
     ("[nvshared]\nbus = foo\n", ":2: bus cannot be 'foo'; give system, session, none, or an "
      "address such as unix:path=/run/bus"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nvshared.errors import GPULost
-from nvshared.gpu import GPU, Client
+from nvshared.gpu import ANNOUNCE_WITHIN, GPU, Client
 from nvshared.scheduler.actions import (
     ClientState,
     Evict,
@@ -82,15 +82,17 @@ def test_reports_become_signals(gpu: GPU) -> None:
 
 def test_one_timer_is_armed_for_the_deadline(gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
+    time.pass_by(ANNOUNCE_WITHIN)
     scheduler = Scripted.latest
     for when in (50, 20, 30):
         scheduler.due = time.now + when
         gpu.tell(Wanted(1, Memory()))
-    assert [at for at, _ in time.timers] == [time.now + 30]
+    assert sorted(at - time.now for at, _ in time.timers) == [30, ANNOUNCE_WITHIN]
     due, scheduler.due = scheduler.due, None
     time.pass_by(100)
     assert scheduler.events[-1] == Tick()
     assert scheduler.times[-1] == due
+    time.pass_by(ANNOUNCE_WITHIN)
     assert not time.timers
 
 
@@ -142,17 +144,23 @@ def test_a_listener_that_fails_is_reported_and_stops_nothing(
     assert "the bus is gone" in caplog.text
 
 
-def test_changes_are_announced_by_name(gpu: GPU) -> None:
+def test_changes_are_announced_together_and_by_name(gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     heard: list[frozenset[str]] = []
     gpu.changed.connect(heard.append)
     scheduler = Scripted.latest
     gpu.tell(Tick())
+    time.pass_by(ANNOUNCE_WITHIN)
     assert heard == []
-    scheduler.holders, scheduler.state = (1,), CardState.SHARED
+    scheduler.holders = (1,)
     gpu.tell(Tick())
+    scheduler.state = CardState.SHARED
+    gpu.tell(Tick())
+    assert heard == []
+    time.pass_by(ANNOUNCE_WITHIN)
     assert heard == [frozenset({"holders", "state"})]
     gpu.configure(replace(SETTINGS, anti_thrash=AntiThrash.ON))
+    time.pass_by(ANNOUNCE_WITHIN)
     assert heard[1:] == [frozenset({"anti_thrash"})]
 
 
