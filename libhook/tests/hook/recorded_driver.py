@@ -4,6 +4,12 @@
 It is generated from `entry_points.txt`, which was recorded on a card. Each entry point notes the
 arguments it was called with and returns a number of its own as its CUresult, so that a test can
 tell which of the driver's 700 functions a call ended up in. cuGetProcAddress answers as recorded.
+
+A test may say what an entry point returns and stores, by these variables of the library:
+    calls_of_NAME, arguments_of_NAME[12]     what happened
+    result_of_NAME                           what it returns
+    outputs_of_NAME[12]                      stored where argument i points, if bit i is set in
+    stores_of_NAME, narrow_stores_of_NAME    (64 bits, 32 bits)
 """
 
 import os
@@ -56,22 +62,38 @@ def result_of(entry: str) -> int:
 NONE: frozenset[str] = frozenset()
 
 
-def source(left_out: frozenset[str], newer: frozenset[str], willing: frozenset[str]) -> str:
+ENTRY = """
+#include <stdint.h>
+#include <string.h>
+#define ENTRY(name, result)                                                                  \\
+    unsigned calls_of_##name, stores_of_##name, narrow_stores_of_##name;                     \\
+    int result_of_##name = result;                                                           \\
+    uint64_t arguments_of_##name[12], outputs_of_##name[12];                                 \\
+    int name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f,         \\
+             uint64_t g, uint64_t h, uint64_t i, uint64_t j, uint64_t k, uint64_t l)         \\
+    {                                                                                        \\
+        uint64_t arguments[12] = { a, b, c, d, e, f, g, h, i, j, k, l };                     \\
+        memcpy(arguments_of_##name, arguments, sizeof arguments);                            \\
+        calls_of_##name++;                                                                   \\
+        for (int n = 0; n < 12; n++) {                                                       \\
+            if (stores_of_##name >> n & 1)                                                   \\
+                *(uint64_t *)arguments[n] = outputs_of_##name[n];                            \\
+            if (narrow_stores_of_##name >> n & 1)                                            \\
+                *(uint32_t *)arguments[n] = (uint32_t)outputs_of_##name[n];                  \\
+        }                                                                                    \\
+        return result_of_##name;                                                             \\
+    }
+"""
+
+
+def source(left_out: frozenset[str], newer: frozenset[str]) -> str:
     """The driver in C. `left_out`: entry points that it lacks, as an older one would. `newer`:
-    symbols for which it returns, from 13000 on, an entry point that it does not export.
-    `willing`: entry points that return 0, CUDA_SUCCESS."""
-    lines = ["#include <stdint.h>", "#include <string.h>"]
-    parameters = ", ".join(f"uint64_t a{i}" for i in range(12))
-    values = ", ".join(f"a{i}" for i in range(12))
+    symbols for which it returns, from 13000 on, an entry point that it does not export."""
+    lines = [ENTRY]
     here = [entry for entry in entries() if entry not in left_out]
     for entry in here:
         if not entry.startswith("cuGetProcAddress") and entry != "cuInit":
-            lines.append(
-                f"uint64_t arguments_of_{entry}[12];\n"
-                f"int {entry}({parameters})\n"
-                f"{{ memcpy(arguments_of_{entry}, (uint64_t[]){{ {values} }}, 96);"
-                f" return {0 if entry in willing else result_of(entry)}; }}"
-            )
+            lines.append(f"ENTRY({entry}, {result_of(entry)})")
     lines.append("static int newest(void) { return 9999; }")
     lines.append("int cuInit(unsigned flags) { (void)flags; return 0; }")
     lines.append(
@@ -115,13 +137,12 @@ def build(
     directory: Path,
     left_out: frozenset[str] = NONE,
     newer: frozenset[str] = NONE,
-    willing: frozenset[str] = NONE,
 ) -> Path:
     """Compiles it to `directory`/libcuda.so.1, with libcuda.so for linking, and returns that
     directory."""
     command = ["gcc", "-x", "c", "-", "-shared", "-fPIC", "-O0", "-Wl,-soname,libcuda.so.1"]
     command += ["-Wl,-Bsymbolic", "-o", str(directory / "libcuda.so.1")]
-    subprocess.run(command, input=source(left_out, newer, willing), text=True, check=True)
+    subprocess.run(command, input=source(left_out, newer), text=True, check=True)
     (directory / "libcuda.so").symlink_to("libcuda.so.1")
     return directory
 
