@@ -14,9 +14,8 @@
 
 #include "block.h"
 #include "client_state.h"
-#include "gate.h"
+#include "counted.h"
 #include "log.h"
-#include "real.h"
 
 #define REPORT_INTERVAL_US 5000
 #define IDLE_LOOK_US 5000
@@ -96,6 +95,9 @@ static void order_stop(struct client *client)
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
     bool drained = drain_all(client, client->drain_patience);
+    /* A drain is when the driver's pools let go of what the program has freed. */
+    if (drained && swap_enter_context(client))
+        pools_recount();
 
     pthread_mutex_lock(&memory_lock);
     client->stopping = false;
