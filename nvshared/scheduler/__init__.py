@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may use one GPU, when, and how much of its memory: a state machine without I/O."""
 
+from nvshared.scheduler.scheduler import Scheduler
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot
 
-__all__ = ["CardState", "ClientView", "Counters", "Snapshot"]
+__all__ = ["CardState", "ClientView", "Counters", "Scheduler", "Snapshot"]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything the scheduler knows about one GPU, and the sums over its clients."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.snapshot import Counters
+
+
+@dataclass(slots=True)
+class Card:
+    """State only; bytes and microseconds."""
+
+    settings: Settings
+    now: int
+    gathering_until: int
+    clients: dict[int, Client] = field(default_factory=dict)
+    lost: bool = False
+    contended: bool = False             # someone waits for another's turn to end
+    shortfall: int = 0                  # the driver turned out to have so much less
+    shortfall_until: int = 0
+    last_evicted: int = 0               # when anyone last moved anything out
+    counters: Counters = Counters()
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    serials: Iterator[int] = field(default_factory=lambda: count(1))
+    places: Iterator[int] = field(default_factory=lambda: count(1))
+
+    @property
+    def capacity(self) -> int:
+        """Room that can be handed out."""
+        return max(0, self.settings.capacity - self.shortfall)
+
+    @property
+    def free(self) -> int:
+        """Room nobody has; negative when the capacity shrank under us."""
+        return self.capacity - sum(client.held for client in self.clients.values())
+
+    @property
+    def host_free(self) -> int:
+        """Host memory nobody has or may take; negative when the budget shrank."""
+        return self.settings.host_budget - sum(c.host_held for c in self.clients.values())
+
+    def in_phase(self, *phases: Phase) -> list[Client]:
+        """Clients in one of these phases, in the order of their joining."""
+        return [client for client in self.clients.values() if client.phase in phases]
+
+    @property
+    def holders(self) -> list[Client]:
+        """Chosen, running and draining clients, oldest turn first."""
+        return sorted(
+            (client for client in self.clients.values() if client.turn is not None),
+            key=lambda client: client.turn.serial if client.turn else 0,
+        )
+
+    def fits(self, group: Iterable[Client]) -> bool:
+        """Whether these could all be whole at once, the others out as far as they can be.
+
+        What the driver lacks for the moment does not count: if it lasts, the
+        daemon lowers the capacity.
+        """
+        members = {client.id for client in group}
+        return self.settings.capacity >= sum(
+            client.need if client.id in members else client.memory.pinned
+            for client in self.clients.values()
+        )
+
+    def admits(self, group: Iterable[Client]) -> bool:
+        """Whether these may hold the card together."""
+        members = list(group)
+        turns = self.settings.anti_thrash is AntiThrash.ON
+        return (not turns or len(members) <= 1) and self.fits(members)
+
+    def count(self, **more: int) -> None:
+        """Adds to the counters."""
+        old = self.counters
+        self.counters = replace(old, **{name: getattr(old, name) + n for name, n in more.items()})

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler knows about one client: its figures, its turn, its orders under way.
+
+Only states and figures live here. Who changes them: turns.py the phase, move.py
+what is on its way, commit.py the promises.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nvshared.scheduler.actions import ClientState, TurnEnd
+from nvshared.scheduler.events import Memory
+
+
+class Phase(Enum):
+    """Where a client stands between two turns."""
+
+    IDLE = "idle"                       # its gate is closed and nobody stands there
+    WAITING = "waiting"                 # in the queue
+    LOADING = "loading"                 # chosen; RUN follows when it is whole
+    RUNNING = "running"                 # RUN was sent, STOP was not
+    DRAINING = "draining"               # STOP was sent and not answered
+
+
+class Way(Enum):
+    """Which way memory goes."""
+
+    OUT = "EVICT"
+    IN = "LOAD"
+
+
+@dataclass(slots=True)
+class Move:
+    """An EVICT or LOAD that has not been answered."""
+
+    way: Way
+    number: int
+    room: int
+    host: int
+    since: int                          # when it became the client's next order to carry out
+    reported: bool = False              # as stuck
+
+
+@dataclass(slots=True)
+class Turn:
+    """From being chosen to having drained."""
+
+    serial: int                         # later turns have higher ones
+    chosen: int                         # when
+    beside: frozenset[int] = frozenset()  # turns it may not outlast, as it overtook the queue
+    started: int | None = None          # when RUN was sent
+    idle: bool = False                  # the hook says so, since it was told of contention
+    told: tuple[bool, int] | None = None  # contention and TQ, as last sent
+    ending: TurnEnd | None = None       # why STOP was sent
+    stop_sent: int = 0
+    stop_after: int = 0                 # a drain did not end; do not ask before this moment
+    reported: bool = False              # as stuck
+
+
+@dataclass(slots=True)
+class Client:
+    """Bytes and microseconds throughout."""
+
+    id: int
+    memory: Memory
+    room: int                           # as the hook last confirmed it
+    phase: Phase = Phase.IDLE
+    since: int = 0                      # of this phase
+    place: int = 0                      # in the queue: lower goes first
+    not_before: int = 0                 # gave way: do not choose before this moment
+    turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
+    moves: list[Move] = field(default_factory=list)  # in the order sent
+    progress: int = 0                   # when it last brought anything in
+
+    load_after: int = 0                 # a load failed; do not try before this moment
+    load_pause: int = 0
+    refuse_until: int = 0               # an eviction failed; leave it alone until then
+    trim_after: int = 0
+    hopeful: bool = True                # its host memory may have room that the figures don't show
+
+    commit: int = 0                     # promised
+    withdrawn: int = 0                  # promised before, until the hook has surely heard
+    confirmed_by: int = 0               # the order whose answer shows that it has; 0: none
+    question: tuple[int, int] | None = None  # COMMIT unanswered: number, bytes
+    told_most: int = 0
+
+    held_before: int = 0                # totals of past phases
+    waited_before: int = 0
+    turns: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    reopened: int = 0
+    reopened_in_row: int = 0
+    failures: int = 0
+
+    @property
+    def need(self) -> int:
+        """The room it must have, all filled, to run."""
+        return self.memory.need
+
+    @property
+    def held(self) -> int:
+        """What counts against the capacity: while an order is on its way, the more of both."""
+        return max(self.room, self.memory.filled, *(move.room for move in self.moves))
+
+    @property
+    def ordered(self) -> int:
+        """The room it will have when all orders are carried out."""
+        return self.moves[-1].room if self.moves else self.held
+
+    @property
+    def whole(self) -> bool:
+        """It could run at once, whatever is on its way."""
+        rooms = (self.room, *(move.room for move in self.moves))
+        return self.memory.resident >= self.memory.allocated and min(rooms) >= self.need
+
+    @property
+    def host_held(self) -> int:
+        """Host memory it has or is allowed to take."""
+        outward = (move.host for move in self.moves if move.way is Way.OUT)
+        return max(self.memory.host, *outward)
+
+    @property
+    def host_spare(self) -> int:
+        """Host memory it certainly has that no swapped block occupies."""
+        return max(0, self.memory.host - (self.memory.allocated - self.memory.resident))
+
+    @property
+    def used(self) -> int:
+        """What of its commit is used, or asked for by a thread that has been promised it."""
+        return self.memory.need
+
+    @property
+    def committed(self) -> int:
+        """What counts against all that can be committed."""
+        return max(self.commit, self.withdrawn, self.used)
+
+    @property
+    def holds(self) -> bool:
+        """Chosen, running or draining."""
+        return self.turn is not None
+
+    def moving(self, way: Way) -> bool:
+        """An order of this kind is on its way."""
+        return any(move.way is way for move in self.moves)
+
+    def enter(self, phase: Phase, now: int) -> None:
+        """Changes phase, and bills the time spent in the one before."""
+        self.held_before = self.time_held(now)
+        self.waited_before = self.time_waited(now)
+        self.phase = phase
+        self.since = now
+
+    def time_held(self, now: int) -> int:
+        """How long its gate was open in all."""
+        open_now = self.phase in (Phase.RUNNING, Phase.DRAINING)
+        return self.held_before + (now - self.since if open_now else 0)
+
+    def time_waited(self, now: int) -> int:
+        """How long it wanted its gate open in all."""
+        waits = self.phase in (Phase.WAITING, Phase.LOADING)
+        return self.waited_before + (now - self.since if waits else 0)
+
+    @property
+    def state(self) -> ClientState:
+        """For people."""
+        if not self.holds and self.moving(Way.OUT) and self.ordered < self.room:
+            return ClientState.EVICTING
+        return ClientState(self.phase.value)

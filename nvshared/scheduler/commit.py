@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far clients may grow, so that all they have can lie somewhere.
+
+The sum of what is committed never exceeds what card and host hold together,
+less a margin that makes exchanging possible at all: with both full to the last
+byte nothing could move. One client never gets more than the card, less what
+others have pinned there.
+
+While there is plenty, a little more is granted than asked for, so that a
+program does not ask for each allocation. That is lent: when it runs short, what
+is unused is called back with a smaller LIMITS. The client may be growing into
+it at that very moment, so the old commit counts until the answer to an order
+sent after the LIMITS shows that it has been heard; the question waits so long.
+"""
+
+from nvshared.scheduler.client import Client
+from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.settings import GIB, MIB
+
+LENT_LEAST = 64 * MIB                   # less is not worth lending,
+LENT_MOST = GIB                         # and more is not needed;
+LENT_PART = 16                          # nor more than this part of what is left
+MARGIN_STEPS = 2                        # moves that must be possible with everything in use,
+MARGIN_PART = 16                        # but no more than this part of the host's budget
+WORTH_TELLING = 64                      # changes of `most` below this part of the card are not
+
+
+def welcome(decision: Decision, client: Client, commit: int) -> None:
+    """The first limits of a client, which may hold a commit from before."""
+    client.commit = commit
+    if client.committed == 0:
+        client.commit = _lend(decision, client, 0, _left(decision))
+    decision.limits(client, 0, _most(decision, client, _left(decision)))
+
+
+def plan(decision: Decision) -> None:
+    """Answers questions, and tells clients when what they could reach has changed."""
+    for client in decision.card.clients.values():
+        if client.question is not None and _answer(decision, client, *client.question):
+            client.question = None
+    settings, left = decision.card.settings, _left(decision)
+    for client in decision.card.clients.values():
+        most = _most(decision, client, left)
+        if abs(most - client.told_most) > settings.total // WORTH_TELLING:
+            decision.limits(client, 0, most)
+
+
+def _left(decision: Decision) -> int:
+    """What can still be committed; negative when card or budget shrank."""
+    settings = decision.card.settings
+    margin = min(settings.host_budget // MARGIN_PART, MARGIN_STEPS * settings.step)
+    everything = settings.capacity + settings.host_budget - margin
+    return everything - sum(client.committed for client in decision.card.clients.values())
+
+
+def _ceiling(decision: Decision, client: Client) -> int:
+    """How far one client can grow, were it alone but for what others have pinned."""
+    settings = decision.card.settings
+    pinned = sum(c.memory.pinned for c in decision.card.clients.values() if c is not client)
+    return max(0, min(settings.total, settings.capacity - pinned))
+
+
+def _most(decision: Decision, client: Client, left: int) -> int:
+    """How far it could grow if it asked, with everything lent called back."""
+    lent = sum(c.committed - c.used for c in decision.card.clients.values() if c is not client)
+    return max(0, min(_ceiling(decision, client), client.committed + left + lent))
+
+
+def _lend(decision: Decision, client: Client, wanted: int, left: int) -> int:
+    """The commit to give a client that asked for `wanted` while `left` is left after it."""
+    more = min(LENT_MOST, left // LENT_PART, _ceiling(decision, client) - wanted)
+    return wanted + (more if more >= LENT_LEAST else 0)
+
+
+def _answer(decision: Decision, client: Client, number: int, wanted: int) -> bool:
+    """False: the answer depends on what others give back."""
+    others = [c for c in decision.card.clients.values() if c is not client]
+    left = _left(decision) - max(0, wanted - client.committed)
+    lent = sum(other.committed - other.used for other in others)
+    possible = wanted <= _ceiling(decision, client)
+    if possible and left >= 0:
+        client.commit = max(client.commit, _lend(decision, client, wanted, left))
+    elif possible and left + lent >= 0:
+        for other in others:
+            _call_back(decision, other)
+        return False
+    elif client.commit >= wanted:
+        # It asked before it heard that it may not any more. The hook takes
+        # LIMITS at its word, so a refusal must promise less.
+        client.commit = min(client.commit, client.used)
+    decision.limits(client, number, _most(decision, client, _left(decision)))
+    return True
+
+
+def _call_back(decision: Decision, client: Client) -> None:
+    """Takes back what was lent to a client and is not used."""
+    if client.withdrawn or client.commit <= client.used:
+        return
+    client.withdrawn = client.commit
+    client.commit = client.used
+    decision.limits(client, 0, client.told_most)
+    # Nothing changes by this order; its answer shows that the limits were heard.
+    decision.evict(client, client.ordered, client.host_held)
+    client.confirmed_by = client.moves[-1].number

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of planning: what is decided, and when to plan again if nothing happens.
+
+All orders are written here, so that what is on its way is noted in one place.
+"""
+
+from nvshared.scheduler.actions import (
+    Action,
+    Evict,
+    Limits,
+    Load,
+    Report,
+    Run,
+    Stop,
+    TurnEnd,
+    TurnEnded,
+)
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Client, Move, Phase, Way
+
+# Two orders to a client at a time: the next is there when one is done.
+DEPTH = 2
+
+
+class Decision:
+    """The actions of one event, and the moments that matter to them."""
+
+    def __init__(self, card: Card, now: int) -> None:
+        self.card = card
+        self.now = now
+        self.actions: list[Action] = []
+        self.deadline: int | None = None
+
+    def due(self, moment: int) -> bool:
+        """Whether the moment has come. If not, it is one to plan again at."""
+        if moment <= self.now:
+            return True
+        if self.deadline is None or moment < self.deadline:
+            self.deadline = moment
+        return False
+
+    def report(self, report: Report) -> None:
+        """Tells people."""
+        self.actions.append(report)
+
+    def run(self, client: Client, quantum: int, contended: bool) -> None:
+        """Opens a gate, or tells an open one what has changed."""
+        self.actions.append(Run(client.id, quantum, contended))
+
+    def stop(self, client: Client, why: TurnEnd) -> None:
+        """Asks a running client to drain."""
+        assert client.turn is not None
+        client.turn.ending = why
+        client.turn.stop_sent = self.now
+        client.turn.reported = False
+        client.enter(Phase.DRAINING, self.now)
+        self.actions.append(Stop(client.id))
+
+    def end(self, client: Client, why: TurnEnd) -> None:
+        """A turn is over: reports it, if it ever began."""
+        turn = client.turn
+        client.turn = None
+        if turn is not None and turn.started is not None:
+            self.report(TurnEnded(client.id, why, self.now - turn.started))
+
+    def evict(self, client: Client, room: int, host: int) -> None:
+        """Leaves a client less room, and lets it have so much host memory for that."""
+        number = self._note(client, Way.OUT, room, host)
+        self.actions.append(Evict(client.id, number, room, host))
+
+    def load(self, client: Client, room: int, host: int) -> None:
+        """Gives a client room. Never more in sum than there is: the invariant of the whole."""
+        more = max(0, room - client.held)
+        assert more == 0 or more <= self.card.free, "room handed out that is not there"
+        number = self._note(client, Way.IN, room, host)
+        self.actions.append(Load(client.id, number, room, host))
+
+    def limits(self, client: Client, number: int, most: int) -> None:
+        """Tells a client how far it may grow."""
+        client.told_most = most
+        self.actions.append(
+            Limits(client.id, number, client.commit, most, self.card.settings.total)
+        )
+
+    def _note(self, client: Client, way: Way, room: int, host: int) -> int:
+        number = next(self.card.numbers)
+        client.moves.append(Move(way, number, room, host, self.now))
+        return number

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hooks report about their gates.
+
+A report may cross with an order on its way: then it speaks of a phase that the
+client has left for us already, and what it says is in its figures anyway.
+"""
+
+from nvshared.scheduler import order
+from nvshared.scheduler.actions import TurnEnd
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Client, Phase, Turn
+from nvshared.scheduler.decision import Decision
+
+# A drain that does not end is asked for ever more rarely, up to patience << this.
+DOUBLINGS = 6
+
+
+def take_over(card: Card, client: Client) -> None:
+    """An earlier daemon let it run: it has a turn, from now on."""
+    client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
+    client.turns += 1
+    card.count(turns=1)
+    client.enter(Phase.RUNNING, card.now)
+
+
+def wanted(card: Card, client: Client) -> None:
+    """A thread stands at the gate."""
+    if client.phase is Phase.IDLE:
+        order.join(card, client)
+
+
+def went_idle(client: Client) -> None:
+    """It does not use its turn at present."""
+    if client.phase is Phase.RUNNING and client.turn is not None:
+        client.turn.idle = True
+
+
+def stopped(decision: Decision, client: Client, wants: bool) -> None:
+    """It has drained. Out of the blue, it is believed: its gate is closed."""
+    turn = client.turn
+    if turn is None or turn.started is None:
+        return
+    client.reopened_in_row = 0
+    decision.end(client, turn.ending or TurnEnd.IDLE)
+    client.enter(Phase.IDLE, decision.now)
+    if wants:
+        order.join(decision.card, client)
+
+
+def reopened(card: Card, client: Client) -> None:
+    """It cannot drain yet: what is in flight may depend on what is not submitted."""
+    turn = client.turn
+    if turn is None or client.phase is not Phase.DRAINING:
+        return
+    patience = card.settings.drain_patience << min(client.reopened_in_row, DOUBLINGS)
+    turn.stop_after = card.now + patience
+    turn.ending = None
+    turn.idle = False
+    turn.told = None                    # the hook may have forgotten that others wait
+    client.reopened += 1
+    client.reopened_in_row += 1
+    card.count(reopened=1)
+    client.enter(Phase.RUNNING, card.now)

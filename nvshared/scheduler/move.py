@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hooks answer to EVICT and LOAD, and what is learned from failures.
+
+Answers come in the order of the orders. A failure is met with a pause, for the
+cause is outside: another program's memory, the host's, the driver.
+"""
+
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Client, Move
+from nvshared.scheduler.events import Evicted, Loaded
+from nvshared.scheduler.settings import SECOND
+
+REFUSED = SECOND                        # how long a client that could not evict is left alone
+FIRST_PAUSE = SECOND // 4               # before a failed load is tried again,
+LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
+# How long the driver is believed to have less than accounted, unless told anew.
+SHORTFALL = 10 * SECOND
+
+
+def _answered(card: Card, client: Client, number: int) -> Move | None:
+    """Takes the order off the list. None: there is no such order."""
+    done = None
+    while client.moves and client.moves[0].number <= number:
+        done = client.moves.pop(0)
+    if done is None or done.number != number:
+        return None
+    if client.moves:
+        client.moves[0].since = card.now
+    if client.confirmed_by and client.confirmed_by <= number:
+        client.confirmed_by = client.withdrawn = 0
+    return done
+
+
+def evicted(card: Card, client: Client, answer: Evicted) -> None:
+    """Memory has left, or should have."""
+    before = client.room
+    move = _answered(card, client, answer.number)
+    if move is None:
+        return
+    client.room = client.memory.room
+    client.bytes_out += answer.bytes
+    card.count(bytes_out=answer.bytes)
+    if answer.bytes > 0 or client.room < before:
+        card.last_evicted = card.now
+    elif move.room < before:
+        client.refuse_until = card.now + REFUSED
+    if answer.no_host_memory:
+        client.hopeful = False
+    if answer.no_host_memory or answer.driver_error:
+        client.failures += 1
+        card.count(failures=1)
+
+
+def loaded(card: Card, client: Client, answer: Loaded) -> None:
+    """Memory has come in, or should have."""
+    move = _answered(card, client, answer.number)
+    if move is None:
+        return
+    client.room = client.memory.room
+    client.hopeful = True
+    client.bytes_in += answer.bytes
+    card.count(bytes_in=answer.bytes)
+    if answer.bytes > 0:
+        client.progress = card.now
+    if client.memory.host <= move.host:
+        client.trim_after = 0
+    if answer.no_device_memory:
+        _learn_shortfall(card, client)
+    # Room for all of it, and yet something is absent and nothing came.
+    idle = answer.bytes == 0 and not client.whole and client.room >= client.need
+    if answer.no_device_memory or answer.driver_error or (idle and not client.moves):
+        client.failures += 1
+        card.count(failures=1)
+        client.load_pause = min(max(2 * client.load_pause, FIRST_PAUSE), LONGEST_PAUSE)
+        client.load_after = card.now + client.load_pause
+    else:
+        client.load_pause = 0
+
+
+def _learn_shortfall(card: Card, client: Client) -> None:
+    """The room that could not be filled is not there: others must give as much.
+
+    What was learned before and is not made good yet is the same shortfall seen
+    again; only once it is made good does another failure add to it.
+    """
+    missing = max(0, client.held - client.memory.filled)
+    if card.free >= 0:
+        card.shortfall += missing
+    else:
+        card.shortfall = max(card.shortfall, missing)
+    card.shortfall = min(card.shortfall, card.settings.capacity)
+    card.shortfall_until = card.now + SHORTFALL

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who gets room on the card, and who gives it.
+
+The essay is in plan.py.
+"""
+
+from nvshared.scheduler import order
+from nvshared.scheduler.client import Client, Phase, Way
+from nvshared.scheduler.decision import DEPTH, Decision
+from nvshared.scheduler.settings import GIB, SECOND
+from nvshared.scheduler.taking import Taking
+
+SLACK_MOST = GIB                        # what a holder gets beyond its need, so that it can grow,
+SLACK_PART = 8                          # is at most this part of what nobody needs,
+SLACK_REFILL = 4                        # and is filled up when it is down to this part
+CUSHION_PART = 128                      # of the card: left for holders to grow when loading ahead
+TRIM_AGAIN = SECOND                     # before a client that gave no host memory is asked anew
+
+
+def plan(decision: Decision, blocked: Client | None) -> None:
+    """Evicts what is in the way and loads what there is room for."""
+    card = decision.card
+    if card.shortfall and decision.due(card.shortfall_until):
+        card.shortfall = 0
+    holders = [c for c in card.holders if c.phase is not Phase.DRAINING]
+    wanting = [c for c in holders if c.phase is Phase.RUNNING]
+    wanting += [c for c in holders if c.phase is Phase.LOADING]
+    wanted = sum(_wants(c) for c in wanting)
+
+    taking = Taking(decision)
+    short = taking.take(_victims(decision), wanted - card.free - _coming(decision), holders)
+    if wanted == 0 and blocked is not None:
+        cushion = min(GIB, card.settings.capacity // CUSHION_PART)
+        later = [c for c in _victims(decision) if c is not blocked]
+        taking.take(later, _wants(blocked) - (card.free + _coming(decision) - cushion), [])
+    taking.order()
+
+    host_short = max(0, min(short, taking.host_short) - _host_coming(decision))
+    host_short = _load(decision, wanting, host_short)
+    if wanted == 0 and blocked is not None:
+        _load_ahead(decision, blocked)
+    _slacken(decision, wanting)
+    _trim(decision, host_short, taking)
+
+
+def _wants(client: Client) -> int:
+    """Room it needs and has not been promised."""
+    return max(0, client.need - client.ordered)
+
+
+def _coming(decision: Decision) -> int:
+    """Room on its way back."""
+    return sum(c.held - c.ordered for c in decision.card.clients.values())
+
+
+def _host_coming(decision: Decision) -> int:
+    """Host memory on its way back."""
+    return sum(
+        max(0, c.memory.host - move.host)
+        for c in decision.card.clients.values()
+        for move in c.moves
+        if move.way is Way.IN
+    )
+
+
+def _victims(decision: Decision) -> list[Client]:
+    """Those without a turn: idle longest first, then those who run last."""
+    idle = sorted(decision.card.in_phase(Phase.IDLE), key=lambda client: client.since)
+    return idle + order.sequence(decision.card)[::-1]
+
+
+def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
+    """Gives holders what they lack. Returns the host memory still to be found elsewhere."""
+    card = decision.card
+    free, more_comes = card.free, _coming(decision) > 0
+    for client in wanting:
+        want = _wants(client)
+        mine = max(0, min(want, free))  # kept for it, ordered now or later
+        free -= mine
+        if client.moving(Way.OUT) or not decision.due(client.load_after):
+            continue
+        # Smaller pieces are not worth a round trip while more is about to come.
+        while mine > 0 and len(client.moves) < DEPTH and (
+            mine >= min(want, card.settings.step) or not more_comes
+        ):
+            piece = min(mine, card.settings.step)
+            host = max(0, client.memory.host - host_short)
+            host_short -= min(host_short, client.memory.host - host, piece)
+            decision.load(client, client.ordered + piece, host)
+            mine -= piece
+            want -= piece
+        if not client.moves and want == 0 and not client.whole:
+            decision.load(client, client.ordered, client.memory.host)
+    return host_short
+
+
+def _load_ahead(decision: Decision, client: Client) -> None:
+    """Brings in what room there is for the one that runs next, while others run."""
+    card = decision.card
+    cushion = min(GIB, card.settings.capacity // CUSHION_PART)
+    piece = min(_wants(client), card.free - cushion, card.settings.step)
+    if piece > 0 and not client.moves and decision.due(client.load_after) and (
+        piece >= min(_wants(client), card.settings.step) or _coming(decision) == 0
+    ):
+        decision.load(client, client.ordered + piece, client.memory.host)
+
+
+def _slacken(decision: Decision, wanting: list[Client]) -> None:
+    """Gives holders room to grow into, out of what nobody needs."""
+    card = decision.card
+    waiting = card.in_phase(Phase.WAITING)
+    spare = card.free - sum(_wants(c) for c in wanting + waiting)
+    slack = min(SLACK_MOST, spare // SLACK_PART)
+    for client in wanting:
+        has = client.ordered - client.need
+        if client.phase is not Phase.RUNNING or not client.whole or client.moves:
+            continue
+        if slack > 0 and has < slack // SLACK_REFILL and slack - has <= card.free:
+            decision.load(client, client.need + slack, client.memory.host)
+
+
+def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
+    """Takes back host memory that resident blocks keep for their next way out."""
+    if host_short <= 0:
+        return
+    keepers = [
+        c for c in decision.card.clients.values()
+        if c.memory.host > 0 and not c.moves and c.phase is not Phase.DRAINING
+        and c.id not in taking.amounts
+    ]
+    # Blocks that never held anything need none, so there may be more than is certain.
+    certain = [c for c in keepers if c.host_spare > 0]
+    for client in sorted(certain or keepers, key=lambda c: -c.host_spare):
+        if host_short <= 0:
+            return
+        if decision.due(client.trim_after) and decision.due(client.load_after):
+            client.trim_after = decision.now + TRIM_AGAIN
+            decision.load(client, client.ordered, max(0, client.memory.host - host_short))
+            host_short -= min(host_short, client.host_spare or client.memory.host)

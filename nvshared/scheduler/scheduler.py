@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One GPU's scheduler as the daemon sees it: events in, actions out.
+
+What it does with them is told in plan.py.
+"""
+
+from dataclasses import replace
+
+from nvshared.scheduler import commit, gate, move, order
+from nvshared.scheduler.actions import Action, TurnEnd
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.events import (
+    CapacityChanged,
+    CommitAsked,
+    Event,
+    Evicted,
+    GPULost,
+    Joined,
+    Left,
+    Loaded,
+    MemoryChanged,
+    Record,
+    Reopened,
+    RoomNeeded,
+    SettingsChanged,
+    Stopped,
+    Tick,
+    Wanted,
+    WentIdle,
+)
+from nvshared.scheduler.plan import plan
+from nvshared.scheduler.settings import Settings
+from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot
+
+
+class Scheduler:
+    """Decides who uses one GPU, when, and how much of its memory lies on it.
+
+    `now` is microseconds on a clock that never steps back. For
+    `settings.gather` microseconds from the start it only listens.
+    """
+
+    def __init__(self, settings: Settings, now: int) -> None:
+        self._card = Card(settings, now, gathering_until=now + settings.gather)
+        self._deadline: int | None = now + settings.gather if settings.gather else None
+
+    def handle(self, event: Event, now: int) -> list[Action]:
+        """Takes note of an event and returns what is to be done, in that order.
+
+        A client's first action is its Limits, which are the answer to HELLO.
+        """
+        card = self._card
+        card.now = now = max(now, card.now)
+        if card.lost:
+            return []
+        decision = Decision(card, now)
+        _note(decision, event)
+        plan(decision)
+        self._deadline = decision.deadline
+        return decision.actions
+
+    def deadline(self) -> int | None:
+        """When to send a Tick, if nothing else happens before. None: never."""
+        return self._deadline
+
+    def snapshot(self) -> Snapshot:
+        """How things stand since the last event."""
+        card = self._card
+        running = [c for c in card.holders if c.phase is not Phase.LOADING]
+        loading = [c for c in card.holders if c.phase is Phase.LOADING]
+        return Snapshot(
+            now=card.now,
+            state=_state(card),
+            capacity=card.capacity,
+            free=card.free,
+            host_free=card.host_free,
+            holders=tuple(c.id for c in running),
+            queue=tuple(c.id for c in [*loading, *order.sequence(card)]),
+            clients={c.id: _view(card, c) for c in card.clients.values()},
+            counters=card.counters,
+        )
+
+
+def _note(decision: Decision, event: Event) -> None:
+    """Changes what we know."""
+    card = decision.card
+    match event:
+        case Joined():
+            _join(decision, event)
+        case Left():
+            client = card.clients.pop(event.client, None)
+            if client is not None:
+                decision.end(client, TurnEnd.LEFT)
+        case CapacityChanged():
+            card.settings = replace(card.settings, capacity=event.bytes)
+            card.shortfall = 0
+        case SettingsChanged():
+            card.settings = event.settings
+            card.shortfall = 0
+        case GPULost():
+            for client in card.clients.values():
+                decision.end(client, TurnEnd.LOST)
+            card.clients.clear()
+            card.lost = True
+        case Tick():
+            return
+        case _:
+            client = card.clients.get(event.client)
+            # A client may be gone when the last it said is read.
+            if client is not None:
+                client.memory = event.memory
+                _hear(decision, client, event)
+
+
+def _join(decision: Decision, event: Joined) -> None:
+    card = decision.card
+    client = Client(event.client, event.memory, event.memory.room, since=decision.now)
+    card.clients[client.id] = client
+    if event.running:
+        gate.take_over(card, client)
+    elif event.wants:
+        order.join(card, client)
+    commit.welcome(decision, client, event.commit)
+
+
+def _hear(decision: Decision, client: Client, record: Record) -> None:
+    match record:
+        case WentIdle():
+            gate.went_idle(client)
+        case Stopped():
+            gate.stopped(decision, client, record.wants)
+        case Reopened():
+            gate.reopened(decision.card, client)
+        case Evicted():
+            move.evicted(decision.card, client, record)
+        case Loaded():
+            move.loaded(decision.card, client, record)
+        case CommitAsked():
+            client.question = (record.number, record.bytes)
+        case RoomNeeded():
+            return                      # the figures say it
+        case Wanted() | MemoryChanged(wants=True):
+            gate.wanted(decision.card, client)
+        case MemoryChanged():
+            # Written perhaps just before a WANT: it does not end the wanting.
+            return
+
+
+def _state(card: Card) -> CardState:
+    if card.lost:
+        return CardState.LOST
+    if card.now < card.gathering_until:
+        return CardState.GATHERING
+    if not card.holders:
+        return CardState.IDLE
+    return CardState.TURNS if card.contended else CardState.SHARED
+
+
+def _view(card: Card, client: Client) -> ClientView:
+    return ClientView(
+        client=client.id,
+        state=client.state,
+        memory=client.memory,
+        room=client.held,
+        commit=client.commit,
+        fits=card.fits([client]),
+        held=client.time_held(card.now),
+        waited=client.time_waited(card.now),
+        turns=client.turns,
+        bytes_in=client.bytes_in,
+        bytes_out=client.bytes_out,
+        reopened=client.reopened,
+        failures=client.failures,
+    )

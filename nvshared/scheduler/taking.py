@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Taking room away: from whom, how much at a time, and where its bytes may go.
+
+First room that is not filled, which costs nothing; then what holders have
+beyond their need; then memory, in the order in which the victims are given.
+What leaves the card must find host memory: what the client has already and does
+not use, and what is left of the budget. Where that ends, the next victim may
+still have some.
+"""
+
+from collections.abc import Iterable
+
+from nvshared.scheduler.client import Client, Way
+from nvshared.scheduler.decision import DEPTH, Decision
+
+# Less than this part of a step is not worth an order while host memory is short:
+# hooks move whole blocks.
+MORSEL = 16
+# So much of what is left of the host's budget may be taken in advance, since
+# host memory is taken in large pieces.
+GRAIN = 8
+
+
+class Taking:
+    """What is taken from whom in one round; bytes by client."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.amounts: dict[int, int] = {}
+        self.host_short = 0             # bytes that could leave the card but for host memory
+        self._decision = decision
+        self._host_left = max(0, decision.card.host_free)
+
+    def take(self, victims: list[Client], short: int, holders: Iterable[Client]) -> int:
+        """Plans to take `short` bytes. Returns what is not to be had."""
+        willing = [v for v in victims if short > 0 and self._decision.due(v.refuse_until)]
+        for victim in willing:
+            if not victim.moving(Way.IN):
+                short -= self._note(victim, min(short, _unfilled(victim)))
+        for holder in holders:
+            # What a running client gives up it may fill at any moment; the hook sees to that.
+            surplus = holder.ordered - max(holder.need, holder.memory.filled)
+            if short > 0 and self._decision.due(holder.refuse_until):
+                short -= self._note(holder, min(short, surplus))
+        for victim in willing:
+            short -= self._note(victim, self._movable(victim, short))
+        return max(0, short)
+
+    def order(self) -> None:
+        """Sends the evictions, in steps; the rest is planned anew when they are answered."""
+        clients = self._decision.card.clients
+        for id, amount in self.amounts.items():
+            client = clients[id]
+            if client.moving(Way.IN):
+                continue                # one way after the other
+            while amount > 0 and len(client.moves) < DEPTH:
+                unfilled = min(amount, _unfilled(client))
+                moved = 0 if client.holds else self._piece(client, amount - unfilled)
+                if unfilled + moved == 0:
+                    break
+                host = client.host_held + self._allowance(client, moved)
+                self._decision.evict(client, client.ordered - unfilled - moved, host)
+                amount -= unfilled + moved
+
+    def _note(self, client: Client, amount: int) -> int:
+        if amount <= 0:
+            return 0
+        self.amounts[client.id] = self.amounts.get(client.id, 0) + amount
+        return amount
+
+    def _movable(self, victim: Client, short: int) -> int:
+        """How much of `short` it can give up, given the host memory there is."""
+        left = victim.ordered - self.amounts.get(victim.id, 0) - victim.memory.pinned
+        wanted = min(short, left)
+        if wanted <= 0:
+            return 0
+        own = _hoped(victim)
+        possible = min(wanted, own + self._host_left)
+        if possible < min(wanted, self._decision.card.settings.step // MORSEL):
+            possible = 0
+        self._host_left -= max(0, possible - own)
+        self.host_short += wanted - possible
+        return possible
+
+    def _piece(self, client: Client, amount: int) -> int:
+        """How much of it goes with the next order."""
+        free = max(0, self._decision.card.host_free)
+        return min(amount, self._decision.card.settings.step, _hoped(client) + free)
+
+    def _allowance(self, client: Client, moved: int) -> int:
+        """Host memory it may take in addition."""
+        if moved == 0:
+            return 0
+        free = max(0, self._decision.card.host_free)
+        grain = min(self._decision.card.settings.step, free // GRAIN)
+        return min(free, max(0, moved - _certain(client)) + grain)
+
+
+def _unfilled(client: Client) -> int:
+    """Room that can be given up without moving anything."""
+    filled = max(client.memory.filled, client.need if client.holds else 0)
+    return max(0, client.ordered - filled)
+
+
+def _certain(client: Client) -> int:
+    """Host memory it has and does not use; what it is being allowed counts as used."""
+    return 0 if client.moving(Way.OUT) else client.host_spare
+
+
+def _hoped(client: Client) -> int:
+    """The same, if all its resident blocks have kept theirs."""
+    if client.moving(Way.OUT) or not client.hopeful:
+        return _certain(client)
+    return max(client.host_spare, min(client.memory.resident, client.memory.host))

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds the card: admission, the ends of turns, and who gives way.
+
+The essay is in plan.py.
+"""
+
+from collections.abc import Callable
+
+from nvshared.scheduler import order
+from nvshared.scheduler.actions import TurnEnd, TurnStarted
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Client, Phase, Turn, Way
+from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.settings import SECOND, AntiThrash
+
+# A chosen client that gets no room although nothing is on its way, and others wait.
+STALLED = SECOND
+# For so long it is not chosen again.
+GAVE_WAY = SECOND
+# Overtaking pays only while at least this part of a turn is left.
+WORTHWHILE = 10
+
+
+def plan(decision: Decision) -> Client | None:
+    """Chooses and stops. Returns the client that is next and does not fit, if there is one."""
+    _give_way(decision)
+    _repair(decision)
+    blocked = _admit(decision)
+    crowded = _turns_on(decision.card) and len(decision.card.in_phase(Phase.RUNNING)) > 1
+    if crowded:
+        _stop_enough(decision, lambda staying: len(staying) <= 1)
+    if blocked is not None:
+        following = blocked
+        _stop_enough(decision, lambda staying: decision.card.admits([*staying, following]))
+    decision.card.contended = blocked is not None or crowded
+    _start(decision)
+    _announce(decision)
+    return blocked
+
+
+def _turns_on(card: Card) -> bool:
+    return card.settings.anti_thrash is AntiThrash.ON
+
+
+def _choose(decision: Decision, client: Client, beside: frozenset[int] = frozenset()) -> None:
+    client.turn = Turn(next(decision.card.serials), chosen=decision.now, beside=beside)
+    client.enter(Phase.LOADING, decision.now)
+
+
+def _put_back(decision: Decision, client: Client) -> None:
+    """To its old place: its turn never began."""
+    client.turn = None
+    client.enter(Phase.WAITING, decision.now)
+
+
+def _give_way(decision: Decision) -> None:
+    """A chosen client for which no room is found lets others try."""
+    card = decision.card
+    others = [c for c in card.in_phase(Phase.WAITING) if c.not_before <= decision.now]
+    for client in card.in_phase(Phase.LOADING):
+        assert client.turn is not None
+        if not others or client.whole:
+            continue
+        under_way = client.moves or any(c.moving(Way.OUT) for c in card.clients.values())
+        patience = card.settings.stuck_after if under_way else STALLED
+        if decision.due(max(client.turn.chosen, client.progress, card.last_evicted) + patience):
+            client.turn = None
+            order.join(card, client)
+            client.not_before = decision.now + GAVE_WAY
+            card.count(gave_way=1)
+
+
+def _repair(decision: Decision) -> None:
+    """What fitted may have ceased to: a client grew, the card shrank, the mode changed."""
+    card = decision.card
+    staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
+    for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
+        if card.admits(staying):
+            return
+        staying.remove(client)
+        _put_back(decision, client)
+    # Who asks for more waits first, the youngest turn before others; then the oldest.
+    asking = [c for c in reversed(staying) if not c.whole]
+    content = [c for c in staying if c.whole]
+    for client in asking + content:
+        # One that is whole and alone disturbs nobody: it keeps its turn.
+        if card.fits(staying) or staying == content[-1:]:
+            return
+        assert client.turn is not None
+        if decision.due(client.turn.stop_after):
+            staying.remove(client)
+            decision.stop(client, TurnEnd.ROOM if client in asking else TurnEnd.CAPACITY)
+
+
+def _admit(decision: Decision) -> Client | None:
+    card = decision.card
+    blocked = None
+    for client in order.sequence(card):
+        # One that cannot run at all at present does not hold up the others.
+        if not decision.due(client.not_before) or not card.fits([client]):
+            continue
+        holders = card.holders
+        fits = card.admits([*holders, client])
+        if blocked is None and fits:
+            _choose(decision, client)
+        elif blocked is None:
+            blocked = client
+        elif fits and _may_overtake(decision, holders):
+            _choose(decision, client, frozenset(h.turn.serial for h in holders if h.turn))
+    return blocked
+
+
+def _may_overtake(decision: Decision, holders: list[Client]) -> bool:
+    """Beside the present holders, until the first of their turns ends."""
+    tq = decision.card.settings.tq
+    if decision.card.settings.anti_thrash is AntiThrash.OFF:
+        return True
+    ended = _ended(decision, holders)
+    soonest = min(
+        (h.turn.started for h in holders if h.turn and h.turn.started is not None),
+        default=decision.now,
+    )
+    return (
+        not any(h.phase is Phase.DRAINING or h.id in ended for h in holders)
+        and soonest + tq >= decision.now + tq // WORTHWHILE
+    )
+
+
+def _ended(decision: Decision, holders: list[Client]) -> dict[int, TurnEnd]:
+    """Whose turns others may end now, and why. Takes note of when the next will be over."""
+    settings = decision.card.settings
+    lasting: set[int] = set()
+    ended: dict[int, TurnEnd] = {}
+    for holder in holders:              # oldest first, so whom it came beside is known
+        turn = holder.turn
+        assert turn is not None
+        over = not turn.beside <= lasting
+        if holder.phase is Phase.RUNNING and turn.started is not None:
+            over = over or decision.due(turn.started + settings.tq)
+        if turn.idle:
+            ended[holder.id] = TurnEnd.IDLE
+        elif over and settings.anti_thrash is not AntiThrash.OFF:
+            ended[holder.id] = TurnEnd.QUANTUM
+        elif holder.phase is not Phase.DRAINING:
+            lasting.add(turn.serial)
+    return ended
+
+
+def _stop_enough(decision: Decision, enough: Callable[[list[Client]], bool]) -> None:
+    """Ends turns that may end, as few as will do; none as long as all of them won't."""
+    staying = [c for c in decision.card.holders if c.phase is not Phase.DRAINING]
+    if enough(staying):
+        return                          # as soon as the others have drained
+    ended = _ended(decision, decision.card.holders)
+    leaving: list[Client] = []
+    may_leave = [
+        c for c in staying
+        if c.id in ended and c.turn is not None and decision.due(c.turn.stop_after)
+    ]
+    for client in sorted(may_leave, key=lambda c: ended[c.id] is not TurnEnd.IDLE):
+        staying.remove(client)
+        leaving.append(client)
+        if enough(staying):
+            break
+    else:
+        return
+    for client in leaving.copy():
+        if enough([*staying, client]):
+            staying.append(client)
+            leaving.remove(client)
+    for client in leaving:
+        if client.phase is Phase.RUNNING:
+            decision.stop(client, ended[client.id])
+        else:
+            _put_back(decision, client)
+
+
+def _start(decision: Decision) -> None:
+    """Opens the gates of chosen clients that are whole."""
+    for client in decision.card.in_phase(Phase.LOADING):
+        turn = client.turn
+        if turn is None or not client.whole:
+            continue
+        turn.started = decision.now
+        client.turns += 1
+        client.load_pause = 0
+        decision.card.count(turns=1)
+        client.enter(Phase.RUNNING, decision.now)
+        decision.report(TurnStarted(client.id))
+
+
+def _announce(decision: Decision) -> None:
+    """Tells those who run for how long and whether others wait, when that has changed."""
+    card = decision.card
+    endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
+    tq = 0 if endless else card.settings.tq
+    for client in card.in_phase(Phase.RUNNING):
+        turn = client.turn
+        assert turn is not None
+        if turn.started is None or turn.told == (card.contended, tq):
+            continue
+        if turn.told is not None and not turn.told[0]:
+            turn.idle = False           # what it said before is out of date: it will say it anew
+        turn.told = (card.contended, tq)
+        left = 0 if endless else max(1, turn.started + tq - decision.now)
+        decision.run(client, left, card.contended)
