@@ -53,6 +53,12 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    faults: list[str] = []
+
+    def failed() -> None:
+        faults.append("a scheduler failed, so nvshared ends; a new one learns all from its clients")
+        stopped.set()
+
     notifier = systemd.Notifier(os.environ)
     nvml = NVML()
     cards = nvml.find()
@@ -74,6 +80,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             sample = nvml.sample(facts.uuid)
             gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
             sampler.add(gpu)
+            gpu.failed.connect(failed)
             journal.follow(gpu)
             if trace is not None:
                 trace.add(gpu)
@@ -97,6 +104,8 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
         notifier.ready()
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
+    if faults:
+        raise NvshareError(faults[0], "the lines above say what happened; please report them")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")
 
 

@@ -10,6 +10,7 @@ order in which events arrive; an event caused while another is being handled
 `changed` announces comes a few milliseconds later, all changes of that time together.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,6 +51,8 @@ from nvshared.signal import Signal
 
 # Changes are looked for once in so long, not at each of a thousand clients' records.
 ANNOUNCE_WITHIN = 5 * MILLISECOND
+
+logger = logging.getLogger(__name__)
 
 
 class Link(Protocol):
@@ -104,6 +107,7 @@ class GPU:
         self.changed: Signal[frozenset[str]] = Signal("changed")
         self.told: Signal[int, Event] = Signal("told")
         self.decided: Signal[int, Action] = Signal("decided")
+        self.failed: Signal[()] = Signal("failed")
         self.look_wanted: Signal[()] = Signal("look_wanted")
 
         self._clock = clock
@@ -115,6 +119,7 @@ class GPU:
         self._snapshot: Snapshot | None = None
         self._events: deque[Event] = deque()
         self._handling = False
+        self._broken = False
         self._disarm: Callable[[], None] | None = None
         self._unanswered: set[tuple[int, int]] = set()
         self._published = self._properties()
@@ -213,6 +218,8 @@ class GPU:
 
     def tell(self, event: Event) -> None:
         """Something happened: lets the scheduler decide and carries out what it decides."""
+        if self._broken:
+            return
         self._events.append(event)
         if self._handling:
             return
@@ -235,7 +242,18 @@ class GPU:
             client.memory = event.memory
         self.told.emit(now, event)
         self._snapshot = None
-        for action in self._scheduler.handle(event, now):
+        try:
+            actions = self._scheduler.handle(event, now)
+        except Exception:
+            # A fault of ours. What it knows can no longer be trusted; a daemon that starts
+            # afresh learns everything from its clients' HELLO.
+            logger.exception("the scheduler of %s failed at %s", self, event)
+            self.lost = "its scheduler failed"
+            self._broken = True
+            self._events.clear()
+            self.failed.emit()
+            return
+        for action in actions:
             self.decided.emit(now, action)
             self._carry_out(action)
 

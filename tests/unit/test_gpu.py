@@ -8,6 +8,7 @@ import pytest
 from nvshared.errors import GPULost
 from nvshared.gpu import ANNOUNCE_WITHIN, GPU, Client
 from nvshared.scheduler.actions import (
+    Action,
     ClientState,
     Evict,
     Load,
@@ -21,6 +22,7 @@ from nvshared.scheduler.actions import (
 )
 from nvshared.scheduler.events import (
     CapacityChanged,
+    Event,
     Evicted,
     Left,
     Loaded,
@@ -198,6 +200,26 @@ def test_capacity_and_total_are_the_cards_own(gpu: GPU) -> None:
     assert (told.settings.capacity, told.settings.total) == (60 * GIB, 64 * GIB)
     gpu.configure(replace(SETTINGS, tq=1))
     assert len(scheduler.events) == 2
+
+
+def test_a_scheduler_that_fails_is_reported_and_never_asked_again(
+    gpu: GPU, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = joined(gpu, 1, Noted())
+    failures: list[bool] = []
+    gpu.failed.connect(lambda: failures.append(True))
+
+    def fail(_: Event) -> list[Action]:
+        raise RuntimeError("an impossible state")
+
+    Scripted.latest.decide = fail
+    gpu.tell(Wanted(1, Memory()))
+    gpu.tell(Tick())
+    gpu.leave(client)
+    assert isinstance(Scripted.latest.events[-1], Wanted)
+    assert "the scheduler of gpu0 failed at Wanted(client=1" in caplog.text
+    assert "an impossible state" in caplog.text
+    assert failures == [True]
 
 
 def test_a_lost_card_takes_nobody(gpu: GPU) -> None:
