@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stands for the library's core (gate, memory, client) behind the wrappers,
+ * so that a test sees what they ask of it. The gate is always closed, and
+ * opens for each thread that stands at it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client.h"
+#include "gate.h"
+#include "log.h"
+#include "memory.h"
+
+#define SEEN __attribute__((visibility("default")))
+#define BEGINNING 0x100000000ull     /* where our memory lies */
+#define SIZE 0x1000ull               /* bytes, one allocation at the beginning */
+#define RESERVED 0x100000ull
+
+/* What a test sets, */
+SEEN int core_attached;              /* there is a client */
+SEEN int core_refuses;               /* pinned memory is refused with this */
+/* and what it reads. */
+SEEN uint64_t core_stream;           /* that was last named at the gate */
+SEEN int core_entered, core_left;
+SEEN uint64_t core_wished;           /* bytes of the last pinned_begin() */
+SEEN uint64_t core_pinned;           /* bytes counted now */
+SEEN uint64_t core_remembered;       /* objects */
+SEEN int core_captures;              /* going on */
+SEEN uint64_t core_context_ended, core_contexts_ended, core_contexts_attached;
+SEEN int core_device_attached = -1;
+SEEN int core_sync_memops;
+
+_Atomic uint64_t gate_closed = 1;
+__thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
+
+struct gate_thread *gate_register_thread(void)
+{
+    struct gate_thread *self = aligned_alloc(128, sizeof *self);
+    return gate_self = memset(self, 0, sizeof *self);
+}
+
+void gate_wait(struct gate_thread *self, CUstream stream)
+{
+    (void)self;
+    core_stream = (uint64_t)stream;
+    core_entered++;
+}
+
+void gate_wake_closer(void)
+{
+    core_left++;
+}
+
+bool client_none(void)
+{
+    return !core_attached;
+}
+
+void client_attach(CUdevice device, CUcontext context)
+{
+    (void)context;
+    core_device_attached = device;
+    core_contexts_attached++;
+}
+
+void capture_begins(void)
+{
+    core_captures++;
+}
+
+void capture_ends(void)
+{
+    core_captures--;
+}
+
+bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
+{
+    if (!core_attached)
+        return false;
+    core_wished = bytes;
+    *address = BEGINNING;
+    *result = CUDA_SUCCESS;
+    return true;
+}
+
+bool memory_is_ours(CUdeviceptr address)
+{
+    return core_attached && address - BEGINNING < RESERVED;
+}
+
+bool memory_free(CUdeviceptr address, CUresult *result)
+{
+    *result = CUDA_SUCCESS;
+    return memory_is_ours(address);
+}
+
+bool memory_describe(CUdeviceptr address, struct memory_description *description)
+{
+    if (!core_attached || address - BEGINNING >= SIZE)
+        return false;
+    *description = (struct memory_description){
+        BEGINNING, SIZE, (CUcontext)0x77, 3, 5, core_sync_memops != 0
+    };
+    return true;
+}
+
+bool memory_set_sync_memops(CUdeviceptr address, bool on)
+{
+    core_sync_memops = on;
+    return address - BEGINNING < SIZE;
+}
+
+bool memory_information(size_t *free_bytes, size_t *total_bytes)
+{
+    *free_bytes = 5ull << 30;
+    *total_bytes = 7;
+    return core_attached;
+}
+
+bool memory_total(CUdevice device, size_t *total_bytes)
+{
+    *total_bytes = (6ull << 30) + (size_t)device;
+    return core_attached;
+}
+
+CUresult pinned_begin(size_t bytes)
+{
+    core_wished = bytes;
+    if (core_attached && core_refuses != 0)
+        return (CUresult)core_refuses;
+    gate_enter(GATE_NO_STREAM);
+    return CUDA_SUCCESS;
+}
+
+void pinned_end(size_t bytes_taken)
+{
+    core_pinned += bytes_taken;
+    gate_leave();
+}
+
+void pinned_release(size_t bytes)
+{
+    core_pinned -= bytes;
+}
+
+static struct { uint64_t key; size_t bytes; } remembered[64];
+
+void pinned_remember(uint64_t key, size_t bytes)
+{
+    remembered[core_remembered].key = key;
+    remembered[core_remembered++].bytes = bytes;
+}
+
+void pinned_forget(uint64_t key)
+{
+    for (uint64_t i = 0; i < core_remembered; i++)
+        if (remembered[i].key == key) {
+            core_pinned -= remembered[i].bytes;
+            remembered[i] = remembered[--core_remembered];
+            return;
+        }
+}
+
+void memory_context_ends(CUcontext context)
+{
+    core_context_ended = (uint64_t)context;
+    core_contexts_ended++;
+}

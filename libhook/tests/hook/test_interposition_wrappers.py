@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each wrapper asks of the core, and what it does with what the driver answers.
+
+The wrappers are linked with a double of the core (core_double.c) and stand before the recorded
+driver, whose answers each test sets. A test's body runs in a process of its own.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.hook import recorded_driver as recorded
+
+SOURCE = Path(__file__).parents[2] / "src"
+CORE = {"block", "client", "connection", "drain", "gate", "host", "large", "memory", "pinned"}
+CORE |= {"region", "service", "slab", "swap", "lookup"}
+
+PRELUDE = """
+import ctypes, sys, threading
+driver, library = ctypes.CDLL(sys.argv[1] + "/libcuda.so.1"), ctypes.CDLL(sys.argv[2])
+NO_STREAM, PER_THREAD = 2**64 - 1, 2
+OURS, GIB, MIB = 0x100000000, 1 << 30, 1 << 20
+
+class Core:
+    TYPES = {"stream": ctypes.c_uint64, "wished": ctypes.c_uint64, "pinned": ctypes.c_uint64,
+             "remembered": ctypes.c_uint64, "context_ended": ctypes.c_uint64,
+             "contexts_ended": ctypes.c_uint64, "contexts_attached": ctypes.c_uint64}
+    def variable(self, name):
+        return self.TYPES.get(name, ctypes.c_int).in_dll(library, "core_" + name)
+    def __getattr__(self, name):
+        return self.variable(name).value
+    def __setattr__(self, name, value):
+        self.variable(name).value = value
+core = Core()
+
+def answers(name, result=0, **outputs):
+    "Lets the driver's `name` return `result`, and store where argument a0, a1 ... points."
+    ctypes.c_int.in_dll(driver, "result_of_" + name).value = result
+    for argument, value in outputs.items():
+        width, i = (32, argument[1:]) if argument[0] == "i" else (64, argument[1:])
+        kind = "narrow_stores_of_" if width == 32 else "stores_of_"
+        ctypes.c_uint.in_dll(driver, kind + name).value |= 1 << int(i)
+        (ctypes.c_uint64 * 12).in_dll(driver, "outputs_of_" + name)[int(i)] = value
+
+def calls(name):
+    return ctypes.c_uint.in_dll(driver, "calls_of_" + name).value
+
+def arguments(name, count):
+    return list((ctypes.c_uint64 * 12).in_dll(driver, "arguments_of_" + name))[:count]
+
+def u64(value=0):
+    return ctypes.c_uint64(value)
+
+def call(name, *arguments):
+    return library[name](*[a if not isinstance(a, int) else u64(a) for a in arguments])
+
+answers("cuCtxGetDevice", i0=0)
+answers("cuStreamIsCapturing", i1=0)
+answers("cuThreadExchangeStreamCaptureMode")
+core.attached = 1
+"""
+
+Wrappers = Callable[[str], None]
+
+
+@pytest.fixture(scope="session")
+def wrappers(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Wrappers:
+    """Runs a body after PRELUDE."""
+    library = tmp_path_factory.mktemp("wrappers") / "libwrappers.so"
+    sources = [file for file in SOURCE.glob("*.c") if file.stem not in CORE]
+    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    flags += ["-fvisibility=hidden", "-Wl,-z,defs", f"-I{SOURCE}", f"-I{SOURCE.parent}/include"]
+    command = ["gcc", *flags, *sources, Path(__file__).parent / "core_double.c", "-o", library]
+    subprocess.run(list(map(str, command)), check=True)
+
+    def run(body: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", PRELUDE + body, str(driver), str(library)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+
+    return run
+
+
+def test_launches_name_their_stream_at_the_gate_and_leave_it(wrappers: Wrappers) -> None:
+    wrappers("""
+class Config(ctypes.Structure):
+    _fields_ = [("sizes", ctypes.c_uint * 7), ("stream", ctypes.c_void_p),
+                ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]
+config = Config(stream=0x55)
+for name, expected in (
+    ("cuLaunchKernel", 0x55), ("cuLaunchKernel_ptsz", 0x55),
+    ("cuLaunchCooperativeKernel", 0x55), ("cuLaunchCooperativeKernel_ptsz", 0x55),
+):
+    call(name, 0, 1, 1, 1, 1, 1, 1, 0, 0x55, 0, 0)
+    assert core.stream == expected, name
+    call(name, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    assert core.stream == (PER_THREAD if name.endswith("_ptsz") else 0), name
+for name in ("cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"):
+    call(name, ctypes.byref(config), 0, 0, 0)
+    assert core.stream == 0x55
+    call(name, ctypes.byref(Config()), 0, 0, 0)
+    assert core.stream == (PER_THREAD if name.endswith("_ptsz") else 0), name
+for name in ("cuGraphLaunch", "cuGraphUpload"):
+    call(name, 0, 0x55)
+    assert core.stream == 0x55
+    call(name + "_ptsz", 0, 0)
+    assert core.stream == PER_THREAD
+assert core.entered == core.left == 16
+""")
+
+
+def test_every_gated_wrapper_calls_inside_the_gate(wrappers: Wrappers) -> None:
+    """All of those made by GATED(), and none of them twice."""
+    names = "Launch|Graph|Memcpy|Memset|MemPrefetch|MemAdvise|MemDiscard|MemMapArray|MemBatch"
+    names += "|StreamW|StreamBatch|StreamAttach|Signal|WaitExternal"
+    gated = [hook for hook in recorded.hooks() if re.match(f"cu({names})", hook)]
+    assert len(gated) > 170
+    wrappers(f"""
+for name in {gated!r}:
+    before = core.entered, core.left, calls(name)
+    call(name, *[0] * 12)
+    assert (core.entered, core.left, calls(name)) == tuple(n + 1 for n in before), name
+""")
+
+
+def test_copies_wait_even_in_a_capture_and_launches_do_not(wrappers: Wrappers) -> None:
+    wrappers("""
+for name in ("cuMemcpyAsync", "cuMemcpyDtoDAsync_v2_ptsz", "cuMemsetD8Async"):
+    call(name, *[0] * 12)
+    assert core.stream == NO_STREAM, name
+""")
+
+
+def test_allocations_come_from_us_where_there_is_a_client(wrappers: Wrappers) -> None:
+    wrappers("""
+address, pitch = u64(), u64()
+assert call("cuMemAlloc_v2", ctypes.byref(address), 1000) == 0 and address.value == OURS
+answers("cuDeviceGetAttribute", i0=512)
+assert call("cuMemAllocPitch_v2", ctypes.byref(address), ctypes.byref(pitch), 1093, 10, 4) == 0
+assert (pitch.value, core.wished) == (1536, 15360)
+assert call("cuMemFree_v2", OURS) == 0 and call("cuMemFreeAsync", OURS, 0) == 0
+for name in ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemFree_v2", "cuMemFreeAsync"):
+    assert calls(name) == 0
+# What is wrong with the arguments, the driver says: a size of 0, elements of 3 bytes, an overflow.
+answers("cuMemAllocPitch_v2", 1)
+for width, height, element in ((0, 1, 4), (1, 0, 4), (1, 1, 3), (2**63, 4, 4), (2**64 - 1, 1, 4)):
+    assert call("cuMemAllocPitch_v2", ctypes.byref(address), ctypes.byref(pitch),
+                width, height, element) == 1
+core.attached = 0
+answers("cuMemAlloc_v2", a0=0x9000)
+assert call("cuMemAlloc_v2", ctypes.byref(address), 1000) == 0 and address.value == 0x9000
+answers("cuMemFree_v2")
+assert call("cuMemFree_v2", 0x9000) == 0 and calls("cuMemFree_v2") == 1
+""")
+
+
+def test_managed_memory_and_arrays_are_counted_while_they_exist(wrappers: Wrappers) -> None:
+    wrappers("""
+class Description(ctypes.Structure):
+    _fields_ = [("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
+                ("depth", ctypes.c_size_t), ("format", ctypes.c_int),
+                ("channels", ctypes.c_uint), ("flags", ctypes.c_uint)]
+address, array = u64(), u64()
+answers("cuMemAllocManaged", a0=0x9000)
+assert call("cuMemAllocManaged", ctypes.byref(address), 4 * MIB, 1) == 0
+assert core.pinned == 4 * MIB
+answers("cuMemFree_v2", 1)
+assert call("cuMemFree_v2", 0x9000) == 1 and core.pinned == 4 * MIB
+answers("cuMemFree_v2")
+assert call("cuMemFree_v2", 0x9000) == 0 and core.pinned == 0
+
+# Figures of an H200: 262144000 for this array, 350224384 (167 x 2 MiB) for all its levels.
+big = Description(4000, 4000, 0, 0x20, 4, 0)
+answers("cuArray3DCreate_v2", a0=0x7000)
+assert call("cuArray3DCreate_v2", ctypes.byref(array), ctypes.byref(big)) == 0
+assert core.pinned == 262144000
+answers("cuMipmappedArrayCreate", a0=0x7000)
+assert call("cuMipmappedArrayCreate", ctypes.byref(array), ctypes.byref(big), 12) == 0
+assert 0 <= 350224384 - (core.pinned - 262144000) < 2 * MIB
+answers("cuArrayDestroy")
+answers("cuMipmappedArrayDestroy")
+assert call("cuMipmappedArrayDestroy", 0x7000) == 0 and core.pinned == 262144000
+assert call("cuArrayDestroy", 0x7000) == 0 and core.pinned == 0
+big.flags = 0x40
+assert call("cuArray3DCreate_v2", ctypes.byref(array), ctypes.byref(big)) == 0
+assert core.pinned == 0
+# Refused: the driver is not asked. Failed: nothing counts.
+core.refuses = 2
+before = calls("cuMemAllocManaged")
+assert call("cuMemAllocManaged", ctypes.byref(address), 1, 1) == 2
+assert calls("cuMemAllocManaged") == before
+core.refuses = 0
+answers("cuMemAllocManaged", 2)
+assert call("cuMemAllocManaged", ctypes.byref(address), MIB, 1) == 2 and core.pinned == 0
+assert core.entered == core.left
+""")
+
+
+def test_physical_memory_counts_until_no_handle_and_no_mapping_is_left(
+    wrappers: Wrappers,
+) -> None:
+    wrappers("""
+class Properties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int),
+                ("id", ctypes.c_int), ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+handle = u64()
+def create(value, size, location=1):
+    answers("cuMemCreate", a0=value)
+    properties = Properties(1, 0, location, 0)
+    assert call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), 0) == 0
+for name in ("cuMemRelease", "cuMemMap", "cuMemUnmap"):
+    answers(name)
+create(0x50, 2 * MIB)
+create(0x51, 4 * MIB)
+create(0x52, 8 * MIB, location=2)
+assert core.pinned == 6 * MIB
+# Released at once, used on.
+assert call("cuMemMap", 0x10000000, 2 * MIB, 0, 0x50, 0) == 0
+assert call("cuMemRelease", 0x50) == 0 and core.pinned == 6 * MIB
+# The handle's number is used again for something else.
+create(0x50, 16 * MIB)
+assert call("cuMemRelease", 0x50) == 0 and core.pinned == 6 * MIB
+# Another handle of the first one, found by an address in the middle.
+answers("cuMemRetainAllocationHandle", a0=0x60)
+answers("cuMemGetAddressRange_v2", a0=0x10000000, a1=2 * MIB)
+assert call("cuMemRetainAllocationHandle", ctypes.byref(handle), 0x10001000) == 0
+# Two mappings that follow one another go in one call.
+assert call("cuMemMap", 0x10000000 + 2 * MIB, 4 * MIB, 0, 0x51, 0) == 0
+assert call("cuMemRelease", 0x51) == 0 and core.pinned == 6 * MIB
+assert call("cuMemUnmap", 0x10000000, 6 * MIB) == 0 and core.pinned == 2 * MIB
+assert call("cuMemRelease", 0x60) == 0 and core.pinned == 0 and core.remembered == 0
+# Ours is not the program's to change.
+for name in ("cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemAddressFree"):
+    before = calls(name)
+    assert call(name, OURS + 4096, 4096, 0, 0x50, 0) == 1 and calls(name) == before, name
+assert call("cuMemRetainAllocationHandle", ctypes.byref(handle), OURS) == 1
+assert call("cuMulticastBindAddr", 0, 0, OURS, 4096, 0) == 801
+assert core.entered == core.left
+""")
+
+
+def test_captures_are_counted_exactly(wrappers: Wrappers) -> None:
+    wrappers("""
+STATUS = {"none": 0, "active": 1, "invalid": 2}
+def status(now):
+    answers("cuStreamIsCapturing", i1=STATUS[now])
+answers("cuStreamGetCtx", a1=0xC0)
+for name in ("cuStreamBeginCapture_v2", "cuStreamBeginCapture_ptsz", "cuStreamEndCapture",
+             "cuStreamEndCapture_ptsz", "cuStreamDestroy_v2", "cuStreamBeginCaptureToGraph"):
+    answers(name)
+graph = u64()
+# Begin and end, in two streams at once.
+for stream in (0x10, 0x20):
+    assert call("cuStreamBeginCapture_v2", stream, 0) == 0
+assert core.captures == 2
+status("none")
+for stream in (0x10, 0x20):
+    assert call("cuStreamEndCapture", stream, ctypes.byref(graph)) == 0
+assert core.captures == 0
+# A beginning that fails, an end where nothing began.
+answers("cuStreamBeginCapture_v2", 401)
+assert call("cuStreamBeginCapture_v2", 0x10, 0) == 401 and core.captures == 0
+answers("cuStreamEndCapture", 401)
+assert call("cuStreamEndCapture", 0x10, ctypes.byref(graph)) == 401 and core.captures == 0
+# An end asked for in a stream that only joined leaves it going on, one that fails may end it.
+answers("cuStreamBeginCapture_v2")
+assert call("cuStreamBeginCapture_v2", 0x10, 0) == 0
+status("invalid")
+answers("cuStreamEndCapture", 903)
+assert call("cuStreamEndCapture", 0x20, ctypes.byref(graph)) == 903 and core.captures == 1
+status("none")
+assert call("cuStreamEndCapture", 0x20, ctypes.byref(graph)) == 903 and core.captures == 1
+answers("cuStreamEndCapture", 908)
+assert call("cuStreamEndCapture", 0x10, ctypes.byref(graph)) == 908 and core.captures == 0
+# The stream goes, or fails to; the context goes.
+assert call("cuStreamBeginCaptureToGraph", 0x10, 0, 0, 0, 0, 0) == 0
+answers("cuStreamDestroy_v2", 400)
+assert call("cuStreamDestroy_v2", 0x10) == 400 and core.captures == 1
+answers("cuStreamDestroy_v2")
+assert call("cuStreamDestroy_v2", 0x10) == 0 and core.captures == 0
+for stream in (0x10, 0x20):
+    assert call("cuStreamBeginCapture_v2", stream, 0) == 0
+answers("cuCtxDestroy_v2")
+assert call("cuCtxDestroy_v2", 0xC1) == 0 and core.captures == 2
+assert call("cuCtxDestroy_v2", 0xC0) == 0 and core.captures == 0
+# The thread's own stream is another in each thread.
+assert call("cuStreamBeginCapture_ptsz", 0) == 0
+def elsewhere():
+    assert call("cuStreamBeginCapture_ptsz", 0) == 0 and core.captures == 2
+    assert call("cuStreamEndCapture_ptsz", 0, ctypes.byref(graph)) == 0 and core.captures == 1
+    assert call("cuStreamEndCapture_ptsz", 0, ctypes.byref(graph)) == 0 and core.captures == 1
+thread = threading.Thread(target=elsewhere)
+thread.start()
+thread.join()
+assert core.captures == 1
+assert call("cuStreamEndCapture_ptsz", 0, ctypes.byref(graph)) == 0 and core.captures == 0
+""")
+
+
+def test_contexts_attach_when_they_are_made_and_end_before_the_driver_ends_them(
+    wrappers: Wrappers,
+) -> None:
+    wrappers("""
+context = u64()
+for version in ("", "_v2"):
+    answers("cuCtxCreate" + version, a0=0xC1)
+    assert call("cuCtxCreate" + version, ctypes.byref(context), 0, 3) == 0
+assert (core.contexts_attached, core.device_attached) == (2, 3)
+answers("cuCtxCreate_v3", a0=0xC1)
+assert call("cuCtxCreate_v3", ctypes.byref(context), 0, 0, 0, 4) == 0
+answers("cuCtxCreate_v4", a0=0xC1)
+assert call("cuCtxCreate_v4", ctypes.byref(context), 0, 0, 5) == 0
+assert (core.contexts_attached, core.device_attached) == (4, 5)
+answers("cuCtxCreate_v4", 2)
+assert call("cuCtxCreate_v4", ctypes.byref(context), 0, 0, 6) == 2
+assert core.contexts_attached == 4
+
+# The primary one ends with the last release, whoever retained it.
+for name in ("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2", "cuGreenCtxDestroy",
+             "cuCtxDestroy_v2", "cuCtxDetach"):
+    answers(name)
+answers("cuDevicePrimaryCtxRetain", a0=0xA0)
+answers("cuGreenCtxCreate", a0=0xB0)
+green = u64()
+for _ in range(2):
+    assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1) == 0
+assert call("cuGreenCtxCreate", ctypes.byref(green), 0, 1, 1) == 0
+assert core.contexts_attached == 7
+assert calls("cuDevicePrimaryCtxRelease_v2") == 1
+for _ in range(2):
+    assert call("cuDevicePrimaryCtxRelease_v2", 1) == 0
+assert core.contexts_ended == 0
+assert call("cuGreenCtxDestroy", 0xB0) == 0
+assert (core.contexts_ended, core.context_ended) == (1, 0xA0)
+# A reset ends it for all.
+for _ in range(2):
+    assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1) == 0
+assert call("cuDevicePrimaryCtxReset_v2", 1) == 0
+assert (core.contexts_ended, core.context_ended) == (2, 0xA0)
+assert call("cuDevicePrimaryCtxReset_v2", 2) == 0 and core.contexts_ended == 2
+# It cannot be destroyed; others can, or detached from.
+assert call("cuCtxDestroy_v2", 0xA0) == 0 and core.contexts_ended == 2
+assert call("cuCtxDestroy_v2", 0xC1) == 0 and core.context_ended == 0xC1
+answers("cuCtxAttach", a0=0xC2)
+assert call("cuCtxAttach", ctypes.byref(context), 0) == 0
+assert call("cuCtxDetach", 0xC2) == 0 and core.context_ended == 0xC1
+assert call("cuCtxDetach", 0xC2) == 0 and core.context_ended == 0xC2
+""")
+
+
+def test_what_a_program_hears_of_its_memory_is_what_the_driver_says_of_its_own(
+    wrappers: Wrappers,
+) -> None:
+    """The expected values were read on an H200 for memory of cuMemAlloc, and for an address where
+    nothing is allocated; those for IPC (10), registration (15) and export (21) are ours."""
+    wrappers("""
+HERE = {1: 0x77, 2: 2, 3: OURS + 16, 6: 0, 7: 5 | 1 << 62, 8: 0, 9: 3, 10: 0, 11: OURS, 12: 4096,
+        13: 1, 14: 0, 15: 0, 16: 3, 17: 0, 18: 4096, 19: OURS, 20: 5 | 1 << 62, 21: 0}
+WIDE = {1, 3, 4, 7, 11, 12, 14, 17, 18, 19, 20}
+UNTOUCHED = 0x5555555555555555
+def ask(attribute, address, many):
+    data = u64(UNTOUCHED)
+    if many:
+        pointer = ctypes.c_void_p(ctypes.addressof(data))
+        result = call("cuPointerGetAttributes", 1, ctypes.byref(ctypes.c_int(attribute)),
+                      ctypes.byref(pointer), address)
+    else:
+        result = call("cuPointerGetAttribute", ctypes.byref(data), attribute, address)
+    wide = attribute in WIDE or data.value == UNTOUCHED
+    assert wide or data.value >> 32 == 0x55555555
+    return result, data.value if wide else data.value & 0xFFFFFFFF
+for attribute, value in HERE.items():
+    for many in (False, True):
+        assert ask(attribute, OURS + 16, many) == (0, value), (attribute, many)
+assert ask(4, OURS, False) == (1, 0) and ask(4, OURS, True) == (0, 0)
+for attribute in (5, 22, 0, 99):
+    for many in (False, True):
+        assert ask(attribute, OURS, many) == (1, UNTOUCHED)
+NOWHERE = {1: 0, 2: 0, 3: 0, 4: OURS + 4096, 6: 0, 7: 0, 8: 0, 9: 2**32 - 2, 10: 0, 11: UNTOUCHED,
+           12: UNTOUCHED, 13: 0, 14: 0, 15: 0, 16: 0, 17: 0, 18: 0, 19: 0, 20: 0, 21: 0}
+for attribute, value in NOWHERE.items():
+    assert ask(attribute, OURS + 4096, True) == (0, value), attribute
+    assert ask(attribute, OURS + 4096, False) == (1, UNTOUCHED), attribute
+assert calls("cuPointerGetAttribute") == calls("cuPointerGetAttributes") == 0
+answers("cuPointerGetAttribute", a0=0x1234)
+assert ask(1, 0x4000, False) == (0, 0x1234)
+
+one = ctypes.c_uint(1)
+assert call("cuPointerSetAttribute", ctypes.byref(one), 6, OURS) == 0 and core.sync_memops == 1
+assert ask(6, OURS, False) == (0, 1)
+assert call("cuPointerSetAttribute", ctypes.byref(one), 7, OURS) == 1
+base, size = u64(), u64()
+assert call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), OURS + 4095) == 0
+assert (base.value, size.value) == (OURS, 4096)
+assert call("cuMemGetAddressRange_v2", None, None, OURS + 4096) == 500
+assert call("cuIpcGetMemHandle", ctypes.byref(base), OURS) == 1
+assert call("cuMemGetHandleForAddressRange", ctypes.byref(base), OURS, 4096, 1, 0) == 801
+
+free, total = u64(), u64()
+assert call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)) == 0
+assert (free.value, total.value) == (5 * GIB, 7)
+assert call("cuMemGetInfo", ctypes.byref(free), ctypes.byref(total)) == 0
+assert free.value == (5 * GIB & ~0xFFFFFFFF) + 0xFFFFFFFF and total.value == 7
+assert call("cuDeviceTotalMem_v2", ctypes.byref(total), 2) == 0 and total.value == 6 * GIB + 2
+location = (ctypes.c_int * 2)(1, 3)
+assert call("cuMemGetAccess", ctypes.byref(base), ctypes.byref(location), OURS) == 0
+assert base.value == 3
+location[1] = 2
+assert call("cuMemGetAccess", ctypes.byref(base), ctypes.byref(location), OURS) == 0
+assert base.value == 0
+""")
+
+
+def test_a_pool_counts_what_it_holds(wrappers: Wrappers) -> None:
+    """The driver's figures: a pool takes 32 MiB at a time, keeps what is freed, and gives it up
+    later."""
+    wrappers("""
+address, made = u64(), u64()
+answers("cuDeviceGetMemPool", a0=0xDD)
+answers("cuDeviceGetDefaultMemPool", a0=0xDD)
+for name in ("cuMemAllocAsync", "cuMemAllocFromPoolAsync_ptsz", "cuMemFreeAsync",
+             "cuMemFree_v2", "cuMemPoolTrimTo", "cuMemPoolDestroy"):
+    answers(name)
+def allocate(size):
+    return call("cuMemAllocAsync", ctypes.byref(address), size, 0x10)
+def reserved(value):
+    answers("cuMemPoolGetAttribute", a2=value)
+# Reserved and used are read through the same entry point: equal means that nothing is spare.
+reserved(0)
+assert allocate(1000) == 0
+assert core.wished == 32 * MIB and core.pinned == 0
+reserved(32 * MIB)
+assert allocate(100 * MIB) == 0
+assert core.wished == 128 * MIB and core.pinned == 32 * MIB
+reserved(160 * MIB)
+assert allocate(1) == 0 and core.pinned == 160 * MIB
+reserved(64 * MIB)
+assert call("cuMemFreeAsync", 0x9000, 0x10) == 0 and core.pinned == 64 * MIB
+reserved(32 * MIB)
+assert call("cuMemFree_v2", 0x9000) == 0 and core.pinned == 32 * MIB
+reserved(0)
+assert call("cuMemPoolTrimTo", 0xDD, 0) == 0 and core.pinned == 0
+# In a capture nothing is allocated, and the pool is not asked, which would break it.
+asked = calls("cuMemPoolGetAttribute")
+answers("cuStreamIsCapturing", i1=1)
+reserved(64 * MIB)
+assert allocate(1000) == 0 and core.pinned == 0 and core.stream == 0x10
+assert call("cuMemFreeAsync", 0x9000, 0x10) == 0
+assert calls("cuMemPoolGetAttribute") == asked
+answers("cuStreamIsCapturing", i1=0)
+# Pools of the program's own: on the card, and in host memory.
+class Properties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int),
+                ("id", ctypes.c_int), ("security", ctypes.c_void_p), ("most", ctypes.c_size_t),
+                ("rest", ctypes.c_ubyte * 56)]
+for handle, location in ((0xE1, 1), (0xE2, 2)):
+    answers("cuMemPoolCreate", a0=handle)
+    properties = Properties(1, 0, location, 0)
+    assert call("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties)) == 0
+reserved(0)
+def from_pool(handle):
+    return call("cuMemAllocFromPoolAsync_ptsz", ctypes.byref(address), 3 * MIB, handle, 0)
+core.wished = 0
+assert from_pool(0xE2) == 0 and core.wished == 0 and core.stream == PER_THREAD
+reserved(32 * MIB)
+assert from_pool(0xE1) == 0 and core.wished == 32 * MIB and core.pinned == 32 * MIB
+reserved(0)
+assert call("cuMemPoolDestroy", 0xE1) == 0 and core.pinned == 0
+core.refuses = 2
+before = calls("cuMemAllocAsync")
+assert allocate(1) == 2 and calls("cuMemAllocAsync") == before
+assert core.entered == core.left
+""")
