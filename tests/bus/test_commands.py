@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl as a process, against a daemon on a private bus; and other people's tools."""
+
+import asyncio
+import json
+import os
+import pty
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared.bus import Publication
+from nvshared.errors import ExitCode
+from nvshared.manager import Manager
+from tests.bus.service import PrivateBus, a_client, decide
+from tests.unit.scripted import FACTS
+
+PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
+NVSHARECTL = (sys.executable, "-c", PROGRAM)
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Awaitable[Ended]]
+
+
+async def run(*command: str, **environment: str) -> Ended:
+    """Runs a command with standard input and output that are no terminal."""
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, env={**os.environ, **environment},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+@pytest.fixture
+def ctl(publication: Publication, private: PrivateBus) -> Run:
+    """nvsharectl with the private bus in its environment."""
+
+    def start(*arguments: str) -> Awaitable[Ended]:
+        return run(*NVSHARECTL, *arguments, NVSHARE_BUS=private.address)
+
+    return start
+
+
+def sentence(ended: Ended) -> str:
+    """What a command that failed said: one line, on stderr alone."""
+    assert ended.out == ""
+    assert ended.err.startswith("nvsharectl: ")
+    assert ended.err.count("\n") == 1, ended.err
+    return ended.err.removeprefix("nvsharectl: ").rstrip("\n")
+
+
+async def test_status(manager: Manager, ctl: Run) -> None:
+    client = a_client(manager, manager.gpus[0])
+    decide(client, holders=[client])
+    ended = await ctl("status")
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert lines[0].split() == [
+        "GPU", "Name", "Temp", "Power", "Memory-Usage", "GPU-Util", "TQ", "Mode", "Holder", "Queue",
+    ]
+    assert lines[1].split() == [
+        "0", "Card", "61C", "412W", "40.0/64.0G", "97%", "30s", "auto", "python[4711]", "0",
+    ]
+    assert lines[4].split() == [
+        "GPU", "PID", "USER", "MEM", "RESIDENT", "SWAPPED", "STATE", "HELD", "WAITED", "COMMAND",
+    ]
+    assert lines[5].split()[:7] == ["0", "4711", "root", "31.0G", "21.0G", "10.0G", "idle"]
+    assert lines[5].endswith("python3 train.py --epochs 3")
+    assert (await ctl()).out.splitlines()[:5] == lines[:5]      # no verb is status
+
+
+async def test_status_with_nobody_there(ctl: Run) -> None:
+    assert "No program uses a GPU" in (await ctl("status")).out
+
+
+@pytest.mark.parametrize("arguments", [["--json"], ["status", "--json"], ["--json", "status"]])
+async def test_status_as_json(manager: Manager, ctl: Run, arguments: list[str]) -> None:
+    client = a_client(manager, manager.gpus[0])
+    ended = await ctl(*arguments)
+    found = json.loads(ended.out)
+    assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu.facts.uuid for gpu in manager.gpus]
+    (shown,) = found["clients"]
+    assert (shown["id"], shown["gpu"], shown["pid"]) == (client.id, 0, 4711)
+    assert shown["swapped"] == client.memory.allocated - client.memory.resident
+
+
+async def test_clients(manager: Manager, ctl: Run) -> None:
+    a_client(manager, manager.gpus[0], pid=11)
+    a_client(manager, manager.gpus[1], pid=22)
+    assert [line.split()[1] for line in (await ctl("clients")).out.splitlines()[1:]] == ["11", "22"]
+    for name in ("1", manager.gpus[1].facts.uuid):
+        (line,) = (await ctl("clients", "--gpu", name)).out.splitlines()[1:]
+        assert line.split()[1] == "22"
+    found = json.loads((await ctl("clients", "--gpu", "0", "--json")).out)
+    assert [client["pid"] for client in found["clients"]] == [11]
+
+
+async def test_settings(manager: Manager, ctl: Run) -> None:
+    assert (await ctl("set-tq", "7")).out == "The quantum of all GPUs is 7 seconds.\n"
+    assert [gpu.tq for gpu in manager.gpus] == [7, 7]
+    await ctl("set-tq", "9", "--gpu", FACTS.pci_bus_id)
+    assert [gpu.tq for gpu in manager.gpus] == [9, 7]
+    assert (await ctl("anti-thrash", "on", "--gpu", "1")).code == ExitCode.OK
+    assert [gpu.anti_thrash for gpu in manager.gpus] == ["auto", "on"]
+    found = json.loads((await ctl("--json", "anti-thrash", "off")).out)
+    assert found == {"anti_thrash": "off", "gpu": None}
+    assert [gpu.anti_thrash for gpu in manager.gpus] == ["off", "off"]
+    assert json.loads((await ctl("reset", "--json")).out) == {"tq": 30, "anti_thrash": "auto"}
+    assert [gpu.tq for gpu in manager.gpus] == [30, 30]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tq", "mode"),
+    [
+        (["-T", "12"], 12, "auto"),
+        (["--set-tq=12"], 12, "auto"),
+        (["-S", "off"], 30, "off"),
+        (["--anti-thrash=on"], 30, "on"),
+        (["-T", "12", "-S", "on"], 12, "on"),
+    ],
+)
+async def test_the_predecessors_flags(
+    manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str
+) -> None:
+    assert (await ctl(*arguments)).code == ExitCode.OK
+    assert (manager.tq, manager.anti_thrash) == (tq, mode)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["set-tq", "0"], ExitCode.INVALID_ARGS, "'0'; give a whole number of seconds"),
+        (["set-tq", "-1"], ExitCode.INVALID_ARGS, "'-1'"),
+        (["set-tq", "x"], ExitCode.INVALID_ARGS, "'x'"),
+        (["set-tq", "4294967296"], ExitCode.INVALID_ARGS, "'4294967296'"),
+        (["set-tq"], ExitCode.INVALID_ARGS, "SECONDS"),
+        (["-T", "1.5"], ExitCode.INVALID_ARGS, "'1.5'"),
+        (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
+        (["anti-thrash", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
+        (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),
+        (["set-tq", "5", "--gpu", ""], ExitCode.NO_SUCH_THING, "no GPU ''"),
+        (["clients", "--gpu", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
+        (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; give one of status,"),
+        (["status", "--verbose"], ExitCode.INVALID_ARGS, "--verbose"),
+        (["top"], ExitCode.INVALID_ARGS, "top needs a terminal"),
+        (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
+        (["top", "-i", "nan"], ExitCode.INVALID_ARGS, "the interval cannot be 'nan'"),
+        (["run"], ExitCode.INVALID_ARGS, "no program is named"),
+        (["completion", "csh"], ExitCode.INVALID_ARGS, "'csh'; give one of bash, zsh, fish"),
+        (["--bus", "nonsense"], ExitCode.INVALID_ARGS, "'nonsense' is no message bus"),
+        (["--bus", "tcp:host=x"], ExitCode.FAILURE, "cannot connect to the message bus"),
+        (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
+    ],
+)
+async def test_what_is_wrong_is_said_in_one_sentence(
+    manager: Manager, ctl: Run, arguments: list[str], code: ExitCode, words: str
+) -> None:
+    ended = await ctl(*arguments)
+    assert words in sentence(ended)
+    assert ended.code == code
+    assert [gpu.tq for gpu in manager.gpus] == [30, 30]
+
+
+async def test_an_error_as_json(ctl: Run) -> None:
+    ended = await ctl("set-tq", "5", "--gpu", "9", "--json")
+    assert ended.code == ExitCode.NO_SUCH_THING
+    assert "no GPU '9'" in json.loads(ended.err)["error"]
+
+
+async def test_nvshared_does_not_run(private: PrivateBus) -> None:
+    ended = await run(*NVSHARECTL, "--bus", private.address)
+    assert ended.code == ExitCode.NOT_RUNNING
+    assert sentence(ended) == (
+        f"nvshared is not running; start it with: nvshared --bus {private.address}"
+    )
+    on_system = await run(*NVSHARECTL, DBUS_SYSTEM_BUS_ADDRESS=private.address)
+    assert sentence(on_system) == "nvshared is not running; start it with: systemctl start nvshared"
+
+
+async def test_who_has_read_enough(ctl: Run, private: PrivateBus) -> None:
+    """`nvsharectl top --json | head -1` ends quietly."""
+    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
+    ended = await run(
+        "bash", "-c", f"{quoted} top --json -i 0.1 | head -1", NVSHARE_BUS=private.address
+    )
+    assert json.loads(ended.out)["tq"] == 30
+    assert ended.err == ""
+
+
+async def on_a_terminal(*command: str, keys: bytes, until: bytes, **environment: str) -> str:
+    """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`."""
+    ours, its = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=its, stdout=its, stderr=its, cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment},
+    )
+    os.close(its)
+    loop = asyncio.get_running_loop()
+    shown = bytearray()
+
+    def more() -> bytes:
+        try:
+            return os.read(ours, 4096)
+        except OSError:                 # Linux' way of saying that the other end is closed
+            return b""
+
+    struck = False
+    while data := await loop.run_in_executor(None, more):
+        shown += data
+        if keys and not struck and until in shown:
+            struck = True
+            os.write(ours, keys)
+    assert await process.wait() == 0
+    os.close(ours)
+    return shown.decode()
+
+
+async def test_top_on_a_terminal(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+    client = a_client(manager, manager.gpus[0])
+    decide(client, holders=[client])
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"turns/s", NVSHARE_BUS=private.address
+    )
+    assert "GPU 1" in shown
+    assert "python[4711]" in shown
+    assert "Traceback" not in shown
+    assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")     # the screen is given back
+
+
+async def test_top_waits_for_a_daemon(private: PrivateBus) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
+        NVSHARE_BUS=private.address,
+    )
+    assert "start it with" in shown
+
+
+@pytest.mark.parametrize("colour", [False, True])
+async def test_a_table_on_a_terminal(
+    manager: Manager, ctl: Run, private: PrivateBus, colour: bool
+) -> None:
+    a_client(manager, manager.gpus[0], command="/usr/bin/python3 " + "long " * 100)
+    environment: dict[str, Any] = {} if colour else {"NO_COLOR": "1"}
+    shown = await on_a_terminal(
+        *NVSHARECTL, "clients", keys=b"", until=b"", NVSHARE_BUS=private.address, **environment
+    )
+    bare = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[2m", "")
+    assert all(len(line) <= 80 for line in bare.splitlines())
+    assert "RESIDENT" in bare
+    assert ("\x1b[2midle" in shown) is True     # dim is no colour
+    assert "…" in bare
+
+
+@pytest.mark.skipif(not shutil.which("busctl"), reason="there is no busctl on this machine")
+async def test_busctl(manager: Manager, publication: Publication, private: PrivateBus) -> None:
+    a_client(manager, manager.gpus[0])
+    busctl = ("busctl", f"--address={private.address}")
+    target = ("com.nvshare", "/com/nvshare", "com.nvshare.Manager")
+    assert (await run(*busctl, "call", *target, "SetTQ", "u", "17")).code == 0
+    assert [gpu.tq for gpu in manager.gpus] == [17, 17]
+    assert (await run(*busctl, "get-property", *target, "TQ")).out == "u 17\n"
+    tree = (await run(*busctl, "tree", "--list", "com.nvshare")).out.split()
+    assert {"/com/nvshare", "/com/nvshare/gpu/0", "/com/nvshare/client/1"} <= set(tree)
+    shown = (await run(*busctl, "introspect", "com.nvshare", "/com/nvshare/gpu/0")).out
+    for words in ("com.nvshare.GPU.Statistics", ".SetAntiThrash", ".QueueLength", "emits-change"):
+        assert words in shown
+    ended = await run(*busctl, "call", *target, "SetTQ", "u", "0")
+    assert "the quantum cannot be 0 seconds" in ended.err
+
+
+@pytest.mark.skipif(not shutil.which("gdbus"), reason="there is no gdbus on this machine")
+async def test_gdbus(manager: Manager, publication: Publication, private: PrivateBus) -> None:
+    gdbus = ("--address", private.address, "--dest", "com.nvshare", "--object-path")
+    ended = await run(
+        "gdbus", "call", *gdbus, "/com/nvshare/gpu/1", "--method", "com.nvshare.GPU.SetTQ", "21"
+    )
+    assert ended.code == 0, ended.err
+    assert [gpu.tq for gpu in manager.gpus] == [30, 21]
+    shown = (await run("gdbus", "introspect", *gdbus, "/com/nvshare", "--recurse")).out
+    assert "node /com/nvshare/gpu/1" in shown

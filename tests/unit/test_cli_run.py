@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl run: what the program finds in its environment, and what becomes of its status."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvshared.cli.run import preloaded
+from nvshared.errors import ExitCode, InvalidArgs
+
+ROOT = Path(__file__).parents[2]
+START = "import sys; from nvshared import library; from pathlib import Path;" \
+    "library.hook = lambda: Path('/lib/none.so'); from nvshared.cli.main import main;" \
+    "sys.exit(main())"
+
+
+def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """nvsharectl run, with a library that is not there: the loader only grumbles about it."""
+    return subprocess.run(
+        [sys.executable, "-c", START, "run", *arguments], cwd=ROOT, text=True, check=False,
+        env={**os.environ, **environment}, capture_output=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "/l/hook.so"),
+        ("/l/asan.so", "/l/asan.so:/l/hook.so"),
+        ("/l/a.so /l/b.so:/l/c.so", "/l/a.so:/l/b.so:/l/c.so:/l/hook.so"),
+        ("/l/hook.so:/l/a.so", "/l/a.so:/l/hook.so"),
+        (":: ", "/l/hook.so"),
+    ],
+)
+def test_what_is_preloaded(before: str, after: str) -> None:
+    environment = {"HOME": "/root", "LD_PRELOAD": before}
+    assert preloaded(environment, "/l/hook.so") == {"HOME": "/root", "LD_PRELOAD": after}
+    assert environment["LD_PRELOAD"] == before
+
+
+@pytest.mark.parametrize("path", ["/my files/hook.so", "/a:b/hook.so"])
+def test_a_path_that_cannot_be_preloaded(path: str) -> None:
+    with pytest.raises(InvalidArgs, match="blank or a colon"):
+        preloaded({}, path)
+
+
+def test_the_program_takes_our_place() -> None:
+    script = 'echo "$LD_PRELOAD $NVSHARE_SOCKET $1"; exit 3'
+    ended = run("--socket", "/run/x.sock", "--", "sh", "-c", script, "sh", "--json")
+    assert ended.stdout == "/lib/none.so /run/x.sock --json\n"
+    assert ended.returncode == 3
+
+
+def test_the_socket_of_the_environment_is_passed_on() -> None:
+    ended = run("sh", "-c", 'echo "$NVSHARE_SOCKET"', NVSHARE_SOCKET="/run/y.sock")
+    assert ended.stdout == "/run/y.sock\n"
+
+
+def test_no_such_program() -> None:
+    ended = run("--", "no-such-program")
+    assert ended.returncode == ExitCode.NOT_FOUND
+    assert ended.stderr == (
+        "nvsharectl: there is no program 'no-such-program'; check its name and PATH\n"
+    )
+
+
+def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo\n")
+    ended = run("--", str(script))
+    assert ended.returncode == ExitCode.NOT_EXECUTABLE
+    assert "Permission denied" in ended.stderr

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures: they fit, they say what is so, and they can be read without colours."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from nvshared.client.snapshot import GPU, Client, Snapshot
+from nvshared.tui.bar import Bar, Part
+from nvshared.tui.dashboard import dashboard
+from nvshared.tui.quantities import duration, size
+from nvshared.tui.rates import Rates, rates
+from nvshared.tui.tables import CLIENTS, fitted, gpu_columns, plain, table
+
+GIB = 1 << 30
+
+CARD = GPU(
+    index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
+    memory_total=80 * GIB, tq=30, anti_thrash="auto", state="turns", holders=(1,), queue_length=1,
+    capacity=78 * GIB, free=0, outside=GIB, memory_used=79 * GIB, utilization=0.97,
+    temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB,
+)
+HOLDER = Client(
+    id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py", unit="",
+    pod="", state="running", allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
+    held_usec=4_200_000, waited_usec=0, turns=4, bytes_in=0, bytes_out=0,
+)
+WAITER = replace(
+    HOLDER, id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB, swapped=35 * GIB,
+    waited_usec=3_900_000_000,
+)
+SHARED = Snapshot("1.0", 30, "auto", (CARD,), (HOLDER, WAITER))
+
+
+def drawn(what: object, width: int) -> list[str]:
+    """Lines as a terminal without colours shows them."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 140, 300])
+def test_the_dashboard_fits(width: int) -> None:
+    lines = drawn(dashboard(SHARED, {0: Rates(1.25, 20.0 * GIB, 21.5 * GIB)}), width)
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) == 7              # nothing is wrapped
+    text = "\n".join(lines)
+    for words in ("GPU 0 H100 80GB HBM3", "79.0 of 80.0 GiB", "1.2 turns/s", "in 20.0G/s"):
+        assert words in text
+    (holder,) = [line for line in lines if "▶" in line]
+    assert "python3[4711]" in holder
+    assert "held 4.2s" in holder
+    assert "▒" not in holder
+    (waiter,) = [line for line in lines if "python3[123456]" in line]
+    assert "4000000" in waiter
+    assert "waited 1h05m" in waiter
+    assert waiter.count("▒") > waiter.count("█") > 0
+
+
+def test_a_dashboard_of_what_nobody_knows() -> None:
+    unknown = replace(CARD, memory_used=None, utilization=None, temperature=None, power=None)
+    lines = drawn(dashboard(replace(SHARED, gpus=(unknown,))), 80)
+    ours = 2 * GIB + 77 * GIB           # pinned and resident of both
+    assert f"{(ours + GIB) / GIB:.1f} of 80.0 GiB" in lines[1]
+    assert "None" not in "\n".join(lines)
+
+
+def test_a_dashboard_of_no_gpu() -> None:
+    assert drawn(dashboard(replace(SHARED, gpus=(), clients=())), 80) == [
+        "nvshared manages no GPU."
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 99, 100, 140])
+def test_tables_fit(width: int) -> None:
+    for columns, rows in ((gpu_columns(SHARED), SHARED.gpus), (CLIENTS, SHARED.clients)):
+        lines = drawn(table(columns, rows, width), width)
+        assert len(lines) == 2 + len(rows)
+        assert all(len(line) <= width for line in lines)
+        assert "…" not in lines[0]      # headings are whole
+    clients = drawn(table(CLIENTS, SHARED.clients, width), width)
+    assert " 35.0G " in clients[3]      # and so are figures
+
+
+def test_plain_text_is_never_cut() -> None:
+    long = replace(HOLDER, command="/usr/bin/python3 " + "x" * 500)
+    lines = plain(CLIENTS, [long]).splitlines()
+    assert lines[1].endswith("x" * 500)
+    assert plain(CLIENTS, []).split() == [column.name for column in CLIENTS]
+
+
+@given(
+    st.lists(st.integers(1, 200), min_size=len(CLIENTS), max_size=len(CLIENTS)),
+    st.integers(1, 400),
+)
+def test_widths(natural: list[int], room: int) -> None:
+    widths = fitted(CLIENTS, natural, room)
+    for column, wide, wanted in zip(CLIENTS, widths, natural, strict=True):
+        assert wide == wanted or (column.flexible and 4 <= wide < wanted)
+    if sum(natural) <= room:
+        assert widths == natural
+    elif any(column.flexible and wide > 4 for column, wide in zip(CLIENTS, widths, strict=True)):
+        assert sum(widths) <= room
+
+
+@given(
+    st.integers(0, 100), st.lists(st.integers(0, 150), max_size=4), st.integers(0, 60)
+)
+def test_a_bar_is_never_longer_than_its_room(whole: int, amounts: list[int], width: int) -> None:
+    parts = tuple(Part(amount, "x", "") for amount in amounts)
+    counts = Bar(whole, parts).characters(width)
+    assert all(count >= 0 for count in counts)
+    assert sum(counts) <= width
+
+
+def test_of_everything_that_is_there_something_is_shown() -> None:
+    bar = Bar(1000, (Part(1, "a", ""), Part(0, "b", ""), Part(1, "c", "")))
+    assert bar.characters(10) == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "-"), (0, "0"), (1023, "1023"), (1024, "1.0K"), (99.9 * 1024, "99.9K"),
+        (99.97 * 1024, "100K"), (999.7 * 1024, "1.0M"), (GIB, "1.0G"), (139.8 * GIB, "140G"),
+        (5000 * GIB, "4.9T"), (5000 * 1024 * GIB, "5000T"),
+    ],
+)
+def test_sizes(count: float | None, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"), (0.04, "0.0s"), (4.2, "4.2s"), (9.96, "9s"), (59.99, "59s"), (60, "1m00s"),
+        (3599.9, "59m59s"), (7500, "2h05m"), (86399, "23h59m"), (273600, "3d04h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(int(seconds * 1e6)) == text
+
+
+def test_rates() -> None:
+    later = replace(CARD, turns=10, bytes_in=CARD.bytes_in + 3 * GIB)
+    now = replace(SHARED, gpus=(later,))
+    assert rates(SHARED, now, 1.5) == {0: Rates(2.0, 2.0 * GIB, 0.0)}
+    assert rates(now, SHARED, 1.5) == {}        # the daemon was restarted
+    assert rates(replace(SHARED, gpus=()), now, 1.5) == {}
+    assert rates(SHARED, now, 0.0) == {}
