@@ -101,7 +101,7 @@ class Client:
     @property
     def held(self) -> int:
         """What counts against the capacity: while an order is on its way, the more of both."""
-        return max(self.room, self.memory.filled, *(move.room for move in self.moves))
+        return max([self.room, self.memory.filled, *(move.room for move in self.moves)])
 
     @property
     def ordered(self) -> int:
@@ -111,14 +111,14 @@ class Client:
     @property
     def whole(self) -> bool:
         """It could run at once, whatever is on its way."""
-        rooms = (self.room, *(move.room for move in self.moves))
+        rooms = [self.room, *(move.room for move in self.moves)]
         return self.memory.resident >= self.memory.allocated and min(rooms) >= self.need
 
     @property
     def host_held(self) -> int:
         """Host memory it has or is allowed to take."""
-        outward = (move.host for move in self.moves if move.way is Way.OUT)
-        return max(self.memory.host, *outward)
+        allowed = [move.host for move in self.moves if move.way is Way.OUT]
+        return max([self.memory.host, *allowed])
 
     @property
     def host_spare(self) -> int:
