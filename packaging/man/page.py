@@ -76,7 +76,8 @@ def bus() -> list[str]:
     lines: list[str] = []
     for name in ORDER:
         for interface in members.read(INTERFACES / f"{name}.xml"):
-            lines += [f'.SH "INTERFACE {interface.name}"', *roff.paragraphs(_sentence(interface.description))]
+            lines.append(f'.SH "INTERFACE {interface.name}"')
+            lines += roff.paragraphs(_sentence(interface.description))
             for kind, heading in HEADINGS.items():
                 chosen = [one for one in interface.members if one.kind == kind]
                 if chosen:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system tests stand on: a tree, a booted container, the built packages in it."""
+"""What the system tests stand on: a tree, built packages, and containers booted from both."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.system import card, packages
 from tests.system.container import Container
+from tests.system.packages import NotBuilt, Packages
 from tests.system.tree import NoTree, prepared
+
+USERS = ("alice", "bob")
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +26,43 @@ def tree(request: pytest.FixtureRequest) -> Path:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """The packages of this checkout."""
+    try:
+        return packages.build(tmp_path_factory.mktemp("packages"))
+    except NotBuilt as error:
+        pytest.fail(str(error), pytrace=False)
+
+
 @pytest.fixture(scope="module")
 def bare(tree: Path) -> Iterator[Container]:
-    """A machine that has never heard of nvshared."""
+    """A machine that has never heard of nvshared, with a few users."""
     with Container(tree) as container:
+        for user in USERS:
+            container.run("useradd", "--create-home", "--shell", "/bin/bash", user)
         yield container
+
+
+@pytest.fixture(scope="module")
+def installed(bare: Container, built: Packages) -> Container:
+    """A machine with a GPU and nvshared on it, neither enabled nor started."""
+    install(bare, built)
+    card.plug_in(bare)
+    return bare
+
+
+@pytest.fixture(scope="module")
+def running(installed: Container) -> Container:
+    """A machine with a GPU whose administrator has enabled nvshared."""
+    installed.run("systemctl", "enable", "--now", "nvshared")
+    return installed
+
+
+def install(container: Container, built: Packages) -> str:
+    """Installs or upgrades as an administrator would; returns what apt says."""
+    return container.run(
+        "apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold",
+        *built.put_into(container),
+        environment={"DEBIAN_FRONTEND": "noninteractive"},
+    ).stdout

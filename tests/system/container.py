@@ -23,15 +23,16 @@ PATIENCE = 60.0                         # seconds for what takes one or two
 POLL = 0.05
 POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
 
-# All of it ends when we do, however that comes. The mounts are seen by nobody else, and so end with
-# the last process that was started here. (What systemd-nspawn keeps in its own folder it removes at a reboot,
-# and that it does on a tmpfs alone, which /run is not everywhere.)
+# All of it ends when we do, however that comes. The mounts are seen by nobody else, and so end
+# with the last process that was started here. (What systemd-nspawn keeps in its own folder it
+# removes at a reboot, and that it does on a tmpfs alone, which /run is not everywhere.)
 START = """
 mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn || exit
 mount -t tmpfs -o mode=755 tmpfs "$2" && mkdir "$2/upper" "$2/work" "$2/root" || exit
 mount -t overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" overlay "$2/root" || exit
 while
-    setpriv --pdeathsig TERM systemd-nspawn --quiet --directory="$2/root" --boot --register=no --keep-unit \
+    setpriv --pdeathsig TERM \\
+        systemd-nspawn --quiet --directory="$2/root" --boot --register=no --keep-unit \\
         --private-network --console=read-only --link-journal=no --machine="nvshare-$$"
     [ $? = 133 ]
 do

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated GPU in the container: one card for the daemon and for all users together."""
+
+import json
+import subprocess
+from typing import Any
+
+from tests.system.container import Container
+
+HOME = "/usr/lib/nvshared/nvshared/lib"
+FOLDER = "/dev/shm/nvshare-simulator"   # outside of what the service has private or read-only
+MEMORY = 256                            # MiB
+WORKLOAD = f"{HOME}/nvshare-workload"
+
+# Of the daemon and of every program. Without it there is no GPU.
+ENVIRONMENT = {
+    "LD_LIBRARY_PATH": f"{HOME}/simulator",
+    "NVSHARE_SIM_DIR": FOLDER,
+    "NVSHARE_SIM_MEMORY": f"{MEMORY}M",
+}
+
+
+def plug_in(container: Container) -> None:
+    """From now on there is a GPU. The installed daemon sees it when it is started next."""
+    # All users write to its state, as they open /dev/nvidia0.
+    container.write(
+        "/etc/tmpfiles.d/simulator.conf", f"d {FOLDER} 0755\nf {FOLDER}/gpus 0666\n"
+    )
+    container.run("systemd-tmpfiles", "--create", "simulator.conf")
+    settings = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())
+    drop_in(container, "simulator", settings)
+
+
+def drop_in(container: Container, name: str, lines: str) -> None:
+    """Adds lines to the [Service] section of nvshared.service, as `systemctl edit` does."""
+    container.write(
+        f"/etc/systemd/system/nvshared.service.d/{name}.conf", f"[Service]\n{lines}"
+    )
+    container.run("systemctl", "daemon-reload")
+
+
+class Program:
+    """A program that computes on the GPU and knows whether its results are right."""
+
+    def __init__(
+        self, container: Container, user: str, *, memory: int, steps: int, cpu_ms: int = 0,
+        seed: int = 1, shared: bool = True,
+    ) -> None:
+        """`memory`: MiB. `shared`: with libnvshare.so preloaded."""
+        command = [
+            WORKLOAD, "--json", "--memory", f"{memory}MiB", "--chunk", "8MiB",
+            "--steps", str(steps), "--cpu-ms", str(cpu_ms), "--seed", str(seed),
+        ]
+        if shared:
+            command = ["nvsharectl", "run", "--", *command]
+        self._process = container.start(*command, user=user, environment=ENVIRONMENT)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def finish(self) -> None:
+        """Waits for its end. Fails with all it said unless all its results are right."""
+        try:
+            said, _ = self._process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            said, _ = self._process.communicate()
+            raise AssertionError(f"the program did not end in two minutes:\n{said}") from None
+        assert self._process.returncode == 0, said
+        checked = [line for line in said.splitlines() if '"event": "checked"' in line]
+        assert [json.loads(line)["right"] for line in checked] == [True], said
+
+    def kill(self) -> None:
+        """Ends it in the middle, if it has not ended."""
+        self._process.kill()
+
+
+def status(container: Container, user: str = "") -> dict[str, Any]:
+    """What `nvsharectl status --json` says."""
+    found: dict[str, Any] = json.loads(
+        container.output("nvsharectl", "status", "--json", user=user)
+    )
+    return found
+
+
+def clients(container: Container) -> list[dict[str, Any]]:
+    """The programs that share the GPU, as nvsharectl says."""
+    found: list[dict[str, Any]] = status(container)["clients"]
+    return found
+
+
+def tq(container: Container) -> int:
+    """The quantum, as any program on the bus reads it."""
+    said = container.output(
+        "busctl", "get-property", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "TQ"
+    )
+    return int(said.removeprefix("u "))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may change what, where it is kept, and what becomes of wrong settings."""
+
+import subprocess
+
+import pytest
+
+from tests.system import card
+from tests.system.container import Container
+
+RULE = """\
+polkit.addRule(function (action, subject) {
+    if (action.id == "com.nvshare.set-tq" && subject.isInGroup("gpu"))
+        return polkit.Result.YES;
+});
+"""
+
+
+def set_tq(
+    container: Container, seconds: int, user: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """As any program on the bus does it."""
+    return container.run(
+        "busctl", "call", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "SetTQ", "u",
+        str(seconds), user=user, check=False,
+    )
+
+
+def test_root_may(running: Container) -> None:
+    assert set_tq(running, 17).returncode == 0
+    assert card.tq(running) == 17
+
+
+def test_a_user_may_not(running: Container) -> None:
+    set_tq(running, 17)
+    done = set_tq(running, 5, user="alice")
+    assert done.returncode != 0
+    assert "com.nvshare.set-tq" in done.stderr
+    assert card.tq(running) == 17
+
+
+def test_a_user_whom_a_polkit_rule_permits_may(running: Container) -> None:
+    set_tq(running, 17)
+    running.run("groupadd", "gpu")
+    running.run("usermod", "--append", "--groups", "gpu", "alice")
+    running.write("/etc/polkit-1/rules.d/gpu.rules", RULE)
+    running.until(lambda: set_tq(running, 5, user="alice").returncode == 0, "polkit has read it")
+    assert card.tq(running) == 5
+    assert set_tq(running, 6, user="bob").returncode != 0
+    denied = running.run("nvsharectl", "anti-thrash", "on", user="alice", check=False)
+    assert denied.returncode == 4
+    assert len(denied.stderr.splitlines()) == 1
+
+
+def test_nonsense_is_refused_in_one_sentence(running: Container) -> None:
+    done = set_tq(running, 0)
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_change_outlives_a_restart_until_it_is_reset(running: Container) -> None:
+    set_tq(running, 23)
+    running.run("systemctl", "restart", "nvshared")
+    assert card.tq(running) == 23
+    running.reboot()
+    assert card.tq(running) == 23
+    running.run("nvsharectl", "reset")
+    assert card.tq(running) == 30
+
+
+def test_a_file_is_read_again(running: Container) -> None:
+    running.run("nvsharectl", "reset")
+    running.write("/etc/nvshare/nvshared.conf.d/lab.conf", "[gpu]\ntq = 12\n")
+    running.run("systemctl", "reload", "nvshared")
+    assert card.tq(running) == 12
+    running.run("rm", "/etc/nvshare/nvshared.conf.d/lab.conf")
+    running.run("systemctl", "reload", "nvshared")
+    assert card.tq(running) == 30
+
+
+@pytest.mark.parametrize("wrong", ["tq = soon", "speed = 9", "gpu tq 3"])
+def test_a_broken_file_is_named_and_changes_nothing(running: Container, wrong: str) -> None:
+    set_tq(running, 19)
+    path = "/etc/nvshare/nvshared.conf.d/broken.conf"
+    running.write(path, f"[gpu]\ncapacity = 50%\n{wrong}\n")
+    pid = running.output("systemctl", "show", "nvshared", "-P", "MainPID")
+    done = running.run("systemctl", "reload", "nvshared", check=False)
+    assert done.returncode != 0
+    journal = running.output("journalctl", "-u", "nvshared", "-o", "cat", "-n", "20")
+    assert f"{path}:3" in journal
+    assert card.tq(running) == 19
+    assert running.output("systemctl", "show", "nvshared", "-P", "MainPID") == pid
+    # It would not start with it either, and says the same.
+    done = running.run("systemctl", "restart", "nvshared", check=False)
+    assert done.returncode != 0
+    assert f"{path}:3" in running.output("journalctl", "-u", "nvshared", "-o", "cat", "-n", "9")
+    running.run("rm", path)
+    running.run("systemctl", "restart", "nvshared")
+    assert card.tq(running) == 19
+
+
+def test_whoever_asks_for_it_on_the_bus_starts_it(running: Container) -> None:
+    running.run("systemctl", "stop", "nvshared")
+    assert card.tq(running) > 0
+    assert running.output("systemctl", "is-active", "nvshared") == "active"
+    assert running.output("systemctl", "is-active", "nvshared.socket") == "active"

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon is killed, hangs, is restarted, is stopped: what becomes of the programs."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system import card
+from tests.system.card import Program
+from tests.system.container import Container
+
+MOST_OF_IT = card.MEMORY * 7 // 10
+KILLS = 5
+
+
+@pytest.fixture
+def machine(running: Container) -> Iterator[Container]:
+    """A machine with short turns, on which the daemon runs."""
+    running.run("systemctl", "reset-failed")
+    running.run("systemctl", "start", "nvshared")
+    running.run("nvsharectl", "set-tq", "1")
+    running.until(lambda: not card.clients(running), "those of the last test are gone")
+    yield running
+    print(running.story())
+
+
+def pids(container: Container) -> set[int]:
+    """Of the programs that the daemon knows."""
+    return {one["pid"] for one in card.clients(container)}
+
+
+def turns(container: Container) -> int:
+    """That were begun since the daemon started."""
+    found: int = card.status(container)["gpus"][0]["turns"]
+    return found
+
+
+def main_pid(container: Container) -> str:
+    """Of the daemon; "0" if it does not run."""
+    return container.output("systemctl", "show", "nvshared", "-P", "MainPID")
+
+
+def until_another(container: Container, pid: str) -> None:
+    """Waits until a daemon runs and answers that is not `pid`."""
+
+    def there() -> bool:
+        state = container.output("systemctl", "show", "nvshared", "-P", "ActiveState")
+        return state == "active" and main_pid(container) not in ("0", pid)
+
+    container.until(there, f"systemd has started another daemon than {pid}")
+
+
+def ten(container: Container) -> list[Program]:
+    """Ten programs, of which three fit: each hand-over moves something."""
+    programs = [
+        Program(container, user, memory=card.MEMORY // 4, steps=60, cpu_ms=60, seed=seed)
+        for seed, user in enumerate(("alice", "bob") * 5, 1)
+    ]
+    container.until(lambda: len(pids(container)) == 10, "all ten are there")
+    return programs
+
+
+def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(machine: Container) -> None:
+    programs = ten(machine)
+    everybody = pids(machine)
+    for _ in range(KILLS):
+        machine.until(lambda: turns(machine) >= 2, "they take turns")
+        before = main_pid(machine)
+        machine.run("systemctl", "kill", "--signal=KILL", "nvshared")
+        until_another(machine, before)
+        assert all(program.runs for program in programs)
+        machine.until(lambda: pids(machine) == everybody, "it knows all ten again")
+    for program in programs:
+        program.finish()
+
+
+def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container) -> None:
+    programs = ten(machine)
+    everybody = pids(machine)
+    machine.run("systemctl", "restart", "--no-block", "nvshared")
+    # It is started while the daemon is away, and must not be told that there is none.
+    late = Program(machine, "alice", memory=card.MEMORY // 4, steps=20, seed=99)
+    programs.append(late)
+    machine.until(
+        lambda: len(pids(machine)) == 11 and everybody < pids(machine), "it knows all of them"
+    )
+    for program in programs:
+        program.finish()
+
+
+def test_a_daemon_that_hangs_is_started_anew(machine: Container) -> None:
+    card.drop_in(machine, "watchdog", "WatchdogSec=2s\nTimeoutAbortSec=2s\n")
+    machine.run("systemctl", "restart", "nvshared")
+    programs = [
+        Program(machine, user, memory=MOST_OF_IT, steps=40, cpu_ms=100, seed=seed)
+        for seed, user in enumerate(("alice", "bob"), 1)
+    ]
+    machine.until(lambda: len(pids(machine)) == 2, "both are there")
+    everybody = pids(machine)
+    before = main_pid(machine)
+    machine.run("systemctl", "kill", "--signal=STOP", "nvshared")
+    until_another(machine, before)
+    assert "watchdog" in machine.output("journalctl", "-u", "nvshared", "-o", "cat", "-n", "50")
+    machine.until(lambda: pids(machine) == everybody, "it knows both again")
+    for program in programs:
+        program.finish()
+    machine.run("rm", "/etc/systemd/system/nvshared.service.d/watchdog.conf")
+    machine.run("systemctl", "daemon-reload")
+
+
+def test_stopped_it_leaves_holders_running_and_the_others_waiting(machine: Container) -> None:
+    machine.run("nvsharectl", "set-tq", "300")
+    holder = Program(machine, "alice", memory=MOST_OF_IT, steps=40, cpu_ms=100, seed=1)
+    machine.until(
+        lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU"
+    )
+    waiter = Program(machine, "bob", memory=MOST_OF_IT, steps=5, seed=2)
+    machine.until(
+        lambda: sorted(one["state"] for one in card.clients(machine)) == ["running", "waiting"],
+        "the other waits",
+    )
+    machine.run("systemctl", "stop", "nvshared")
+    # They look for the daemon again and again, and do not start it by that.
+    holder.finish()
+    assert waiter.runs
+    for unit in ("nvshared.service", "nvshared.socket"):
+        assert machine.run("systemctl", "is-active", unit, check=False).stdout == "inactive\n"
+    assert machine.run("test", "-e", "/run/nvshare/nvshare.sock", check=False).returncode == 1
+    # Whoever comes now uses the GPU as if nothing were preloaded.
+    Program(machine, "alice", memory=16, steps=2).finish()
+    machine.run("systemctl", "start", "nvshared")
+    waiter.finish()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A new administrator's first minute: install, enable, look."""
+
+import pytest
+
+from tests.system import card
+from tests.system.conftest import install
+from tests.system.container import Container
+from tests.system.packages import Packages
+
+PAGES = ("nvshared", "nvsharectl", "nvshared.conf", "com.nvshare", "libnvshare")
+
+
+@pytest.fixture(scope="module")
+def said(bare: Container, built: Packages) -> str:
+    """What apt said when it installed the packages."""
+    return install(bare, built)
+
+
+def test_apt_brings_what_is_needed(bare: Container, said: str) -> None:
+    assert "Setting up nvshared" in said
+    assert bare.output("dpkg", "--audit") == ""
+    assert bare.output("nvsharectl", "--version").startswith("nvsharectl 0.")
+    assert bare.output("nvshared", "--version", user="alice").startswith("nvshared 0.")
+
+
+@pytest.mark.usefixtures("said")
+def test_nothing_starts_by_itself(bare: Container) -> None:
+    for unit in ("nvshared.service", "nvshared.socket"):
+        assert bare.run("systemctl", "is-enabled", unit, check=False).stdout == "disabled\n"
+        assert bare.run("systemctl", "is-active", unit, check=False).stdout == "inactive\n"
+
+
+@pytest.mark.usefixtures("said")
+def test_one_who_looks_before_it_runs_is_told_what_to_do(bare: Container) -> None:
+    done = bare.run("nvsharectl", "status", user="alice", check=False)
+    assert done.returncode == 7
+    assert "systemctl start nvshared" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("said")
+def test_without_a_gpu_it_says_so_once_and_stays_down(bare: Container) -> None:
+    done = bare.run("systemctl", "start", "nvshared", check=False)
+    assert done.returncode != 0
+    bare.until(
+        lambda: bare.output("systemctl", "show", "nvshared", "-P", "ActiveState") == "failed",
+        "the service has given up",
+    )
+    lines = [
+        line
+        for line in bare.output("journalctl", "-u", "nvshared", "-o", "cat").splitlines()
+        if line.startswith("nvshared: ")
+    ]
+    assert len(lines) == 1, lines
+    assert "NVIDIA" in lines[0]
+    bare.run("systemctl", "reset-failed")
+
+
+@pytest.mark.usefixtures("said")
+def test_enable_now_is_all_it_takes(bare: Container) -> None:
+    card.plug_in(bare)
+    bare.run("systemctl", "enable", "--now", "nvshared")
+    for unit in ("nvshared.service", "nvshared.socket"):
+        assert bare.output("systemctl", "is-enabled", unit) == "enabled"
+        assert bare.output("systemctl", "is-active", unit) == "active"
+    assert "1 GPU" in bare.output("systemctl", "show", "nvshared", "-P", "StatusText")
+    assert bare.output("systemctl", "show", "nvshared", "-P", "User") == "nvshare"
+    for user in ("", "alice"):
+        assert len(card.status(bare, user)["gpus"]) == 1
+    assert "com.nvshare" in bare.output("busctl", "tree", "com.nvshare", user="alice")
+
+
+@pytest.mark.usefixtures("said")
+def test_it_is_there_after_a_reboot(bare: Container) -> None:
+    bare.reboot()
+    assert bare.output("systemctl", "is-system-running") == "running"
+    assert bare.output("systemctl", "is-active", "nvshared") == "active"
+
+
+@pytest.mark.usefixtures("said")
+@pytest.mark.parametrize("page", PAGES)
+def test_manual_pages_are_there_and_sound(bare: Container, page: str) -> None:
+    path = bare.output("man", "--where", page)
+    done = bare.run(
+        "man", "--warnings", "--local-file", path, environment={"MANWIDTH": "100"}
+    )
+    assert done.stderr == ""
+    assert "SEE ALSO" in done.stdout

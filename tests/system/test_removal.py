@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever stands in /etc/ld.so.preload: ours is out of it before the library is gone."""
+
+import pytest
+
+from tests.system.conftest import install
+from tests.system.container import Container
+from tests.system.packages import LIBRARY, TRIPLET, Packages
+
+LIST = "/etc/ld.so.preload"
+OTHER = f"/usr/lib/{TRIPLET}/libz.so.1"
+
+LISTS = {
+    "alone": (f"{LIBRARY}\n", None),
+    "without a line's end": (LIBRARY, None),
+    "by name": ("libnvshare.so\n", None),
+    "with a token": ("/usr/$LIB/libnvshare.so\n", None),
+    "with a token in braces": ("/usr/${LIB}/libnvshare.so\n", None),
+    "by its older folder": (f"/lib/{TRIPLET}/libnvshare.so\n", None),
+    "by our link": ("/usr/lib/nvshared/nvshared/lib/libnvshare.so\n", None),
+    "first": (f"{LIBRARY}\n{OTHER}\n", f"{OTHER}\n"),
+    "beside another": (f"{OTHER} {LIBRARY}\n", f"{OTHER}\n"),
+    "with colons": (f"{LIBRARY}:{OTHER}\n", f"{OTHER}\n"),
+    "twice": (f"{LIBRARY}\n{OTHER}\nlibnvshare.so\n", f"{OTHER}\n"),
+    "with a remark": (f"# sharing\n{LIBRARY} # the GPU\n", "# sharing\n# the GPU\n"),
+    "not at all": (f"{OTHER}\n", f"{OTHER}\n"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_the_line_is_gone_and_the_rest_stays(
+    bare: Container, built: Packages, name: str
+) -> None:
+    written, left = LISTS[name]
+    install(bare, built)
+    bare.write(LIST, written, mode=0o640)
+    # In both orders: apt takes them away in one, an administrator in the other.
+    done = bare.run("apt-get", "remove", "-y", "nvshared")
+    assert "ld.so" not in done.stdout + done.stderr
+    done = bare.run("apt-get", "remove", "-y", "libnvshare")
+    assert "ld.so" not in done.stdout + done.stderr
+    there = bare.run("cat", LIST, check=False)
+    assert (there.stdout if there.returncode == 0 else None) == left
+    if left is not None:
+        assert bare.output("stat", "--format=%a", LIST) == "640"
+    assert bare.run("/bin/true").stderr == ""
+    bare.run("rm", "-f", LIST)
+    assert bare.output("sh", "-c", "ls /etc/ld.so.preload* 2>/dev/null || true") == ""

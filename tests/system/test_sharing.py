@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two people's programs that do not fit together share the GPU; so do systemd's units."""
+
+from tests.system import card
+from tests.system.card import Program
+from tests.system.container import Container
+
+MOST_OF_IT = card.MEMORY * 7 // 10
+
+
+def test_two_users_programs_take_turns_and_are_right(running: Container) -> None:
+    running.run("nvsharectl", "set-tq", "1")
+    turns = card.status(running)["gpus"][0]["turns"]
+    programs = [
+        Program(running, user, memory=MOST_OF_IT, steps=30, cpu_ms=100, seed=seed)
+        for seed, user in enumerate(("alice", "bob"), 1)
+    ]
+    running.until(lambda: len(card.clients(running)) == 2, "both are there")
+    users = running.output("id", "-u", "alice"), running.output("id", "-u", "bob")
+    assert {str(one["uid"]) for one in card.clients(running)} == set(users)
+    table = running.output("nvsharectl", "status", user="alice")
+    assert "alice" in table
+    assert "bob" in table
+    for program in programs:
+        program.finish()
+    assert card.status(running)["gpus"][0]["turns"] - turns > 2
+    running.until(lambda: not card.clients(running), "both are gone")
+
+
+def test_without_sharing_the_second_finds_no_memory(running: Container) -> None:
+    first = Program(running, "alice", memory=MOST_OF_IT, steps=1000, cpu_ms=20, shared=False)
+    running.until(
+        lambda: card.status(running)["gpus"][0]["memory_used"] > MOST_OF_IT << 20,
+        "the first has its memory",
+    )
+    second = running.run(
+        card.WORKLOAD, "--memory", f"{MOST_OF_IT}MiB", user="bob", check=False,
+        environment=card.ENVIRONMENT,
+    )
+    first.kill()
+    assert second.returncode == 3
+    assert "out of memory" in second.stderr
+
+
+def test_a_unit_is_shown_by_its_name(running: Container) -> None:
+    settings = [f"--setenv={name}={value}" for name, value in card.ENVIRONMENT.items()]
+    running.run(
+        "systemd-run", "--unit=training", "--collect", *settings,
+        "nvsharectl", "run", "--", card.WORKLOAD, "--memory", "16MiB", "--steps", "100000",
+    )
+    running.until(lambda: card.clients(running), "it is there")
+    assert [one["unit"] for one in card.clients(running)] == ["training.service"]
+    running.run("systemctl", "stop", "training")
+    running.until(lambda: not card.clients(running), "it is gone")

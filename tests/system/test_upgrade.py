@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upgrade with programs running, removal, and a purge after which there was never anything."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.system import card, packages
+from tests.system.card import Program
+from tests.system.conftest import install
+from tests.system.container import Container
+from tests.system.packages import LIBRARY, Packages
+
+LIST = "/etc/ld.so.preload"
+# Every file but what apt, dpkg, systemd and the tests themselves keep books in.
+EVERYTHING = """
+find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp \\
+    -o -path /root -o -path /home -o -path /var/log -o -path /var/cache -o -path /var/lib/dpkg \\
+    -o -path /var/lib/apt -o -path /var/lib/systemd -o -path /var/tmp \\
+    -o -name '*-' -o -name ld.so.cache \\) -prune -o -print | sort
+sha256sum /etc/passwd /etc/group /etc/shadow /etc/gshadow
+find / -xdev -path /root -prune -o \\( -name '*nvshare*' \\
+    -not -path '/var/log/*' -not -path '/proc/*' \\) -print
+"""
+# Starts programs all the time; ld.so complains in each that cannot load what it must.
+STARTER = """
+until [ -e /run/enough ]; do /bin/true || echo failed; done
+"""
+
+
+@pytest.fixture(scope="module")
+def before(bare: Container) -> list[str]:
+    """All files, before there was anything of ours."""
+    return bare.output("sh", "-c", EVERYTHING).splitlines()
+
+
+@pytest.fixture(scope="module")
+def machine(before: list[str], running: Container) -> Container:
+    """An enabled installation with everything changed that can be, and the library in LIST."""
+    assert before
+    running.write("/etc/nvshare/nvshared.conf", "[gpu]\ntq = 7\n")
+    running.write("/etc/nvshare/nvshared.conf.d/mine.conf", "[gpu]\nstuck-after = 20s\n")
+    running.run("systemctl", "reload", "nvshared")
+    running.run("nvsharectl", "anti-thrash", "on")
+    running.write(LIST, f"# ours\n{LIBRARY}\n")
+    return running
+
+
+def test_an_upgrade_keeps_settings_and_programs(
+    machine: Container, built: Packages, tmp_path: Path
+) -> None:
+    programs = [
+        Program(machine, user, memory=card.MEMORY * 7 // 10, steps=60, cpu_ms=100, seed=seed)
+        for seed, user in enumerate(("alice", "bob"), 1)
+    ]
+    machine.until(lambda: len(card.clients(machine)) == 2, "both are there")
+    everybody = {one["pid"] for one in card.clients(machine)}
+    pid = machine.output("systemctl", "show", "nvshared", "-P", "MainPID")
+    starter = machine.start("sh", "-c", STARTER)
+    install(machine, packages.newer(built, tmp_path))
+    machine.run("touch", "/run/enough")
+    said, _ = starter.communicate(timeout=30)
+    assert said == ""
+    assert machine.output("dpkg-query", "-W", "-f", "${Version}", "nvshared").endswith("+next")
+    assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") not in ("0", pid)
+    machine.until(
+        lambda: {one["pid"] for one in card.clients(machine)} == everybody, "it knows both again"
+    )
+    assert card.tq(machine) == 7
+    assert card.status(machine)["anti_thrash"] == "on"
+    for program in programs:
+        program.finish()
+
+
+def test_programs_go_on_when_it_is_removed(machine: Container) -> None:
+    program = Program(machine, "alice", memory=64, steps=60, cpu_ms=50)
+    machine.until(lambda: card.clients(machine), "it is there")
+    done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare")
+    assert "ld.so" not in done.stdout + done.stderr
+    # Nothing else stood in the list but a remark.
+    assert machine.output("cat", LIST) == "# ours"
+    program.finish()
+    assert machine.run("/bin/true").stderr == ""
+    # Settings are kept until a purge.
+    assert "tq = 7" in machine.output("cat", "/etc/nvshare/nvshared.conf")
+
+
+def test_a_purge_leaves_no_trace(machine: Container, before: list[str]) -> None:
+    machine.run("apt-get", "purge", "-y", "--auto-remove", "nvshared", "libnvshare")
+    machine.run(
+        "rm", "-rf", "/etc/systemd/system/nvshared.service.d", "/etc/tmpfiles.d/simulator.conf",
+        LIST,
+    )
+    machine.run("systemctl", "daemon-reload")
+    after = machine.output("sh", "-c", EVERYTHING).splitlines()
+    assert [line for line in after if line not in before] == []
+    assert machine.output("systemctl", "--failed", "--quiet", "--plain") == ""
+    machine.reboot()
+    assert machine.output("systemctl", "is-system-running") == "running"
+    assert machine.run("getent", "passwd", "nvshare", check=False).returncode == 2
