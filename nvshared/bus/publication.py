@@ -126,6 +126,7 @@ class Publication:
         self._export(gpu_path(gpu.facts.index), face, StatisticsInterface(gpu))
 
         def told(_now: int, event: Event) -> None:
+            self._tree.changed(face)    # what has changed, if anything, is found out later
             self._client_changed(getattr(event, "client", None))
 
         def decided(_now: int, action: Action) -> None:
@@ -137,7 +138,6 @@ class Publication:
         self._disconnect += [
             gpu.told.connect(told),
             gpu.decided.connect(decided),
-            gpu.changed.connect(lambda _names: self._tree.changed(face)),
             gpu.turn_started.connect(
                 lambda client: self._tree.emit(face, face.turn_started, client_path(client.id))
             ),
