@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What programs have allocated: cuMemAlloc and its kin, managed memory, host
+ * memory. Each is one entry, for freeing and for what pointers say of themselves.
+ */
+#ifndef NVSHARE_SIMULATOR_ALLOCATION_H
+#define NVSHARE_SIMULATOR_ALLOCATION_H
+
+#include "space.h"
+
+enum allocation_kind {
+    ALLOCATED,                       /* device memory: cuMemAlloc, pitch, arrays */
+    ALLOCATED_POOL,                  /* the same, stream-ordered */
+    ALLOCATED_MANAGED,
+    ALLOCATED_HOST,                  /* cuMemHostAlloc */
+    REGISTERED_HOST,                 /* cuMemHostRegister */
+    ALLOCATED_IMPORT,                /* cuIpcOpenMemHandle */
+};
+
+struct allocation {
+    CUdeviceptr base;
+    size_t size;                     /* as asked for */
+    enum allocation_kind kind;
+    struct context *context;
+    struct device *device;           /* for host memory: of the context */
+    struct chunk *chunk;             /* a small one is a part of this */
+    struct pool *pool;
+    unsigned flags;                  /* host and managed memory: as given */
+    uint64_t counted;                /* managed: bytes that count against the card */
+    unsigned long long id;
+    bool sync_memops, hidden;        /* hidden: an array's, or kept by its pool; found by no pointer */
+    bool freeing;                    /* cuMemFreeAsync was called, and has not come to pass */
+};
+
+/* Protects all allocations. Behind it the space's lock is taken. Taken behind
+ * the engine's, never before. */
+void allocations_lock(void);
+void allocations_unlock(void);
+
+/* Below: with the lock held. */
+struct allocation *allocation_find(CUdeviceptr address);     /* the one around it; NULL */
+struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
+                                  struct context *context);
+void allocation_remove(struct allocation *allocation);
+
+/* Device memory. Take the lock themselves. */
+CUresult device_allocate(struct context *context, size_t size, enum allocation_kind kind,
+                         struct pool *pool, CUdeviceptr *address);
+void device_free(struct allocation *allocation);     /* with the lock held */
+
+/* Frees all that the context allocated; its work has ended. */
+void allocations_end(struct context *context);
+
+/* Memory of the host that all devices know: managed, allocated, registered,
+ * imported. With the lock held. */
+bool host_map(void *memory, size_t size);
+void host_unmap(CUdeviceptr base);
+void host_free(struct allocation *allocation);
+
+#endif

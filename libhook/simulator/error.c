@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "entry.h"
+
+API(cuGetErrorName, CUresult error, const char **name)
+{
+    if (name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)error) {
+#define ERROR(code, text) case code: *name = #code; return CUDA_SUCCESS;
+#include "errors.def"
+#undef ERROR
+    }
+    *name = NULL;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuGetErrorString, CUresult error, const char **string)
+{
+    if (string == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)error) {
+#define ERROR(code, text) case code: *string = text; return CUDA_SUCCESS;
+#include "errors.def"
+#undef ERROR
+    }
+    *string = NULL;
+    return CUDA_ERROR_INVALID_VALUE;
+}

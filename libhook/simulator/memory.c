@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory as cuMemAlloc gives it, and the figures of the card. */
+#include "allocation.h"
+#include "entry.h"
+#include "pool.h"
+#include "stream.h"
+
+static CUresult allocate(CUdeviceptr *address, size_t size)
+{
+    if (address == NULL || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct context *context = context_current();
+    CUresult result = device_allocate(context, size, ALLOCATED, NULL, address);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && pools_trim(context->device))
+        result = device_allocate(context, size, ALLOCATED, NULL, address);
+    return result;
+}
+
+API(cuMemAlloc_v2, CUdeviceptr *address, size_t size)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return allocate(address, size);
+}
+
+API(cuMemAllocPitch_v2, CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+    unsigned int element)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    if (pitch == NULL || width == 0 || height == 0
+        || (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t row = (width + 511) / 512 * 512;
+    if (row < width || height > SIZE_MAX / row)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = allocate(address, row * height);
+    if (result == CUDA_SUCCESS)
+        *pitch = row;
+    return result;
+}
+
+static CUresult free_memory(CUdeviceptr address)
+{
+    if (address == 0)
+        return CUDA_SUCCESS;
+    allocations_lock();
+    struct allocation *allocation = allocation_find(address);
+    bool ours = allocation != NULL && allocation->base == address && !allocation->hidden
+        && (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
+            || allocation->kind == ALLOCATED_MANAGED);
+    struct context *context = ours ? allocation->context : NULL;
+    allocations_unlock();
+    if (!ours)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = context_check(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&engine_lock);        /* as in the driver: what is in flight may use it */
+    result = context_wait(context);
+    pthread_mutex_unlock(&engine_lock);
+    if (result != CUDA_SUCCESS)
+        return result;
+    allocations_lock();
+    allocation = allocation_find(address);
+    if (allocation == NULL || allocation->base != address)
+        result = CUDA_ERROR_INVALID_VALUE;   /* another thread was faster */
+    else if (allocation->kind == ALLOCATED_POOL)
+        pool_free_now(allocation);
+    else if (allocation->kind == ALLOCATED_MANAGED)
+        host_free(allocation);
+    else
+        device_free(allocation);
+    allocations_unlock();
+    return result;
+}
+
+API(cuMemFree_v2, CUdeviceptr address)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return free_memory(address);
+}
+
+API(cuMemGetInfo_v2, size_t *free_bytes, size_t *total_bytes)
+{
+    ENTER(ENTRY_CONTEXT);
+    int gpu = context_current()->device->gpu;
+    uint64_t total = shared_total(gpu), used = shared_used(gpu);
+    if (free_bytes != NULL)
+        *free_bytes = total - used;
+    if (total_bytes != NULL)
+        *total_bytes = total;
+    return CUDA_SUCCESS;
+}
+
+static bool find_range(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+{
+    bool found = false;
+    allocations_lock();
+    struct allocation *allocation = allocation_find(address);
+    if (allocation != NULL && !allocation->hidden) {
+        found = true;
+        *base = allocation->base;
+        *size = allocation->size;
+    }
+    allocations_unlock();
+    if (found)
+        return true;
+    space_lock_to_read();
+    struct mapping *mapping = space_find(address);
+    if (mapping != NULL && !mapping->allocated) {
+        found = true;
+        *base = mapping->base;
+        *size = mapping->size;
+    }
+    space_unlock();
+    return found;
+}
+
+API(cuMemGetAddressRange_v2, CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+    ENTER(ENTRY_CONTEXT);
+    CUdeviceptr found_base;
+    size_t found_size;
+    if (!find_range(address, &found_base, &found_size))
+        return CUDA_ERROR_NOT_FOUND;
+    if (base != NULL)
+        *base = found_base;
+    if (size != NULL)
+        *size = found_size;
+    return CUDA_SUCCESS;
+}
+
+/* The 32-bit entry points of CUDA 2 cannot express an address of this machine. */
+API(cuMemAlloc, CUdeviceptr_v1 *address, unsigned int size)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    (void)size;
+    return address == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+API(cuMemFree, CUdeviceptr_v1 address)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return address == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuMemGetInfo, unsigned int *free_bytes, unsigned int *total_bytes)
+{
+    ENTER(ENTRY_CONTEXT);
+    int gpu = context_current()->device->gpu;
+    uint64_t total = shared_total(gpu), unused = total - shared_used(gpu);
+    if (free_bytes != NULL)
+        *free_bytes = unused > UINT32_MAX ? UINT32_MAX : (unsigned)unused;
+    if (total_bytes != NULL)
+        *total_bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned)total;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which handles are alive. A program may hand in a handle that was destroyed,
+ * or one of another kind: it gets an error for that, never a crash, since a
+ * crash would hide which call was wrong.
+ */
+#ifndef NVSHARE_SIMULATOR_OBJECT_H
+#define NVSHARE_SIMULATOR_OBJECT_H
+
+#include <stdbool.h>
+
+enum object_kind {
+    OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION,
+    OBJECT_LIBRARY, OBJECT_PHYSICAL, OBJECT_GRAPH, OBJECT_NODE, OBJECT_GRAPH_EXEC,
+    OBJECT_POOL, OBJECT_ARRAY, OBJECT_MIPMAP, OBJECT_LINK, OBJECT_USER,
+};
+
+void object_add(const void *handle, enum object_kind kind);
+void object_remove(const void *handle);
+bool object_is(const void *handle, enum object_kind kind);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the simulated GPUs of a user have in common between processes: how
+ * much memory each process holds on each, exported allocations, and when the
+ * copy engines are free again. It lies in a file that every process maps.
+ *
+ * All figures of a process stand in one slot, and sums are never stored. So a
+ * process that is killed in the middle of anything takes nothing with it but
+ * its slot, which the next one to look finds ownerless and clears.
+ */
+#ifndef NVSHARE_SIMULATOR_SHARED_STATE_H
+#define NVSHARE_SIMULATOR_SHARED_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define SHARED_GPUS 16
+#define SHARED_PROCESSES 512
+
+enum shared_direction { TO_DEVICE, FROM_DEVICE };
+
+struct shared_usage {                /* one process on one GPU */
+    pid_t pid;
+    uint64_t bytes;
+};
+
+/* Maps the file, creating it if need be. False with errno if that fails.
+ * Harmless when repeated. */
+bool shared_open(void);
+
+int shared_gpus(void);
+uint64_t shared_total(int gpu);      /* bytes of physical memory */
+uint64_t shared_used(int gpu);       /* bytes held by living processes */
+
+/* Takes bytes of a GPU's memory for this process; false if there are not as many. */
+bool shared_take(int gpu, uint64_t bytes);
+void shared_give_back(int gpu, uint64_t bytes);
+
+/* This process has one context more (+1) or less (-1) on the GPU. */
+void shared_count_context(int gpu, int change);
+
+/* Exported memory is counted once, for as long as any process holds it.
+ * `publish` moves `bytes` that this process has taken under a new id, 0 if
+ * there are too many. `join` makes this process a holder too. */
+uint64_t shared_publish(int gpu, uint64_t bytes);
+bool shared_join(uint64_t id);
+void shared_leave(uint64_t id);
+
+/* Processes with a context on the GPU, at most `room`; returns how many there are. */
+int shared_users(int gpu, struct shared_usage *users, int room);
+
+/* When the copy of `bytes` that starts now will have ended, in nanoseconds of
+ * CLOCK_MONOTONIC: copies in one direction of a GPU take their turns, whoever
+ * asks. 0 if the rate is not limited. */
+uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t bytes);
+
+/* Time in which kernels ran on the GPU, in nanoseconds since the file was made. */
+void shared_add_busy(int gpu, uint64_t nanoseconds);
+uint64_t shared_busy(int gpu);
+
+uint64_t monotonic_nanoseconds(void);
+
+/* The GPU's identity, the same for libcuda and libnvidia-ml. */
+void shared_uuid(int gpu, unsigned char uuid[16]);
+#define SHARED_GPU_NAME "NVIDIA Simulated GPU"
+#define SHARED_DRIVER_VERSION "580.159.03"
+#define SHARED_CUDA_VERSION 13000
+static inline unsigned shared_pci_bus(int gpu) { return 0x17u + (unsigned)gpu; }
+
+/* An environment variable in bytes, with K, M, G or T after it; `otherwise` if
+ * unset. A value that is no size ends the process with a sentence on stderr. */
+uint64_t size_setting(const char *name, uint64_t otherwise);
+
+#endif
