@@ -137,10 +137,11 @@ def build(
     directory: Path,
     left_out: frozenset[str] = NONE,
     newer: frozenset[str] = NONE,
+    compiler: str = "gcc",
 ) -> Path:
     """Compiles it to `directory`/libcuda.so.1, with libcuda.so for linking, and returns that
     directory."""
-    command = ["gcc", "-x", "c", "-", "-shared", "-fPIC", "-O0", "-Wl,-soname,libcuda.so.1"]
+    command = [compiler, "-x", "c", "-", "-shared", "-fPIC", "-O0", "-Wl,-soname,libcuda.so.1"]
     command += ["-Wl,-Bsymbolic", "-o", str(directory / "libcuda.so.1")]
     subprocess.run(command, input=source(left_out, newer), text=True, check=True)
     (directory / "libcuda.so").symlink_to("libcuda.so.1")

@@ -2,6 +2,7 @@
 """Programs of every kind under the preloaded library: they find the wrappers, and nothing else
 about them changes."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -34,9 +35,9 @@ int cuLaunchKernel(long, ...);
 """
 
 
-def compile_c(source: str, target: Path, *flags: object) -> Path:
+def compile_c(source: str, target: Path, *flags: object, compiler: str = "gcc") -> Path:
     """A program, or with -shared a library, from `source` after HEADER."""
-    command = ["gcc", "-x", "c", "-", "-x", "none", "-w", "-fPIC", "-o", str(target)]
+    command = [compiler, "-x", "c", "-", "-x", "none", "-w", "-fPIC", "-o", str(target)]
     command += map(str, flags)
     subprocess.run(command, input=HEADER + source, text=True, check=True)
     return target
@@ -377,6 +378,95 @@ def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
     (line,) = done.stderr.splitlines()
     assert "newer cuLaunchKernel" in line
     assert "unshared" in line
+
+
+THREADS = """
+#include <pthread.h>
+static void *work(void *driver)
+{
+    for (int i = 0; i < 200; i++) {
+        call(dlsym(driver, "cuMemcpyAsync_ptsz"));
+        call(dlsym(RTLD_DEFAULT, "cuLaunchKernel"));
+    }
+    return NULL;
+}
+int main(void)
+{
+    pthread_t threads[4];
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, work, driver);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    printf("%s %d\\n", owner(dlsym(driver, "cuLaunchKernel")), call(cuLaunchKernel));
+}
+"""
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address", "undefined"])
+def test_a_program_with_a_sanitizer_works(
+    library: Path, driver: Path, tmp_path: Path, sanitizer: str
+) -> None:
+    """They look up what they intercept through our dlsym(), before anything is initialised."""
+    program = compile_c(
+        THREADS,
+        tmp_path / "program",
+        f"-fsanitize={sanitizer}",
+        "-g",
+        "-pthread",
+        f"-L{driver}",
+        "-lcuda",
+    )
+    environment = recorded.environment(library, driver)
+    environment["ASAN_OPTIONS"] = "verify_asan_link_order=0"
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}"]
+
+
+ARM = "aarch64-linux-gnu"
+
+
+@pytest.mark.skipif(
+    shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
+    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
+)
+def test_the_library_works_on_aarch64(tmp_path: Path) -> None:
+    """The entry of dlsym() is written in assembly for it; here it is built and run."""
+    build = tmp_path / "build"
+    make = ["make", "-s", "-C", str(Path(__file__).parents[2]), f"CC={ARM}-gcc", f"BUILD={build}"]
+    subprocess.run([*make, "hook"], check=True)
+    driver = recorded.build(tmp_path, compiler=f"{ARM}-gcc")
+    program = compile_c(
+        """
+        int main(void)
+        {
+            void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+            void *entry = dlsym(driver, "cuLaunchKernel");
+            printf("%s %d %d\\n", owner(entry), call(entry), call(cuLaunchKernel));
+            printf("%s\\n", owner(dlsym(RTLD_NEXT, "strchr")));
+            printf("%s\\n", owner(dlsym(RTLD_NEXT, "cuLaunchKernel")));
+        }
+        """,
+        tmp_path / "program",
+        f"-L{driver}",
+        "-lcuda",
+        compiler=f"{ARM}-gcc",
+    )
+    variables = {"LD_PRELOAD": build / "libnvshare.so", "LD_LIBRARY_PATH": driver}
+    settings = [part for pair in variables.items() for part in ("-E", "=".join(map(str, pair)))]
+    done = subprocess.run(
+        ["qemu-aarch64", "-L", f"/usr/{ARM}", *settings, program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"libnvshare.so {LAUNCH} {LAUNCH}",
+        "libc.so.6",
+        "libnvshare.so",
+    ]
 
 
 def test_nothing_is_read_from_the_environment_by_name_but_through_secure_getenv(
