@@ -197,7 +197,11 @@ def _announce(decision: Decision) -> None:
     for client in card.in_phase(Phase.RUNNING):
         turn = client.turn
         assert turn is not None
-        if turn.started is None or turn.told == (card.contended, tq):
+        if turn.started is None:
+            continue
+        if not endless:
+            decision.due(turn.started + tq)     # a gate that opened just now will shut then
+        if turn.told == (card.contended, tq):
             continue
         if turn.told is not None and not turn.told[0]:
             turn.idle = False           # what it said before is out of date: it will say it anew
