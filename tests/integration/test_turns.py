@@ -24,8 +24,9 @@ def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
             record = sockets[one].hear()
             assert record is not None
             sockets[one].obey(record)
-            # What the whole is for: never more on the card than it has.
-            assert sum(hook.memory.resident for hook in hooks) <= CARD
+            # What the whole is for: never more on a card than it has.
+            for uuid in {hook.uuid for hook in hooks}:
+                assert sum(h.memory.resident for h in hooks if h.uuid == uuid) <= CARD
 
 
 def wanting(site: Site, size: int, card: int = 0) -> Hook:
