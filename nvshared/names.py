@@ -22,6 +22,7 @@ ACTION_SET_LOG_LEVEL = "com.nvshare.set-log-level"
 
 SOCKET_VARIABLE = "NVSHARE_SOCKET"
 BUS_VARIABLE = "NVSHARE_BUS"
+DEBUG_VARIABLE = "NVSHARE_DEBUG"
 DEFAULT_SOCKET = "/run/nvshare/nvshare.sock"
 
 

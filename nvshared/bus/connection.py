@@ -94,6 +94,10 @@ class Connection(MessageBus):
                 f"cannot connect to the message bus at {address!r}: {reason}",
                 "is dbus running? --bus chooses another, --bus none does without",
             ) from error
+        except BaseException:
+            if connection is not None:
+                connection._finalize(None)
+            raise
         return connection
 
     def answer_calls(self, handler: Callable[[Message], None]) -> None:

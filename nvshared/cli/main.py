@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where nvsharectl begins and ends."""
 
+import io
 import os
 import signal
 import sys
@@ -12,11 +13,13 @@ from nvshared.cli.parser import build
 from nvshared.cli.verb import Options
 from nvshared.cli.verbs import VERBS
 from nvshared.errors import ExitCode, NvshareError
+from nvshared.names import DEBUG_VARIABLE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the status to exit with. An error is a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    _prepare_output()
     try:
         code = act(build(VERBS).parse_args(given))
         sys.stdout.flush()
@@ -27,9 +30,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read our output has enough of it. Python would complain once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()                  # whoever read it has enough of it
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        _drop_output()
+        complain(NvshareError(f"the output cannot be written: {error.strerror}"), as_json=False)
+        return ExitCode.FAILURE
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE, "0") != "0":
+            raise
+        fault = f"a fault in nvsharectl itself, {type(error).__name__}: {error}"
+        again = f"report it with what this prints: {DEBUG_VARIABLE}=1 nvsharectl {' '.join(given)}"
+        complain(NvshareError(fault, again), as_json=False)
+        return ExitCode.FAILURE
+
+
+def _prepare_output() -> None:
+    if sys.stdout is None:              # closed by whoever started us
+        sys.stdout = open(os.devnull, "w")      # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has no "▶" shows a question mark, and not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Python would complain once more when it exits and tries to write what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def act(options: Options) -> ExitCode:

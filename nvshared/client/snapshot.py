@@ -9,6 +9,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from nvshared.errors import NvshareError
 from nvshared.names import (
     CLIENT_INTERFACE,
     CLIENT_PATH,
@@ -122,9 +123,13 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
 def _fill(cls: Any, properties: Properties) -> Any:
     """The dataclass with each field from the property of that name."""
     known = {name.lower(): value for name, value in properties.items()}
-    return cls(**{
-        field.name: _plain(known[field.name.replace("_", "")]) for field in fields(cls)
-    })
+    names = {field.name: field.name.replace("_", "") for field in fields(cls)}
+    if missing := [name for name in names.values() if name not in known]:
+        raise NvshareError(
+            f"the nvshared that runs is of another version: it does not tell {missing[0]}",
+            "restart it with: systemctl restart nvshared",
+        )
+    return cls(**{name: _plain(known[short]) for name, short in names.items()})
 
 
 def _plain(value: Any) -> Any:

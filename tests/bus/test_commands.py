@@ -205,6 +205,37 @@ async def test_who_has_read_enough(ctl: Run, private: PrivateBus) -> None:
     assert ended.err == ""
 
 
+@pytest.mark.parametrize(
+    ("place", "code", "words"),
+    [(">&-", 0, ""), (">/dev/full", 1, "the output cannot be written: No space left on device")],
+)
+async def test_nowhere_to_write_to(
+    ctl: Run, private: PrivateBus, place: str, code: int, words: str
+) -> None:
+    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
+    ended = await run("bash", "-c", f"{quoted} status {place}", NVSHARE_BUS=private.address)
+    assert ended.code == code
+    assert ended.err == (f"nvsharectl: {words}\n" if words else "")
+
+
+async def test_a_terminal_without_our_characters(manager: Manager, private: PrivateBus) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
+        NVSHARE_BUS=private.address, PYTHONIOENCODING="ascii",
+    )
+    assert "Traceback" not in shown
+
+
+async def test_a_fault_of_its_own(private: PrivateBus) -> None:
+    damage = "import nvshared.cli.status as status; status.Client = None; "
+    broken = PROGRAM.replace("sys.exit", damage + "sys.exit")
+    ended = await run(sys.executable, "-c", broken, "status", NVSHARE_DEBUG="0")
+    assert "a fault in nvsharectl itself, TypeError" in sentence(ended)
+    assert "NVSHARE_DEBUG=1 nvsharectl status" in ended.err
+    ended = await run(sys.executable, "-c", broken, "status", NVSHARE_DEBUG="1")
+    assert "Traceback" in ended.err
+
+
 async def on_a_terminal(*command: str, keys: bytes, until: bytes, **environment: str) -> str:
     """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`."""
     ours, its = pty.openpty()
