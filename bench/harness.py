@@ -71,6 +71,9 @@ def sharing(*options: str, environment: dict[str, str] | None = None) -> Iterato
         finally:
             process.terminate()
             process.wait(30)
+            if kept := os.environ.get("NVSHARE_RESULTS"):
+                target = Path(kept).with_name(f"trace-{time.time_ns()}.jsonl")
+                target.write_bytes(trace.read_bytes())
 
 
 def run(

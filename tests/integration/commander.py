@@ -112,7 +112,8 @@ class Commander:
         if hook.asked and hook.moving is None:
             if hook.room + free >= hook.need:
                 hook.asked = False
-                self._load(hook, hook.need + self.random.choice((0, 0, min(free, 8 * MIB))), free)
+                slack = min(hook.room + free - hook.need, 8 * MIB)
+                self._load(hook, hook.need + self.random.choice((0, 0, slack)), free)
             else:
                 self._stop(hook)
             return
