@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the interposition share: the library, and drivers to put behind it."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from libhook.tests.hook import recorded_driver
+from libhook.tests.hook import recorded_driver, wrappers
 
 LIBRARY = Path(__file__).parents[2] / "build" / "libnvshare.so"
 
@@ -22,3 +23,9 @@ def library() -> Path:
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the recorded driver as libcuda.so.1."""
     return recorded_driver.build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="session", name="wrappers")
+def call_wrappers(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> wrappers.Wrappers:
+    """Runs a body that calls wrappers; see wrappers.py."""
+    return partial(wrappers.run, driver, wrappers.build(tmp_path_factory.mktemp("wrappers")))

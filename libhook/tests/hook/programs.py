@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small C programs, built and run under the preloaded library."""
+
+import subprocess
+from pathlib import Path
+
+from libhook.tests.hook import recorded_driver as recorded
+
+HEADER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *owner(void *address)
+{
+    Dl_info info;
+    if (address == NULL)
+        return "nobody";
+    return dladdr(address, &info) == 0 ? "unknown" : strrchr(info.dli_fname, '/') + 1;
+}
+
+static int call(void *entry)
+{
+    return entry == NULL ? -1 : ((int (*)(long, ...))entry)(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
+int cuLaunchKernel(long, ...);
+"""
+
+
+def compile_c(source: str, target: Path, *flags: object, compiler: str = "gcc") -> Path:
+    """A program, or with -shared a library, from `source` after HEADER."""
+    command = [compiler, "-x", "c", "-", "-x", "none", "-w", "-fPIC", "-o", str(target)]
+    command += map(str, flags)
+    subprocess.run(command, input=HEADER + source, text=True, check=True)
+    return target
+
+
+def run(program: Path, library: Path, driver: Path, *preloads: Path, stderr: str = "") -> list[str]:
+    """The lines it prints."""
+    done = subprocess.run(
+        [program],
+        env=recorded.environment(library, driver, *preloads),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, stderr)
+    return done.stdout.splitlines()
+
+
+LAUNCH = str(recorded.result_of("cuLaunchKernel"))

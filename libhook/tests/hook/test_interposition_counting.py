@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that cannot be swapped counts from when the driver takes it until it gives it back."""
+
+from libhook.tests.hook.wrappers import Wrappers
+
+
+def test_managed_memory_and_arrays_are_counted_while_they_exist(wrappers: Wrappers) -> None:
+    wrappers("""
+class Description(ctypes.Structure):
+    _fields_ = [("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
+                ("depth", ctypes.c_size_t), ("format", ctypes.c_int),
+                ("channels", ctypes.c_uint), ("flags", ctypes.c_uint)]
+address, array = u64(), u64()
+answers("cuMemAllocManaged", a0=0x9000)
+assert call("cuMemAllocManaged", ctypes.byref(address), 4 * MIB, 1) == 0
+assert core.pinned == 4 * MIB
+answers("cuMemFree_v2", 1)
+assert call("cuMemFree_v2", 0x9000) == 1 and core.pinned == 4 * MIB
+answers("cuMemFree_v2")
+assert call("cuMemFree_v2", 0x9000) == 0 and core.pinned == 0
+
+# Figures of an H200: 262144000 for this array, 350224384 (167 x 2 MiB) for all its levels.
+big = Description(4000, 4000, 0, 0x20, 4, 0)
+answers("cuArray3DCreate_v2", a0=0x7000)
+assert call("cuArray3DCreate_v2", ctypes.byref(array), ctypes.byref(big)) == 0
+assert core.pinned == 262144000
+answers("cuMipmappedArrayCreate", a0=0x7000)
+assert call("cuMipmappedArrayCreate", ctypes.byref(array), ctypes.byref(big), 12) == 0
+assert 0 <= 350224384 - (core.pinned - 262144000) < 2 * MIB
+answers("cuArrayDestroy")
+answers("cuMipmappedArrayDestroy")
+assert call("cuMipmappedArrayDestroy", 0x7000) == 0 and core.pinned == 262144000
+assert call("cuArrayDestroy", 0x7000) == 0 and core.pinned == 0
+big.flags = 0x40
+assert call("cuArray3DCreate_v2", ctypes.byref(array), ctypes.byref(big)) == 0
+assert core.pinned == 0
+# Refused: the driver is not asked. Failed: nothing counts.
+core.refuses = 2
+before = calls("cuMemAllocManaged")
+assert call("cuMemAllocManaged", ctypes.byref(address), 1, 1) == 2
+assert calls("cuMemAllocManaged") == before
+core.refuses = 0
+answers("cuMemAllocManaged", 2)
+assert call("cuMemAllocManaged", ctypes.byref(address), MIB, 1) == 2 and core.pinned == 0
+assert core.entered == core.left
+""")
+
+
+def test_physical_memory_counts_until_no_handle_and_no_mapping_is_left(
+    wrappers: Wrappers,
+) -> None:
+    wrappers("""
+class Properties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int),
+                ("id", ctypes.c_int), ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+handle = u64()
+def create(value, size, location=1):
+    answers("cuMemCreate", a0=value)
+    properties = Properties(1, 0, location, 0)
+    assert call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), 0) == 0
+for name in ("cuMemRelease", "cuMemMap", "cuMemUnmap"):
+    answers(name)
+create(0x50, 2 * MIB)
+create(0x51, 4 * MIB)
+create(0x52, 8 * MIB, location=2)
+assert core.pinned == 6 * MIB
+# Released at once, used on.
+assert call("cuMemMap", 0x10000000, 2 * MIB, 0, 0x50, 0) == 0
+assert call("cuMemRelease", 0x50) == 0 and core.pinned == 6 * MIB
+# The handle's number is used again for something else.
+create(0x50, 16 * MIB)
+assert call("cuMemRelease", 0x50) == 0 and core.pinned == 6 * MIB
+# Another handle of the first one, found by an address in the middle.
+answers("cuMemRetainAllocationHandle", a0=0x60)
+answers("cuMemGetAddressRange_v2", a0=0x10000000, a1=2 * MIB)
+assert call("cuMemRetainAllocationHandle", ctypes.byref(handle), 0x10001000) == 0
+# Two mappings that follow one another go in one call.
+assert call("cuMemMap", 0x10000000 + 2 * MIB, 4 * MIB, 0, 0x51, 0) == 0
+assert call("cuMemRelease", 0x51) == 0 and core.pinned == 6 * MIB
+assert call("cuMemUnmap", 0x10000000, 6 * MIB) == 0 and core.pinned == 2 * MIB
+assert call("cuMemRelease", 0x60) == 0 and core.pinned == 0 and core.remembered == 0
+# Ours is not the program's to change.
+for name in ("cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemAddressFree"):
+    before = calls(name)
+    assert call(name, OURS + 4096, 4096, 0, 0x50, 0) == 1 and calls(name) == before, name
+assert call("cuMemRetainAllocationHandle", ctypes.byref(handle), OURS) == 1
+assert call("cuMulticastBindAddr", 0, 0, OURS, 4096, 0) == 801
+assert core.entered == core.left
+""")
+
+
+def test_a_pool_counts_what_it_holds(wrappers: Wrappers) -> None:
+    """The driver's figures: a pool takes 32 MiB at a time, keeps what is freed, and gives it up
+    later."""
+    wrappers("""
+address, made = u64(), u64()
+answers("cuDeviceGetMemPool", a0=0xDD)
+answers("cuDeviceGetDefaultMemPool", a0=0xDD)
+for name in ("cuMemAllocAsync", "cuMemAllocFromPoolAsync_ptsz", "cuMemFreeAsync",
+             "cuMemFree_v2", "cuMemPoolTrimTo", "cuMemPoolDestroy"):
+    answers(name)
+def allocate(size):
+    return call("cuMemAllocAsync", ctypes.byref(address), size, 0x10)
+def reserved(value):
+    answers("cuMemPoolGetAttribute", a2=value)
+# Reserved and used are read through the same entry point: equal means that nothing is spare.
+reserved(0)
+assert allocate(1000) == 0
+assert core.wished == 32 * MIB and core.pinned == 0
+reserved(32 * MIB)
+assert allocate(100 * MIB) == 0
+assert core.wished == 128 * MIB and core.pinned == 32 * MIB
+reserved(160 * MIB)
+assert allocate(1) == 0 and core.pinned == 160 * MIB
+reserved(64 * MIB)
+assert call("cuMemFreeAsync", 0x9000, 0x10) == 0 and core.pinned == 64 * MIB
+reserved(32 * MIB)
+assert call("cuMemFree_v2", 0x9000) == 0 and core.pinned == 32 * MIB
+reserved(0)
+assert call("cuMemPoolTrimTo", 0xDD, 0) == 0 and core.pinned == 0
+# In a capture nothing is allocated, and the pool is not asked, which would break it.
+asked = calls("cuMemPoolGetAttribute")
+answers("cuStreamIsCapturing", i1=1)
+reserved(64 * MIB)
+assert allocate(1000) == 0 and core.pinned == 0 and core.stream == 0x10
+assert call("cuMemFreeAsync", 0x9000, 0x10) == 0
+assert calls("cuMemPoolGetAttribute") == asked
+answers("cuStreamIsCapturing", i1=0)
+# Pools of the program's own: on the card, and in host memory.
+class Properties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int),
+                ("id", ctypes.c_int), ("security", ctypes.c_void_p), ("most", ctypes.c_size_t),
+                ("rest", ctypes.c_ubyte * 56)]
+for handle, location in ((0xE1, 1), (0xE2, 2)):
+    answers("cuMemPoolCreate", a0=handle)
+    properties = Properties(1, 0, location, 0)
+    assert call("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties)) == 0
+reserved(0)
+def from_pool(handle):
+    return call("cuMemAllocFromPoolAsync_ptsz", ctypes.byref(address), 3 * MIB, handle, 0)
+core.wished = 0
+assert from_pool(0xE2) == 0 and core.wished == 0 and core.stream == PER_THREAD
+reserved(32 * MIB)
+assert from_pool(0xE1) == 0 and core.wished == 32 * MIB and core.pinned == 32 * MIB
+reserved(0)
+assert call("cuMemPoolDestroy", 0xE1) == 0 and core.pinned == 0
+core.refuses = 2
+before = calls("cuMemAllocAsync")
+assert allocate(1) == 2 and calls("cuMemAllocAsync") == before
+assert core.entered == core.left
+""")

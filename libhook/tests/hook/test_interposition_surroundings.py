@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library among others: constructors, plugins, other preloads, sanitizers, another machine."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.hook import recorded_driver as recorded
+from libhook.tests.hook.programs import LAUNCH, compile_c, run
+
+
+def test_constructors_before_ours_may_use_everything(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    early = """
+    __attribute__((constructor(101))) static void start(void)
+    {
+        void *entry = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel");
+        printf("%s %s %d %d\\n", NAME, owner(entry), call(entry), call(cuLaunchKernel));
+    }
+    """
+    link = (f"-L{driver}", "-lcuda")
+    preloaded = compile_c(
+        early, tmp_path / "libpreloaded.so", "-shared", '-DNAME="preloaded"', *link
+    )
+    needed = compile_c(early, tmp_path / "libneeded.so", "-shared", '-DNAME="needed"', *link)
+    program = compile_c(
+        "int main(void) { return 0; }",
+        tmp_path / "program",
+        "-Wl,--no-as-needed",
+        needed,
+        f"-Wl,-rpath,{tmp_path}",
+        *link,
+    )
+    lines = run(program, library, driver, preloaded)
+    assert sorted(lines) == [
+        f"{n} libnvshare.so {LAUNCH} {LAUNCH}" for n in ("needed", "preloaded")
+    ]
+
+
+def test_a_plugin_opened_with_deepbind_still_works(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    """It finds the C library's dlsym() and its own driver first, as it asked for; and so it
+    works as if nothing were preloaded."""
+    compile_c(
+        """
+        void plugin(void)
+        {
+            void *entry = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel");
+            printf("%d %d\\n", call(entry), call(cuLaunchKernel));
+        }
+        """,
+        tmp_path / "libplugin.so",
+        "-shared",
+        f"-L{driver}",
+        "-lcuda",
+    )
+    program = compile_c(
+        f"""
+        int main(void)
+        {{
+            void *plugin = dlopen("{tmp_path}/libplugin.so", RTLD_NOW | RTLD_DEEPBIND);
+            ((void (*)(void))dlsym(plugin, "plugin"))();
+            printf("%s\\n", owner(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel")));
+        }}
+        """,
+        tmp_path / "program",
+    )
+    assert run(program, library, driver) == [f"{LAUNCH} {LAUNCH}", "libnvshare.so"]
+
+
+OTHER = """
+static int asked;
+void *dlsym(void *handle, const char *name)
+{
+    static void *(*real)(void *, const char *);
+    const char *versions[] = { "GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34" };
+    for (int i = 0; real == NULL && i < 3; i++)
+        real = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+    asked += name[0] == 'c' && name[1] == 'u';
+    return real(handle, name);
+}
+__attribute__((destructor)) static void report(void) { printf("asked %d\\n", asked != 0); }
+"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_another_preload_with_a_dlsym_of_its_own_works_before_us_and_behind_us(
+    library: Path, driver: Path, tmp_path: Path, first: bool
+) -> None:
+    other = compile_c(OTHER, tmp_path / "libother.so", "-shared")
+    program = compile_c(
+        """
+        int main(void)
+        {
+            void *entry = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel");
+            printf("%s %d\\n", owner(entry), call(entry));
+        }
+        """,
+        tmp_path / "program",
+    )
+    environment = recorded.environment(library, driver)
+    order = (other, library) if first else (library, other)
+    environment["LD_PRELOAD"] = ":".join(map(str, order))
+    done = subprocess.run(
+        [program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}", "asked 1"]
+
+
+def test_another_preload_may_hook_the_driver_too(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    """One before us is called first and finds us as the next."""
+    tracer = compile_c(
+        """
+        int cuLaunchKernel(long a, ...)
+        {
+            printf("traced, next is %s\\n", owner(dlsym(RTLD_NEXT, "cuLaunchKernel")));
+            return call(dlsym(RTLD_NEXT, "cuLaunchKernel"));
+        }
+        """,
+        tmp_path / "libtracer.so",
+        "-shared",
+    )
+    program = compile_c(
+        'int main(void) { printf("%d\\n", call(cuLaunchKernel)); }',
+        tmp_path / "program",
+        f"-L{driver}",
+        "-lcuda",
+    )
+    assert run(program, library, driver, tracer) == ["traced, next is libnvshare.so", LAUNCH]
+
+
+THREADS = """
+#include <pthread.h>
+static void *work(void *driver)
+{
+    for (int i = 0; i < 200; i++) {
+        call(dlsym(driver, "cuMemcpyAsync_ptsz"));
+        call(dlsym(RTLD_DEFAULT, "cuLaunchKernel"));
+    }
+    return NULL;
+}
+int main(void)
+{
+    pthread_t threads[4];
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, work, driver);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    printf("%s %d\\n", owner(dlsym(driver, "cuLaunchKernel")), call(cuLaunchKernel));
+}
+"""
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address", "undefined"])
+def test_a_program_with_a_sanitizer_works(
+    library: Path, driver: Path, tmp_path: Path, sanitizer: str
+) -> None:
+    """They look up what they intercept through our dlsym(), before anything is initialised."""
+    program = compile_c(
+        THREADS,
+        tmp_path / "program",
+        f"-fsanitize={sanitizer}",
+        "-g",
+        "-pthread",
+        f"-L{driver}",
+        "-lcuda",
+    )
+    environment = recorded.environment(library, driver)
+    environment["ASAN_OPTIONS"] = "verify_asan_link_order=0"
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}"]
+
+
+ARM = "aarch64-linux-gnu"
+
+
+@pytest.mark.skipif(
+    shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
+    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
+)
+def test_the_library_works_on_aarch64(tmp_path: Path) -> None:
+    """The entry of dlsym() is written in assembly for it; here it is built and run."""
+    build = tmp_path / "build"
+    make = ["make", "-s", "-C", str(Path(__file__).parents[2]), f"CC={ARM}-gcc", f"BUILD={build}"]
+    subprocess.run([*make, "hook"], check=True)
+    driver = recorded.build(tmp_path, compiler=f"{ARM}-gcc")
+    program = compile_c(
+        """
+        int main(void)
+        {
+            void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+            void *entry = dlsym(driver, "cuLaunchKernel");
+            printf("%s %d %d\\n", owner(entry), call(entry), call(cuLaunchKernel));
+            printf("%s\\n", owner(dlsym(RTLD_NEXT, "strchr")));
+            printf("%s\\n", owner(dlsym(RTLD_NEXT, "cuLaunchKernel")));
+        }
+        """,
+        tmp_path / "program",
+        f"-L{driver}",
+        "-lcuda",
+        compiler=f"{ARM}-gcc",
+    )
+    variables = {"LD_PRELOAD": build / "libnvshare.so", "LD_LIBRARY_PATH": driver}
+    settings = [part for pair in variables.items() for part in ("-E", "=".join(map(str, pair)))]
+    done = subprocess.run(
+        ["qemu-aarch64", "-L", f"/usr/{ARM}", *settings, program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"libnvshare.so {LAUNCH} {LAUNCH}",
+        "libc.so.6",
+        "libnvshare.so",
+    ]
