@@ -49,11 +49,14 @@ for name in {gated!r}:
 """)
 
 
-def test_copies_wait_even_in_a_capture_and_launches_do_not(wrappers: Wrappers) -> None:
+def test_copies_wait_even_in_a_capture_and_fills_do_not(wrappers: Wrappers) -> None:
     wrappers("""
-for name in ("cuMemcpyAsync", "cuMemcpyDtoDAsync_v2_ptsz", "cuMemsetD8Async"):
-    call(name, *[0] * 12)
+for name in ("cuMemcpyAsync", "cuMemcpyDtoDAsync_v2_ptsz"):
+    call(name, *[0x55] * 12)
     assert core.stream == NO_STREAM, name
+for name in ("cuMemsetD8Async", "cuMemsetD2D32Async_ptsz", "cuStreamWriteValue32_v2"):
+    call(name, *[0x55] * 12)
+    assert core.stream == 0x55, name
 """)
 
 
