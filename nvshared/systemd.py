@@ -58,8 +58,14 @@ class Notifier:
         return self._notifier is not None
 
     def ready(self) -> None:
-        """Clients can connect now."""
+        """Clients can connect now. This must arrive; what comes later may be lost.
+
+        A manager that does not read its notifications (a frozen one, or one that wanted to hear
+        of the start alone) would otherwise stop the whole daemon once its queue is full.
+        """
         self._tell("READY=1")
+        if self._notifier is not None and self._notifier.socket is not None:
+            self._notifier.socket.setblocking(False)
 
     def status(self, words: str) -> None:
         """What `systemctl status` shows."""

@@ -62,6 +62,21 @@ def test_systemd_hears_how_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert told == [b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
 
 
+def test_who_does_not_listen_any_more_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        notifier = Notifier({"NOTIFY_SOCKET": path})
+        notifier.ready()
+        for number in range(10_000):    # far more than fit into its queue
+            notifier.status(str(number))
+        assert listener.recv(100) == b"READY=1"
+        notifier.close()
+
+
 def test_a_watchdog_for_another_process_is_not_fed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
