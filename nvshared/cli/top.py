@@ -3,11 +3,13 @@
 
 import argparse
 import json
+import os
 import select
 import sys
 import termios
 import time
 import tty
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +19,8 @@ from nvshared.client.snapshot import Snapshot
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 
 SHORTEST = 0.1                          # seconds; faster is not seen, only paid for
+LONGEST = 3600.0
+WINDOW = 15.0                           # seconds over which rates are taken, two looks at least
 
 
 def _interval(text: str) -> float:
@@ -24,9 +28,9 @@ def _interval(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not SHORTEST <= seconds <= 3600:
+    if not SHORTEST <= seconds <= LONGEST:
         raise InvalidArgs(
-            f"the interval cannot be {text!r}", f"give seconds from {SHORTEST} to 3600"
+            f"the interval cannot be {text!r}", f"give seconds from {SHORTEST} to {LONGEST:.0f}"
         )
     return seconds
 
@@ -65,7 +69,7 @@ def _watch(options: Options) -> None:
     from nvshared.tui.rates import rates
 
     keys = Text("q quits", style="dim")
-    before: tuple[float, Snapshot] | None = None
+    history: deque[tuple[float, Snapshot]] = deque()
     client: Client | None = None
     with _keys_at_once(), Live(console=Console(), screen=True, auto_refresh=False) as live:
         try:
@@ -78,13 +82,16 @@ def _watch(options: Options) -> None:
                     # It may be on its way back: look again at the next turn.
                     if client is not None:
                         client.close()
-                    client, before = None, None
+                    client = None
+                    history.clear()
                     shown = Text(f"{error}", style="yellow")
                 else:
                     moment = time.monotonic()
-                    moved = rates(before[1], now, moment - before[0]) if before else {}
-                    before = (moment, now)
-                    shown = dashboard(now, moved)
+                    history.append((moment, now))
+                    while len(history) > 2 and moment - history[0][0] > WINDOW:
+                        history.popleft()
+                    began, before = history[0]
+                    shown = dashboard(now, rates(before, now, moment - began))
                 live.update(Group(shown, keys), refresh=True)
                 if _quits(options.interval):
                     return
@@ -96,11 +103,15 @@ def _watch(options: Options) -> None:
 
 
 def _quits(seconds: float) -> bool:
-    """Waits that long for a key. Whether it says to end."""
+    """Waits that long for a key. Whether it says to end, as does a terminal that is gone."""
+    terminal = sys.stdin.fileno()
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        if select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in ("q", "Q", ""):
-            return True
+        if select.select([terminal], [], [], left)[0]:
+            # Not through sys.stdin, whose buffer select() does not see.
+            struck = os.read(terminal, 64)
+            if not struck or b"q" in struck.lower():
+                return True
     return False
 
 

@@ -3,7 +3,7 @@
 
     ╭─ GPU 0 H200 ─────────────────────────────────────────────────────────╮
     │ ████████████████████████████████░░░░░ 119.2 of 139.7 GiB  97%  61C   │
-    │ 1.3 turns/s   in 21.4G/s   out 21.4G/s   1 waiting                   │
+    │ 28 turns/min   in 9.8G/s   out 9.8G/s   1 waiting                    │
     │                                                                      │
     │ ▶ python[4711] alice running  ██████████████      70.2G    held 4.2s │
     │   python[4712] bob   waiting  ████▒▒▒▒▒▒▒▒▒▒      70.2G  waited 3.9s │
@@ -85,7 +85,7 @@ def _movement(gpu: GPU, rates: Rates | None) -> Text:
     parts = [f"{gpu.turns} turns"]
     if rates is not None:
         parts = [
-            f"{rates.turns:.1f} turns/s",
+            f"{rates.turns * 60:.0f} turns/min",
             f"in {size(rates.bytes_in)}/s",
             f"out {size(rates.bytes_out)}/s",
         ]

@@ -16,15 +16,18 @@ class Rates:
 
 
 def rates(before: Snapshot, now: Snapshot, seconds: float) -> dict[int, Rates]:
-    """By index of the GPU; of those that were there before and were not started anew."""
+    """By index of the GPU; of those that were there before and whose counters never went back."""
     earlier = {gpu.index: gpu for gpu in before.gpus}
     found = {}
     for gpu in now.gpus:
         old = earlier.get(gpu.index)
-        if old is not None and old.turns <= gpu.turns and seconds > 0:
-            found[gpu.index] = Rates(
-                turns=(gpu.turns - old.turns) / seconds,
-                bytes_in=(gpu.bytes_in - old.bytes_in) / seconds,
-                bytes_out=(gpu.bytes_out - old.bytes_out) / seconds,
-            )
+        if old is None or seconds <= 0:
+            continue
+        moved = Rates(
+            turns=(gpu.turns - old.turns) / seconds,
+            bytes_in=(gpu.bytes_in - old.bytes_in) / seconds,
+            bytes_out=(gpu.bytes_out - old.bytes_out) / seconds,
+        )
+        if min(moved.turns, moved.bytes_in, moved.bytes_out) >= 0:
+            found[gpu.index] = moved
     return found

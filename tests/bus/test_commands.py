@@ -268,7 +268,7 @@ async def test_top_on_a_terminal(manager: Manager, ctl: Run, private: PrivateBus
     client = a_client(manager, manager.gpus[0])
     decide(client, holders=[client])
     shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"turns/s", NVSHARE_BUS=private.address
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"turns/min", NVSHARE_BUS=private.address
     )
     assert "GPU 1" in shown
     assert "python[4711]" in shown

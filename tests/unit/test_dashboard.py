@@ -50,7 +50,7 @@ def test_the_dashboard_fits(width: int) -> None:
     assert all(len(line) <= width for line in lines)
     assert len(lines) == 7              # nothing is wrapped
     text = "\n".join(lines)
-    for words in ("GPU 0 H100 80GB HBM3", "79.0 of 80.0 GiB", "1.2 turns/s", "in 20.0G/s"):
+    for words in ("GPU 0 H100 80GB HBM3", "79.0 of 80.0 GiB", "75 turns/min", "in 20.0G/s"):
         assert words in text
     (holder,) = [line for line in lines if "▶" in line]
     assert "python3[4711]" in holder
