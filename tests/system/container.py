@@ -173,7 +173,7 @@ class Container:
     def _entering(
         self, command: tuple[str, ...], user: str, environment: dict[str, str] | None
     ) -> list[str]:
-        into = ["nsenter", f"--target={self._pid}", "--all", "--wd=/"]
+        into = ["nsenter", f"--target={self._pid}", "--all"]
         if user:
             into += ["runuser", "--user", user, "--"]
         settings = {
@@ -182,7 +182,7 @@ class Container:
             **(environment or {}),
         }
         assignments = [f"{name}={value}" for name, value in settings.items()]
-        return [*into, "env", "--ignore-environment", *assignments, *command]
+        return [*into, "env", "--chdir=/", "--ignore-environment", *assignments, *command]
 
     def _await_boot(self) -> None:
         self.until(self._booted, "it has booted")

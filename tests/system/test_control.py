@@ -35,7 +35,10 @@ def test_a_user_may_not(running: Container) -> None:
     set_tq(running, 17)
     done = set_tq(running, 5, user="alice")
     assert done.returncode != 0
+    done = running.run("nvsharectl", "set-tq", "5", user="alice", check=False)
+    assert done.returncode == 4
     assert "com.nvshare.set-tq" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert card.tq(running) == 17
 
 

@@ -40,20 +40,18 @@ def test_one_who_looks_before_it_runs_is_told_what_to_do(bare: Container) -> Non
 
 
 @pytest.mark.usefixtures("said")
-def test_without_a_gpu_it_says_so_once_and_stays_down(bare: Container) -> None:
+def test_without_a_driver_it_says_so_and_gives_up(bare: Container) -> None:
     done = bare.run("systemctl", "start", "nvshared", check=False)
     assert done.returncode != 0
     bare.until(
         lambda: bare.output("systemctl", "show", "nvshared", "-P", "ActiveState") == "failed",
         "the service has given up",
     )
-    lines = [
-        line
-        for line in bare.output("journalctl", "-u", "nvshared", "-o", "cat").splitlines()
-        if line.startswith("nvshared: ")
-    ]
-    assert len(lines) == 1, lines
-    assert "NVIDIA" in lines[0]
+    # It has tried for a few seconds: at boot the driver may come after it.
+    journal = bare.output("journalctl", "-u", "nvshared", "-t", "nvshared", "-o", "cat")
+    sentences = set(journal.splitlines())
+    assert len(sentences) == 1
+    assert "NVIDIA driver" in sentences.pop()
     bare.run("systemctl", "reset-failed")
 
 
@@ -68,7 +66,7 @@ def test_enable_now_is_all_it_takes(bare: Container) -> None:
     assert bare.output("systemctl", "show", "nvshared", "-P", "User") == "nvshare"
     for user in ("", "alice"):
         assert len(card.status(bare, user)["gpus"]) == 1
-    assert "com.nvshare" in bare.output("busctl", "tree", "com.nvshare", user="alice")
+    assert "/com/nvshare/gpu/0" in bare.output("busctl", "tree", "com.nvshare", user="alice")
 
 
 @pytest.mark.usefixtures("said")
