@@ -23,10 +23,11 @@ from nvshared.demo.workload import Event, Outcome, Task, perform
 from nvshared.errors import NvshareError
 
 SHARE = 0.7                             # of the GPU's memory, for each of two programs
-STEPS = 6
-STEP_GPU_US = 600_000                   # a step's time on the GPU, besides computing
-STEP_CPU_MS = 600                       # and on the CPU
+STEPS = 5
+STEP_GPU_US = 500_000                   # a step's time on the GPU, besides computing
+STEP_CPU_MS = 500                       # and on the CPU
 CHUNKS = 12
+BLOCK = 2 * MIB                         # what memory is backed with, so nothing is rounded
 LOOK = 0.2                              # seconds between two looks at the daemon
 HOLD_CHUNK = GIB
 
@@ -44,8 +45,8 @@ class Act:
 
 def tasks(card: Card) -> tuple[Task, Task]:
     """The two programs."""
-    memory = int(card.capacity * SHARE) // MIB * MIB
-    chunk = (memory // CHUNKS // MIB + 1) * MIB
+    memory = int(card.capacity * SHARE) // BLOCK * BLOCK
+    chunk = (memory // CHUNKS // BLOCK + 1) * BLOCK
     chunks = -(-memory // chunk)
 
     def task(name: str, seed: int) -> Task:

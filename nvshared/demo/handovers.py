@@ -56,8 +56,9 @@ class Handovers:
     def _count(self, line: dict[str, Any]) -> Iterator[Turn]:
         pid = line.get("pid", 0)
         if memory := line.get("memory"):
-            resident = memory["resident"] + memory["pinned"]
-            self._places[pid] = Place(resident, memory["allocated"] - memory["resident"])
+            # What was never written is neither here nor there.
+            swapped = min(memory["allocated"] - memory["resident"], memory["host"])
+            self._places[pid] = Place(memory["resident"] + memory["pinned"], swapped)
         match line.get("event"), line.get("report"):
             case "evicted", _:
                 self.bytes_out += line["bytes"]

@@ -23,7 +23,7 @@ A, B = tasks(CARD)
 
 def memory(resident: int, allocated: int) -> dict[str, int]:
     """As in a trace."""
-    return {"resident": resident, "allocated": allocated, "pinned": 1}
+    return {"resident": resident, "allocated": allocated, "pinned": 1, "host": 1 << 40}
 
 
 def write(trace: Path, *lines: dict[str, object]) -> None:
