@@ -178,7 +178,8 @@ static bool map_file(void)
     if (map != MAP_FAILED)
         configure(map);
     int error = errno;
-    close(file);                     /* unlocks it */
+    flock(file, LOCK_UN);            /* closing alone does not, as the map keeps the file open */
+    close(file);
     errno = error;
     if (map == MAP_FAILED)
         return false;
