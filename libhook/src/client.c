@@ -265,6 +265,12 @@ static struct client *new_client(CUdevice device, CUcontext context)
         free(client);
         return NULL;
     }
+    /* Only now: it says why, and where there is no daemon nobody wants to know. */
+    if (hook_disabled()) {
+        close(client->socket);
+        free(client);
+        return NULL;
+    }
     memcpy(client->uuid, &uuid, sizeof client->uuid);
     client->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return client;
@@ -323,7 +329,7 @@ void client_attach(CUdevice device, CUcontext context)
         else if (!known)
             client->contexts[client->context_count++] = context;
         pthread_mutex_unlock(&memory_lock);
-    } else if ((tried >> device & 1) == 0 && !hook_disabled()) {
+    } else if ((tried >> device & 1) == 0) {
         tried |= (uint32_t)1 << device;
         attach(device, context);
     }

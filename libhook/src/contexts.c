@@ -108,10 +108,19 @@ static void ends(CUcontext context)
     captures_end_with(context);
 }
 
+/* Others may fill the card so that a context finds no memory: then they are
+ * made to leave some, which takes as long as a hand-over. */
+#define WITH_PATIENCE(result, device, call)                                        \
+    CUresult result;                                                               \
+    unsigned tries = 0;                                                            \
+    do                                                                             \
+        result = call;                                                             \
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && client_awaits_context(device, &tries))
+
 #define CREATE(name, parameters, arguments)                                        \
     EXPORT CUresult name parameters                                                \
     {                                                                              \
-        CUresult result = REAL(name) arguments;                                    \
+        WITH_PATIENCE(result, device, REAL(name) arguments);                       \
         if (result == CUDA_SUCCESS)                                                \
             client_attach(device, *context);                                       \
         return result;                                                             \
@@ -168,7 +177,7 @@ EXPORT CUresult cuCtxDetach(CUcontext context)
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    WITH_PATIENCE(result, device, REAL(cuDevicePrimaryCtxRetain)(context, device));
     if (result == CUDA_SUCCESS)
         primary_retained(device, *context);
     return result;

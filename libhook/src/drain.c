@@ -10,8 +10,9 @@
  * cuCtxRecordEvent (before 12.5) is synchronised under the lock instead.
  *
  * While a capture is going on the drain waits for its end. A capture submits
- * nothing, so that is a matter of the program's own speed; should it never end
- * because its thread stands at the gate, patience runs out.
+ * nothing, so that is a matter of the program's own speed; but a copy that is
+ * captured needs its memory to be there and stands at the gate (copies.c), so
+ * then patience is short.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -22,6 +23,8 @@
 #include "gate.h"
 #include "log.h"
 #include "real.h"
+
+#define CAPTURE_PATIENCE_US 50000
 
 /* Protects `captures`. Held across driver calls that return at once; nothing
  * else is locked by its holder. */
@@ -187,7 +190,9 @@ bool drain_all(struct client *client, uint64_t patience)
     drain_begin(client, &drain);
     while (!drain_step(&drain)) {
         uint64_t waited = now_microseconds() - began;
-        if (gate_has_waiters() && waited > patience) {
+        /* Who stands at the gate may be just the thread that captures. */
+        uint64_t limit = capture_going_on() ? CAPTURE_PATIENCE_US : patience;
+        if (gate_has_waiters() && waited > limit) {
             drain_abandon(&drain);
             return false;
         }

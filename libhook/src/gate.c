@@ -127,7 +127,7 @@ void gate_wait(struct gate_thread *self, CUstream stream)
     int saved_errno = errno;
     atomic_fetch_add(&gate.waiters, 1);
     do {
-        atomic_store_explicit(&self->inside, 0, memory_order_release);
+        atomic_store_explicit(&self->inside, 0, GATE_ORDER(memory_order_release));
         gate_wake_closer();
         if (gate_on_waiter != NULL)
             gate_on_waiter();
@@ -135,9 +135,9 @@ void gate_wait(struct gate_thread *self, CUstream stream)
         while (atomic_load(&gate_closed) != 0)
             pthread_cond_wait(&gate.opened, &gate.lock);
         pthread_mutex_unlock(&gate.lock);
-        atomic_store_explicit(&self->inside, 1, GATE_STORE);
+        atomic_store_explicit(&self->inside, 1, GATE_ORDER(memory_order_relaxed));
         GATE_FENCE();
-    } while (atomic_load_explicit(&gate_closed, memory_order_acquire) != 0);
+    } while (atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire)) != 0);
     atomic_fetch_sub(&gate.waiters, 1);
     errno = saved_errno;
     pthread_setcancelstate(cancel, NULL);
@@ -179,7 +179,7 @@ void gate_open(uint64_t reason)
 static bool nobody_inside(void)
 {
     for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
-        if (t != gate_self && atomic_load_explicit(&t->inside, memory_order_acquire) != 0)
+        if (t != gate_self && atomic_load(&t->inside) != 0)
             return false;
     return true;
 }

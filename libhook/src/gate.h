@@ -43,11 +43,12 @@ void gate_wait(struct gate_thread *self, CUstream stream);
 void gate_wake_closer(void);
 
 #ifdef __SANITIZE_THREAD__
-/* The sanitizer does not know membarrier(2): a real barrier on both sides. */
-#define GATE_STORE memory_order_seq_cst
-#define GATE_FENCE() atomic_thread_fence(memory_order_seq_cst)
+/* The sanitizer does not know membarrier(2), nor fences: the order that they
+ * give is put into the accesses themselves. */
+#define GATE_ORDER(weaker) memory_order_seq_cst
+#define GATE_FENCE() ((void)0)
 #else
-#define GATE_STORE memory_order_relaxed
+#define GATE_ORDER(weaker) weaker
 #define GATE_FENCE() atomic_signal_fence(memory_order_seq_cst)
 #endif
 
@@ -59,12 +60,13 @@ static inline void gate_enter(CUstream stream)
     if (__builtin_expect(self == NULL, 0))
         self = gate_register_thread();
     uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
-    atomic_store_explicit(&self->inside, inside + 1, GATE_STORE);
+    atomic_store_explicit(&self->inside, inside + 1, GATE_ORDER(memory_order_relaxed));
     atomic_store_explicit(&self->passes,
                           atomic_load_explicit(&self->passes, memory_order_relaxed) + 1,
                           memory_order_relaxed);
     GATE_FENCE();
-    if (__builtin_expect(atomic_load_explicit(&gate_closed, memory_order_acquire) != 0, 0)
+    if (__builtin_expect(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire)) != 0,
+                         0)
         && inside == 0)
         gate_wait(self, stream);
 }
@@ -75,9 +77,10 @@ static inline void gate_leave(void)
     GATE_FENCE();
     atomic_store_explicit(&self->inside,
                           atomic_load_explicit(&self->inside, memory_order_relaxed) - 1,
-                          memory_order_release);
+                          GATE_ORDER(memory_order_release));
     GATE_FENCE();
-    if (__builtin_expect(atomic_load_explicit(&gate_closed, memory_order_relaxed) != 0, 0))
+    if (__builtin_expect(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_relaxed)) != 0,
+                         0))
         gate_wake_closer();
 }
 

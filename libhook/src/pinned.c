@@ -99,11 +99,15 @@ void pinned_forget(uint64_t key)
     if (client_none())
         return;
     pthread_mutex_lock(&memory_lock);
-    struct remembered **link = bucket_of(key), *entry;
-    while ((entry = *link) != NULL && entry->key != key)
-        link = &entry->next;
-    if (entry != NULL) {
-        *link = entry->next;
+    /* The oldest: the driver may have handed the same key out again before we
+     * are told that the first object is gone. */
+    struct remembered **oldest = NULL;
+    for (struct remembered **link = bucket_of(key); *link != NULL; link = &(*link)->next)
+        if ((*link)->key == key)
+            oldest = link;
+    if (oldest != NULL) {
+        struct remembered *entry = *oldest;
+        *oldest = entry->next;
         count_less(entry->client, entry->bytes);
         free(entry);
     }

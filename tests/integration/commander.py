@@ -94,17 +94,17 @@ class Commander:
         self._receive(self.random.choice((0, 0, 0.0005, 0.002)))
         free = self.capacity - sum(hook.room for hook in self.hooks)
         ready = [hook for hook in self.hooks if hook.welcomed and not hook.stopping]
-        if ready:
+        whole = [hook for hook in ready if hook.whole and not hook.running and not hook.moving]
+        if whole and self.random.random() < 0.8:
+            self._run(self.random.choice(whole))
+        elif ready:
             self._order(self.random.choice(ready), free)
 
     def _order(self, hook: Hook, free: int) -> None:
         if hook.running:
             self._order_running(hook, free)
         elif hook.moving is None and hook.whole:
-            if self.random.random() < 0.85:
-                self._run(hook)
-            else:
-                self._evict(hook)
+            self._evict(hook)
         elif hook.moving is None:
             self._make_whole(hook, free)
 
@@ -127,7 +127,7 @@ class Commander:
 
     def _make_whole(self, hook: Hook, free: int) -> None:
         if hook.need <= hook.room + free:
-            room = hook.need if self.random.random() < 0.7 else hook.room + self.random.randrange(
+            room = hook.need if self.random.random() < 0.85 else hook.room + self.random.randrange(
                 hook.need - hook.room + 1) if hook.need > hook.room else hook.room
             self._load(hook, max(room, hook.room), free)
             return
@@ -172,7 +172,7 @@ class Commander:
         self._number += 1
         hook.moving = Type.LOADED
         hook.room = room
-        host = self.random.choice((1 << 40, 1 << 40, 0))
+        host = self.random.choice((*[1 << 40] * 5, 0))
         self._send(hook, Record(Type.LOAD, number=self._number, bytes=room, host=host))
 
     def _receive(self, timeout: float) -> bool:

@@ -135,9 +135,10 @@ static void checksum(struct worker *w, struct buffer *b)
 
 static void make(struct worker *w, struct buffer *b)
 {
-    /* Sizes from one word to the limit's eighth, small ones as likely as large ones. */
-    unsigned bits = 3 + (unsigned)below(w, 21);
-    size_t bytes = ((size_t)1 << bits) + (below(w, (uint64_t)1 << bits) & ~(size_t)7);
+    /* Few kinds of small ones, so that what moves is mostly data, and any large ones. */
+    static const size_t small[] = { 8, 512, 3000, 65536, 300000, 1 << 20 };
+    size_t bytes = below(w, 4) != 0 ? small[below(w, 6)] & ~(size_t)7
+                                    : ((size_t)1 << 20) + (below(w, 3 << 20) & ~(size_t)7);
     if (w->held + bytes > w->limit)
         return;
     CUresult result = cuMemAlloc_v2(&b->address, bytes);

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 at the worst moments: the programs that are left finish with right results.
+
+Real programs under the real library on the simulated card, with the real
+daemon. Its trace says when the victim is in the state in which it is to die.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import ROOT, Site
+
+BUILD = ROOT / "libhook" / "build"
+PATIENCE = 120.0                        # seconds; generous, machines that test are slow
+PROGRAMS = 3                            # of which any two fit together, but never all
+
+# What the trace says last before the victim is in that state.
+STATES = {
+    "waiting": ("event", "wanted"),
+    "loading": ("order", "load"),
+    "running": ("report", "turn-started"),
+    "draining": ("order", "stop"),
+    "evicting": ("order", "evict"),
+}
+
+
+def program(site: Site, seed: int) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [str(BUILD / "nvshare-workload"), "--memory", "400MiB", "--chunk", "16MiB",
+         "--steps", "24", "--kernel-us", "4000", "--seed", str(seed), "--json"],
+        env={
+            **site.environment,
+            "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+            "NVSHARE_SOCKET": str(site.socket),
+            # Slow enough that a load or an eviction is long under way when it is seen.
+            "NVSHARE_SIM_COPY_RATE": str(400 << 20),
+        },
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    site.started.append(process)
+    return process
+
+
+def follow(trace: Path) -> Iterator[dict[str, Any]]:
+    """The trace's lines as they come."""
+    deadline = time.monotonic() + PATIENCE
+    rest = ""
+    with trace.open() as file:
+        while time.monotonic() < deadline:
+            *lines, rest = (rest + file.read()).split("\n")
+            yield from (json.loads(line) for line in lines)
+            time.sleep(0.002)
+    pytest.fail("the victim never came into that state")
+
+
+def await_state(trace: Path, state: str, pid: int | None = None) -> int:
+    """Waits until this program, or any, is in that state, not in its first turns; gives its pid."""
+    kind, name = STATES[state]
+    seen = 0
+    for line in follow(trace):
+        if line.get(kind) == name and "pid" in line and pid in (None, line["pid"]):
+            seen += 1
+            if seen > 2:
+                return int(line["pid"])
+    raise AssertionError("unreachable: follow() fails the test")
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        output, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, f"exit code {process.returncode}: {errors}\n{output[-600:]}"
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_program_killed_costs_the_others_nothing(site: Site, state: str) -> None:
+    trace = site.folder / "trace"
+    site.start("--tq", "200ms", "--trace", str(trace))
+    programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
+    victim = await_state(trace, state)
+    for process in programs:
+        if process.pid == victim:
+            process.kill()
+    finish([process for process in programs if process.pid != victim])
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_daemon_killed_and_restarted_costs_nobody_anything(site: Site, state: str) -> None:
+    first, second = site.folder / "first", site.folder / "second"
+    daemon = site.start("--tq", "200ms", "--trace", str(first))
+    programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
+    await_state(first, state)
+    daemon.kill()
+    daemon.wait()
+    site.start("--tq", "200ms", "--trace", str(second))
+    finish(programs)
+
+
+def test_programs_go_on_while_there_is_no_daemon_and_share_again_after(site: Site) -> None:
+    trace = site.folder / "trace"
+    daemon = site.start("--tq", "200ms", "--trace", str(trace))
+    programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
+    for _ in range(3):
+        await_state(trace, "running")
+        daemon.kill()
+        daemon.wait()
+        trace = trace.with_suffix(trace.suffix + "x")
+        daemon = site.start("--tq", "200ms", "--trace", str(trace))
+    finish(programs)
