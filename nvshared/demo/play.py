@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nvshared.demo import acts
-from nvshared.demo.card import GIB, Card, find
+from nvshared.demo.card import MIB, Card, find
 from nvshared.demo.report import Report
 from nvshared.demo.show import show_on
 
@@ -42,6 +42,6 @@ def _opening(card: Card) -> str:
         where = f"The GPU is {card.name}; used are {card.why}."
     return (
         f"{where}\n"
-        f"Two programs share it. Each needs {memory / GIB:.2f} of {card.capacity / GIB:.2f} GiB "
-        f"of its memory, {memory / card.capacity:.0%}."
+        f"Two programs share it. Each needs {memory // MIB} of {card.capacity // MIB} MiB of its "
+        f"memory, {memory / card.capacity:.0%}."
     )

@@ -29,10 +29,13 @@ class Demo:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )
 
-    def lines(self) -> Iterator[str]:
-        """What it prints, as it prints it."""
+    def until(self, words: str) -> None:
+        """Reads what it prints until a line has these words in it."""
         assert self.process.stdout is not None
-        yield from self.process.stdout
+        for line in self.process.stdout:
+            if words in line:
+                return
+        pytest.fail(f"it never printed {words!r}")
 
     def processes(self) -> dict[int, str]:
         """Living processes with the mark, and their commands."""
@@ -62,7 +65,10 @@ def demo() -> Iterator[Demo]:
     yield demo
     for pid in demo.processes():
         os.kill(pid, signal.SIGKILL)
-    demo.process.communicate()
+    demo.process.wait()
+    for pipe in (demo.process.stdout, demo.process.stderr):
+        assert pipe is not None
+        pipe.close()
     subprocess.run(["rm", "-rf", folder], check=True)
 
 
@@ -87,9 +93,7 @@ def test_everything_is_right_and_nothing_is_left(demo: Demo) -> None:
     "moment", ["Two programs share it", "holds the GPU", "checking every word"]
 )
 def test_a_signal_leaves_nothing(demo: Demo, moment: str, number: signal.Signals) -> None:
-    for line in demo.lines():
-        if moment in line:
-            break
+    demo.until(moment)
     demo.process.send_signal(number)
     _, errors = demo.process.communicate()
     assert demo.process.returncode == 128 + number
@@ -101,7 +105,7 @@ def test_a_signal_leaves_nothing(demo: Demo, moment: str, number: signal.Signals
 def test_many_signals_at_any_moment_leave_nothing(demo: Demo, seed: int) -> None:
     chance = random.Random(seed)
     # Not before it begins: Python itself takes a while, and dies of a signal as any program does.
-    next(demo.lines())
+    demo.until("The GPU is simulated")
     delay = chance.uniform(0, 4)
     with pytest.raises(subprocess.TimeoutExpired):
         demo.process.wait(delay)
@@ -112,10 +116,18 @@ def test_many_signals_at_any_moment_leave_nothing(demo: Demo, seed: int) -> None
     demo.leaves_nothing()
 
 
+def test_when_nobody_reads_any_more_it_ends_and_leaves_nothing(demo: Demo) -> None:
+    demo.until("holds the GPU")
+    assert demo.process.stdout is not None
+    demo.process.stdout.close()
+    assert demo.process.wait() == 128 + signal.SIGPIPE
+    assert demo.process.stderr is not None
+    assert demo.process.stderr.read() == ""
+    demo.leaves_nothing()
+
+
 def test_when_it_is_killed_its_programs_die_with_it(demo: Demo) -> None:
-    for line in demo.lines():
-        if "holds the GPU" in line:
-            break
+    demo.until("holds the GPU")
     processes = demo.processes()
     assert len(processes) >= 4          # itself, the daemon, both programs
     ends = [os.pidfd_open(pid) for pid in processes]
