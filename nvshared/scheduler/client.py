@@ -41,6 +41,15 @@ class Move:
     reported: bool = False              # as stuck
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A COMMIT: may the client grow to so many bytes?"""
+
+    number: int
+    bytes: int
+    since: int
+
+
 @dataclass(slots=True)
 class Turn:
     """From being chosen to having drained."""
@@ -76,12 +85,14 @@ class Client:
     load_pause: int = 0
     refuse_until: int = 0               # an eviction failed; leave it alone until then
     trim_after: int = 0
-    hopeful: bool = True                # its host memory may have room that the figures don't show
+    hopeful: bool = True                # what host memory it seems to have to spare may be of use
 
     commit: int = 0                     # promised
     withdrawn: int = 0                  # promised before, until the hook has surely heard
     confirmed_by: int = 0               # the order whose answer shows that it has; 0: none
-    question: tuple[int, int] | None = None  # COMMIT unanswered: number, bytes
+    question: Question | None = None    # COMMIT unanswered
+    promise: int = 0                    # what the last answer allowed, until it is used
+    promise_until: int = 0
     told_most: int = 0
 
     held_before: int = 0                # totals of past phases
@@ -121,14 +132,25 @@ class Client:
         return max([self.memory.host, *allowed])
 
     @property
+    def staying(self) -> int:
+        """Swappable bytes that are on the card and remain there when all orders are carried out."""
+        return min(self.memory.resident, max(0, self.ordered - self.memory.pinned))
+
+    @property
     def host_spare(self) -> int:
-        """Host memory it certainly has that no swapped block occupies."""
-        return max(0, self.memory.host - (self.memory.allocated - self.memory.resident))
+        """Host memory it has for more to leave, as no swapped block occupies it.
+
+        Blocks that never held anything need none, so there may be more; but it
+        may be kept for other blocks than leave next, so there may be none.
+        """
+        if not self.hopeful:
+            return 0
+        return max(0, self.host_held - (self.memory.allocated - self.staying))
 
     @property
     def used(self) -> int:
-        """What of its commit is used, or asked for by a thread that has been promised it."""
-        return self.memory.need
+        """What of its commit is used, or about to be by the thread that asked for it."""
+        return max(self.need, self.promise)
 
     @property
     def committed(self) -> int:

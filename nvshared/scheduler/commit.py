@@ -10,18 +10,23 @@ While there is plenty, a little more is granted than asked for, so that a
 program does not ask for each allocation. That is lent: when it runs short, what
 is unused is called back with a smaller LIMITS. The client may be growing into
 it at that very moment, so the old commit counts until the answer to an order
-sent after the LIMITS shows that it has been heard; the question waits so long.
+sent after the LIMITS shows that it has been heard; the question waits so long,
+and those that came later wait behind it. Should a client not answer at all, the
+question is answered without it.
 """
 
-from nvshared.scheduler.client import Client
+from nvshared.scheduler.client import Client, Question
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.settings import GIB, MIB
+from nvshared.scheduler.settings import GIB, MIB, SECOND
 
 LENT_LEAST = 64 * MIB                   # less is not worth lending,
 LENT_MOST = GIB                         # and more is not needed;
 LENT_PART = 16                          # nor more than this part of what is left
 MARGIN_STEPS = 2                        # moves that must be possible with everything in use,
 MARGIN_PART = 16                        # but no more than this part of the host's budget
+# The thread that asked may need a moment to take what it was granted: until it
+# has, or for so long, that is not called back.
+TAKEN_WITHIN = SECOND
 WORTH_TELLING = 64                      # changes of `most` below this part of the card are not
 
 
@@ -35,9 +40,11 @@ def welcome(decision: Decision, client: Client, commit: int) -> None:
 
 def plan(decision: Decision) -> None:
     """Answers questions, and tells clients when what they could reach has changed."""
-    for client in decision.card.clients.values():
-        if client.question is not None and _answer(decision, client, *client.question):
-            client.question = None
+    asking = [c for c in decision.card.clients.values() if c.question is not None]
+    for client in sorted(asking, key=lambda c: c.question.since if c.question else 0):
+        if client.question is not None and not _answer(decision, client, client.question):
+            break
+        client.question = None
     settings, left = decision.card.settings, _left(decision)
     for client in decision.card.clients.values():
         most = _most(decision, client, left)
@@ -72,23 +79,39 @@ def _lend(decision: Decision, client: Client, wanted: int, left: int) -> int:
     return wanted + (more if more >= LENT_LEAST else 0)
 
 
-def _answer(decision: Decision, client: Client, number: int, wanted: int) -> bool:
+def _answer(decision: Decision, client: Client, question: Question) -> bool:
     """False: the answer depends on what others give back."""
+    wanted = question.bytes
     others = [c for c in decision.card.clients.values() if c is not client]
     left = _left(decision) - max(0, wanted - client.committed)
-    lent = sum(other.committed - other.used for other in others)
-    possible = wanted <= _ceiling(decision, client)
-    if possible and left >= 0:
+    if wanted <= _ceiling(decision, client) and left >= 0:
         client.commit = max(client.commit, _lend(decision, client, wanted, left))
-    elif possible and left + lent >= 0:
-        for other in others:
-            _call_back(decision, other)
+        client.promise = wanted
+        client.promise_until = decision.now + TAKEN_WITHIN
+    elif wanted <= _ceiling(decision, client) and _recall(decision, others, question, -left):
         return False
     elif client.commit >= wanted:
         # It asked before it heard that it may not any more. The hook takes
         # LIMITS at its word, so a refusal must promise less.
-        client.commit = min(client.commit, client.used)
-    decision.limits(client, number, _most(decision, client, _left(decision)))
+        client.commit = min(client.commit, client.need)
+    decision.limits(client, question.number, _most(decision, client, _left(decision)))
+    return True
+
+
+def _recall(
+    decision: Decision, lenders: list[Client], question: Question, short: int
+) -> bool:
+    """Calls back what is lent, if that is enough and the answers may still come."""
+    for lender in lenders:
+        taken = lender.need >= lender.promise
+        if lender.promise and (taken or decision.due(lender.promise_until)):
+            lender.promise = 0
+    if sum(c.committed - c.need for c in lenders) < short:
+        return False
+    if decision.due(question.since + decision.card.settings.stuck_after):
+        return False
+    for lender in lenders:
+        _call_back(decision, lender)
     return True
 
 

@@ -41,6 +41,7 @@ def stopped(decision: Decision, client: Client, wants: bool) -> None:
     if turn is None or turn.started is None:
         return
     client.reopened_in_row = 0
+    client.hopeful = True
     decision.end(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, decision.now)
     if wants:

@@ -42,10 +42,10 @@ def evicted(card: Card, client: Client, answer: Evicted) -> None:
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
-    elif move.room < before:
+    elif move.room < before and not (answer.no_host_memory and client.hopeful):
         client.refuse_until = card.now + REFUSED
     if answer.no_host_memory:
-        client.hopeful = False
+        client.hopeful = False          # next time it is given what it will need
     if answer.no_host_memory or answer.driver_error:
         client.failures += 1
         card.count(failures=1)
@@ -57,7 +57,6 @@ def loaded(card: Card, client: Client, answer: Loaded) -> None:
     if move is None:
         return
     client.room = client.memory.room
-    client.hopeful = True
     client.bytes_in += answer.bytes
     card.count(bytes_in=answer.bytes)
     if answer.bytes > 0:

@@ -29,18 +29,14 @@ def plan(decision: Decision, blocked: Client | None) -> None:
 
     taking = Taking(decision)
     short = taking.take(_victims(decision), wanted - card.free - _coming(decision), holders)
-    if wanted == 0 and blocked is not None:
-        cushion = min(GIB, card.settings.capacity // CUSHION_PART)
-        later = [c for c in _victims(decision) if c is not blocked]
-        taking.take(later, _wants(blocked) - (card.free + _coming(decision) - cushion), [])
     taking.order()
-
     host_short = max(0, min(short, taking.host_short) - _host_coming(decision))
     host_short = _load(decision, wanting, host_short)
-    if wanted == 0 and blocked is not None:
-        _load_ahead(decision, blocked)
-    _slacken(decision, wanting)
     _trim(decision, host_short, taking)
+
+    _slacken(decision, wanting)
+    if blocked is not None and not any(_wants(c) for c in wanting):
+        _load_ahead(decision, blocked)
 
 
 def _wants(client: Client) -> int:
@@ -95,8 +91,12 @@ def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
 
 
 def _load_ahead(decision: Decision, client: Client) -> None:
-    """Brings in what room there is for the one that runs next, while others run."""
+    """Brings in what room can be had for the one that runs next, while others run."""
     card = decision.card
+    taking = Taking(decision)
+    later = [c for c in _victims(decision) if c is not client]
+    taking.take(later, _wants(client) - card.free - _coming(decision), [])
+    taking.order()
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)
     piece = min(_wants(client), card.free - cushion, card.settings.step)
     if piece > 0 and not client.moves and decision.due(client.load_after) and (
@@ -121,19 +121,23 @@ def _slacken(decision: Decision, wanting: list[Client]) -> None:
 
 def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
     """Takes back host memory that resident blocks keep for their next way out."""
-    if host_short <= 0:
-        return
+    if host_short <= 0 or any(c.moving(Way.OUT) for c in decision.card.clients.values()):
+        return                          # what is leaving may yet find host memory of its own
     keepers = [
         c for c in decision.card.clients.values()
         if c.memory.host > 0 and not c.moves and c.phase is not Phase.DRAINING
         and c.id not in taking.amounts
     ]
-    # Blocks that never held anything need none, so there may be more than is certain.
-    certain = [c for c in keepers if c.host_spare > 0]
-    for client in sorted(certain or keepers, key=lambda c: -c.host_spare):
+    certain = [c for c in keepers if _kept(c) > 0]
+    for client in sorted(certain or keepers, key=lambda c: -_kept(c)):
         if host_short <= 0:
             return
         if decision.due(client.trim_after) and decision.due(client.load_after):
             client.trim_after = decision.now + TRIM_AGAIN
             decision.load(client, client.ordered, max(0, client.memory.host - host_short))
-            host_short -= min(host_short, client.host_spare or client.memory.host)
+            host_short -= min(host_short, _kept(client) or client.memory.host)
+
+
+def _kept(client: Client) -> int:
+    """Host memory that certainly holds nothing. There is more if blocks never held anything."""
+    return max(0, client.memory.host - (client.memory.allocated - client.memory.resident))

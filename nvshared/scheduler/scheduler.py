@@ -9,7 +9,7 @@ from dataclasses import replace
 from nvshared.scheduler import commit, gate, move, order
 from nvshared.scheduler.actions import Action, TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Client, Phase, Question
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import (
     CapacityChanged,
@@ -138,7 +138,7 @@ def _hear(decision: Decision, client: Client, record: Record) -> None:
         case Loaded():
             move.loaded(decision.card, client, record)
         case CommitAsked():
-            client.question = (record.number, record.bytes)
+            client.question = Question(record.number, record.bytes, decision.now)
         case RoomNeeded():
             return                      # the figures say it
         case Wanted() | MemoryChanged(wants=True):

@@ -92,7 +92,7 @@ class Taking:
             return 0
         free = max(0, self._decision.card.host_free)
         grain = min(self._decision.card.settings.step, free // GRAIN)
-        return min(free, max(0, moved - _certain(client)) + grain)
+        return min(free, max(0, moved - client.host_spare) + grain)
 
 
 def _unfilled(client: Client) -> int:
@@ -101,13 +101,8 @@ def _unfilled(client: Client) -> int:
     return max(0, client.ordered - filled)
 
 
-def _certain(client: Client) -> int:
-    """Host memory it has and does not use; what it is being allowed counts as used."""
-    return 0 if client.moving(Way.OUT) else client.host_spare
-
-
 def _hoped(client: Client) -> int:
-    """The same, if all its resident blocks have kept theirs."""
+    """Bytes that may leave into host memory it has, if all its blocks have kept theirs."""
     if client.moving(Way.OUT) or not client.hopeful:
-        return _certain(client)
-    return max(client.host_spare, min(client.memory.resident, client.memory.host))
+        return client.host_spare        # none, if it has been found to be of no use
+    return max(client.host_spare, min(client.staying, client.host_held))

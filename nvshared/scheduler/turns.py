@@ -26,20 +26,21 @@ def plan(decision: Decision) -> Client | None:
     _give_way(decision)
     _repair(decision)
     blocked = _admit(decision)
-    crowded = _turns_on(decision.card) and len(decision.card.in_phase(Phase.RUNNING)) > 1
-    if crowded:
+    if _crowded(decision.card):
         _stop_enough(decision, lambda staying: len(staying) <= 1)
     if blocked is not None:
         following = blocked
         _stop_enough(decision, lambda staying: decision.card.admits([*staying, following]))
-    decision.card.contended = blocked is not None or crowded
+    decision.card.contended = blocked is not None or _crowded(decision.card)
     _start(decision)
     _announce(decision)
     return blocked
 
 
-def _turns_on(card: Card) -> bool:
-    return card.settings.anti_thrash is AntiThrash.ON
+def _crowded(card: Card) -> bool:
+    """More than one runs although the mode has become `on`."""
+    turns = card.settings.anti_thrash is AntiThrash.ON
+    return turns and len(card.in_phase(Phase.RUNNING)) > 1
 
 
 def _choose(decision: Decision, client: Client, beside: frozenset[int] = frozenset()) -> None:
