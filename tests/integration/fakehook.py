@@ -17,6 +17,7 @@ import os
 import select
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from nvshared import protocol
@@ -65,12 +66,16 @@ class Hook:
         """Its gate is open."""
         return self.granted and self.whole
 
-    def say(self, kind: Type, *, flags: int = 0, number: int = 0, size: int = 0) -> None:
-        """Sends one record."""
+    def say(self, kind: Type, *, flags: int = 0, number: int = 0, size: int = 0) -> bool:
+        """Sends one record. False: the connection has ended."""
         record = Record(
             kind, flags=flags, number=number, bytes=size, memory=self.memory, uuid=self.uuid
         )
-        self.socket.send(protocol.encode(record))
+        try:
+            self.socket.send(protocol.encode(record))
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
 
     def hear(self) -> Record | None:
         """The next record; None at the end of the connection."""
@@ -176,6 +181,24 @@ class Hook:
             self.obey(record)
             if record.type is done:
                 return
+
+
+def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
+    """Lets all of them carry out what they are told until something is so.
+
+    Nothing may ever lie on a card that it has no room for: that is what the whole is for.
+    """
+    sockets = {hook.socket: hook for hook in hooks}
+    while not done():
+        ready, _, _ = select.select(list(sockets), [], [], PATIENCE)
+        assert ready, "nothing happens any more"
+        for one in ready:
+            record = sockets[one].hear()
+            assert record is not None
+            sockets[one].obey(record)
+            for uuid in {hook.uuid for hook in hooks}:
+                resident = sum(hook.memory.resident for hook in hooks if hook.uuid == uuid)
+                assert resident <= hooks[0].limits.total
 
 
 FREEZES = {"loading": Type.LOAD, "draining": Type.STOP, "evicting": Type.EVICT}

@@ -2,31 +2,14 @@
 """Programs that do not fit together take turns; programs that do, do not."""
 
 import json
-import select
-from collections.abc import Callable
 from typing import Any
 
 from nvshared.protocol import Type
 from tests.integration.conftest import CARD, MIB, Site
-from tests.integration.fakehook import PATIENCE, Hook
+from tests.integration.fakehook import Hook, pump
 
 LARGE = 700 * MIB
 SMALL = 300 * MIB
-
-
-def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
-    """Lets all of them carry out what they are told until something is so."""
-    sockets = {hook.socket: hook for hook in hooks}
-    while not done():
-        ready, _, _ = select.select(list(sockets), [], [], PATIENCE)
-        assert ready, "nothing happens any more"
-        for one in ready:
-            record = sockets[one].hear()
-            assert record is not None
-            sockets[one].obey(record)
-            # What the whole is for: never more on a card than it has.
-            for uuid in {hook.uuid for hook in hooks}:
-                assert sum(h.memory.resident for h in hooks if h.uuid == uuid) <= CARD
 
 
 def wanting(site: Site, size: int, card: int = 0) -> Hook:
