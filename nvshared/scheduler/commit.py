@@ -17,13 +17,14 @@ question is answered without it.
 
 from nvshared.scheduler.client import Client, Question
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.settings import GIB, MIB, SECOND
+from nvshared.scheduler.settings import BLOCK, GIB, MIB, SECOND
 
 LENT_LEAST = 64 * MIB                   # less is not worth lending,
 LENT_MOST = GIB                         # and more is not needed;
 LENT_PART = 16                          # nor more than this part of what is left
-MARGIN_STEPS = 2                        # moves that must be possible with everything in use,
-MARGIN_PART = 16                        # but no more than this part of the host's budget
+MARGIN_PART = 16                        # of the host's budget, or
+MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
+MARGIN_MOST = 2                         # but no more than this part of the budget
 # The thread that asked may need a moment to take what it was granted: until it
 # has, or for so long, that is not called back.
 TAKEN_WITHIN = SECOND
@@ -33,7 +34,7 @@ WORTH_TELLING = 64                      # changes of `most` below this part of t
 def welcome(decision: Decision, client: Client, commit: int) -> None:
     """The first limits of a client, which may hold a commit from before."""
     client.commit = commit
-    if client.committed == 0:
+    if client.committed == 0 and decision.now >= decision.card.gathering_until:
         client.commit = _lend(decision, client, 0, _left(decision))
     decision.limits(client, 0, _most(decision, client, _left(decision)))
 
@@ -54,10 +55,10 @@ def plan(decision: Decision) -> None:
 
 def _left(decision: Decision) -> int:
     """What can still be committed; negative when card or budget shrank."""
-    settings = decision.card.settings
-    margin = min(settings.host_budget // MARGIN_PART, MARGIN_STEPS * settings.step)
-    everything = settings.capacity + settings.host_budget - margin
-    return everything - sum(client.committed for client in decision.card.clients.values())
+    clients = decision.card.clients.values()
+    capacity, host = decision.card.settings.capacity, decision.card.settings.host_budget
+    margin = min(max(host // MARGIN_PART, MARGIN_EACH * len(clients)), host // MARGIN_MOST)
+    return capacity + host - margin - sum(client.committed for client in clients)
 
 
 def _ceiling(decision: Decision, client: Client) -> int:

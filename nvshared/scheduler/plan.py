@@ -62,6 +62,10 @@ victim meanwhile. A driver that has less than we account lowers the capacity for
 a while, so that others give up what is missing. A chosen client for which
 nothing can be found for a while goes to the end of the queue, if others wait.
 
+**After a restart** of the daemon programs are running and hold memory. For a
+while the scheduler only listens until all have said what they have; it neither
+orders anything nor lets anyone grow, for it does not know yet what is left.
+
 **Time** comes in with each event. Each comparison with a moment that has not
 come notes it; the earliest of them is the deadline, at which the plan may
 change without an event.
@@ -76,9 +80,9 @@ def plan(decision: Decision) -> None:
     card = decision.card
     if card.lost:
         return
-    commit.plan(decision)
     if not decision.due(card.gathering_until):
-        return
+        return                          # what others hold and were promised is not known yet
+    commit.plan(decision)
     blocked = turns.plan(decision)
     room.plan(decision, blocked)
     stuck.plan(decision)

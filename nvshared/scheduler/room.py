@@ -30,7 +30,7 @@ def plan(decision: Decision, blocked: Client | None) -> None:
     taking = Taking(decision)
     short = taking.take(_victims(decision), wanted - card.free - _coming(decision), holders)
     taking.order()
-    host_short = max(0, min(short, taking.host_short) - _host_coming(decision))
+    host_short = max(0, taking.host_short - _host_coming(decision)) if short else 0
     host_short = _load(decision, wanting, host_short)
     _trim(decision, host_short, taking)
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 MIB = 1 << 20
 GIB = 1 << 30
+BLOCK = 32 * MIB                        # what hooks move at a time, as a whole
 SECOND = 1_000_000                      # times are microseconds
 
 

@@ -12,13 +12,12 @@ from collections.abc import Iterable
 
 from nvshared.scheduler.client import Client, Way
 from nvshared.scheduler.decision import DEPTH, Decision
+from nvshared.scheduler.settings import BLOCK
 
-# Less than this part of a step is not worth an order while host memory is short:
-# hooks move whole blocks.
-MORSEL = 16
-# So much of what is left of the host's budget may be taken in advance, since
-# host memory is taken in large pieces.
-GRAIN = 8
+# Host memory is taken in pieces, so more may be taken than must be: a few
+# blocks, or this part of what is left of the budget.
+PIECE = 2 * BLOCK
+PART = 8
 
 
 class Taking:
@@ -69,16 +68,17 @@ class Taking:
 
     def _movable(self, victim: Client, short: int) -> int:
         """How much of `short` it can give up, given the host memory there is."""
-        left = victim.ordered - self.amounts.get(victim.id, 0) - victim.memory.pinned
-        wanted = min(short, left)
+        movable = victim.ordered - self.amounts.get(victim.id, 0) - victim.memory.pinned
+        wanted = min(short, movable)
         if wanted <= 0:
             return 0
         own = _hoped(victim)
-        possible = min(wanted, own + self._host_left)
-        if possible < min(wanted, self._decision.card.settings.step // MORSEL):
-            possible = 0
+        # Hooks move whole blocks: with less than one in host memory, nothing moves.
+        left = self._host_left if self._host_left >= BLOCK else 0
+        possible = min(wanted, own + left)
         self._host_left -= max(0, possible - own)
-        self.host_short += wanted - possible
+        if possible < wanted:
+            self.host_short += max(wanted - possible, BLOCK)
         return possible
 
     def _piece(self, client: Client, amount: int) -> int:
@@ -91,8 +91,8 @@ class Taking:
         if moved == 0:
             return 0
         free = max(0, self._decision.card.host_free)
-        grain = min(self._decision.card.settings.step, free // GRAIN)
-        return min(free, max(0, moved - client.host_spare) + grain)
+        ahead = max(PIECE, min(self._decision.card.settings.step, free // PART))
+        return min(free, max(0, moved - client.host_spare) + ahead)
 
 
 def _unfilled(client: Client) -> int:
