@@ -24,8 +24,8 @@ from nvshared.errors import NvshareError
 
 SHARE = 0.7                             # of the GPU's memory, for each of two programs
 STEPS = 5
-STEP_GPU_US = 500_000                   # a step's time on the GPU, besides computing
-STEP_CPU_MS = 500                       # and on the CPU
+STEP_GPU_US = 700_000                   # a step's time on the GPU, besides computing
+STEP_CPU_MS = 700                       # and on the CPU
 CHUNKS = 12
 BLOCK = 2 * MIB                         # what memory is backed with, so nothing is rounded
 LOOK = 0.2                              # seconds between two looks at the daemon

@@ -15,7 +15,7 @@ from nvshared.errors import NvshareError
 MIB = 1 << 20
 GIB = 1 << 30
 SIMULATED_MEMORY = 256 * MIB
-SIMULATED_COPY_RATE = GIB               # bytes a second each way: slow enough to be seen
+SIMULATED_COPY_RATE = 4 * GIB           # bytes a second each way
 MOST = 8 * GIB                          # of a real card: more only takes longer
 LEAST = 256 * MIB                       # below this a context alone fills the card
 HOST_SHARE = 0.5                        # of the free host memory, for what is swapped out
