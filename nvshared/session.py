@@ -223,4 +223,4 @@ def _plausible(size: int) -> int:
 
 def _slab(total: int) -> int:
     """Grain in which to take host memory: large for speed, small on a small card."""
-    return max(2 * MIB, min(64 * MIB, 1 << max(0, (total // 64).bit_length() - 1)))
+    return max(2 * MIB, min(128 * MIB, 1 << max(0, (total // 64).bit_length() - 1)))

@@ -57,6 +57,19 @@ void block_free(struct block *block);
 
 /* host.c: host memory for swapped blocks. */
 
+/* Makes slabs ahead with several threads, up to `allowance` bytes in all, while
+ * the caller goes on. Ended with host_provided(), without the lock. */
+#define PROVIDERS_MAX 8
+struct host_provision {
+    struct client *client;
+    CUcontext context;
+    uint64_t target;
+    unsigned count;
+    pthread_t threads[PROVIDERS_MAX];
+};
+void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision);
+void host_provided(struct host_provision *provision);
+
 /* False: none left within `allowance` bytes for this client, or the machine
  * has none. May release and retake memory_lock (service thread only). */
 bool host_take(struct client *client, struct block *block, uint64_t allowance);

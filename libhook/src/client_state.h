@@ -52,6 +52,7 @@ struct client {
     struct block *youngest;
     struct slab *slabs[SLAB_CLASSES];/* those with a free place */
     struct host_slab *host_slabs;
+    unsigned providers;              /* threads that are making host slabs now */
 
     int socket;                      /* -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT asked */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host memory for swapped blocks: slabs of a few hundred MiB, taken with huge
- * pages and several threads, registered with the driver once and kept. Taking
- * memory so costs about 25 GiB/s, taking it page by page or registering it
- * for each copy costs a tenth of the bus's speed.
+ * Host memory for swapped blocks: slabs of a hundred MiB or so, taken with huge
+ * pages, registered with the driver once and kept. Taking memory is slower
+ * than the bus, so several threads do it, and they work ahead: while blocks
+ * are copied into what there is, the next slabs are made, as far as the
+ * daemon's allowance goes.
  *
  * The memory is private to the process, is not inherited by its children and
  * does not appear in core dumps.
@@ -21,8 +22,7 @@
 #include "real.h"
 #include "region.h"
 
-#define DEFAULT_SLAB ((uint64_t)256 << 20)
-#define THREADS_MAX 8
+#define DEFAULT_SLAB ((uint64_t)128 << 20)
 
 struct host_slab {
     char *memory;
@@ -33,40 +33,15 @@ struct host_slab {
     bool taken[];                    /* one per page of 2 MiB */
 };
 
-struct part { char *memory; size_t size; };
-
-static void *touch(void *argument)
+static void touch(char *memory, size_t size)
 {
-    const struct part *part = argument;
 #ifdef MADV_POPULATE_WRITE
-    if (madvise(part->memory, part->size, MADV_POPULATE_WRITE) == 0)
-        return NULL;
+    if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
+        return;
 #endif
     /* Older kernels: the same by hand. The memory is not shared yet. */
-    for (size_t offset = 0; offset < part->size; offset += 4096)
-        ((volatile char *)part->memory)[offset] = 0;
-    return NULL;
-}
-
-static void touch_by_threads(char *memory, size_t size)
-{
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned wanted = online < 1 ? 1 : online > THREADS_MAX ? THREADS_MAX : (unsigned)online;
-    size_t share = WHOLE_PAGES(size / wanted);
-    struct part parts[THREADS_MAX];
-    pthread_t threads[THREADS_MAX];
-    unsigned started = 0;
-    size_t done = 0;
-    while (started + 1 < wanted && done + share < size) {
-        parts[started] = (struct part){ memory + done, share };
-        if (pthread_create(&threads[started], NULL, touch, &parts[started]) != 0)
-            break;
-        done += share;
-        started++;
-    }
-    touch(&(struct part){ memory + done, size - done });
-    for (unsigned i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
+    for (size_t offset = 0; offset < size; offset += 4096)
+        ((volatile char *)memory)[offset] = 0;
 }
 
 /* Huge pages need an address that is a multiple of their size. */
@@ -99,7 +74,7 @@ static struct host_slab *new_slab(uint64_t size)
     madvise(slab->memory, size, MADV_HUGEPAGE);
     madvise(slab->memory, size, MADV_DONTFORK);
     madvise(slab->memory, size, MADV_DONTDUMP);
-    touch_by_threads(slab->memory, size);
+    touch(slab->memory, size);
     CUresult result = REAL(cuMemHostRegister_v2)(slab->memory, size, CU_MEMHOSTREGISTER_PORTABLE);
     if (result != CUDA_SUCCESS) {
         debug("registering %llu bytes of host memory failed: error %d",
@@ -141,25 +116,86 @@ static uint64_t slab_size(const struct client *client, uint64_t block_size, uint
     return size >= block_size ? size : 0;
 }
 
-bool host_take(struct client *client, struct block *block, uint64_t allowance)
+/* One slab, counted as held from the moment it is begun. Lock held, released
+ * meanwhile. False: not allowed, or the machine has no more. */
+static bool grow(struct client *client, uint64_t block_size, uint64_t allowance)
 {
-    if (block->slot.slab != NULL)
-        return true;
-    for (struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next)
-        if (place(slab, block))
-            return true;
-    uint64_t size = slab_size(client, block->size, allowance);
+    uint64_t size = slab_size(client, block_size, allowance);
     if (size == 0)
         return false;
+    client->memory.host += size;
     pthread_mutex_unlock(&memory_lock);
     struct host_slab *slab = new_slab(size);
     pthread_mutex_lock(&memory_lock);
-    if (slab == NULL)
+    if (slab == NULL) {
+        client->memory.host -= size;
         return false;
+    }
     slab->next = client->host_slabs;
     client->host_slabs = slab;
-    client->memory.host += size;
-    return place(slab, block);
+    pthread_cond_broadcast(&memory_changed);
+    return true;
+}
+
+static void *provide(void *argument)
+{
+    struct host_provision *provision = argument;
+    struct client *client = provision->client;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    bool ready = REAL(cuCtxSetCurrent)(provision->context) == CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    while (ready && grow(client, PAGE, provision->target))
+        continue;
+    client->providers--;
+    pthread_cond_broadcast(&memory_changed);
+    pthread_mutex_unlock(&memory_lock);
+    return NULL;
+}
+
+void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision)
+{
+    /* More than all it has allocated is never needed. */
+    uint64_t target = allowance < client->memory.allocated ? allowance : client->memory.allocated;
+    uint64_t slab = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
+    uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
+    uint64_t wanted = (lacking + slab - 1) / slab;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned most = online < 2 ? 1 : online > PROVIDERS_MAX ? PROVIDERS_MAX : (unsigned)online;
+    *provision = (struct host_provision){
+        .client = client, .context = client->copy_context, .target = target,
+    };
+    while (provision->count < wanted && provision->count < most
+           && pthread_create(&provision->threads[provision->count], NULL, provide, provision) == 0) {
+        provision->count++;
+        client->providers++;
+    }
+}
+
+void host_provided(struct host_provision *provision)
+{
+    for (unsigned i = 0; i < provision->count; i++)
+        pthread_join(provision->threads[i], NULL);
+}
+
+static bool place_anywhere(struct client *client, struct block *block)
+{
+    for (struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next)
+        if (place(slab, block))
+            return true;
+    return false;
+}
+
+bool host_take(struct client *client, struct block *block, uint64_t allowance)
+{
+    if (block->slot.slab != NULL || place_anywhere(client, block))
+        return true;
+    while (client->providers > 0) {
+        pthread_cond_wait(&memory_changed, &memory_lock);
+        if (place_anywhere(client, block))
+            return true;
+    }
+    return grow(client, block->size, allowance) && place_anywhere(client, block);
 }
 
 void host_give(struct block *block)

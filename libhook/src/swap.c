@@ -143,6 +143,9 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
     struct nvshare_memory *memory = &client->memory;
     /* From here on the program's own allocations keep to the new room. */
     memory->room = room;
+    struct host_provision provision = { .count = 0 };
+    if (ready && !client->granted && memory->resident + memory->pinned > room)
+        host_provide(client, host, &provision);
     struct block *block;
     while (ready && !client->granted
            && memory->resident - leaving(&line) + memory->pinned > room
@@ -165,6 +168,9 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
     }
     while (line.count > 0)
         complete(client, &line);
+    pthread_mutex_unlock(&memory_lock);
+    host_provided(&provision);
+    pthread_mutex_lock(&memory_lock);
     /* What could not leave still fills its room. */
     uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
     if (memory->room < filled)

@@ -175,6 +175,8 @@ static void upload(struct worker *w, struct buffer *b)
     } else {
         check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
         check(cuMemcpyHtoD_v2(b->address, b->shadow, b->words * 8), "cuMemcpyHtoD");
+        /* A small one may still be on its way from the driver's own buffer. */
+        check(cuStreamSynchronize(NULL), "cuStreamSynchronize");
     }
 }
 
