@@ -133,6 +133,17 @@ static void unmap(CUdeviceptr base, size_t size)
         physical_drop(physical);
 }
 
+/* What was imported is mapped in whole, whatever part of it was meant. */
+static void unmap_around(CUdeviceptr address)
+{
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(address);
+    CUdeviceptr base = mapping->base;
+    size_t size = mapping->size;
+    space_unlock();
+    unmap(base, size);
+}
+
 /* The first run of free units of that length, UNITS if there is none. */
 static size_t free_run(const struct chunk *chunk, size_t units)
 {
@@ -217,7 +228,9 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
 
 void device_free(struct allocation *allocation)
 {
-    if (allocation->chunk != NULL)
+    if (allocation->kind == ALLOCATED_IMPORT)
+        unmap_around(allocation->base);
+    else if (allocation->chunk != NULL)
         give_part_back(allocation->chunk, allocation->base, allocation->size);
     else
         unmap(allocation->base, (allocation->size + PHYSICAL_GRAIN - 1) / PHYSICAL_GRAIN
@@ -250,7 +263,8 @@ void allocations_end(struct context *context)
         struct allocation *allocation = state.list[i - 1];
         if (allocation->context != context)
             continue;
-        if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL)
+        if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
+            || allocation->kind == ALLOCATED_IMPORT)
             device_free(allocation);
         else
             host_free(allocation);

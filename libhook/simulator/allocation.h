@@ -51,8 +51,8 @@ void device_free(struct allocation *allocation);     /* with the lock held */
 /* Frees all that the context allocated; its work has ended. */
 void allocations_end(struct context *context);
 
-/* Memory of the host that all devices know: managed, allocated, registered,
- * imported. With the lock held. */
+/* Memory of the host that all devices know: managed, allocated, registered.
+ * With the lock held. */
 bool host_map(void *memory, size_t size);
 void host_unmap(CUdeviceptr base);
 void host_free(struct allocation *allocation);

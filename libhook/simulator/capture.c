@@ -53,11 +53,12 @@ static struct capture *capture_numbered(unsigned long long id)
     return capture;
 }
 
-void capture_break(unsigned long long id)
+bool capture_break(unsigned long long id)
 {
     struct capture *capture = capture_numbered(id);
     if (capture != NULL)
         capture->broken = true;
+    return capture != NULL;
 }
 
 void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count)
@@ -131,7 +132,7 @@ CUresult capture_wait(struct stream *stream, struct event *event)
     }
     struct capture *other = capture_numbered(event->capture_id);
     if (other == NULL)
-        return CUDA_ERROR_CAPTURED_EVENT;
+        return CUDA_ERROR_INVALID_VALUE;
     if (other->broken)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (capture != NULL && capture != other) {

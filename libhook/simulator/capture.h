@@ -25,7 +25,7 @@ CUresult capture_allows(struct stream *stream);
 /* Synchronising with a capturing stream, or with a context that has one, breaks the capture. */
 CUresult capture_forbids_stream(struct stream *stream);
 CUresult capture_forbids_context(struct context *context);
-void capture_break(unsigned long long id);
+bool capture_break(unsigned long long id);       /* false: it has ended */
 
 /* A captured stream is destroyed. */
 void capture_leave(struct stream *stream);

@@ -70,13 +70,14 @@ static CUresult end(CUstream handle, CUgraph *graph)
     struct capture *capture = stream->capture;
     if (capture == NULL)
         result = CUDA_ERROR_ILLEGAL_STATE;
-    else if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != &capture_thread_mode)
-        result = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     else if (capture->origin != stream) {
         capture->broken = true;
         result = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     } else {
-        result = capture->broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+        bool foreign = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+            && capture->thread != &capture_thread_mode;
+        result = foreign ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+            : capture->broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
             : is_joined(capture) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
         if (result == CUDA_SUCCESS)
             *graph = (CUgraph)capture->graph;
@@ -118,7 +119,7 @@ CAPTURE_API(cuStreamEndCapture, WITH(CUgraph *graph), end(on, graph))
 API(cuThreadExchangeStreamCaptureMode, CUstreamCaptureMode *mode)
 {
     ENTER(ENTRY_INIT);
-    if (mode == NULL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+    if (mode == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUstreamCaptureMode before = capture_thread_mode;
     capture_thread_mode = *mode;

@@ -35,32 +35,43 @@ struct context *context_from(CUcontext handle)
     return object_is(handle, OBJECT_CONTEXT) ? (struct context *)handle : NULL;
 }
 
+/* A fault spoils the whole process: no context comes to life in it any more. */
+static _Atomic int first_fault;
+
 void context_fault(struct context *context, CUresult error)
 {
     int none = CUDA_SUCCESS;
     atomic_compare_exchange_strong(&context->error, &none, (int)error);
+    none = CUDA_SUCCESS;
+    atomic_compare_exchange_strong(&first_fault, &none, (int)error);
 }
 
 /* With context_lock held. Brings a new or dead context to life. */
 static CUresult enliven(struct context *context, unsigned flags)
 {
     static _Atomic unsigned long long made;
+    if (atomic_load(&first_fault) != CUDA_SUCCESS)
+        return (CUresult)atomic_load(&first_fault);
     if (!shared_take(context->device->gpu, context_cost()))
         return CUDA_ERROR_OUT_OF_MEMORY;
     shared_count_context(context->device->gpu, 1);
-    context->flags = flags;
+    context->flags = flags | CU_CTX_MAP_HOST;    /* always on, as the driver says */
     context->id = atomic_fetch_add(&made, 1) + 1;
     context->cache = CU_FUNC_CACHE_PREFER_NONE;
     memset(context->limits, 0, sizeof context->limits);
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
-    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 << 20;
+    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 8650752;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
     context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+    context->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 11796480;
+    context->limits[CU_LIMIT_SHMEM_SIZE] = 232448;
     atomic_store(&context->error, CUDA_SUCCESS);
     context->legacy = stream_make(context, CU_STREAM_DEFAULT, 0);
     context->recorder = stream_make(context, CU_STREAM_NON_BLOCKING, 0);
     atomic_store(&context->alive, true);
-    object_add(context, OBJECT_CONTEXT);
+    if (!context->primary || !object_is(context, OBJECT_CONTEXT))
+        object_add(context, OBJECT_CONTEXT);
     return CUDA_SUCCESS;
 }
 
@@ -85,13 +96,17 @@ static void end_context(struct context *context)
     capture_forbids_context(context);
     context_wait(context);
     atomic_store(&context->alive, false);
+    if (context->gate.stream != NULL)
+        stream_drop(context->gate.stream);
+    context->gate.stream = NULL;
     for (struct stream *stream = context->streams, *next; stream != NULL; stream = next) {
         next = stream->next;
         if (!stream->destroyed)
             stream_close(stream);
     }
     pthread_mutex_unlock(&engine_lock);
-    object_remove(context);
+    if (!context->primary)           /* a primary one may become current even so */
+        object_remove(context);
     allocations_end(context);
     shared_count_context(context->device->gpu, -1);
     shared_give_back(context->device->gpu, context_cost());
@@ -117,20 +132,20 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
 
 API(cuCtxCreate, CUcontext *context, unsigned int flags, CUdevice device)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT);
     return create(context, flags, device);
 }
 
 API(cuCtxCreate_v2, CUcontext *context, unsigned int flags, CUdevice device)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT);
     return create(context, flags, device);
 }
 
 API(cuCtxCreate_v3, CUcontext *context, CUexecAffinityParam *affinities, int count,
     unsigned int flags, CUdevice device)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT);
     if (affinities != NULL || count != 0)
         return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     return create(context, flags, device);
@@ -139,7 +154,7 @@ API(cuCtxCreate_v3, CUcontext *context, CUexecAffinityParam *affinities, int cou
 API(cuCtxCreate_v4, CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
     CUdevice device)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT);
     if (parameters != NULL && parameters->numExecAffinityParams != 0)
         return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     if (parameters != NULL && parameters->cigParams != NULL)
@@ -192,7 +207,7 @@ API(cuCtxAttach, CUcontext *context, unsigned int flags)
 
 API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT);
     struct device *device = device_at(ordinal);
     if (handle == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -246,13 +261,13 @@ API(cuDevicePrimaryCtxRelease_v2, CUdevice device)
 
 API(cuDevicePrimaryCtxReset, CUdevice device)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT);
     return release(device, true);
 }
 
 API(cuDevicePrimaryCtxReset_v2, CUdevice device)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT);
     return release(device, true);
 }
 
@@ -266,7 +281,7 @@ static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
     pthread_mutex_lock(&context_lock);
     device->primary_flags = flags;
     if (device->primary != NULL)
-        device->primary->flags = flags;
+        device->primary->flags = flags | CU_CTX_MAP_HOST;
     pthread_mutex_unlock(&context_lock);
     return CUDA_SUCCESS;
 }

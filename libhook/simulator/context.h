@@ -12,6 +12,12 @@
 
 struct stream;
 
+/* A moment in a stream: all that was submitted up to operation `number` is done. */
+struct position {
+    struct stream *stream;           /* a reference; NULL: none */
+    uint64_t number;
+};
+
 struct context {
     struct device *device;
     bool primary;
@@ -21,6 +27,7 @@ struct context {
     unsigned long long id;
     struct stream *legacy;           /* the NULL stream */
     struct stream *recorder;         /* holds what cuCtxRecordEvent and cuCtxWaitEvent order */
+    struct position gate;            /* all later work waits for it: cuCtxWaitEvent */
     struct stream *streams;          /* all of them, under the engine's lock */
     size_t limits[CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED + 1];
     CUfunc_cache cache;

@@ -17,9 +17,11 @@ API(cuCtxGetId, CUcontext handle, unsigned long long *id)
 
 API(cuCtxGetFlags, unsigned int *flags)
 {
-    ENTER(ENTRY_CONTEXT);
+    ENTER(ENTRY_INIT);               /* a broken context still tells */
     if (flags == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    if (context_current() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
     *flags = context_current()->flags;
     return CUDA_SUCCESS;
 }
@@ -35,11 +37,20 @@ API(cuCtxSetFlags, unsigned int flags)
 
 #define LIMITS (sizeof ((struct context *)0)->limits / sizeof(size_t))
 
+/* What cards of this generation have no limit for. */
+static bool is_unsupported(CUlimit limit)
+{
+    return limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH
+        || limit == CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED;
+}
+
 API(cuCtxSetLimit, CUlimit limit, size_t value)
 {
     ENTER(ENTRY_CONTEXT);
     if ((size_t)limit >= LIMITS)
         return CUDA_ERROR_INVALID_VALUE;
+    if (is_unsupported(limit))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     context_current()->limits[limit] = value;
     return CUDA_SUCCESS;
 }
@@ -49,6 +60,8 @@ API(cuCtxGetLimit, size_t *value, CUlimit limit)
     ENTER(ENTRY_CONTEXT);
     if (value == NULL || (size_t)limit >= LIMITS)
         return CUDA_ERROR_INVALID_VALUE;
+    if (is_unsupported(limit))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *value = context_current()->limits[limit];
     return CUDA_SUCCESS;
 }

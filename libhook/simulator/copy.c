@@ -29,14 +29,12 @@ struct side side_device(CUdeviceptr address)
     return (struct side){.address = address};
 }
 
+/* What the GPUs do not know is taken for the processor's, as the driver does. */
 struct side side_unified(CUdeviceptr address)
 {
-    bool known = space_is_device(address);
-    if (!known) {
-        space_lock_to_read();
-        known = space_find(address) != NULL;
-        space_unlock();
-    }
+    space_lock_to_read();
+    bool known = space_find(address) != NULL;
+    space_unlock();
     return known ? side_device(address) : side_host((const void *)(uintptr_t)address);
 }
 
@@ -137,6 +135,15 @@ static bool is_pageable(const struct side *side)
     return !known;
 }
 
+/* The driver looks at what it is given before it queues it: what is not mapped
+ * by now is no valid argument, rather than a fault later. */
+static bool is_mapped(const struct side *side, const struct work *work)
+{
+    size_t reach = (work->copy.depth - 1) * side->layer + (work->copy.height - 1) * side->pitch
+        + work->copy.width;
+    return side->host || space_is_mapped(side->address, reach);
+}
+
 CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
 {
     struct context *context = context_current();
@@ -147,6 +154,8 @@ CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
     size_t size = work.copy.width * work.copy.height * work.copy.depth;
     if (size == 0)
         return CUDA_SUCCESS;
+    if (!is_mapped(&work.copy.to, &work) || !is_mapped(&work.copy.from, &work))
+        return CUDA_ERROR_INVALID_VALUE;
     bool from_pageable = is_pageable(&work.copy.from), to_pageable = is_pageable(&work.copy.to);
     pthread_mutex_lock(&engine_lock);
     bool capturing = stream->capture != NULL;

@@ -84,6 +84,8 @@ void current_pop(void)
 
 static CUresult push(CUcontext handle)
 {
+    if (handle == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!object_is(handle, OBJECT_CONTEXT))
         return CUDA_ERROR_INVALID_CONTEXT;
     current_push((struct context *)handle);

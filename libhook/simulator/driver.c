@@ -48,9 +48,14 @@ CUresult driver_start(void)
     return result;
 }
 
-int driver_running(void)
+bool driver_running(void)
 {
     return atomic_load(&life) == RUNNING;
+}
+
+bool driver_ended(void)
+{
+    return atomic_load(&life) == ENDED;
 }
 
 static CUresult not_running(int now, unsigned needs)
@@ -74,7 +79,7 @@ CUresult entry(const char *name, unsigned needs)
         CUresult result = not_running(now, needs);
         return result != CUDA_SUCCESS ? result : injected_failure(name);
     }
-    if (in_callback)
+    if (in_callback && (needs & ENTRY_CALLBACK) == 0)
         return CUDA_ERROR_NOT_PERMITTED;
     CUresult injected = injected_failure(name);
     if (injected != CUDA_SUCCESS)

@@ -27,6 +27,7 @@ enum entry_needs {
     ENTRY_CONTEXT = 1 << 0,          /* a living, unbroken context is current */
     ENTRY_UNSAFE = 1 << 1,           /* prohibited while a capture goes on (cuThreadExchangeStreamCaptureMode) */
     ENTRY_ANY = 1 << 2,              /* callable before cuInit */
+    ENTRY_CALLBACK = 1 << 3,         /* callable from a host function, as the driver allows */
 };
 
 /* Fails the call if the driver's state, the current context, a capture or
@@ -42,7 +43,8 @@ CUresult entry(const char *name, unsigned needs);
 
 /* The life of the driver in this process. */
 CUresult driver_start(void);         /* cuInit */
-int driver_running(void);            /* between cuInit and the process's exit */
+bool driver_running(void);           /* between cuInit and the process's exit */
+bool driver_ended(void);             /* the process exits */
 
 /* The calling thread runs a callback, which may not call the driver. */
 void entry_in_callback(bool running);

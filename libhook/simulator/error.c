@@ -3,6 +3,8 @@
 
 API(cuGetErrorName, CUresult error, const char **name)
 {
+    if (driver_ended())
+        return CUDA_ERROR_DEINITIALIZED;
     if (name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     switch ((int)error) {
@@ -16,6 +18,8 @@ API(cuGetErrorName, CUresult error, const char **name)
 
 API(cuGetErrorString, CUresult error, const char **string)
 {
+    if (driver_ended())
+        return CUDA_ERROR_DEINITIALIZED;
     if (string == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     switch ((int)error) {

@@ -65,16 +65,18 @@ API(cuEventCreate, CUevent *handle, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
+/* In a broken context even this fails, though the handle goes. */
 static CUresult destroy(CUevent handle)
 {
     struct event *event = event_from(handle);
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = (CUresult)atomic_load(&event->context->error);
     object_remove(event);
     pthread_mutex_lock(&engine_lock);
     event_drop(event);
     pthread_mutex_unlock(&engine_lock);
-    return CUDA_SUCCESS;
+    return result;
 }
 
 API(cuEventDestroy, CUevent handle)
@@ -108,7 +110,7 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
         result = flags == CU_EVENT_RECORD_EXTERNAL ? capture_add(stream, &work)
                                                    : capture_record(stream, event);
     } else if (flags == CU_EVENT_RECORD_EXTERNAL) {
-        result = CUDA_ERROR_INVALID_VALUE;
+        result = CUDA_ERROR_ILLEGAL_STATE;
     } else {
         result = capture_allows(stream);
         if (result == CUDA_SUCCESS)
@@ -180,22 +182,23 @@ API(cuEventRecordWithFlags_ptsz, CUevent event, CUstream stream, unsigned int fl
 }
 
 /* An event of a capture cannot be asked; asking breaks the capture. */
-static CUresult check_captured(struct event *event)
+static CUresult check_askable(struct event *event)
 {
-    if (event->capture_id == 0)
-        return CUDA_SUCCESS;
-    capture_break(event->capture_id);
-    return CUDA_ERROR_CAPTURED_EVENT;
+    pthread_mutex_lock(&engine_lock);
+    CUresult result = event->capture_id == 0 ? CUDA_SUCCESS
+        : capture_break(event->capture_id) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&engine_lock);
+    return result == CUDA_SUCCESS ? capture_prohibits() : result;
 }
 
 API(cuEventQuery, CUevent handle)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT | ENTRY_CALLBACK);
     struct event *event = event_from(handle);
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = check_askable(event);
     pthread_mutex_lock(&engine_lock);
-    CUresult result = check_captured(event);
     if (result == CUDA_SUCCESS)
         result = context_check(event->context);
     if (result == CUDA_SUCCESS && !event_reached(event))
@@ -206,12 +209,12 @@ API(cuEventQuery, CUevent handle)
 
 API(cuEventSynchronize, CUevent handle)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT);
     struct event *event = event_from(handle);
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = check_askable(event);
     pthread_mutex_lock(&engine_lock);
-    CUresult result = check_captured(event);
     if (result == CUDA_SUCCESS)
         result = context_check(event->context);
     if (result == CUDA_SUCCESS && event->last.stream != NULL)

@@ -6,6 +6,7 @@
 
 #include "entry.h"
 #include "event.h"
+#include "graph_memory.h"
 #include "object.h"
 #include "user_object.h"
 
@@ -32,6 +33,8 @@ void work_hold(const struct work *work)
 {
     if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
         event_hold(work->event);
+    if (work->kind == WORK_GRAPH_MEMORY)
+        graph_memory_hold(work->memory);
 }
 
 void work_drop(const struct work *work)
@@ -40,6 +43,8 @@ void work_drop(const struct work *work)
         event_drop(work->event);
     if (work->kind == WORK_GRAPH)
         graph_free(work->child);
+    if (work->kind == WORK_GRAPH_MEMORY)
+        graph_memory_drop(work->memory);
 }
 
 static void node_free(struct node *node)
@@ -81,12 +86,16 @@ CUgraphNodeType node_type_of(const struct work *work)
         return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
     case WORK_GRAPH:
         return CU_GRAPH_NODE_TYPE_GRAPH;
+    case WORK_GRAPH_MEMORY:
+        return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    case WORK_FREE:
+        return CU_GRAPH_NODE_TYPE_MEM_FREE;
     default:
         return CU_GRAPH_NODE_TYPE_EMPTY;
     }
 }
 
-static void depend(struct node *node, struct node *other)
+void node_depend(struct node *node, struct node *other)
 {
     for (size_t i = 0; i < node->after_count; i++)
         if (node->after[i] == other)
@@ -107,7 +116,7 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct w
     *node = (struct node){.graph = graph, .type = type, .work = *work};
     work_hold(work);
     for (size_t i = 0; i < count; i++)
-        depend(node, after[i]);
+        node_depend(node, after[i]);
     graph->nodes[graph->count++] = node;
     object_add(node, OBJECT_NODE);
     return node;
@@ -145,7 +154,7 @@ struct graph *graph_clone(const struct graph *graph)
     }
     for (size_t i = 0; i < graph->count; i++)
         for (size_t j = 0; j < graph->nodes[i]->after_count; j++)
-            depend(clone->nodes[i], counterpart(clone, graph->nodes[i]->after[j]));
+            node_depend(clone->nodes[i], counterpart(clone, graph->nodes[i]->after[j]));
     return clone;
 }
 

@@ -12,6 +12,7 @@ struct node {
     struct node **after;             /* what it depends on */
     size_t after_count;
     const struct node *origin;       /* a clone: the node it was made from */
+    void *parameters[KERNEL_ARGUMENTS];      /* a kernel's, for cuGraphKernelNodeGetParams */
 };
 
 struct graph {
@@ -33,7 +34,6 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct w
                        struct node *const *after, size_t count);
 bool node_depends_on(const struct node *node, const struct node *other);
 CUgraphNodeType node_type_of(const struct work *work);
-void work_hold(const struct work *work);
-void work_drop(const struct work *work);
+void node_depend(struct node *node, struct node *other);
 
 #endif

@@ -164,22 +164,6 @@ API(cuGraphExecGetFlags, CUgraphExec handle, cuuint64_t *flags)
     return CUDA_SUCCESS;
 }
 
-/* A launch that is captured becomes a child graph. */
-static CUresult capture_launch(struct stream *stream, const struct graph_exec *exec)
-{
-    struct work work = {.kind = WORK_GRAPH, .child = graph_make()};
-    work.child->child = true;
-    struct node *before = NULL;
-    for (size_t i = 0; i < exec->count; i++)
-        if (exec->steps[i].enabled)
-            before = graph_add(work.child, exec->steps[i].type, &exec->steps[i].work, &before,
-                               before != NULL);
-    CUresult result = capture_add(stream, &work);
-    if (result != CUDA_SUCCESS)
-        graph_free(work.child);
-    return result;
-}
-
 /* With the engine's lock held. */
 static void queue_launch(struct stream *stream, struct graph_exec *exec)
 {
@@ -220,13 +204,9 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle)
     if (exec == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&engine_lock);
-    if (stream->capture != NULL) {
-        result = capture_launch(stream, exec);
-    } else {
-        result = capture_allows(stream);
-        if (result == CUDA_SUCCESS)
-            queue_launch(stream, exec);
-    }
+    result = capture_forbids_stream(stream);
+    if (result == CUDA_SUCCESS)
+        queue_launch(stream, exec);
     pthread_mutex_unlock(&engine_lock);
     return result;
 }

@@ -30,7 +30,7 @@ void host_free(struct allocation *allocation)
     host_unmap(allocation->base);
     if (allocation->kind == ALLOCATED_MANAGED)
         shared_give_back(allocation->device->gpu, allocation->counted);
-    if (allocation->kind != REGISTERED_HOST && allocation->kind != ALLOCATED_IMPORT)
+    if (allocation->kind != REGISTERED_HOST)
         munmap((void *)(uintptr_t)allocation->base, whole_pages(allocation->size));
     allocation_remove(allocation);
 }
@@ -66,7 +66,13 @@ API(cuMemHostAlloc, void **memory, size_t size, unsigned int flags)
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
     if (flags > 7)
         return CUDA_ERROR_INVALID_VALUE;
-    return allocate(memory, size, ALLOCATED_HOST, flags | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (memory != NULL && size == 0) {
+        *memory = NULL;
+        return CUDA_SUCCESS;
+    }
+    /* All memory is portable where addresses are unified, so that nobody remembers. */
+    return allocate(memory, size, ALLOCATED_HOST,
+                    (flags & ~(unsigned)CU_MEMHOSTALLOC_PORTABLE) | CU_MEMHOSTALLOC_DEVICEMAP);
 }
 
 API(cuMemAllocHost_v2, void **memory, size_t size)
@@ -101,9 +107,10 @@ static CUresult release(void *memory, enum allocation_kind kind, CUresult unknow
     bool ours = allocation != NULL && allocation->base == (uintptr_t)memory
         && allocation->kind == kind;
     struct context *context = ours ? allocation->context : NULL;
+    bool inside = allocation != NULL && allocation->kind == kind;
     allocations_unlock();
     if (!ours)
-        return unknown;
+        return inside ? CUDA_ERROR_INVALID_VALUE : unknown;
     pthread_mutex_lock(&engine_lock);
     CUresult result = context_wait(context);
     pthread_mutex_unlock(&engine_lock);
@@ -145,7 +152,7 @@ static CUresult register_memory(void *memory, size_t size, unsigned flags)
     bool mapped = host_map(memory, size);
     if (mapped)
         allocation_add((uintptr_t)memory, size, REGISTERED_HOST, context_current())->flags =
-            (flags & ~(unsigned)CU_MEMHOSTREGISTER_READ_ONLY) | CU_MEMHOSTREGISTER_DEVICEMAP;
+            CU_MEMHOSTREGISTER_DEVICEMAP;
     allocations_unlock();
     return mapped ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }

@@ -5,7 +5,8 @@
 
 #include "work.h"
 
-/* A kernel's work, with its parameters copied out of `parameters` or `extra`. */
+/* A kernel's work, with its parameters copied out of `parameters` or `extra`. The
+ * function must belong to the context, if one is given. */
 CUresult launch_work(CUfunction function, const unsigned grid[3], const unsigned block[3],
                      void *const *parameters, void *const *extra, struct context *context,
                      struct work *work);

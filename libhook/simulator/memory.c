@@ -75,7 +75,7 @@ static CUresult free_memory(CUdeviceptr address)
 
 API(cuMemFree_v2, CUdeviceptr address)
 {
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     return free_memory(address);
 }
 
@@ -120,13 +120,14 @@ API(cuMemGetAddressRange_v2, CUdeviceptr *base, size_t *size, CUdeviceptr addres
     ENTER(ENTRY_CONTEXT);
     CUdeviceptr found_base;
     size_t found_size;
-    if (!find_range(address, &found_base, &found_size))
-        return CUDA_ERROR_NOT_FOUND;
+    bool found = find_range(address, &found_base, &found_size);
+    if (!found)
+        found_base = found_size = 0;
     if (base != NULL)
         *base = found_base;
     if (size != NULL)
         *size = found_size;
-    return CUDA_SUCCESS;
+    return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 /* The 32-bit entry points of CUDA 2 cannot express an address of this machine. */

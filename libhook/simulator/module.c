@@ -45,6 +45,16 @@ static CUresult find_kernels(const char *text, const struct kernel **kernels, si
     return CUDA_SUCCESS;
 }
 
+/* Nothing follows the three directives that every program begins with. */
+static bool is_empty_program(const char *text)
+{
+    const char *size = strstr(text, ".address_size");
+    if (size == NULL)
+        return true;
+    size += strlen(".address_size");
+    return size[strspn(size, " \t\r\n0123456789")] == '\0';
+}
+
 #define FUNCTIONS 64
 
 CUresult module_load(const char *image, struct context *context, struct module **result)
@@ -58,6 +68,8 @@ CUresult module_load(const char *image, struct context *context, struct module *
     CUresult found = find_kernels(image, kernels, FUNCTIONS, &count);
     if (found != CUDA_SUCCESS)
         return found;
+    if (count == 0 && !is_empty_program(image))
+        return CUDA_ERROR_INVALID_PTX;
     struct module *module = calloc(1, sizeof *module);
     struct function *functions = calloc(count + 1, sizeof *functions);
     if (module == NULL || functions == NULL)
@@ -120,13 +132,13 @@ void module_unload(struct module *module)
 
 API(cuModuleLoad, CUmodule *module, const char *path)
 {
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    ENTER(ENTRY_CONTEXT);
     return module_load_file(path, context_current(), (struct module **)module);
 }
 
 API(cuModuleLoadData, CUmodule *module, const void *image)
 {
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    ENTER(ENTRY_CONTEXT);
     return module_load(image, context_current(), (struct module **)module);
 }
 
@@ -134,7 +146,7 @@ API(cuModuleLoadData, CUmodule *module, const void *image)
 API(cuModuleLoadDataEx, CUmodule *module, const void *image, unsigned int count,
     CUjit_option *options, void **values)
 {
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    ENTER(ENTRY_CONTEXT);
     for (unsigned i = 0; i < count; i++)
         if ((options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES
              || options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) && values != NULL)

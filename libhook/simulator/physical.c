@@ -148,6 +148,33 @@ void physical_spoil(struct physical *physical, size_t offset, size_t size)
         fill_with_garbage(physical->memory + offset, size & ~(size_t)7, garbage_seed(NULL));
 }
 
+CUresult physical_publish(struct physical *physical)
+{
+    if (physical->file >= 0)
+        return CUDA_SUCCESS;
+    physical_touch(physical, 0, physical->size, false);
+    uint64_t id = shared_publish(physical->device->gpu, physical->size);
+    struct physical copy = {.device = physical->device, .size = physical->size,
+                            .export_id = id, .file = -1};
+    if (id == 0 || !make_exportable(&copy)) {
+        if (copy.file >= 0)
+            close(copy.file);
+        if (id != 0) {               /* back to how it was counted */
+            shared_leave(id);
+            shared_take(physical->device->gpu, physical->size);
+        }
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(copy.memory, physical->memory, physical->size);
+    munmap(physical->memory, physical->size);
+    free((void *)physical->touched);
+    physical->memory = copy.memory;
+    physical->touched = NULL;
+    physical->file = copy.file;
+    physical->export_id = id;
+    return CUDA_SUCCESS;
+}
+
 CUresult physical_export(struct physical *physical, int *file)
 {
     if (physical->file < 0)
@@ -160,7 +187,9 @@ CUresult physical_import(int file, struct physical **result)
 {
     struct trailer trailer;
     struct stat status;
-    if (fstat(file, &status) != 0 || status.st_size < TRAILER_SPACE
+    if (fstat(file, &status) != 0)
+        return CUDA_ERROR_UNKNOWN;
+    if (status.st_size < TRAILER_SPACE
         || pread(file, &trailer, sizeof trailer, status.st_size - TRAILER_SPACE)
                != (ssize_t)sizeof trailer
         || trailer.magic != TRAILER_MAGIC

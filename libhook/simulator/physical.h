@@ -44,6 +44,10 @@ void physical_touch(struct physical *physical, size_t offset, size_t size, bool 
 /* The bytes mean nothing any more. */
 void physical_spoil(struct physical *physical, size_t offset, size_t size);
 
+/* Makes memory of this process alone exportable, bytes and all; the space's
+ * lock is held for writing. */
+CUresult physical_publish(struct physical *physical);
+
 CUresult physical_export(struct physical *physical, int *file);
 CUresult physical_import(int file, struct physical **physical);
 

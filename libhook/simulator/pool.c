@@ -7,7 +7,7 @@
  * back to its pool, which keeps it for the next allocation of the same size as
  * long as it holds no more than its release threshold, 0 by default.
  */
-#include "pool.h"
+#include "pool_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,26 +15,13 @@
 #include "allocation.h"
 #include "capture.h"
 #include "entry.h"
+#include "graph_memory.h"
 #include "object.h"
 #include "stream.h"
 
-struct kept {                        /* a free block */
-    struct kept *next;
-    struct allocation *allocation;
-};
-
-struct pool {
-    struct pool *next;
-    struct device *device;
-    struct kept *kept;               /* all under the allocations' lock */
-    uint64_t threshold, maximum;
-    uint64_t reserved, reserved_high, used, used_high;
-    int reuse[3];
-};
-
 static struct pool *pools;           /* under the allocations' lock */
 
-static struct pool *make(struct device *device, uint64_t maximum)
+struct pool *pool_make(struct device *device, uint64_t maximum)
 {
     struct pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL)
@@ -46,24 +33,24 @@ static struct pool *make(struct device *device, uint64_t maximum)
     return pool;
 }
 
-static struct pool *pool_from(CUmemoryPool handle)
+struct pool *pool_from(CUmemoryPool handle)
 {
     return object_is(handle, OBJECT_POOL) ? (struct pool *)handle : NULL;
 }
 
-static struct pool *default_pool(struct device *device)
+struct pool *pool_default(struct device *device)
 {
     allocations_lock();
     if (device->default_pool == NULL)
-        device->default_pool = make(device, 0);
+        device->default_pool = pool_make(device, 0);
     struct pool *pool = device->default_pool;
     allocations_unlock();
     return pool;
 }
 
-static struct pool *current_pool(struct device *device)
+struct pool *pool_current(struct device *device)
 {
-    struct pool *pool = default_pool(device);
+    struct pool *pool = pool_default(device);
     allocations_lock();
     if (device->current_pool != NULL)
         pool = device->current_pool;
@@ -71,8 +58,7 @@ static struct pool *current_pool(struct device *device)
     return pool;
 }
 
-/* With the allocations' lock held: keeps at most `most` bytes that nobody uses. */
-static bool shrink(struct pool *pool, uint64_t most)
+bool pool_shrink(struct pool *pool, uint64_t most)
 {
     bool any = false;
     while (pool->kept != NULL && pool->reserved > most) {
@@ -96,15 +82,18 @@ void pool_free_now(struct allocation *allocation)
     allocation->hidden = true;
     pool->kept = kept;
     pool->used -= allocation->size;
-    shrink(pool, pool->threshold > pool->used ? pool->threshold : pool->used);
+    pool_shrink(pool, pool->threshold > pool->used ? pool->threshold : pool->used);
 }
 
 void pool_give_back(CUdeviceptr address)
 {
     allocations_lock();
     struct allocation *allocation = allocation_find(address);
-    if (allocation != NULL && allocation->base == address && allocation->pool != NULL)
+    bool found = allocation != NULL && allocation->base == address;
+    if (found && allocation->pool != NULL)
         pool_free_now(allocation);
+    else if (found)
+        device_free(allocation);     /* cuMemAlloc's may be freed in a stream, too */
     allocations_unlock();
 }
 
@@ -114,7 +103,7 @@ bool pools_trim(struct device *device)
     allocations_lock();
     for (struct pool *pool = pools; pool != NULL; pool = pool->next)
         if (pool->device == device)
-            any = shrink(pool, 0) || any;
+            any = pool_shrink(pool, 0) || any;
     allocations_unlock();
     return any;
 }
@@ -167,15 +156,23 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
     CUresult result = stream_from(handle, context_current(), &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    if (address == NULL || size == 0)
+    if (address == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    if (size == 0) {
+        *address = 0;
+        return CUDA_SUCCESS;
+    }
     pthread_mutex_lock(&engine_lock);
-    result = stream->capture != NULL ? CUDA_ERROR_NOT_SUPPORTED : capture_allows(stream);
+    bool capturing = stream->capture != NULL;
+    result = capturing ? graph_memory_capture(stream, size, address) : capture_allows(stream);
     pthread_mutex_unlock(&engine_lock);
+    if (capturing)
+        return result;
+    if (result == CUDA_SUCCESS)
+        result = capture_prohibits();
     if (result != CUDA_SUCCESS)
         return result;
     struct context *context = stream->context;
-    size = (size + 511) / 512 * 512;
     result = take(pool, context, size, address);
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
@@ -191,6 +188,17 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
 {
     struct stream *stream;
     CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS || address == 0)
+        return result;
+    struct work work = {.kind = WORK_FREE, .freed = address};
+    pthread_mutex_lock(&engine_lock);
+    bool capturing = stream->capture != NULL;
+    if (capturing)
+        result = capture_add(stream, &work);
+    pthread_mutex_unlock(&engine_lock);
+    if (capturing)
+        return result;
+    result = capture_prohibits();
     if (result != CUDA_SUCCESS)
         return result;
     allocations_lock();
@@ -203,14 +211,13 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     allocations_unlock();
     if (!pooled)
         return CUDA_ERROR_INVALID_VALUE;
-    struct work work = {.kind = WORK_FREE, .freed = address};
     pthread_mutex_lock(&engine_lock);
     result = stream_submit(stream, &work);
     pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
-#define POOL_OF_DEVICE current_pool(context_current()->device)
+#define POOL_OF_DEVICE pool_current(context_current()->device)
 
 API(cuMemAllocAsync, CUdeviceptr *address, size_t size, CUstream stream)
 {
@@ -256,170 +263,4 @@ API(cuMemFreeAsync_ptsz, CUdeviceptr address, CUstream stream)
 {
     ENTER(ENTRY_CONTEXT);
     return free_async(address, stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
-
-API(cuMemPoolCreate, CUmemoryPool *handle, const CUmemPoolProps *properties)
-{
-    ENTER(ENTRY_INIT);
-    if (handle == NULL || properties == NULL
-        || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED
-        || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(properties->location.id) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    allocations_lock();
-    *handle = (CUmemoryPool)make(device_at(properties->location.id), properties->maxSize);
-    allocations_unlock();
-    return CUDA_SUCCESS;
-}
-
-/* What is still in use goes back later; so the pool itself stays, out of reach. */
-API(cuMemPoolDestroy, CUmemoryPool handle)
-{
-    ENTER(ENTRY_INIT);
-    struct pool *pool = pool_from(handle);
-    if (pool == NULL || pool->device->default_pool == pool)
-        return CUDA_ERROR_INVALID_VALUE;
-    object_remove(pool);
-    allocations_lock();
-    shrink(pool, 0);
-    pool->threshold = 0;
-    if (pool->device->current_pool == pool)
-        pool->device->current_pool = NULL;
-    allocations_unlock();
-    return CUDA_SUCCESS;
-}
-
-API(cuMemPoolTrimTo, CUmemoryPool handle, size_t keep)
-{
-    ENTER(ENTRY_INIT);
-    struct pool *pool = pool_from(handle);
-    if (pool == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
-    shrink(pool, keep);
-    allocations_unlock();
-    return CUDA_SUCCESS;
-}
-
-static CUresult attribute(struct pool *pool, CUmemPool_attribute name, void *value, bool set)
-{
-    uint64_t *bytes = value;
-    int *option = value;
-    switch ((int)name) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-        *(set ? &pool->reuse[name - 1] : option) = set ? *option : pool->reuse[name - 1];
-        return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        *(set ? &pool->threshold : bytes) = set ? *bytes : pool->threshold;
-        return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: {
-        bool used = name == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
-        uint64_t *high = used ? &pool->used_high : &pool->reserved_high;
-        if (set && *bytes != 0)
-            return CUDA_ERROR_INVALID_VALUE;
-        if (set)
-            *high = used ? pool->used : pool->reserved;
-        else
-            *bytes = *high;
-        return CUDA_SUCCESS;
-    }
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        if (set)
-            return CUDA_ERROR_INVALID_VALUE;
-        *bytes = name == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? pool->used : pool->reserved;
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult attribute_locked(CUmemoryPool handle, CUmemPool_attribute name, void *value,
-                                 bool set)
-{
-    struct pool *pool = pool_from(handle);
-    if (pool == NULL || value == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
-    CUresult result = attribute(pool, name, value, set);
-    allocations_unlock();
-    return result;
-}
-
-API(cuMemPoolSetAttribute, CUmemoryPool pool, CUmemPool_attribute name, void *value)
-{
-    ENTER(ENTRY_INIT);
-    return attribute_locked(pool, name, value, true);
-}
-
-API(cuMemPoolGetAttribute, CUmemoryPool pool, CUmemPool_attribute name, void *value)
-{
-    ENTER(ENTRY_INIT);
-    return attribute_locked(pool, name, value, false);
-}
-
-API(cuDeviceGetDefaultMemPool, CUmemoryPool *pool, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    if (pool == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *pool = (CUmemoryPool)default_pool(device_at(device));
-    return CUDA_SUCCESS;
-}
-
-API(cuDeviceGetMemPool, CUmemoryPool *pool, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    if (pool == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *pool = (CUmemoryPool)current_pool(device_at(device));
-    return CUDA_SUCCESS;
-}
-
-API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
-{
-    ENTER(ENTRY_INIT);
-    struct pool *pool = pool_from(handle);
-    if (device_at(ordinal) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (pool == NULL || pool->device != device_at(ordinal))
-        return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
-    pool->device->current_pool = pool;
-    allocations_unlock();
-    return CUDA_SUCCESS;
-}
-
-API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t count)
-{
-    ENTER(ENTRY_INIT);
-    if (pool_from(pool) == NULL || list == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++)
-        if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE
-            || device_at(list[i].location.id) == NULL)
-            return CUDA_ERROR_INVALID_DEVICE;
-        else if (device_at(list[i].location.id) != pool_from(pool)->device)
-            return CUDA_ERROR_NOT_SUPPORTED;
-    return CUDA_SUCCESS;
-}
-
-API(cuMemPoolGetAccess, CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
-{
-    ENTER(ENTRY_INIT);
-    if (flags == NULL || location == NULL || pool_from(pool) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    bool own = location->type == CU_MEM_LOCATION_TYPE_DEVICE
-        && device_at(location->id) == pool_from(pool)->device;
-    *flags = own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return CUDA_SUCCESS;
 }

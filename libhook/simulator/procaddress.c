@@ -8,6 +8,7 @@
 
 #include "entries.h"
 #include "entry.h"
+#include "shared_state.h"
 
 static int by_name(const void *key, const void *element)
 {
@@ -18,23 +19,25 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
                      CUdriverProcAddressQueryResult *status)
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    if (name == NULL || function == NULL || (flags & ~(cuuint64_t)3) != 0 || flags == 3)
+    if (name == NULL || function == NULL || (flags & ~(cuuint64_t)3) != 0
+        || version > SHARED_CUDA_VERSION)
         return CUDA_ERROR_INVALID_VALUE;
     bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    const struct entry_point *best = NULL;
-    const struct entry_point *one = bsearch(name, entry_points, entry_point_count,
-                                            sizeof *entry_points, by_name);
-    while (one != NULL && one > entry_points && strcmp(one[-1].name, name) == 0)
-        one--;
-    for (; one != NULL && one < entry_points + entry_point_count && strcmp(one->name, name) == 0;
-         one++) {
-        if (found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
-            found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-        if (one->version > version || (one->per_thread && !per_thread))
-            continue;
-        /* The newest; of a call that has both forms, the one asked for. */
-        if (best == NULL || one->per_thread > best->per_thread
-            || (one->per_thread == best->per_thread && one->version > best->version))
+    const struct entry_point *best = NULL, *end = entry_points + entry_point_count;
+    const struct entry_point *first = bsearch(name, entry_points, entry_point_count,
+                                              sizeof *entry_points, by_name);
+    while (first != NULL && first > entry_points && strcmp(first[-1].name, name) == 0)
+        first--;
+    bool both_forms = false;
+    for (const struct entry_point *one = first;
+         one != NULL && one < end && strcmp(one->name, name) == 0; one++)
+        both_forms = both_forms || one->per_thread;
+    for (const struct entry_point *one = first;
+         one != NULL && one < end && strcmp(one->name, name) == 0; one++) {
+        found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+        bool right_form = one->per_thread == (per_thread && both_forms);
+        if (right_form && one->version <= version
+            && (best == NULL || one->version > best->version))
             best = one;
     }
     if (best != NULL)
@@ -42,7 +45,7 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
     *function = best != NULL ? best->function : NULL;
     if (status != NULL)
         *status = found;
-    return best != NULL || status != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return CUDA_SUCCESS;             /* found or not */
 }
 
 API(cuGetProcAddress, const char *name, void **function, int version, cuuint64_t flags)
@@ -53,14 +56,6 @@ API(cuGetProcAddress, const char *name, void **function, int version, cuuint64_t
 API(cuGetProcAddress_v2, const char *name, void **function, int version, cuuint64_t flags,
     CUdriverProcAddressQueryResult *status)
 {
-    return find(name, function, version, flags, status);
-}
-
-API(cuGetProcAddress_v2_ptsz, const char *name, void **function, int version,
-    cuuint64_t flags, CUdriverProcAddressQueryResult *status)
-{
-    if (flags == CU_GET_PROC_ADDRESS_DEFAULT)
-        flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     return find(name, function, version, flags, status);
 }
 

@@ -176,6 +176,20 @@ size_t space_whole(CUdeviceptr base, size_t size, struct mapping **first)
     return reached == base + size ? (size_t)(mapping - *first) : 0;
 }
 
+bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t *count)
+{
+    struct mapping *end = space.mappings + space.mapping_count;
+    *first = space.mappings + FIRST_BEHIND(space.mappings, space.mapping_count, base);
+    *count = 0;
+    if (*first < end && (*first)->base < base)
+        return false;
+    struct mapping *mapping = *first;
+    while (mapping < end && mapping->base < base + size)
+        mapping++;
+    *count = (size_t)(mapping - *first);
+    return *count == 0 || mapping[-1].base + mapping[-1].size <= base + size;
+}
+
 void space_unmap(struct mapping *first, size_t count)
 {
     struct mapping *end = space.mappings + space.mapping_count;
@@ -202,4 +216,16 @@ char *space_resolve(const struct device *device, CUdeviceptr address, enum acces
     size_t offset = mapping->offset + (address - mapping->base);
     physical_touch(mapping->physical, offset, *size, overwrite);
     return mapping->physical->memory + offset;
+}
+
+bool space_is_mapped(CUdeviceptr base, size_t size)
+{
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapping_count;
+    CUdeviceptr reached = base;
+    for (; mapping != NULL && mapping < end && mapping->base <= reached && reached < base + size;
+         mapping++)
+        reached = mapping->base + mapping->size;
+    space_unlock();
+    return reached >= base + size;
 }

@@ -42,6 +42,9 @@ static inline bool space_is_device(CUdeviceptr address)
     return address >= SPACE_BEGIN && address < SPACE_END;
 }
 
+/* Every byte lies in a mapping. Takes the lock itself. */
+bool space_is_mapped(CUdeviceptr base, size_t size);
+
 /* All below: with the lock held, for writing where they change something. */
 
 /* A free range, at `hint` if that is free. 0: none. */
@@ -55,7 +58,9 @@ struct mapping *space_find(CUdeviceptr address);
 /* The mappings that make up exactly [base, base + size): how many, and the
  * first. 0 if the range cuts one or has a hole. */
 size_t space_whole(CUdeviceptr base, size_t size, struct mapping **first);
-/* Removes mappings found by space_whole; the caller drops their physical memory. */
+/* The mappings that lie in the range, holes or not; false if one is cut. */
+bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t *count);
+/* Removes mappings found by the above; the caller drops their physical memory. */
 void space_unmap(struct mapping *first, size_t count);
 
 /* Where the device finds the bytes at `address`: *size goes in as how many are

@@ -49,7 +49,6 @@
 
 #include "capture.h"
 #include "entry.h"
-#include "event.h"
 #include "object.h"
 
 pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -141,8 +140,7 @@ static void operation_free(struct operation *operation)
         struct work *work = &operation->works[i];
         if (work->kind == WORK_COPY)
             free(work->copy.staged);
-        if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
-            event_drop(work->event);
+        work_drop(work);
     }
     positions_drop(operation->after, operation->after_count);
     free(operation);
@@ -193,27 +191,32 @@ static void start_thread(struct stream *stream)
     stream_hold(stream);
 }
 
-static void add_position(struct position **list, size_t *count, struct stream *stream)
+static void add_position(struct position **list, size_t *count, struct position position)
 {
-    if (stream->completed == stream->submitted)
+    if (stream_reached(&position))
         return;
     *list = realloc(*list, (*count + 1) * sizeof **list);
     if (*list == NULL)
         abort();
-    (*list)[(*count)++] = (struct position){stream, stream->submitted};
-    stream_hold(stream);
+    (*list)[(*count)++] = position;
+    stream_hold(position.stream);
+}
+
+void stream_add_position(struct position **list, size_t *count, struct stream *stream)
+{
+    add_position(list, count, (struct position){stream, stream->submitted});
 }
 
 /* What the NULL stream's rules make an operation in `stream` wait for. */
-static void add_implicit(struct stream *stream, struct position **list, size_t *count)
+void stream_add_implicit(struct stream *stream, struct position **list, size_t *count)
 {
     struct context *context = stream->context;
     if (stream == context->legacy) {
         for (struct stream *other = context->streams; other != NULL; other = other->next)
             if (other != stream && (other->flags & CU_STREAM_NON_BLOCKING) == 0)
-                add_position(list, count, other);
+                stream_add_position(list, count, other);
     } else if ((stream->flags & CU_STREAM_NON_BLOCKING) == 0) {
-        add_position(list, count, context->legacy);
+        stream_add_position(list, count, context->legacy);
     }
 }
 
@@ -227,17 +230,12 @@ uint64_t stream_queue(struct stream *stream, const struct work *works, size_t co
     operation->count = count;
     memcpy(operation->works, works, count * sizeof *works);
     for (size_t i = 0; i < count; i++)
-        if (works[i].kind == WORK_RECORD || works[i].kind == WORK_WAIT_EVENT)
-            event_hold(works[i].event);
-    for (size_t i = 0; i < after_count; i++) {
-        operation->after = realloc(operation->after,
-                                   (operation->after_count + 1) * sizeof *after);
-        if (operation->after == NULL)
-            abort();
-        operation->after[operation->after_count++] = after[i];
-        stream_hold(after[i].stream);
-    }
-    add_implicit(stream, &operation->after, &operation->after_count);
+        work_hold(&works[i]);
+    for (size_t i = 0; i < after_count; i++)
+        add_position(&operation->after, &operation->after_count, after[i]);
+    stream_add_implicit(stream, &operation->after, &operation->after_count);
+    if (stream->context->gate.stream != NULL && stream != stream->context->gate.stream)
+        add_position(&operation->after, &operation->after_count, stream->context->gate);
     if (stream->last != NULL)
         stream->last->next = operation;
     else
@@ -274,7 +272,7 @@ struct position *context_positions(struct context *context, size_t *count)
     struct position *list = NULL;
     *count = 0;
     for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
-        add_position(&list, count, stream);
+        stream_add_position(&list, count, stream);
     return list;
 }
 

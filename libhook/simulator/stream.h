@@ -12,12 +12,6 @@
 struct stream;
 struct capture;
 
-/* A moment in a stream: all that was submitted up to operation `number` is done. */
-struct position {
-    struct stream *stream;           /* a reference */
-    uint64_t number;
-};
-
 struct operation {
     struct operation *next;
     uint64_t number;
@@ -65,6 +59,11 @@ uint64_t stream_queue(struct stream *stream, const struct work *works, size_t co
 
 /* Captures the work if the stream is being captured, else queues it. */
 CUresult stream_submit(struct stream *stream, const struct work *work);
+
+/* Adds where the stream is now to a list, if it is not there yet; and what the
+ * NULL stream's rules make it wait for. */
+void stream_add_position(struct position **list, size_t *count, struct stream *stream);
+void stream_add_implicit(struct stream *stream, struct position **list, size_t *count);
 
 bool stream_reached(const struct position *position);
 /* Waits, giving the lock up meanwhile; returns the context's error, if any. */

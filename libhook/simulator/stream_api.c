@@ -11,17 +11,14 @@
 
 CUresult stream_from(CUstream handle, struct context *context, struct stream **stream)
 {
-    CUresult result = context_check(context);
+    bool own = handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+    CUresult result = own ? context_check(context) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         return result;
-    if (handle == NULL || handle == CU_STREAM_LEGACY)
-        *stream = context->legacy;
-    else if (handle == CU_STREAM_PER_THREAD)
-        *stream = current_stream(context);
-    else if (object_is(handle, OBJECT_STREAM))
-        *stream = (struct stream *)handle;
-    else
+    if (!own && !object_is(handle, OBJECT_STREAM))
         return CUDA_ERROR_INVALID_HANDLE;
+    *stream = handle == CU_STREAM_PER_THREAD ? current_stream(context)
+        : own ? context->legacy : (struct stream *)handle;
     return context_check((*stream)->context);
 }
 
@@ -54,6 +51,7 @@ static CUresult destroy(CUstream handle)
     if (!object_is(handle, OBJECT_STREAM))
         return CUDA_ERROR_INVALID_HANDLE;
     struct stream *stream = (struct stream *)handle;
+    CUresult broken = (CUresult)atomic_load(&stream->context->error);
     pthread_mutex_lock(&engine_lock);
     CUresult result = CUDA_SUCCESS;
     if (stream == stream->context->legacy || stream->per_thread)
@@ -63,7 +61,7 @@ static CUresult destroy(CUstream handle)
     if (result == CUDA_SUCCESS)
         stream_close(stream);
     pthread_mutex_unlock(&engine_lock);
-    return result;
+    return result == CUDA_SUCCESS ? broken : result;
 }
 
 API(cuStreamDestroy, CUstream stream)
@@ -78,13 +76,34 @@ API(cuStreamDestroy_v2, CUstream stream)
     return destroy(stream);
 }
 
+/* What must be done for the stream to be idle: the NULL stream is not while a blocking one is at work. */
+static struct position *ends_of(struct stream *stream, size_t *count)
+{
+    struct position *ends = NULL;
+    *count = 0;
+    stream_add_position(&ends, count, stream);
+    if (stream == stream->context->legacy)
+        stream_add_implicit(stream, &ends, count);
+    return ends;
+}
+
+static CUresult check_free(struct stream *stream)
+{
+    CUresult result = capture_prohibits();
+    pthread_mutex_lock(&engine_lock);
+    if (result == CUDA_SUCCESS)
+        result = capture_forbids_stream(stream);
+    return result;
+}
+
 static CUresult query(struct stream *stream)
 {
-    pthread_mutex_lock(&engine_lock);
-    CUresult result = capture_forbids_stream(stream);
+    CUresult result = check_free(stream);
     if (result == CUDA_SUCCESS) {
-        struct position end = {stream, stream->submitted};
-        result = stream_reached(&end) ? context_check(stream->context) : CUDA_ERROR_NOT_READY;
+        size_t count;
+        struct position *ends = ends_of(stream, &count);
+        positions_drop(ends, count);
+        result = count == 0 ? context_check(stream->context) : CUDA_ERROR_NOT_READY;
     }
     pthread_mutex_unlock(&engine_lock);
     return result;
@@ -92,20 +111,25 @@ static CUresult query(struct stream *stream)
 
 static CUresult synchronize(struct stream *stream)
 {
-    pthread_mutex_lock(&engine_lock);
-    CUresult result = capture_forbids_stream(stream);
-    if (result == CUDA_SUCCESS)
-        result = stream_wait(stream, stream->submitted);
+    CUresult result = check_free(stream);
+    if (result == CUDA_SUCCESS) {
+        size_t count;
+        struct position *ends = ends_of(stream, &count);
+        for (size_t i = 0; i < count; i++)
+            stream_wait(ends[i].stream, ends[i].number);
+        positions_drop(ends, count);
+        result = context_check(stream->context);
+    }
     pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
 /* What is asked of a stream: FIND puts it into `stream`, in both forms. */
-#define STREAM_API(name, parameters, ...)                                                \
+#define STREAM_API(name, needs, parameters, ...)                                         \
     API(name, CUstream handle parameters)                                                \
     {                                                                                    \
         struct stream *stream;                                                           \
-        ENTER(ENTRY_CONTEXT);                                                            \
+        ENTER(needs);                                                                     \
         CUresult result = stream_from(handle, context_current(), &stream);               \
         if (result != CUDA_SUCCESS)                                                      \
             return result;                                                               \
@@ -114,7 +138,7 @@ static CUresult synchronize(struct stream *stream)
     API(name##_ptsz, CUstream handle parameters)                                         \
     {                                                                                    \
         struct stream *stream;                                                           \
-        ENTER(ENTRY_CONTEXT);                                                            \
+        ENTER(needs);                                                                     \
         CUresult result = stream_from(handle == NULL ? CU_STREAM_PER_THREAD : handle,    \
                                       context_current(), &stream);                       \
         if (result != CUDA_SUCCESS)                                                      \
@@ -130,22 +154,23 @@ static CUresult synchronize(struct stream *stream)
         return CUDA_SUCCESS;                                                             \
     }
 
-STREAM_API(cuStreamQuery, , return query(stream);)
-STREAM_API(cuStreamSynchronize, , return synchronize(stream);)
-STREAM_API(cuStreamGetPriority, WITH(int *priority), GIVE(priority, stream->priority))
-STREAM_API(cuStreamGetFlags, WITH(unsigned int *flags), GIVE(flags, stream->flags))
-STREAM_API(cuStreamGetId, WITH(unsigned long long *id), GIVE(id, stream->id))
-STREAM_API(cuStreamGetCtx, WITH(CUcontext *context), GIVE(context, (CUcontext)stream->context))
-STREAM_API(cuStreamGetDevice, WITH(CUdevice *device),
+STREAM_API(cuStreamQuery, ENTRY_CALLBACK, , return query(stream);)
+STREAM_API(cuStreamSynchronize, ENTRY_INIT, , return synchronize(stream);)
+STREAM_API(cuStreamGetPriority, ENTRY_INIT, WITH(int *priority), GIVE(priority, stream->priority))
+STREAM_API(cuStreamGetFlags, ENTRY_INIT, WITH(unsigned int *flags), GIVE(flags, stream->flags))
+STREAM_API(cuStreamGetId, ENTRY_INIT, WITH(unsigned long long *id), GIVE(id, stream->id))
+STREAM_API(cuStreamGetCtx, ENTRY_INIT, WITH(CUcontext *context),
+           GIVE(context, (CUcontext)stream->context))
+STREAM_API(cuStreamGetDevice, ENTRY_INIT, WITH(CUdevice *device),
            GIVE(device, stream->context->device->ordinal))
-STREAM_API(cuStreamGetCtx_v2, WITH(CUcontext *context, CUgreenCtx *green), {
+STREAM_API(cuStreamGetCtx_v2, ENTRY_INIT, WITH(CUcontext *context, CUgreenCtx *green), {
     if (green != NULL)
         *green = NULL;
     GIVE(context, (CUcontext)stream->context)
 })
 
 /* Memory that a stream is to have for itself: nothing changes for the bytes. */
-STREAM_API(cuStreamAttachMemAsync, WITH(CUdeviceptr address, size_t size, unsigned int flags), {
+STREAM_API(cuStreamAttachMemAsync, ENTRY_CONTEXT, WITH(CUdeviceptr address, size_t size, unsigned int flags), {
     (void)address, (void)size, (void)flags, (void)stream;
     return CUDA_SUCCESS;
 })
@@ -154,7 +179,7 @@ STREAM_API(cuStreamAttachMemAsync, WITH(CUdeviceptr address, size_t size, unsign
 API(cuCtxRecordEvent, CUcontext handle, CUevent event_handle)
 {
     ENTER(ENTRY_INIT);
-    struct context *context = context_from(handle);
+    struct context *context = handle != NULL ? context_from(handle) : NULL;
     CUresult result = context_check(context);
     if (result != CUDA_SUCCESS)
         return result;
@@ -181,7 +206,7 @@ API(cuCtxRecordEvent, CUcontext handle, CUevent event_handle)
 API(cuCtxWaitEvent, CUcontext handle, CUevent event_handle)
 {
     ENTER(ENTRY_INIT);
-    struct context *context = context_from(handle);
+    struct context *context = handle != NULL ? context_from(handle) : NULL;
     CUresult result = context_check(context);
     if (result != CUDA_SUCCESS)
         return result;
@@ -191,10 +216,13 @@ API(cuCtxWaitEvent, CUcontext handle, CUevent event_handle)
     struct work work = {.kind = WORK_WAIT_EVENT, .event = event};
     pthread_mutex_lock(&engine_lock);
     result = capture_forbids_context(context);
-    if (result == CUDA_SUCCESS && !event_reached(event))
-        for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
-            if (!stream->destroyed)
-                stream_queue(stream, &work, 1, &event->last, 1);
+    if (result == CUDA_SUCCESS && !event_reached(event)) {
+        uint64_t number = stream_queue(context->recorder, &work, 1, &event->last, 1);
+        if (context->gate.stream != NULL)
+            stream_drop(context->gate.stream);
+        context->gate = (struct position){context->recorder, number};
+        stream_hold(context->recorder);
+    }
     pthread_mutex_unlock(&engine_lock);
     return result;
 }

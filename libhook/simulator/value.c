@@ -2,6 +2,7 @@
 /* Stream memory operations: a stream writes a word, or waits until one has a value. */
 #include "capture.h"
 #include "entry.h"
+#include "space.h"
 #include "stream.h"
 
 static CUresult submit(CUstream handle, const struct work *works, size_t count)
@@ -9,7 +10,8 @@ static CUresult submit(CUstream handle, const struct work *works, size_t count)
     struct stream *stream;
     CUresult result = stream_from(handle, context_current(), &stream);
     for (size_t i = 0; i < count; i++)
-        if (works[i].value.address % works[i].value.bytes != 0)
+        if (works[i].value.address % works[i].value.bytes != 0
+            || !space_is_mapped(works[i].value.address, works[i].value.bytes))
             return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&engine_lock);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)

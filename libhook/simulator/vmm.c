@@ -99,9 +99,10 @@ API(cuMemMap, CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloc
 {
     ENTER(ENTRY_INIT);
     struct physical *physical = physical_from(handle);
-    if (physical == NULL || size == 0 || !on_grain(size) || !on_grain(address) || offset != 0
-        || size > physical->size || flags != 0)
+    if (physical == NULL || size == 0 || !on_grain(address) || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if (offset != 0 || size != physical->size)
+        return CUDA_ERROR_NOT_SUPPORTED;     /* only allocations in whole */
     physical_hold(physical);
     space_lock_to_write();
     bool mapped = space_is_reserved(address, size)
@@ -113,7 +114,8 @@ API(cuMemMap, CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloc
     return mapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Work that was submitted and would touch the range is doomed; see stream.c. */
+/* A range may have holes, but not cut a mapping. Work that was submitted and
+ * would touch it is doomed; see stream.c. */
 API(cuMemUnmap, CUdeviceptr address, size_t size)
 {
     ENTER(ENTRY_INIT);
@@ -121,7 +123,10 @@ API(cuMemUnmap, CUdeviceptr address, size_t size)
     pthread_mutex_lock(&engine_lock);
     streams_doom(address, size);
     space_lock_to_write();
-    size_t count = space_is_reserved(address, size) ? space_whole(address, size, &first) : 0;
+    bool valid = size != 0 && on_grain(address) && on_grain(size)
+        && space_is_reserved(address, size);
+    size_t count = 0;
+    valid = valid && space_within(address, size, &first, &count);
     struct physical **dropped = malloc((count != 0 ? count : 1) * sizeof(struct physical *));
     if (dropped == NULL)
         abort();
@@ -134,7 +139,7 @@ API(cuMemUnmap, CUdeviceptr address, size_t size)
     for (size_t i = 0; i < count; i++)
         physical_drop(dropped[i]);
     free(dropped);
-    return count != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult check_access(const CUmemAccessDesc *list, size_t count)

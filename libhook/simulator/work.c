@@ -200,6 +200,7 @@ CUresult work_run(struct context *context, const struct work *work,
         return CUDA_SUCCESS;
     case WORK_NOTHING:
     case WORK_WAIT_EVENT:            /* the operation waited for its position */
+    case WORK_GRAPH_MEMORY:          /* there since the graph is */
     case WORK_GRAPH:                 /* its nodes follow as works of their own */
         return CUDA_SUCCESS;
     }

@@ -16,7 +16,7 @@ struct pool;
 
 enum work_kind {
     WORK_NOTHING, WORK_KERNEL, WORK_COPY, WORK_SET, WORK_HOST, WORK_CALLBACK, WORK_WRITE_VALUE,
-    WORK_WAIT_VALUE, WORK_RECORD, WORK_WAIT_EVENT, WORK_FREE, WORK_GRAPH,
+    WORK_WAIT_VALUE, WORK_RECORD, WORK_WAIT_EVENT, WORK_FREE, WORK_GRAPH, WORK_GRAPH_MEMORY,
 };
 
 /* One side of a copy. Rows of `pitch` bytes, `height` rows to a layer. */
@@ -64,6 +64,7 @@ struct work {
         struct event *event;                 /* WORK_RECORD, WORK_WAIT_EVENT: a reference */
         CUdeviceptr freed;                   /* WORK_FREE: back to its pool */
         struct graph *child;                 /* WORK_GRAPH: within graphs only, owned by the node */
+        struct graph_memory *memory;         /* WORK_GRAPH_MEMORY: a reference */
     };
 };
 
@@ -73,6 +74,11 @@ struct operation;
  * Anything but success breaks the context. */
 CUresult work_run(struct context *context, const struct work *work,
                   const struct operation *operation);
+
+/* What the work refers to, as one more or one fewer holder of it. A child graph
+ * has one holder only. With the engine's lock held. */
+void work_hold(const struct work *work);
+void work_drop(const struct work *work);
 
 /* The work will touch a byte of [base, base + size), as the GPU counts addresses. */
 bool work_touches(const struct work *work, CUdeviceptr base, size_t size);
