@@ -47,8 +47,10 @@ def plan(decision: Decision) -> None:
             break
         client.question = None
     settings, left = decision.card.settings, _left(decision)
+    # Summed up once for all: there may be a thousand clients, and this is done at each event.
+    lent, pinned = _lent(decision), _pinned(decision)
     for client in decision.card.clients.values():
-        most = _most(decision, client, left)
+        most = _reach(decision, client, left, lent, pinned)
         if abs(most - client.told_most) > settings.total // WORTH_TELLING:
             decision.limits(client, 0, most)
 
@@ -63,15 +65,32 @@ def _left(decision: Decision) -> int:
 
 def _ceiling(decision: Decision, client: Client) -> int:
     """How far one client can grow, were it alone but for what others have pinned."""
+    return _alone(decision, client, _pinned(decision))
+
+
+def _alone(decision: Decision, client: Client, pinned: int) -> int:
     settings = decision.card.settings
-    pinned = sum(c.memory.pinned for c in decision.card.clients.values() if c is not client)
-    return max(0, min(settings.total, settings.capacity - pinned))
+    by_others = pinned - client.memory.pinned
+    return max(0, min(settings.total, settings.capacity - by_others))
 
 
 def _most(decision: Decision, client: Client, left: int) -> int:
     """How far it could grow if it asked, with everything lent called back."""
-    lent = sum(c.committed - c.used for c in decision.card.clients.values() if c is not client)
-    return max(0, min(_ceiling(decision, client), client.committed + left + lent))
+    return _reach(decision, client, left, _lent(decision), _pinned(decision))
+
+
+def _reach(decision: Decision, client: Client, left: int, lent: int, pinned: int) -> int:
+    """The same, where `lent` and `pinned` of all clients are known; its own is in `lent`."""
+    return max(0, min(_alone(decision, client, pinned), client.used + left + lent))
+
+
+def _lent(decision: Decision) -> int:
+    """What all clients have been promised and do not use."""
+    return sum(client.committed - client.used for client in decision.card.clients.values())
+
+
+def _pinned(decision: Decision) -> int:
+    return sum(client.memory.pinned for client in decision.card.clients.values())
 
 
 def _lend(decision: Decision, client: Client, wanted: int, left: int) -> int:
