@@ -125,8 +125,9 @@ class Config:
         "nvshared", quantity.switch, False, "say everything that happens", words="off",
         variable="NVSHARE_DEBUG")
     tq: int = _setting(
-        "gpu", quantity.positive, 30,
-        "seconds a program may keep the GPU while others wait", metavar="SECONDS")
+        "gpu", quantity.quantum, 30_000_000,
+        "how long a program may keep the GPU while others wait, in seconds, or as in 500ms",
+        metavar="TIME", words="30")
     anti_thrash: str = _setting(
         "gpu", _mode, "auto",
         "take turns as needed (auto), always (on), or never (off)", metavar="MODE")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from nvshared import host
 from nvshared.capacity import Allowances
-from nvshared.clock import SECOND
 from nvshared.config import Config
 from nvshared.errors import ConfigError
 from nvshared.nvml import Facts
@@ -17,7 +16,8 @@ MIB = 1 << 20
 GIB = 1 << 30
 STEP = 512 * MIB                        # about 10 ms on the bus: orders cost a hundredth of that
 STEP_SHARE = 32                         # of a small card
-BLOCK = 2 * MIB                         # the smallest thing that moves
+STEP_LEAST = 32 * MIB                   # the hook's blocks, which move whole
+PAGE = 2 * MIB                          # what memory is mapped in
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
             "give less, a percentage, or auto",
         )
     settings = Settings(
-        tq=config.tq * SECOND,
+        tq=config.tq,
         anti_thrash=AntiThrash(config.anti_thrash),
         capacity=0,
         total=0,
         host_budget=budget // max(1, len(cards)),
-        step=BLOCK,
+        step=PAGE,
         gather=config.gather,
         drain_patience=config.drain_patience,
         stuck_after=config.stuck_after,
@@ -73,8 +73,8 @@ def _card(config: Config, facts: Facts) -> Card:
     )
     step = _optional("step", config.step, facts)
     if step is None:
-        step = min(STEP, total // STEP_SHARE)
-    return Card(allowances, max(BLOCK, step // BLOCK * BLOCK))
+        step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
+    return Card(allowances, max(PAGE, step // PAGE * PAGE))
 
 
 def _optional(name: str, amount: Amount | None, facts: Facts) -> int | None:

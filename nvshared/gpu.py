@@ -131,8 +131,8 @@ class GPU:
 
     @property
     def tq(self) -> int:
-        """The quantum in whole seconds."""
-        return self._settings.tq // SECOND
+        """The quantum in whole seconds; 1 if it is shorter."""
+        return max(1, self._settings.tq // SECOND)
 
     @property
     def anti_thrash(self) -> AntiThrash:

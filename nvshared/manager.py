@@ -60,7 +60,7 @@ class Manager:
     @property
     def tq(self) -> int:
         """The quantum in seconds, where a GPU has no own."""
-        return self._effective("").tq // SECOND
+        return max(1, self._effective("").tq // SECOND)
 
     @property
     def anti_thrash(self) -> AntiThrash:

@@ -58,6 +58,16 @@ def duration(text: str) -> int:
     return int(number * TIMES[unit])
 
 
+def quantum(text: str) -> int:
+    """Microseconds, at least a thousand. Without a unit: whole seconds."""
+    if text.isdecimal() and text.isascii():
+        return positive(text) * 1_000_000
+    number, unit = _split(text)
+    if unit not in TIMES or not unit or number * TIMES[unit] < 1000:
+        raise ValueError("give whole seconds, such as 30, or a time of at least 1ms, such as 500ms")
+    return int(number * TIMES[unit])
+
+
 def positive(text: str) -> int:
     """A whole number above zero, of at most 32 bits."""
     if not re.fullmatch(r"\d{1,10}", text, re.ASCII) or not 1 <= int(text) <= 0xFFFF_FFFF:

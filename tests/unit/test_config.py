@@ -36,15 +36,16 @@ def test_without_anything_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_later_places_win(file: Path) -> None:
-    assert load(file, {}, {}).tq == 11
+    assert load(file, {}, {}).tq == 11_000_000
     drop_in(file, "10.conf", "[gpu]\ntq = 12\n")
     drop_in(file, "20.conf", "[gpu]\ntq = 13\n[nvshared]\nsocket = /run/a\n")
     drop_in(file, "30.txt", "not read")
     read = load(file, {}, {})
-    assert (read.tq, read.capacity, read.socket) == (13, Amount(40 * GIB), Path("/run/a"))
+    assert (read.tq, read.capacity, read.socket) == (13_000_000, Amount(40 * GIB), Path("/run/a"))
     assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {}).socket == Path("/run/b")
     assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {"socket": "/run/c"}).socket == Path("/run/c")
-    assert load(file, {}, {"tq": "14"}).tq == 14
+    assert load(file, {}, {"tq": "14"}).tq == 14_000_000
+    assert load(file, {}, {"tq": "250ms"}).tq == 250_000
 
 
 def test_the_predecessors_variables_work(file: Path) -> None:
@@ -57,7 +58,7 @@ def test_the_predecessors_variables_work(file: Path) -> None:
 
 @pytest.mark.parametrize(("text", "sentence"), [
     ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give a positive whole number"),
-    ("[gpu]\ntq = -1\n", ":2: tq cannot be '-1'; give a positive whole number"),
+    ("[gpu]\ntq = -1\n", ":2: tq cannot be '-1'; give whole seconds, such as 30, or a time of at least 1ms, such as 500ms"),
     ("[gpu]\n\ntq 3\n", ":3: 'tq 3' is no setting; write NAME = VALUE"),
     ("[gpu]\ncapcity = 1\n", ":2: [gpu] has no setting 'capcity'; did you mean capacity?"),
     ("[gpus]\n", ":1: there is no section [gpus]; did you mean gpu?"),

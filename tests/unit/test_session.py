@@ -74,7 +74,7 @@ def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
     assert Scripted.latest.events == [events.Joined(1, SAME, True, True, 77)]
     assert [record.type for record in hook.wire.sent] == [Type.WELCOME, Type.LOAD, Type.RUN]
     limits = hook.wire.sent[0].limits
-    assert limits == Limits(GIB, 2 * GIB, FACTS.memory_total, 64 << 20)
+    assert limits == Limits(GIB, 2 * GIB, FACTS.memory_total, 128 << 20)
 
 
 def test_orders_become_records(hook: Hook) -> None:
