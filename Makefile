@@ -36,16 +36,18 @@ build: needs
 	@$(MAKE) -C libhook -q hook simulator workload 2>/dev/null || echo "Compiling libhook"
 	@$(MAKE) -C libhook -s -j2 hook simulator workload
 
-# Everything under one folder of its own, with links to what people call.
+# Everything under one folder of its own, with links to what people call. Modules that were
+# removed since an earlier build must not come along, hence the rm, here and in dist.
 install: needs
 	$(PYTHON) -m venv --clear $(PREFIX)/lib/nvshared
-	$(PREFIX)/lib/nvshared/bin/python -m pip --quiet install .
+	rm -rf build/lib build/lib.* build/bdist.*
+	$(PREFIX)/lib/nvshared/bin/python -m pip --quiet install --use-pep517 .
 	install -d $(PREFIX)/bin
 	ln -sf ../lib/nvshared/bin/nvshared ../lib/nvshared/bin/nvsharectl $(PREFIX)/bin/
-	ln -sf $$($(PREFIX)/lib/nvshared/bin/python -c 'from nvshared import library; print(library.hook())') $(PREFIX)/lib/
+	ln -sf $$($(PREFIX)/lib/nvshared/bin/python -I -c 'from nvshared import library; print(library.hook())') $(PREFIX)/lib/
 
 dist: build $(VENV)/demo-ready
-	rm -rf build/nvshare-$(COMMIT) && mkdir -p build/nvshare-$(COMMIT) dist
+	rm -rf build/lib build/lib.* build/bdist.* build/nvshare-$(COMMIT) && mkdir -p build/nvshare-$(COMMIT) dist
 	$(PIP) wheel --no-deps --wheel-dir build/nvshare-$(COMMIT) .
 	cp libhook/build/libnvshare.so libhook/build/nvshare-workload README.md CHANGELOG.md LICENSE \
 		build/nvshare-$(COMMIT)/
