@@ -28,8 +28,8 @@ def test_what_nobody_set_depends_on_card_and_host() -> None:
     assert defaults.settings.tq == 30_000_000
     assert defaults.settings.anti_thrash is AntiThrash.AUTO
     assert defaults.card(FACTS).step == 512 * MIB
-    assert defaults.card(replace(FACTS, memory_total=640 * MIB)).step == 20 * MIB
-    assert defaults.card(replace(FACTS, memory_total=8 * MIB)).step == 2 * MIB
+    assert defaults.card(replace(FACTS, memory_total=3200 * MIB)).step == 100 * MIB
+    assert defaults.card(replace(FACTS, memory_total=640 * MIB)).step == 32 * MIB
     assert defaults.card(FACTS).allowances.configured == FACTS.memory_total
 
 
