@@ -188,17 +188,20 @@ def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
 
     Nothing may ever lie on a card that it has no room for: that is what the whole is for.
     """
-    sockets = {hook.socket: hook for hook in hooks}
+    by_socket = {hook.socket.fileno(): hook for hook in hooks}
+    ears = select.poll()
+    for number in by_socket:
+        ears.register(number, select.POLLIN)
     while not done():
-        ready, _, _ = select.select(list(sockets), [], [], PATIENCE)
+        ready = ears.poll(PATIENCE * 1000)
         assert ready, "nothing happens any more"
-        for one in ready:
-            record = sockets[one].hear()
+        for number, _ in ready:
+            record = by_socket[number].hear()
             assert record is not None
-            sockets[one].obey(record)
-            for uuid in {hook.uuid for hook in hooks}:
-                resident = sum(hook.memory.resident for hook in hooks if hook.uuid == uuid)
-                assert resident <= hooks[0].limits.total
+            by_socket[number].obey(record)
+        for uuid in {hook.uuid for hook in hooks}:
+            resident = sum(hook.memory.resident for hook in hooks if hook.uuid == uuid)
+            assert resident <= hooks[0].limits.total
 
 
 FREEZES = {"loading": Type.LOAD, "draining": Type.STOP, "evicting": Type.EVICT}
