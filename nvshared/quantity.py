@@ -15,7 +15,7 @@ UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }
 TIMES = {"": 1_000_000, "s": 1_000_000, "ms": 1_000, "us": 1, "min": 60_000_000, "h": 3_600_000_000}
-NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z%]*)", re.ASCII)
+NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,11 @@ def test_the_predecessors_variables_work(file: Path) -> None:
 
 @pytest.mark.parametrize(("text", "sentence"), [
     ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give a positive whole number"),
-    ("[gpu]\ntq = -1\n", ":2: tq cannot be '-1'; give whole seconds, such as 30, or a time of at least 1ms, such as 500ms"),
+    ("[gpu]\ntq = -1\n", ":2: tq cannot be '-1'; "
+     "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms"),
+    ("[gpu]\nstep = " + "9" * 400 + "\n",
+     f":2: step cannot be '{'9' * 400}'; "
+     "give a size such as 40GiB or 512M, or a percentage such as 75%"),
     ("[gpu]\n\ntq 3\n", ":3: 'tq 3' is no setting; write NAME = VALUE"),
     ("[gpu]\ncapcity = 1\n", ":2: [gpu] has no setting 'capcity'; did you mean capacity?"),
     ("[gpus]\n", ":1: there is no section [gpus]; did you mean gpu?"),
