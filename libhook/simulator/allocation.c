@@ -99,6 +99,19 @@ void allocation_remove(struct allocation *allocation)
     free(allocation);
 }
 
+bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
+{
+    allocations_lock();
+    const struct allocation *allocation = allocation_find(base);
+    bool whole = allocation != NULL && size <= allocation->base + allocation->size - base;
+    allocations_unlock();
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(base);
+    bool allocated = mapping != NULL && mapping->allocated;
+    space_unlock();
+    return (whole || !allocated) && space_is_open(device, base, size);
+}
+
 /* Physical memory of a size, mapped at an address of its own. */
 static CUresult map_new(struct device *device, size_t size, struct physical **physical,
                         CUdeviceptr *base)

@@ -37,6 +37,11 @@ struct allocation {
 void allocations_lock(void);
 void allocations_unlock(void);
 
+/* The range may be handed to a copy or fill on the device: it lies in one
+ * allocation or in what the program has mapped. The driver refuses others at
+ * once, so that no work has to fault on them. Takes the locks itself. */
+bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size);
+
 /* Below: with the lock held. */
 struct allocation *allocation_find(CUdeviceptr address);     /* the one around it; NULL */
 struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,

@@ -135,13 +135,12 @@ static bool is_pageable(const struct side *side)
     return !known;
 }
 
-/* The driver looks at what it is given before it queues it: what is not mapped
- * by now is no valid argument, rather than a fault later. */
-static bool is_mapped(const struct side *side, const struct work *work)
+static bool is_valid(const struct side *side, const struct work *work,
+                     const struct device *device)
 {
     size_t reach = (work->copy.depth - 1) * side->layer + (work->copy.height - 1) * side->pitch
         + work->copy.width;
-    return side->host || space_is_mapped(side->address, reach);
+    return side->host || range_is_valid(device, side->address, reach);
 }
 
 CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
@@ -154,7 +153,8 @@ CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
     size_t size = work.copy.width * work.copy.height * work.copy.depth;
     if (size == 0)
         return CUDA_SUCCESS;
-    if (!is_mapped(&work.copy.to, &work) || !is_mapped(&work.copy.from, &work))
+    if (!is_valid(&work.copy.to, &work, stream->context->device)
+        || !is_valid(&work.copy.from, &work, stream->context->device))
         return CUDA_ERROR_INVALID_VALUE;
     bool from_pageable = is_pageable(&work.copy.from), to_pageable = is_pageable(&work.copy.to);
     pthread_mutex_lock(&engine_lock);

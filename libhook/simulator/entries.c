@@ -6,6 +6,7 @@
 /* Only its address counts here; the prototype stands with the function. */
 #define ENTRY(symbol, name, version, per_thread)                                         \
     extern __attribute__((visibility("default"))) char symbol;
+#define HIDDEN(symbol, name, version, per_thread) extern char symbol;
 #define UNSUPPORTED(symbol, name, version, per_thread)                                   \
     API(symbol, void)                                                                    \
     {                                                                                    \
@@ -15,9 +16,11 @@
 #include "entries.def"
 #undef ENTRY
 #undef UNSUPPORTED
+#undef HIDDEN
 
 const struct entry_point entry_points[] = {
 #define ENTRY(symbol, name, version, per_thread) {#name, &symbol, version, per_thread},
+#define HIDDEN(symbol, name, version, per_thread) {#name, &symbol, version, per_thread},
 #define UNSUPPORTED(symbol, name, version, per_thread)                                   \
     {#name, (void *)symbol, version, per_thread},
 #include "entries.def"

@@ -116,6 +116,15 @@ API(cuGraphInstantiateWithFlags, CUgraphExec *exec, CUgraph graph, unsigned long
     return instantiate(exec, graph, flags);
 }
 
+/* cuGraphInstantiate of CUDA 12: the same to the program, but not the same
+ * pointer, and exported under no name of its own. */
+CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+    CUresult entered = entry("cuGraphInstantiateWithFlags", ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return entered == CUDA_SUCCESS ? instantiate(exec, graph, flags) : entered;
+}
+
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
                                  CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
 {

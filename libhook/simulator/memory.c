@@ -38,6 +38,19 @@ API(cuMemAllocPitch_v2, CUdeviceptr *address, size_t *pitch, size_t width, size_
     return result;
 }
 
+/* A pool's memory is not waited for: it goes when all that was submitted by now is done. */
+static CUresult free_behind_all(struct context *context, CUdeviceptr address)
+{
+    size_t count;
+    struct work work = {.kind = WORK_FREE, .freed = address};
+    pthread_mutex_lock(&engine_lock);
+    struct position *positions = context_positions(context, &count);
+    stream_queue(context->recorder, &work, 1, positions, count);
+    positions_drop(positions, count);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
 static CUresult free_memory(CUdeviceptr address)
 {
     if (address == 0)
@@ -48,12 +61,18 @@ static CUresult free_memory(CUdeviceptr address)
         && (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
             || allocation->kind == ALLOCATED_MANAGED);
     struct context *context = ours ? allocation->context : NULL;
+    bool pooled = ours && allocation->kind == ALLOCATED_POOL;
+    ours = ours && !allocation->freeing;
+    if (ours && pooled)
+        allocation->freeing = true;
     allocations_unlock();
     if (!ours)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = context_check(context);
     if (result != CUDA_SUCCESS)
         return result;
+    if (pooled)
+        return free_behind_all(context, address);
     pthread_mutex_lock(&engine_lock);        /* as in the driver: what is in flight may use it */
     result = context_wait(context);
     pthread_mutex_unlock(&engine_lock);
@@ -63,8 +82,6 @@ static CUresult free_memory(CUdeviceptr address)
     allocation = allocation_find(address);
     if (allocation == NULL || allocation->base != address)
         result = CUDA_ERROR_INVALID_VALUE;   /* another thread was faster */
-    else if (allocation->kind == ALLOCATED_POOL)
-        pool_free_now(allocation);
     else if (allocation->kind == ALLOCATED_MANAGED)
         host_free(allocation);
     else

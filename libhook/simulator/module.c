@@ -13,6 +13,7 @@
 
 #include "entry.h"
 #include "object.h"
+#include "stream.h"
 
 const struct function *function_from(CUfunction handle)
 {
@@ -160,8 +161,11 @@ API(cuModuleUnload, CUmodule handle)
     struct module *module = module_from(handle);
     if (module == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&engine_lock);        /* its code may be running */
+    CUresult result = context_wait(module->context);
+    pthread_mutex_unlock(&engine_lock);
     module_unload(module);
-    return CUDA_SUCCESS;
+    return result;
 }
 
 struct function *module_find(struct module *module, const char *name)

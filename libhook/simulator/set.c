@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The entry points that fill memory with a value, of every width and shape. */
+#include "allocation.h"
 #include "capture.h"
 #include "entry.h"
-#include "space.h"
 #include "stream.h"
 
 static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t value,
@@ -19,7 +19,8 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     struct work work = {.kind = WORK_SET,
                         .set = {.address = address, .pitch = pitch, .value = value,
                                 .element = element, .width = width, .height = height}};
-    if (!space_is_mapped(address, (height - 1) * pitch + width * element))
+    if (!range_is_valid(stream->context->device, address,
+                        (height - 1) * pitch + width * element))
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&engine_lock);
     if (!async && stream->capture != NULL)

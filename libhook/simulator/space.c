@@ -197,16 +197,22 @@ void space_unmap(struct mapping *first, size_t count)
     space.mapping_count -= count;
 }
 
+static bool may_access(const struct device *device, const struct mapping *mapping,
+                       enum access access)
+{
+    uint32_t allowed = access == ACCESS_WRITE ? mapping->writable : mapping->readable;
+    bool peer = mapping->allocated
+        && (atomic_load(&device->peers) >> mapping->physical->device->ordinal & 1) != 0;
+    return (allowed >> device->ordinal & 1) != 0 || peer;
+}
+
 char *space_resolve(const struct device *device, CUdeviceptr address, enum access access,
                     bool overwrite, size_t *size)
 {
     struct mapping *mapping = space_find(address);
     if (mapping == NULL)
         return NULL;
-    uint32_t allowed = access == ACCESS_WRITE ? mapping->writable : mapping->readable;
-    bool peer = mapping->allocated
-        && (atomic_load(&device->peers) >> mapping->physical->device->ordinal & 1) != 0;
-    if ((allowed >> device->ordinal & 1) == 0 && !peer)
+    if (!may_access(device, mapping, access))
         return NULL;
     size_t left = mapping->base + mapping->size - address;
     if (*size > left)
@@ -218,14 +224,18 @@ char *space_resolve(const struct device *device, CUdeviceptr address, enum acces
     return mapping->physical->memory + offset;
 }
 
-bool space_is_mapped(CUdeviceptr base, size_t size)
+bool space_is_open(const struct device *device, CUdeviceptr base, size_t size)
 {
     space_lock_to_read();
     const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapping_count;
     CUdeviceptr reached = base;
     for (; mapping != NULL && mapping < end && mapping->base <= reached && reached < base + size;
-         mapping++)
+         mapping++) {
+        if (!may_access(device, mapping, ACCESS_READ) && mapping->physical != NULL
+            && !may_access(mapping->physical->device, mapping, ACCESS_READ))
+            break;
         reached = mapping->base + mapping->size;
+    }
     space_unlock();
     return reached >= base + size;
 }

@@ -42,8 +42,9 @@ static inline bool space_is_device(CUdeviceptr address)
     return address >= SPACE_BEGIN && address < SPACE_END;
 }
 
-/* Every byte lies in a mapping. Takes the lock itself. */
-bool space_is_mapped(CUdeviceptr base, size_t size);
+/* Every byte is mapped, and open to the device or to the one that holds it.
+ * Takes the lock itself. */
+bool space_is_open(const struct device *device, CUdeviceptr base, size_t size);
 
 /* All below: with the lock held, for writing where they change something. */
 

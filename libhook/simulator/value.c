@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stream memory operations: a stream writes a word, or waits until one has a value. */
+#include "allocation.h"
 #include "capture.h"
 #include "entry.h"
-#include "space.h"
 #include "stream.h"
 
 static CUresult submit(CUstream handle, const struct work *works, size_t count)
 {
     struct stream *stream;
     CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
     for (size_t i = 0; i < count; i++)
         if (works[i].value.address % works[i].value.bytes != 0
-            || !space_is_mapped(works[i].value.address, works[i].value.bytes))
+            || !range_is_valid(stream->context->device, works[i].value.address,
+                               works[i].value.bytes))
             return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&engine_lock);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)

@@ -124,7 +124,7 @@ API(cuMemUnmap, CUdeviceptr address, size_t size)
     streams_doom(address, size);
     space_lock_to_write();
     bool valid = size != 0 && on_grain(address) && on_grain(size)
-        && space_is_reserved(address, size);
+        && space_is_reserved(address, PHYSICAL_GRAIN);       /* its end may lie outside */
     size_t count = 0;
     valid = valid && space_within(address, size, &first, &count);
     struct physical **dropped = malloc((count != 0 ? count : 1) * sizeof(struct physical *));
