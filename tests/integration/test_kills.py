@@ -19,6 +19,7 @@ from tests.integration.conftest import ROOT, Site
 BUILD = ROOT / "libhook" / "build"
 PATIENCE = 120.0                        # seconds; generous, machines that test are slow
 PROGRAMS = 3                            # of which any two fit together, but never all
+SETTINGS = ("--tq", "100ms", "--capacity", "240MiB")
 
 # What the trace says last before the victim is in that state.
 STATES = {
@@ -30,10 +31,10 @@ STATES = {
 }
 
 
-def program(site: Site, seed: int) -> subprocess.Popen[str]:
+def program(site: Site, seed: int, steps: int = 24) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", "400MiB", "--chunk", "16MiB",
-         "--steps", "24", "--kernel-us", "4000", "--seed", str(seed), "--json"],
+        [str(BUILD / "nvshare-workload"), "--memory", "96MiB", "--chunk", "8MiB",
+         "--steps", str(steps), "--kernel-us", "2000", "--seed", str(seed), "--json"],
         env={
             **site.environment,
             "LD_PRELOAD": str(BUILD / "libnvshare.so"),
@@ -41,7 +42,7 @@ def program(site: Site, seed: int) -> subprocess.Popen[str]:
             # Slow enough that a load or an eviction is long under way when it is seen.
             "NVSHARE_SIM_COPY_RATE": str(400 << 20),
         },
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )
     site.started.append(process)
     return process
@@ -73,14 +74,14 @@ def await_state(trace: Path, state: str, pid: int | None = None) -> int:
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
     for process in processes:
-        output, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, f"exit code {process.returncode}: {errors}\n{output[-600:]}"
+        output, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, f"exit code {process.returncode}: {output[-2000:]}"
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_program_killed_costs_the_others_nothing(site: Site, state: str) -> None:
     trace = site.folder / "trace"
-    site.start("--tq", "200ms", "--trace", str(trace))
+    site.start(*SETTINGS, "--trace", str(trace))
     programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
     victim = await_state(trace, state)
     for process in programs:
@@ -92,23 +93,23 @@ def test_a_program_killed_costs_the_others_nothing(site: Site, state: str) -> No
 @pytest.mark.parametrize("state", STATES)
 def test_the_daemon_killed_and_restarted_costs_nobody_anything(site: Site, state: str) -> None:
     first, second = site.folder / "first", site.folder / "second"
-    daemon = site.start("--tq", "200ms", "--trace", str(first))
+    daemon = site.start(*SETTINGS, "--trace", str(first))
     programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
     await_state(first, state)
     daemon.kill()
     daemon.wait()
-    site.start("--tq", "200ms", "--trace", str(second))
+    site.start(*SETTINGS, "--trace", str(second))
     finish(programs)
 
 
 def test_programs_go_on_while_there_is_no_daemon_and_share_again_after(site: Site) -> None:
     trace = site.folder / "trace"
-    daemon = site.start("--tq", "200ms", "--trace", str(trace))
-    programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
+    daemon = site.start(*SETTINGS, "--trace", str(trace))
+    programs = [program(site, seed, 96) for seed in range(1, PROGRAMS + 1)]
     for _ in range(3):
         await_state(trace, "running")
         daemon.kill()
         daemon.wait()
-        trace = trace.with_suffix(trace.suffix + "x")
-        daemon = site.start("--tq", "200ms", "--trace", str(trace))
+        trace = trace.with_name(trace.name + "-next")
+        daemon = site.start(*SETTINGS, "--trace", str(trace))
     finish(programs)
