@@ -83,7 +83,8 @@ def run(
     """Runs the programs at the same time and waits for all; `limit` in seconds."""
     started = []
     for command in commands:
-        errors = tempfile.TemporaryFile()
+        # Closed below, once its program has ended.
+        errors = tempfile.TemporaryFile()  # noqa: SIM115
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors,
             env={**os.environ, **(environment or {})},

@@ -57,7 +57,8 @@ def _speed(moves: Sequence[Line]) -> float | None:
     large = [move for move in moves if move["bytes"] >= MEASURABLE and move["microseconds"]]
     if not large:
         return None
-    return sum(m["bytes"] for m in large) / sum(m["microseconds"] for m in large) / 1000
+    moved, took = sum(m["bytes"] for m in large), sum(m["microseconds"] for m in large)
+    return float(moved / took / 1000)
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:

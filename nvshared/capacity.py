@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many bytes of a card can be handed out.
 
-    capacity = min(configured, total - outside - reserve - young contexts)
+    capacity = min(configured, total - outside - reserve - contexts to come)
 
 *Outside* is what nobody tells us about: contexts, modules, the driver itself
 and programs that run without the library. It is the difference of what NVML
@@ -15,7 +15,8 @@ increase must be seen in two samples in a row; a decrease is believed at once.
 
 A client's context is made just before it says HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while it starts. Until two samples
-have seen a client, a reserve is kept for its context.
+have seen a client, a reserve is kept for its context; and always for one more,
+which nobody knows of before it has made its context.
 """
 
 from dataclasses import dataclass, field
@@ -71,7 +72,8 @@ class Capacity:
     def bytes(self) -> int:
         """Bytes that can be handed out now."""
         young = sum(seen < SAMPLES_TO_BELIEVE for seen in self._seen.values())
-        free = self.total - self.outside - self.reserve - young * self.context_reserve
+        # And one more may start at any moment, before it can say so.
+        free = self.total - self.outside - self.reserve - (young + 1) * self.context_reserve
         return max(0, min(self.offered, free))
 
     def joined(self, client: int) -> None:

@@ -7,6 +7,7 @@ in whole or in part, gives and takes room from those that run, refuses memory,
 and disappears and comes back. It checks what every hook reports.
 """
 
+import contextlib
 import random
 import select
 import socket
@@ -143,10 +144,9 @@ class Commander:
 
     def _send(self, hook: Hook, record: Record) -> None:
         self.orders += 1
-        try:
+        # One that has died: the end of file says so too.
+        with contextlib.suppress(OSError):
             hook.connection.send(encode(record))
-        except OSError:
-            pass                        # it has died; the end of file says so too
 
     def _run(self, hook: Hook) -> None:
         if not hook.running:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from tests.integration.commander import MIB, Commander
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"

@@ -60,21 +60,29 @@ class Program:
         """Whether it has not ended yet."""
         return self._process.poll() is None
 
+    def await_memory(self) -> None:
+        """Returns when it has all of its memory, or has ended."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if '"event": "allocated"' in line:
+                return
+
     def finish(self) -> None:
         """Waits for its end. Fails with all it said unless all its results are right."""
         try:
             said, _ = self._process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
-            self.kill()
-            said, _ = self._process.communicate()
+            said = self.kill()
             raise AssertionError(f"the program did not end in two minutes:\n{said}") from None
         assert self._process.returncode == 0, said
         checked = [line for line in said.splitlines() if '"event": "checked"' in line]
         assert [json.loads(line)["right"] for line in checked] == [True], said
 
-    def kill(self) -> None:
-        """Ends it in the middle, if it has not ended."""
+    def kill(self) -> str:
+        """Ends it in the middle, if it has not ended; returns what it said."""
         self._process.kill()
+        said, _ = self._process.communicate()
+        return said
 
 
 def status(container: Container, user: str = "") -> dict[str, Any]:

@@ -102,7 +102,10 @@ class Container:
     def start(
         self, *command: str, user: str = "", environment: dict[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Starts a command and returns while it runs; its output is for the caller to read."""
+        """Starts a command and returns while it runs; its output is for the caller to read.
+
+        It is killed with the process that is returned.
+        """
         return subprocess.Popen(
             self._entering(command, user, environment), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -173,9 +176,9 @@ class Container:
     def _entering(
         self, command: tuple[str, ...], user: str, environment: dict[str, str] | None
     ) -> list[str]:
-        into = ["nsenter", f"--target={self._pid}", "--all"]
+        into = ["nsenter", f"--target={self._pid}", "--all", "setpriv", "--pdeathsig", "KILL"]
         if user:
-            into += ["runuser", "--user", user, "--"]
+            into += ["--reuid", user, "--regid", user, "--init-groups"]
         settings = {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "LANG": "C.UTF-8", "HOME": f"/home/{user}" if user else "/root",

@@ -10,7 +10,7 @@ from tests.system.card import Program
 from tests.system.container import Container
 
 MOST_OF_IT = card.MEMORY * 7 // 10
-KILLS = 5
+KILLS = 3
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def until_another(container: Container, pid: str) -> None:
 def ten(container: Container) -> list[Program]:
     """Ten programs, of which three fit: each hand-over moves something."""
     programs = [
-        Program(container, user, memory=card.MEMORY // 4, steps=60, cpu_ms=60, seed=seed)
+        Program(container, user, memory=card.MEMORY // 4, steps=60, cpu_ms=30, seed=seed)
         for seed, user in enumerate(("alice", "bob") * 5, 1)
     ]
     container.until(lambda: len(pids(container)) == 10, "all ten are there")

@@ -12,7 +12,7 @@ def test_two_users_programs_take_turns_and_are_right(running: Container) -> None
     running.run("nvsharectl", "set-tq", "1")
     turns = card.status(running)["gpus"][0]["turns"]
     programs = [
-        Program(running, user, memory=MOST_OF_IT, steps=30, cpu_ms=100, seed=seed)
+        Program(running, user, memory=MOST_OF_IT, steps=15, cpu_ms=100, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     running.until(lambda: len(card.clients(running)) == 2, "both are there")
@@ -29,10 +29,7 @@ def test_two_users_programs_take_turns_and_are_right(running: Container) -> None
 
 def test_without_sharing_the_second_finds_no_memory(running: Container) -> None:
     first = Program(running, "alice", memory=MOST_OF_IT, steps=1000, cpu_ms=20, shared=False)
-    running.until(
-        lambda: card.status(running)["gpus"][0]["memory_used"] > MOST_OF_IT << 20,
-        "the first has its memory",
-    )
+    first.await_memory()
     second = running.run(
         card.WORKLOAD, "--memory", f"{MOST_OF_IT}MiB", user="bob", check=False,
         environment=card.ENVIRONMENT,

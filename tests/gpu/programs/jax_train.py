@@ -28,17 +28,16 @@ def main() -> int:
     def loss(weight: jax.Array, inputs: jax.Array) -> jax.Array:
         return jnp.mean((jnp.tanh(inputs @ weight) - inputs) ** 2)
 
-    @jax.jit
-    def update(weight: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def update_one(weight: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
         gradient = jax.grad(loss)(weight, inputs)
         return weight - 0.1 * gradient, jnp.tanh(inputs @ weight)
 
-    @jax.jit
-    def fold(weight: jax.Array) -> jax.Array:
+    def fold_one(weight: jax.Array) -> jax.Array:
         bits = jax.lax.bitcast_convert_type(weight, jnp.uint32).ravel()
         place = jnp.arange(1, bits.size + 1, dtype=jnp.uint32) * jnp.uint32(2654435761)
         return jnp.stack([jnp.sum(bits * place), jnp.sum((bits ^ (bits >> 9)) * (place | 1))])
 
+    update, fold = jax.jit(update_one), jax.jit(fold_one)
     for step in range(options.steps):
         inputs = data
         for index in range(count):

@@ -42,7 +42,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cpu-ms", type=float, default=0.0, help="time on the CPU in each step")
     parser.add_argument("--compile", action="store_true", help="with torch.compile")
-    parser.add_argument("--start-file", help="wait for this file before the first step")
     options = parser.parse_args()
 
     torch.manual_seed(options.seed)
@@ -57,9 +56,6 @@ def main() -> int:
         wanted = torch.randn(options.batch, width)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     forward = torch.compile(model) if options.compile else model
-    if options.start_file:
-        while not os.path.exists(options.start_file):
-            time.sleep(0.05)
 
     losses, times = [], []
     began = time.monotonic()
