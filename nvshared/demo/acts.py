@@ -23,7 +23,7 @@ from nvshared.demo.workload import Event, Outcome, Task, perform
 from nvshared.errors import NvshareError
 
 SHARE = 0.7                             # of the GPU's memory, for each of two programs
-STEPS = 5
+STEPS = 4
 STEP_GPU_US = 700_000                   # a step's time on the GPU, besides computing
 STEP_CPU_MS = 700                       # and on the CPU
 CHUNKS = 12
