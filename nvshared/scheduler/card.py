@@ -23,6 +23,7 @@ class Card:
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
+    pinned: int = 0                     # by all clients, as of the last event
     counters: Counters = Counters()
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
@@ -55,23 +56,32 @@ class Card:
             key=lambda client: client.turn.serial if client.turn else 0,
         )
 
-    def fits(self, group: Iterable[Client]) -> bool:
-        """Whether these could all be whole at once, the others out as far as they can be.
+    def beside(self, group: Iterable[Client]) -> int:
+        """Bytes left when these are whole at once, and the others out as far as they can be.
 
         What the driver lacks for the moment does not count: if it lasts, the
         daemon lowers the capacity.
         """
-        members = {client.id for client in group}
-        return self.settings.capacity >= sum(
-            client.need if client.id in members else client.memory.pinned
-            for client in self.clients.values()
-        )
+        return self.settings.capacity - self.pinned - sum(map(self.takes, group))
+
+    @staticmethod
+    def takes(client: Client) -> int:
+        """Bytes that its being whole takes, beyond what it has pinned anyway."""
+        return client.memory.need - client.memory.pinned
+
+    def fits(self, group: Iterable[Client]) -> bool:
+        """Whether these could all be whole at once."""
+        return self.beside(group) >= 0
 
     def admits(self, group: Iterable[Client]) -> bool:
         """Whether these may hold the card together."""
         members = list(group)
         turns = self.settings.anti_thrash is AntiThrash.ON
         return (not turns or len(members) <= 1) and self.fits(members)
+
+    def sum_up(self) -> None:
+        """To be done after each event, before anything is decided."""
+        self.pinned = sum([client.memory.pinned for client in self.clients.values()])
 
     def count(self, **more: int) -> None:
         """Adds to the counters."""

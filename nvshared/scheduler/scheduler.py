@@ -57,6 +57,7 @@ class Scheduler:
             return []
         decision = Decision(card, now)
         _note(decision, event)
+        card.sum_up()
         plan(decision)
         self._deadline = decision.deadline
         return decision.actions

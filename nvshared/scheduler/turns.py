@@ -95,19 +95,25 @@ def _repair(decision: Decision) -> None:
 
 def _admit(decision: Decision) -> Client | None:
     card = decision.card
+    one_at_a_time = card.settings.anti_thrash is AntiThrash.ON
+    holders = card.holders
+    alone, beside = card.beside([]), card.beside(holders)
     blocked = None
     for client in order.sequence(card):
+        takes = card.takes(client)
         # One that cannot run at all at present does not hold up the others.
-        if not decision.due(client.not_before) or not card.fits([client]):
+        if not decision.due(client.not_before) or takes > alone:
             continue
-        holders = card.holders
-        fits = card.admits([*holders, client])
-        if blocked is None and fits:
-            _choose(decision, client)
-        elif blocked is None:
+        fits = takes <= beside and not (one_at_a_time and holders)
+        if blocked is None and not fits:
             blocked = client
-        elif fits and _may_overtake(decision, holders):
-            _choose(decision, client, frozenset(h.turn.serial for h in holders if h.turn))
+            continue
+        if blocked is not None and not (fits and _may_overtake(decision, holders)):
+            continue
+        overtaken = [h.turn.serial for h in holders if h.turn] if blocked is not None else []
+        _choose(decision, client, frozenset(overtaken))
+        holders.append(client)          # the youngest turn, so they are in order still
+        beside -= takes
     return blocked
 
 
