@@ -31,7 +31,7 @@ class Card:
     total: int                          # bytes
     capacity: int                       # of these, what the programs shall share
     simulated: bool
-    why: str                            # it is simulated, or only part of it is used
+    why: str                            # it is simulated, or how much of it is used
     ballast: int                        # bytes to be taken away for the rest to be `capacity`
     environment: Mapping[str, str]      # for every process that uses it
 
@@ -101,7 +101,8 @@ def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> C
             f"{name} and this machine have only {capacity // MIB} MiB left for a demonstration",
             "try again with --simulate",
         )
-    why = f"{capacity / GIB:.1f} of its {total / GIB:.1f} GiB, so that it is over soon"
+    why = f"{capacity / GIB:.1f} of its {total / GIB:.1f} GiB are "
+    why += "free" if capacity > free - GIB else "used, so that it is over soon"
     return Card(name, total, capacity, False, why, free - capacity, environment)
 
 

@@ -39,7 +39,7 @@ def _opening(card: Card) -> str:
     if card.simulated:
         where = f"The GPU is simulated: {card.why}."
     else:
-        where = f"The GPU is {card.name}; used are {card.why}."
+        where = f"The GPU is {card.name}; {card.why}."
     return (
         f"{where}\n"
         f"Two programs share it. Each needs {memory // MIB} of {card.capacity // MIB} MiB of its "

@@ -66,7 +66,8 @@ async def service(card: Card, folder: Path) -> AsyncIterator[Service]:
         configuration = folder / "nvshared.conf"
         configuration.write_text(CONFIGURATION.format(
             socket=folder / "nvshare.sock", bus=bus or "none", trace=trace,
-            tq=TQ, capacity=card.capacity,
+            # A share, since it goes for all cards of the machine, and others may be smaller.
+            tq=TQ, capacity=f"{100 * card.capacity / card.total:.2f}%",
         ))
         await _start_daemon(stack, card, folder, configuration)
         yield Service(bus, trace)
