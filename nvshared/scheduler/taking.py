@@ -92,7 +92,7 @@ class Taking:
             return 0
         free = max(0, self._decision.card.host_free)
         ahead = max(PIECE, min(self._decision.card.settings.step, free // PART))
-        return min(free, max(0, moved - client.host_spare) + ahead)
+        return min(free, max(0, moved - client.host_spare) + ahead) if free >= BLOCK else 0
 
 
 def _unfilled(client: Client) -> int:
