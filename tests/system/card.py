@@ -44,12 +44,14 @@ class Program:
 
     def __init__(
         self, container: Container, user: str, *, memory: int, steps: int, cpu_ms: int = 0,
-        seed: int = 1, shared: bool = True,
+        kernel_us: int = 0, seed: int = 1, shared: bool = True,
     ) -> None:
-        """`memory`: MiB. `shared`: with libnvshare.so preloaded."""
+        """`memory`: MiB. `cpu_ms`: on the CPU after each step. `kernel_us`: on the GPU for each
+        8 MiB in each step. `shared`: with libnvshare.so preloaded."""
         command = [
             WORKLOAD, "--json", "--memory", f"{memory}MiB", "--chunk", "8MiB",
-            "--steps", str(steps), "--cpu-ms", str(cpu_ms), "--seed", str(seed),
+            "--steps", str(steps), "--cpu-ms", str(cpu_ms), "--kernel-us", str(kernel_us),
+            "--seed", str(seed),
         ]
         if shared:
             command = ["nvsharectl", "run", "--", *command]

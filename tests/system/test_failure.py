@@ -53,7 +53,7 @@ def until_another(container: Container, pid: str) -> None:
 def ten(container: Container) -> list[Program]:
     """Ten programs, of which three fit: each hand-over moves something."""
     programs = [
-        Program(container, user, memory=card.MEMORY // 4, steps=60, cpu_ms=30, seed=seed)
+        Program(container, user, memory=card.MEMORY // 4, steps=30, cpu_ms=40, seed=seed)
         for seed, user in enumerate(("alice", "bob") * 5, 1)
     ]
     container.until(lambda: len(pids(container)) == 10, "all ten are there")
@@ -77,10 +77,12 @@ def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(machine: Container) 
 def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container) -> None:
     programs = ten(machine)
     everybody = pids(machine)
+    before = main_pid(machine)
     machine.run("systemctl", "restart", "--no-block", "nvshared")
     # It is started while the daemon is away, and must not be told that there is none.
     late = Program(machine, "alice", memory=card.MEMORY // 4, steps=20, seed=99)
     programs.append(late)
+    until_another(machine, before)
     machine.until(
         lambda: len(pids(machine)) == 11 and everybody < pids(machine), "it knows all of them"
     )
@@ -110,7 +112,8 @@ def test_a_daemon_that_hangs_is_started_anew(machine: Container) -> None:
 
 def test_stopped_it_leaves_holders_running_and_the_others_waiting(machine: Container) -> None:
     machine.run("nvsharectl", "set-tq", "300")
-    holder = Program(machine, "alice", memory=MOST_OF_IT, steps=40, cpu_ms=100, seed=1)
+    # One that never pauses: if it did, the other would have its turn meanwhile.
+    holder = Program(machine, "alice", memory=MOST_OF_IT, steps=60, kernel_us=5000, seed=1)
     machine.until(
         lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU"
     )

@@ -70,6 +70,14 @@ def test_enable_now_is_all_it_takes(bare: Container) -> None:
 
 
 @pytest.mark.usefixtures("said")
+def test_a_restart_leaves_no_complaint_in_the_journal(bare: Container) -> None:
+    bare.run("systemctl", "restart", "nvshared")
+    journal = bare.output("journalctl", "--boot", "--no-pager", "--output=cat")
+    assert "Rejected send message" not in journal
+    assert "Traceback" not in journal
+
+
+@pytest.mark.usefixtures("said")
 def test_it_is_there_after_a_reboot(bare: Container) -> None:
     bare.reboot()
     assert bare.output("systemctl", "is-system-running") == "running"
