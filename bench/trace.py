@@ -10,10 +10,13 @@ MEASURABLE = 256 << 20                  # bytes; smaller moves say more of laten
 
 
 def summary(trace: Sequence[Line]) -> dict[str, Any]:
-    """Figures of one GPU's trace. Times in ms, speeds in GB/s (10**9)."""
+    """Figures of one GPU's trace. Times in ms, speeds in GB/s (10**9), medians unless named."""
     moves = list(_moves(trace))
     out = [move for move in moves if move["event"] == "evicted"]
     back = [move for move in moves if move["event"] == "loaded"]
+    # Host memory is made on a client's first way out, and kept.
+    first = [move for move in out if move["host_grew"]]
+    again = [move for move in out if not move["host_grew"]]
     handovers = list(_handovers(trace))
     drains = [line["microseconds"] / 1000 for line in trace if line.get("event") == "stopped"]
     return {
@@ -21,9 +24,11 @@ def summary(trace: Sequence[Line]) -> dict[str, Any]:
         "handovers": len(handovers),
         "moved_out_gib": sum(move["bytes"] for move in out) / 2**30,
         "moved_in_gib": sum(move["bytes"] for move in back) / 2**30,
-        "out_gbps": _speed(out),
+        "out_gbps": _speed(again),
+        "out_making_host_memory_gbps": _speed(first),
         "in_gbps": _speed(back),
-        "out_gbps_first": _speed(out[:1]),
+        "out_alone_gbps": _speed([move for move in again if not _overlaps(move, back)]),
+        "in_alone_gbps": _speed([move for move in back if not _overlaps(move, out)]),
         "drain_ms": _spread(drains),
         "stop_to_run_ms": _spread([handover["ms"] for handover in handovers]),
         "reopened": sum(line.get("event") == "reopened" for line in trace),
@@ -31,14 +36,26 @@ def summary(trace: Sequence[Line]) -> dict[str, Any]:
 
 
 def _moves(trace: Iterable[Line]) -> Iterable[Line]:
-    """Answers that moved bytes over the bus. A load before a client's first eviction only maps."""
-    evicted = set()
+    """Answers that moved much over the bus. A load before a client's first eviction only maps."""
+    host: dict[int, int] = {}
     for line in trace:
-        if line.get("event") == "evicted" and line["bytes"]:
-            evicted.add(line["client"])
-            yield line
-        elif line.get("event") == "loaded" and line["bytes"] and line["client"] in evicted:
-            yield line
+        if "memory" not in line:
+            continue
+        client, held = line["client"], line["memory"]["host"]
+        grew = held > host.get(client, 0)
+        host[client] = held
+        if line.get("event") not in ("evicted", "loaded") or line["bytes"] < MEASURABLE:
+            continue
+        if line["event"] == "evicted" or held > 0:
+            yield {**line, "host_grew": grew, "began": line["at"] - line["microseconds"]}
+
+
+def _overlaps(move: Line, others: Iterable[Line]) -> bool:
+    return any(
+        other["began"] < move["at"] and move["began"] < other["at"]
+        and other["client"] != move["client"]
+        for other in others
+    )
 
 
 def _handovers(trace: Iterable[Line]) -> Iterable[Line]:
@@ -54,11 +71,8 @@ def _handovers(trace: Iterable[Line]) -> Iterable[Line]:
 
 
 def _speed(moves: Sequence[Line]) -> float | None:
-    large = [move for move in moves if move["bytes"] >= MEASURABLE and move["microseconds"]]
-    if not large:
-        return None
-    moved, took = sum(m["bytes"] for m in large), sum(m["microseconds"] for m in large)
-    return float(moved / took / 1000)
+    timed = [move["bytes"] / move["microseconds"] / 1000 for move in moves if move["microseconds"]]
+    return statistics.median(timed) if timed else None
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
