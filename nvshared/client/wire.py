@@ -212,8 +212,10 @@ class _Reader:
             case "g":
                 return self._text(self._number("B"))
             case "v":
-                (inner,) = split(self.get("g"))
-                return self.get(inner)
+                inner = split(self.get("g"))
+                if len(inner) != 1:
+                    raise WireError(f"a variant of {len(inner)} types came, and all have one")
+                return self.get(inner[0])
             case "a":
                 return self._array(type_[1:])
             case "(" | "{":
