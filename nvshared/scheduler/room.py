@@ -22,16 +22,14 @@ def plan(decision: Decision, blocked: Client | None) -> None:
     card = decision.card
     if card.shortfall and decision.due(card.shortfall_until):
         card.shortfall = 0
-    # While host memory is short, what one order leaves of it may allow for another.
+    # What one order leaves of the host's memory may allow for another.
     before = -1
     while before != len(decision.actions):
         before = len(decision.actions)
-        if not _move(decision, blocked):
-            return
+        _move(decision, blocked)
 
 
-def _move(decision: Decision, blocked: Client | None) -> bool:
-    """Orders what can be ordered now. True: but for host memory it would have been more."""
+def _move(decision: Decision, blocked: Client | None) -> None:
     card = decision.card
     holders = [c for c in card.holders if c.phase is not Phase.DRAINING]
     wanting = [c for c in holders if c.phase is Phase.RUNNING]
@@ -47,8 +45,7 @@ def _move(decision: Decision, blocked: Client | None) -> bool:
 
     _slacken(decision, wanting)
     if blocked is not None and not any(_wants(c) for c in wanting):
-        return _load_ahead(decision, blocked) or taking.host_short > 0
-    return taking.host_short > 0
+        _load_ahead(decision, blocked)
 
 
 def _wants(client: Client) -> int:
@@ -102,11 +99,8 @@ def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
     return host_short
 
 
-def _load_ahead(decision: Decision, client: Client) -> bool:
-    """Brings in what room can be had for the one that runs next, while others run.
-
-    True: it would have been more but for host memory.
-    """
+def _load_ahead(decision: Decision, client: Client) -> None:
+    """Brings in what room can be had for the one that runs next, while others run."""
     card = decision.card
     taking = Taking(decision)
     later = [c for c in _victims(decision) if c is not client]
@@ -118,7 +112,6 @@ def _load_ahead(decision: Decision, client: Client) -> bool:
         piece >= min(_wants(client), card.settings.step) or _coming(decision) == 0
     ):
         decision.load(client, client.ordered + piece, client.memory.host)
-    return taking.host_short > 0
 
 
 def _slacken(decision: Decision, wanting: list[Client]) -> None:
