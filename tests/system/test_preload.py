@@ -24,7 +24,7 @@ AS_ROOT = {
     "dpkg": ("dpkg", "--verify"),
     "sudo": ("sudo", "--user", "bob", "sudo", "-n", "true"),
     "su": ("su", "-", "alice", "-c", "id"),
-    "units": ("systemd-run", "--wait", "--pipe", "--collect", "id"),
+    "units": ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "id"),
     "logger": ("sh", "-c", "logger preloaded && journalctl --sync"),
 }
 

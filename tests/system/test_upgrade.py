@@ -50,7 +50,7 @@ def test_an_upgrade_keeps_settings_and_programs(
     machine: Container, built: Packages, tmp_path: Path
 ) -> None:
     programs = [
-        Program(machine, user, memory=card.MEMORY * 7 // 10, steps=60, cpu_ms=100, seed=seed)
+        Program(machine, user, memory=card.MEMORY * 7 // 10, steps=25, cpu_ms=100, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     machine.until(lambda: len(card.clients(machine)) == 2, "both are there")
