@@ -3,6 +3,7 @@
 #   make test     every test that this machine allows, and what was left out
 #   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
 #   make bench-gate     what the gate costs a launch
+#   make bench-training what the library costs a training (needs a GPU and PyTorch)
 #   make build, install, dist, clean
 # demo and test install what they need: Debian packages (as root, or with sudo)
 # and a Python environment in .venv.
@@ -15,7 +16,7 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate build install dist clean needs environment
+.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -31,6 +32,10 @@ $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
 bench-gate: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/gate -s
 	@$(VENV)/bin/python -m bench.gate.measure
+
+# PyTorch is not installed by us: PYTHON is one that has it.
+bench-training: build
+	@$(PYTHON) -m bench.training
 
 build: needs
 	@$(MAKE) -C libhook -q hook simulator workload 2>/dev/null || echo "Compiling libhook"
