@@ -149,7 +149,8 @@ API(cuCtxDisablePeerAccess, CUcontext handle)
     return (before & bit) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
-API(cuFlushGPUDirectRDMAWrites, int target, int scope)
+API(cuFlushGPUDirectRDMAWrites, CUflushGPUDirectRDMAWritesTarget target,
+    CUflushGPUDirectRDMAWritesScope scope)
 {
     ENTER(ENTRY_CONTEXT);
     (void)target, (void)scope;

@@ -170,3 +170,41 @@ API(cuMemPoolGetAccess, CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocati
     *flags = own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
+
+/* The pool of a place, as CUDA 13 asks for it; only devices have pools here. */
+static struct device *device_of(const CUmemLocation *location, CUmemAllocationType type)
+{
+    return location != NULL && location->type == CU_MEM_LOCATION_TYPE_DEVICE
+        && type == CU_MEM_ALLOCATION_TYPE_PINNED ? device_at(location->id) : NULL;
+}
+
+API(cuMemGetDefaultMemPool, CUmemoryPool *pool, CUmemLocation *location,
+    CUmemAllocationType type)
+{
+    ENTER(ENTRY_INIT);
+    if (pool == NULL || device_of(location, type) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pool = (CUmemoryPool)pool_default(device_of(location, type));
+    return CUDA_SUCCESS;
+}
+
+API(cuMemGetMemPool, CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    ENTER(ENTRY_INIT);
+    if (pool == NULL || device_of(location, type) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pool = (CUmemoryPool)pool_current(device_of(location, type));
+    return CUDA_SUCCESS;
+}
+
+API(cuMemSetMemPool, CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
+{
+    ENTER(ENTRY_INIT);
+    struct pool *pool = pool_from(handle);
+    if (pool == NULL || device_of(location, type) != pool->device)
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    pool->device->current_pool = pool;
+    allocations_unlock();
+    return CUDA_SUCCESS;
+}

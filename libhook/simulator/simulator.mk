@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # The simulated GPU: libcuda.so.1 and libnvidia-ml.so.1 in $(BUILD)/simulator.
 # A program finds them with LD_LIBRARY_PATH=build/simulator.
+#   make test-simulator [SANITIZE=thread|address]     its own tests
 
 SIMULATOR := $(BUILD)/simulator
 SIMULATOR_SHARED := simulator/shared_state.c simulator/process.c
-NVML_SOURCES := simulator/nvml.c $(SIMULATOR_SHARED)
+NVML_SOURCES := $(wildcard simulator/nvml*.c) $(SIMULATOR_SHARED)
 CUDA_SOURCES := $(filter-out simulator/nvml%.c,$(wildcard simulator/*.c))
 CUDA_OBJECTS := $(addprefix $(BUILD)/,$(CUDA_SOURCES:.c=.o))
 NVML_OBJECTS := $(addprefix $(BUILD)/,$(NVML_SOURCES:.c=.o))
+SIMULATOR_TESTS := $(addprefix $(BUILD)/tests/simulator/,data flight processes threads)
+CONFORMANCE := $(BUILD)/tests/simulator/conformance
 
-.PHONY: simulator test-simulator
+.PHONY: simulator simulator-tests test-simulator
 all: simulator
 simulator: $(SIMULATOR)/libcuda.so.1 $(SIMULATOR)/libnvidia-ml.so.1
 
@@ -27,3 +30,23 @@ $(SIMULATOR)/libnvidia-ml.so.1: $(NVML_OBJECTS)
 		$(NVML_OBJECTS) -o $@
 
 -include $(CUDA_OBJECTS:.o=.d) $(NVML_OBJECTS:.o=.d)
+
+$(SIMULATOR_TESTS): $(BUILD)/tests/simulator/%: tests/simulator/%.c $(wildcard tests/simulator/*.h) $(SIMULATOR)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $< -o $@ -L$(SIMULATOR) -l:libcuda.so.1
+
+$(CONFORMANCE): $(wildcard tests/simulator/conformance*.c tests/simulator/*.h) $(SIMULATOR)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(filter %.c,$^) -o $@ -L$(SIMULATOR) -l:libcuda.so.1
+
+simulator-tests: $(SIMULATOR_TESTS) $(CONFORMANCE)
+
+# Each with a card, two of them, that nobody else uses. The sanitizers would take the crash that
+# conformance wants to see for their own.
+test-simulator: simulator-tests
+	@set -e; directory=$$(mktemp -d); trap 'rm -rf $$directory' EXIT; \
+	export LD_LIBRARY_PATH=$(SIMULATOR) NVSHARE_SIM_GPUS=2 NVSHARE_SIM_MEMORY=1G \
+		NVSHARE_SIM_DIR=$$directory; \
+	for test in $(SIMULATOR_TESTS); do $$test; done; \
+	$(if $(SANITIZE),,$(CONFORMANCE) >$$directory/answers || true; \
+		diff tests/simulator/conformance.txt $$directory/answers && echo conformance: right)
