@@ -66,7 +66,7 @@ install-programs:
 		>$(DESTDIR)$(HOME_OF_OURS)/nvshared-$(VERSION).dist-info/METADATA
 	cp -R --preserve=mode $(BUILT)/vendor $(DESTDIR)$(HOME_OF_OURS)/
 	install -d $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator
-	ln -sf $(LIBDIR)/libnvshare.so $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/libnvshare.so
+	ln -srf $(DESTDIR)$(LIBDIR)/libnvshare.so $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/libnvshare.so
 	install -m 755 libhook/build/nvshare-workload $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/
 	install -m 644 libhook/build/simulator/libcuda.so.1 libhook/build/simulator/libnvidia-ml.so.1 \
 		$(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator/

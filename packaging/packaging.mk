@@ -3,6 +3,7 @@
 #
 #   make deb          dist/nvshared_*.deb and dist/libnvshare_*.deb
 #   make rpm          dist/nvshared-*.rpm and dist/libnvshare-*.rpm
+#                     (on a Debian machine with RPMFLAGS=--nodeps: its rpm knows of no package)
 #   make wheels       fetches what is packed along, once; with it no build needs a network
 #
 # Each is built in a folder of its own, so that nothing is left in the source tree.
@@ -54,7 +55,7 @@ rpm: wheels
 	@mkdir -p $(PACKAGED)/rpm/SOURCES
 	@tar --create --gzip --file=$(PACKAGED)/rpm/SOURCES/nvshared-$(VERSION).tar.gz \
 		--directory=$(PACKAGED)/rpm nvshared-$(VERSION)
-	rpmbuild -bb --define '_topdir $(CURDIR)/$(PACKAGED)/rpm' --define 'our_version $(VERSION)' \
+	rpmbuild -bb $(RPMFLAGS) --define '_topdir $(CURDIR)/$(PACKAGED)/rpm' --define 'our_version $(VERSION)' \
 		packaging/rpm/nvshared.spec
 	@mkdir -p $(DIST)
 	cp $(PACKAGED)/rpm/RPMS/*/*.rpm $(DIST)/

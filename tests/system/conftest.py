@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the system tests stand on: a tree, built packages, and containers booted from both."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,21 +16,31 @@ from tests.system.tree import NoTree, prepared
 USERS = ("alice", "bob")
 
 
+BUILDERS = ("make", "gcc", "dpkg-buildpackage", "dh", "dh_python3")
+
+
+def leave_out(config: pytest.Config, why: str) -> NoReturn:
+    """Skips, or fails if this level was asked for by name."""
+    if config.getoption("--require") == "system":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
+
+
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest) -> Path:
-    """A Debian 12 to boot. Without a mirror in reach the level is left out, or fails if it was
-    asked for by name."""
+    """A Debian 12 to boot. Needs a mirror in reach the first time."""
     try:
         return prepared()
     except NoTree as error:
-        if request.config.getoption("--require") == "system":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+        leave_out(request.config, str(error))
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Packages:
     """The packages of this checkout."""
+    missing = [name for name in BUILDERS if not shutil.which(name)]
+    if missing:
+        leave_out(request.config, f"to build packages, there is no {' and no '.join(missing)}")
     try:
         return packages.build(tmp_path_factory.mktemp("packages"))
     except NotBuilt as error:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A new administrator's first minute: install, enable, look."""
 
+import tomllib
+
 import pytest
 
 from tests.system import card
 from tests.system.conftest import install
 from tests.system.container import Container
-from tests.system.packages import Packages
+from tests.system.packages import ROOT, Packages
 
 PAGES = ("nvshared", "nvsharectl", "nvshared.conf", "com.nvshare", "libnvshare")
 
@@ -20,8 +22,10 @@ def said(bare: Container, built: Packages) -> str:
 def test_apt_brings_what_is_needed(bare: Container, said: str) -> None:
     assert "Setting up nvshared" in said
     assert bare.output("dpkg", "--audit") == ""
-    assert bare.output("nvsharectl", "--version").startswith("nvsharectl 0.")
-    assert bare.output("nvshared", "--version", user="alice").startswith("nvshared 0.")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert bare.output("dpkg-query", "--show", "-f", "${Version}", "nvshared") == version
+    assert bare.output("nvsharectl", "--version") == f"nvsharectl {version}"
+    assert bare.output("nvshared", "--version", user="alice") == f"nvshared {version}"
 
 
 @pytest.mark.usefixtures("said")

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+# Part of the top Makefile: what `make test-system` needs besides what the other levels do.
+# Debian's packages, asked for only where a command is missing.
+
+.PHONY: needs-system
+test-system: needs-system
+
+needs-system:
+	@missing=; \
+	command -v debootstrap >/dev/null || missing="$$missing debootstrap"; \
+	command -v systemd-nspawn >/dev/null || missing="$$missing systemd-container"; \
+	command -v dpkg-buildpackage >/dev/null || missing="$$missing dpkg-dev"; \
+	command -v dh >/dev/null || missing="$$missing debhelper"; \
+	command -v dh_python3 >/dev/null || missing="$$missing dh-python"; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ $$(id -u) != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "Missing:$$missing. Install them with the system's package manager; this level needs root." >&2; \
+		exit 1; \
+	fi; \
+	echo "Installing$$missing"; \
+	apt-get -qq update && \
+	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$missing
