@@ -64,12 +64,15 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
     cards = nvml.find()
     async with AsyncExitStack() as stack:
         stack.callback(notifier.close)
-        listening = systemd.listening_socket(os.environ)
-        successor = listening is not None       # systemd kept it: we may not be the first
+        given = systemd.inherited(os.environ)
+        listening = given.listening
+        # systemd kept it: we may not be the first.
+        successor = listening is not None or bool(given.kept)
         if listening is None:
             made = Listening(config.socket)
             stack.callback(made.close)
-            listening, successor = made.socket, made.found_stale
+            listening = made.socket
+            successor = successor or made.found_stale
         manager = _manager(cards, config, read)
         worker = Worker(nvml.sample, _poster(loop))
         sampler = Sampler(worker.question, monotonic, _timer(loop), config.sample_interval)
@@ -95,7 +98,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             stack.push_async_callback(publication.close)
         server = Server(
             manager, listening, config, _descriptors(config),
-            journal.complainer(log.Limited(logger, monotonic)),
+            journal.complainer(log.Limited(logger, monotonic)), notifier, given.kept,
         )
         stack.callback(server.close)
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)

@@ -57,6 +57,7 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
     last = ""
     while not stopped.is_set():
         notifier.alive()
+        notifier.catch_up()
         status = _status(manager)
         if status != last:
             notifier.status(status)

@@ -25,6 +25,7 @@ class Type(IntEnum):
     EVICT = 5
     LOAD = 6
     LIMITS = 7
+    INTRODUCE = 8
 
     HELLO = 64
     WANT = 65

@@ -8,6 +8,10 @@ time; one that does not read what it is sent, or says nothing, is dropped; too
 many are refused; and when the machine is out of descriptors, new ones wait in
 the kernel's queue.
 
+A keeper outside of this process (systemd's file descriptor store) holds a copy
+of each client's socket, so that its connection outlives us. What is to end for
+good must therefore be shut down, which closing alone no longer does.
+
 asyncio has no streams for SOCK_SEQPACKET, so this uses its readers and writers.
 """
 
@@ -15,9 +19,12 @@ import asyncio
 import errno
 import logging
 import os
+import secrets
 import socket
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
 
 from nvshared import peer, protocol
 from nvshared.config import Config
@@ -26,6 +33,7 @@ from nvshared.manager import Manager
 from nvshared.peer import Peer
 from nvshared.protocol import Refusal
 from nvshared.session import Session
+from nvshared.systemd import KEPT_AS
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +59,36 @@ def most_clients(open_files: int) -> int:
     return max(1, (open_files - DESCRIPTORS_OWN) // DESCRIPTORS_EACH - REFUSED_AT_MOST)
 
 
+class Keeper(Protocol):
+    """Holds sockets for the daemon that comes after us."""
+
+    def keep(self, name: str, descriptor: int) -> None:
+        """Holds a copy, if it can."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Lets go of it. Harmless when it holds nothing of that name."""
+        ...
+
+
 class Connection:
     """Wire: one client's socket."""
 
     def __init__(
-        self, server: "Server", connected: socket.socket, who: Peer, refusal: Refusal | None
+        self,
+        server: "Server",
+        connected: socket.socket,
+        who: Peer,
+        refusal: Refusal | None,
+        name: str | None = None,
     ) -> None:
-        """Raises ProcessLookupError if the process is dead already."""
+        """`name`: what an earlier daemon had it kept under; None if it is new.
+
+        Raises ProcessLookupError if the process is dead already.
+        """
         self.peer = who
+        self.name = name or f"{KEPT_AS}{secrets.token_hex(8)}"
+        self._kept = name is not None or refusal is None
         self.admitted = refusal is None
         self.session = Session(server.manager, who, self, refusal)
         self._server = server
@@ -68,13 +98,18 @@ class Connection:
         self._finishing = False
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(who.pid)
-        self._timeout: asyncio.TimerHandle | None = self._loop.call_later(
-            server.config.hello_timeout / 1e6, self._silent
-        )
+        self._timeout: asyncio.TimerHandle | None = None
         connected.setblocking(False)
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self.end, "its process ended")
+        if name is not None:
+            # It may be in a long drain, and is known to be a client: no timeout.
+            self.session.take_over(secrets.randbits(63) + 1)
+            return
+        self._timeout = self._loop.call_later(server.config.hello_timeout / 1e6, self._silent)
+        if self._kept:
+            server.keeper.keep(self.name, connected.fileno())
 
     def send(self, packet: bytes) -> None:
         """Sends now if the kernel takes it, else as soon as it does."""
@@ -96,8 +131,8 @@ class Connection:
             self._shut()
         self._again_in(LINGER)
 
-    def end(self, why: str) -> None:
-        """Closes now. Harmless when repeated."""
+    def end(self, why: str, *, for_good: bool = True) -> None:
+        """Closes now; if not for good, who keeps a copy keeps it. Harmless when repeated."""
         if self._ended:
             return
         self._ended = True
@@ -107,6 +142,10 @@ class Connection:
         if self._queue:
             self._loop.remove_writer(self._socket)
         self._loop.remove_reader(self._socket)
+        if for_good and self._kept:
+            self._server.keeper.forget(self.name)
+            with suppress(OSError):     # the other side may have gone before
+                self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
@@ -187,10 +226,14 @@ class Server:
         config: Config,
         open_files: int,
         complain: Callable[[Peer, str, str], None],
+        keeper: Keeper,
+        kept: Mapping[str, socket.socket],
     ) -> None:
         """`open_files`: how many this process may have; `complain`: tells the journal who is
-        at fault, of what kind, and what it did. Must be made in a running event loop."""
+        at fault, of what kind, and what it did; `kept`: connections of a daemon before us, by
+        the names `keeper` has them under. Must be made in a running event loop."""
         self.manager = manager
+        self.keeper = keeper
         self.config = config
         self.complain = complain
         self._listening = listening
@@ -203,14 +246,16 @@ class Server:
         self._warned = False
         listening.setblocking(False)
         self._loop.add_reader(listening, self._acceptable)
+        for name, connected in kept.items():
+            self._accepted(connected, name)
 
     def close(self) -> None:
-        """Accepts no more and closes all connections; the clients go on and come back."""
+        """Accepts no more and lets go of all connections; the clients go on and come back."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening)
         for connection in tuple(self._connections):
-            connection.end("the daemon stops")
+            connection.end("the daemon stops", for_good=False)
 
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -232,24 +277,31 @@ class Server:
                 return
             self._accepted(connected)
 
-    def _accepted(self, connected: socket.socket) -> None:
+    def _accepted(self, connected: socket.socket, name: str | None = None) -> None:
         who = peer.identify(connected)
         refusal = self._judge(who)
         if refusal is not None:
             self.complain(who, "too many", "refused: there are too many connections already")
             if len(self._connections) - self._admitted >= REFUSED_AT_MOST:
-                connected.close()       # not even the refusal can be afforded
+                self._decline(connected, name)  # not even the refusal can be afforded
                 return
         try:
-            connection = Connection(self, connected, who, refusal)
+            connection = Connection(self, connected, who, refusal, name)
         except ProcessLookupError:
             logger.debug("%s: died before it was accepted", who)
-            connected.close()
+            self._decline(connected, name)
             return
         self._connections.add(connection)
         if connection.admitted:
             self._admitted += 1
             self._by_uid[who.uid] += 1
+
+    def _decline(self, connected: socket.socket, name: str | None) -> None:
+        if name is not None:
+            self.keeper.forget(name)
+        with suppress(OSError):         # the other side may have gone before
+            connected.shutdown(socket.SHUT_RDWR)
+        connected.close()
 
     def _judge(self, who: Peer) -> Refusal | None:
         if self._admitted >= min(self.config.max_clients, self._most):

@@ -7,6 +7,9 @@
     WANT, IDLE, STOPPED … ─────► the same as events ────────► Wanted, WentIdle, Stopped …
           RUN, STOP, EVICT … ◄── orders ◄──────────────────── Run, Stop, Evict …
 
+A connection that an earlier daemon has left begins with our INTRODUCE; until
+the HELLO with its number, all that comes answers somebody who is gone.
+
 No socket here: the server hands in packets and takes packets away. What a hook
 may say depends on what it was told; whoever answers what nobody asked, or
 claims more memory than the card has, ends its own connection and nothing else.
@@ -68,6 +71,12 @@ class Session:
         self._early: list[Order] = []
         self._moves: dict[int, Type] = {}       # number of an order to the type of its answer
         self._stops = 0
+        self._introduction = 0          # number of an INTRODUCE without its HELLO
+
+    def take_over(self, number: int) -> None:
+        """The connection is an earlier daemon's: asks for a HELLO with this number, not 0."""
+        self._introduction = number
+        self._wire.send(protocol.encode(Record(Type.INTRODUCE, number=number)))
 
     def received(self, packet: bytes) -> None:
         """Raises ProtocolError; whoever catches it ends the connection."""
@@ -76,6 +85,10 @@ class Session:
             return
         if record.type not in FROM_HOOK:
             raise ProtocolError(f"a {record.type.name} came, which only the daemon may send")
+        if self._introduction:
+            if record.type is not Type.HELLO or record.number != self._introduction:
+                return
+            self._introduction = 0
         if self.client is None:
             self._hello(record)
         else:

@@ -136,10 +136,13 @@ bool client_commit(struct client *client, uint64_t bytes)
             break;
         }
         uint64_t question = ++client->question;
+        unsigned introduced = client->introduced;
         client_send(client, NVSHARE_COMMIT, 0, question, wanted, 0);
-        while (client->socket >= 0 && client->answered < question)
+        while (client->socket >= 0 && client->introduced == introduced
+               && client->answered < question)
             pthread_cond_wait(&memory_changed, &memory_lock);
-        if (client->socket >= 0 && client->limits.commit < wanted)
+        if (client->socket >= 0 && client->introduced == introduced
+            && client->limits.commit < wanted)
             break;
     }
     pthread_setcancelstate(cancel, NULL);
@@ -206,8 +209,14 @@ static bool introduce(struct client *client)
     uint64_t began = now_microseconds();
     int got = 0;
     while (client->socket >= 0 && got == 0
-           && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000)
+           && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000) {
         got = connection_receive(client->socket, &answer, WELCOME_PATIENCE_MS);
+        if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
+            /* The daemon has changed before it could answer. */
+            client_send(client, NVSHARE_HELLO, 0, answer.number, 0, 0);
+            got = 0;
+        }
+    }
     if (got == 1 && answer.type == NVSHARE_WELCOME) {
         client->limits = answer.limits;
         return true;
@@ -243,6 +252,18 @@ static void discard(struct client *client)
     free(client);
 }
 
+/* Memory that can leave and come back at the same address. */
+static bool can_map(CUdevice device)
+{
+    int supported = 0;
+    if (REAL(cuDeviceGetAttribute)(&supported,
+            CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) == CUDA_SUCCESS
+        && supported)
+        return true;
+    complain("this GPU or its driver has no virtual memory management. It is used unshared.");
+    return false;
+}
+
 static struct client *new_client(CUdevice device, CUcontext context)
 {
     struct client *client = calloc(1, sizeof *client);
@@ -266,7 +287,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
         return NULL;
     }
     /* Only now: it says why, and where there is no daemon nobody wants to know. */
-    if (hook_disabled()) {
+    if (hook_disabled() || !can_map(device)) {
         close(client->socket);
         free(client);
         return NULL;

@@ -57,6 +57,7 @@ struct client {
     int socket;                      /* -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT asked */
     uint64_t answered;               /* and of the last answered */
+    unsigned introduced;             /* counts HELLOs; questions from before one are lost */
 
     /* Contexts of this device; the first is where the service works. */
     CUcontext contexts[CONTEXTS_MAX];

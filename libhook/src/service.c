@@ -152,6 +152,20 @@ static void disconnect(struct client *client)
     pthread_mutex_unlock(&memory_lock);
 }
 
+/* Everything that a daemon which knows nothing of us must know. memory_lock is held. */
+static void say_hello(struct client *client, uint64_t number)
+{
+    client->want_sent = gate_has_waiters();
+    client->room_asked = false;
+    client->answered = client->question;
+    client->introduced++;
+    client_send(client, NVSHARE_HELLO,
+                (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
+                number, client->limits.commit, 0);
+    client_update(client);
+    pthread_cond_broadcast(&memory_changed);
+}
+
 static void obey(struct client *client, const struct nvshare_record *record)
 {
     pthread_mutex_lock(&service_lock);
@@ -170,6 +184,11 @@ static void obey(struct client *client, const struct nvshare_record *record)
     case NVSHARE_LOAD:
         order_move(client, record);
         break;
+    case NVSHARE_INTRODUCE:
+        pthread_mutex_lock(&memory_lock);
+        say_hello(client, record->number);
+        pthread_mutex_unlock(&memory_lock);
+        break;
     case NVSHARE_REFUSED:
         /* Too late to run unshared: our memory may lie on the host. */
         debug("nvshared refuses this client (reason %u); trying again", record->flags);
@@ -182,7 +201,6 @@ static void obey(struct client *client, const struct nvshare_record *record)
     pthread_mutex_unlock(&service_lock);
 }
 
-/* Everything the new daemon must know is in HELLO. */
 static bool reconnect(struct client *client)
 {
     int socket = connection_open();
@@ -190,13 +208,7 @@ static bool reconnect(struct client *client)
         return false;
     pthread_mutex_lock(&memory_lock);
     client->socket = socket;
-    client->want_sent = gate_has_waiters();
-    client->room_asked = false;
-    client->answered = client->question;
-    client_send(client, NVSHARE_HELLO,
-                (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
-                0, client->limits.commit, 0);
-    client_update(client);
+    say_hello(client, 0);
     pthread_mutex_unlock(&memory_lock);
     return true;
 }

@@ -11,6 +11,7 @@ import contextlib
 import random
 import select
 import socket
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Hook:
     wants: bool = False
     asked: bool = False                 # ROOM came and is not answered
     welcomed: bool = False
+    introduction: int = 0               # until a HELLO with this number, nothing counts
 
     @property
     def need(self) -> int:
@@ -76,6 +78,18 @@ class Commander:
         self._listener = self._listen()
         # Those who run say so when they come back; until then nothing may be given out.
         self.settle(0.7)
+
+    def take_over(self) -> None:
+        """The same, but the connections stay: this side asks for a HELLO on each."""
+        for number, hook in enumerate(self.hooks):
+            self.hooks[number] = Hook(hook.connection, introduction=self.random.randrange(1, 1 << 63))
+            self._send(self.hooks[number], Record(
+                Type.INTRODUCE, number=self.hooks[number].introduction
+            ))
+        deadline = time.monotonic() + 60
+        while any(hook.introduction for hook in self.hooks):
+            assert time.monotonic() < deadline, "somebody does not introduce itself"
+            self._receive(1)
 
     def settle(self, seconds: float) -> None:
         """Only listens until nothing has come for so long."""
@@ -195,6 +209,10 @@ class Commander:
         return bool(readable)
 
     def _hear(self, hook: Hook, record: Record) -> None:
+        if hook.introduction:
+            if record.type is not Type.HELLO or record.number != hook.introduction:
+                return
+            hook.introduction = 0
         hook.memory = memory = record.memory
         filled = memory.resident + memory.pinned
         if record.type is Type.HELLO:

@@ -140,6 +140,10 @@ class Hook:
                 self.load(record)
             case Type.WELCOME | Type.LIMITS:
                 self.limits = record.limits
+            case Type.INTRODUCE:
+                flags = Flag.RUNNING if self.granted else Flag.WANTS
+                self.asked_room = False
+                self.say(Type.HELLO, flags=flags, number=record.number, size=self.limits.commit)
             case _:
                 raise AssertionError(f"the daemon sent a {record.type.name}")
 

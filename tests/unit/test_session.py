@@ -153,6 +153,25 @@ def test_nonsense_gets_a_sentence_and_reaches_no_scheduler(
     assert Scripted.latest.events == []
 
 
+def test_a_connection_taken_over_counts_from_the_hello_that_was_asked_for(
+    manager: Manager
+) -> None:
+    hook = Hook(manager)
+    hook.session.take_over(7)
+    assert hook.wire.sent == [Record(Type.INTRODUCE, number=7)]
+    for old in (
+        HELLO, replace(HELLO, number=6), Record(Type.STOPPED), Record(Type.EVICTED, number=3),
+        Record(Type.COMMIT, number=4, bytes=GIB),
+    ):
+        hook.says(old)
+    assert Scripted.latest.events == []
+    hook.says(replace(HELLO, number=7, flags=Flag.RUNNING, bytes=5, memory=FIGURES))
+    assert Scripted.latest.events == [events.Joined(1, SAME, True, False, 5)]
+    assert hook.wire.sent[1].type is Type.WELCOME
+    with pytest.raises(ProtocolError, match="a second HELLO came"):
+        hook.says(replace(HELLO, number=7))
+
+
 def test_nothing_comes_before_hello(manager: Manager) -> None:
     with pytest.raises(ProtocolError, match="a WANT came before HELLO"):
         Hook(manager).says(Record(Type.WANT))

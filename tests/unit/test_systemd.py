@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What systemd hands over and hears."""
 
+import array
 import os
+import select
 import socket
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from nvshared import systemd
 from nvshared.errors import InvalidArgs
-from nvshared.systemd import Notifier, listening_socket
+from nvshared.systemd import Notifier, inherited
 
 
 @pytest.mark.parametrize("environment", [
@@ -17,7 +19,8 @@ from nvshared.systemd import Notifier, listening_socket
     {"LISTEN_FDS": "0", "LISTEN_PID": str(os.getpid())},
 ])
 def test_sockets_for_others_are_not_ours(environment: dict[str, str]) -> None:
-    assert listening_socket(environment) is None
+    assert inherited(environment).listening is None
+    assert not inherited(environment).kept
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
@@ -28,14 +31,74 @@ def test_only_a_socket_of_the_right_kind_is_taken(
     given = socket.socket(socket.AF_UNIX, kind)
     monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", given.detach())
     if kind is socket.SOCK_SEQPACKET:
-        taken = listening_socket(environment)
+        taken = inherited(environment).listening
         assert taken is not None
         assert not taken.get_inheritable()
         taken.close()
     else:
         with pytest.raises(InvalidArgs, match="one ListenSequentialPacket="):
-            listening_socket(environment)
+            inherited(environment)
         os.close(systemd.FIRST_DESCRIPTOR)
+
+
+@pytest.mark.parametrize("names", [["nvshared.socket", "client-a"], ["client-a", "nvshared.socket"],
+                                   ["client-a", "client-b"], ["client-a", "nvshared.socket", "x"]])
+def test_what_an_earlier_daemon_left_is_told_from_the_listening_socket(
+    monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    first, sockets = 300, [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
+    for number, one in enumerate(sockets):
+        os.dup2(one.fileno(), first + number)
+        one.close()
+    monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", first)
+    environment = {
+        "LISTEN_FDS": str(len(names)), "LISTEN_PID": str(os.getpid()),
+        "LISTEN_FDNAMES": ":".join(names),
+    }
+    if "x" in names:
+        with pytest.raises(InvalidArgs, match="one ListenSequentialPacket="):
+            inherited(environment)
+        for number in range(len(names)):
+            os.close(first + number)
+        return
+    taken = inherited(environment)
+    assert (taken.listening is not None) == ("nvshared.socket" in names)
+    assert list(taken.kept) == [name for name in names if name != "nvshared.socket"]
+    for one in [*taken.kept.values(), *([taken.listening] if taken.listening else [])]:
+        assert not one.get_inheritable()
+        one.close()
+
+
+def test_descriptors_are_kept_and_forgotten_also_when_the_queue_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "notify")
+    ours, theirs = socket.socketpair()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, ours, theirs:
+        listener.bind(path)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        notifier = Notifier({"NOTIFY_SOCKET": path})
+        notifier.ready()
+        assert listener.recv(100) == b"READY=1"
+        for _ in range(10_000):
+            notifier.alive()
+        notifier.keep("client-late", ours.fileno())
+        notifier.keep("client-gone", ours.fileno())
+        notifier.forget("client-gone")
+        while select.select([listener], [], [], 0)[0]:
+            assert listener.recv(100) == b"WATCHDOG=1"
+        notifier.catch_up()
+        notifier.catch_up()
+        notifier.forget("client-late")
+        words, passed, _, _ = listener.recvmsg(100, 100)
+        assert words == b"FDSTORE=1\nFDNAME=client-late"
+        number = array.array("i", passed[0][2])[0]
+        assert os.fstat(number).st_ino == os.fstat(ours.fileno()).st_ino
+        os.close(number)
+        assert listener.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=client-late"
+        notifier.close()
+    notifier.keep("client-after", 0)
+    notifier.catch_up()
 
 
 def test_without_systemd_nothing_is_told() -> None:

@@ -32,6 +32,13 @@
  * now on, not a difference, so that they are harmless when repeated and right
  * when the client allocates or frees meanwhile. While an EVICT is on its way
  * the daemon counts the old room, while a LOAD is on its way the new one.
+ *
+ * Connections that outlive a daemon. A service manager may keep the daemon's
+ * end of each connection and hand it to the next daemon, which knows nothing
+ * of it but that it is there. That one asks for a new HELLO with INTRODUCE and
+ * a number of its own making. Orders are carried out one after the other, so
+ * the HELLO with that number comes after all answers to the earlier daemon's
+ * orders, and everything before it is ignored.
  */
 #ifndef NVSHARE_PROTOCOL_H
 #define NVSHARE_PROTOCOL_H
@@ -70,12 +77,16 @@ enum nvshare_type {
     /* `limits` apply from now on. Unasked: number 0. As the answer to COMMIT:
      * its number; the request is granted if limits.commit >= what it asked. */
     NVSHARE_LIMITS = 7,
+    /* A new daemon has taken this connection over. Answered by HELLO with the
+     * same number; questions without an answer are asked again after it. */
+    NVSHARE_INTRODUCE = 8,
 
     /* Hook to daemon. */
 
-    /* First record: `version` (NVSHARE_PROTOCOL_VERSION), `uuid` of the GPU,
-     * memory as held already. NVSHARE_RUNNING in flags: the gate is open
-     * (the daemon was restarted). `bytes`: the commit it holds. */
+    /* First record, and the answer to INTRODUCE: `version`
+     * (NVSHARE_PROTOCOL_VERSION), `uuid` of the GPU, memory as held already.
+     * NVSHARE_RUNNING in flags: the gate is open (the daemon was restarted).
+     * `bytes`: the commit it holds. `number`: INTRODUCE's, else 0. */
     NVSHARE_HELLO = 64,
     /* A thread stands at the closed gate. Once per closing of the gate. */
     NVSHARE_WANT = 65,

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that outlive the daemon: killed or restarted, no program is dropped."""
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nvshared.protocol import Type
+from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import PATIENCE, Hook, pump
+from tests.integration.servicemanager import ServiceManager
+from tests.integration.test_kills import (
+    PROGRAMS,
+    SETTINGS,
+    STATES,
+    await_state,
+    finish,
+    program,
+)
+
+LARGE = 700 * MIB
+
+
+@pytest.fixture
+def manager(site: Site) -> Iterator[ServiceManager]:
+    """Somebody who keeps the daemon's descriptors."""
+    made = ServiceManager(site)
+    yield made
+    made.close()
+
+
+def kill(daemon: subprocess.Popen[str]) -> None:
+    daemon.kill()
+    daemon.wait()
+
+
+def end(daemon: subprocess.Popen[str]) -> None:
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(PATIENCE) == 0
+
+
+def wanting(manager: ServiceManager, size: int = LARGE) -> Hook:
+    hook = manager.site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(size)
+    hook.say(Type.WANT)
+    return hook
+
+
+def heard(hook: Hook, kind: Type) -> None:
+    """Carries out what comes until this has come."""
+    while True:
+        record = hook.hear()
+        assert record is not None, "the connection was lost"
+        hook.obey(record)
+        if record.type is kind:
+            return
+
+
+@pytest.mark.parametrize("stop", [kill, end])
+def test_a_connection_outlives_the_daemon(
+    site: Site, manager: ServiceManager, stop: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    daemon = manager.start("--tq", "3600")
+    one = wanting(manager)
+    pump([one], lambda: one.running)
+    two = wanting(manager)
+    pump([one, two], lambda: one.contended)
+    manager.wait(lambda: len(manager.kept) == 2)
+    stop(daemon)
+    manager.start("--tq", "1")
+    for hook in (one, two):
+        heard(hook, Type.INTRODUCE)
+        heard(hook, Type.WELCOME)
+    assert one.limits.commit >= LARGE
+    pump([one, two], lambda: two.running)
+    assert not one.running
+    assert manager.stored == 2
+
+
+def test_what_answers_the_daemon_before_is_ignored(site: Site, manager: ServiceManager) -> None:
+    daemon = manager.start("--tq", "1")
+    one = wanting(manager)
+    pump([one], lambda: one.running)
+    two = wanting(manager)
+    while (record := one.hear()) is not None and record.type is not Type.STOP:
+        one.obey(record)
+    kill(daemon)
+    manager.start("--tq", "1")
+    # The STOP is of the one before, and so is its answer; in between, a question.
+    one.say(Type.COMMIT, number=99, size=2 * LARGE)
+    assert record is not None
+    one.obey(record)
+    pump([one, two], lambda: two.running)
+    two.say(Type.IDLE)
+    pump([one, two], lambda: one.running)
+    assert "dropped" not in site.log.read_text()
+
+
+def test_who_had_said_nothing_or_was_not_answered_is_heard(
+    site: Site, manager: ServiceManager
+) -> None:
+    daemon = manager.start()
+    daemon.send_signal(signal.SIGSTOP)
+    unheard = site.hook()               # in the kernel's queue: nobody has accepted it
+    unheard.say(Type.HELLO)
+    daemon.send_signal(signal.SIGCONT)
+    heard(unheard, Type.WELCOME)
+    silent = site.hook()
+    manager.wait(lambda: len(manager.kept) == 2)
+    kill(daemon)
+    silent.say(Type.HELLO)              # to nobody
+    kill(manager.start())               # this one asks, and is killed before it hears
+    manager.start()
+    for hook in (unheard, silent):
+        heard(hook, Type.INTRODUCE)
+        heard(hook, Type.INTRODUCE)
+        heard(hook, Type.WELCOME)
+        assert hook.allocate(MIB)
+    assert "dropped" not in site.log.read_text()
+
+
+def test_nothing_is_kept_of_those_who_left(site: Site, manager: ServiceManager) -> None:
+    daemon = manager.start("--tq", "3600")
+    left, fell, wrong, dies = (site.client(MIB) for _ in range(4))
+    stays = wanting(manager)
+    for client in (left, fell, wrong, dies):
+        client.wait_for("running")
+    manager.wait(lambda: len(manager.kept) == 5)
+    left.kill()
+    manager.wait(lambda: len(manager.kept) == 4)
+    kill(daemon)
+    dies.kill()                         # while there is no daemon
+    manager.wait(lambda: len(manager.kept) == 3)
+    manager.start()
+    heard(stays, Type.WELCOME)
+    stays.say(Type.RUN)                 # only the daemon may: this ends the connection
+    while stays.hear() is not None:
+        continue
+    manager.wait(lambda: len(manager.kept) == 2)
+
+
+def test_a_forked_child_keeps_nothing_alive(site: Site, manager: ServiceManager) -> None:
+    daemon = manager.start("--tq", "3600")
+    parent = site.client(LARGE, "--fork")
+    parent.wait_for("running")
+    manager.wait(lambda: len(manager.kept) == 1)
+    kill(daemon)
+    parent.kill()                       # its child has the socket still, and so has the manager
+    assert len(manager.kept) == 1
+    manager.start()
+    manager.wait(lambda: not manager.kept)
+    waiter = site.client(LARGE)
+    waiter.wait_for("running")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_programs_in_the_middle_of_a_hand_over_do_not_notice(
+    site: Site, manager: ServiceManager, state: str
+) -> None:
+    first = site.folder / "first"
+    daemon = manager.start(*SETTINGS, "--trace", str(first))
+    programs = [program(site, seed, 40) for seed in range(1, PROGRAMS + 1)]
+    await_state(first, state)
+    kill(daemon)
+    end(manager.start(*SETTINGS))       # while it still asks who is there
+    manager.start(*SETTINGS)
+    finish(programs)
+    assert manager.stored == PROGRAMS   # nobody ever connected again
+    manager.wait(lambda: not manager.kept)
