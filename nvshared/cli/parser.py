@@ -60,8 +60,8 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
     parser.set_defaults(verb=None)
     for verb in verbs:
         one = _parser(
-            verb.description, verb.examples, verb_parsers.add_parser, name=verb.name,
-            help=verb.summary, allow_abbrev=False,
+            verb.description, verb.examples, verb_parsers.add_parser, verb.more,
+            name=verb.name, help=verb.summary, allow_abbrev=False,
         )
         # What stands before the verb is not forgotten when nothing stands after it.
         add_everywhere(one, default=argparse.SUPPRESS)
@@ -71,14 +71,15 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
 
 
 def _parser(
-    description: str, examples: tuple[tuple[str, str], ...], make: Any, **more: Any
+    description: str, examples: tuple[tuple[str, str], ...], make: Any, below: str = "",
+    **options: Any,
 ) -> Parser:
     longest = max((len(command) for command, _ in examples), default=0)
     lines = [f"  {command.ljust(longest)}   {what}" for command, what in examples]
     parser: Parser = make(
         description=textwrap.fill(description, 78),
-        epilog="examples:\n" + "\n".join(lines),
+        epilog="\n".join(["examples:", *lines, *(["", below] if below else [])]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        **more,
+        **options,
     )
     return parser

@@ -28,6 +28,7 @@ class Verb:
     examples: tuple[tuple[str, str], ...]           # (command, what it does)
     configure: Callable[[argparse.ArgumentParser], None]
     act: Callable[[Options], ExitCode]
+    more: str = ""                      # sections that stand below the examples, as they are
 
 
 def seconds(text: str) -> int:

@@ -6,6 +6,7 @@ from nvshared.cli import (
     clients,
     completion,
     demo,
+    preload,
     quantum,
     reset,
     run,
@@ -22,6 +23,7 @@ VERBS: tuple[Verb, ...] = (
     quantum.VERB,
     antithrash.VERB,
     reset.VERB,
+    preload.VERB,
     demo.VERB,
     completion.VERB,
 )

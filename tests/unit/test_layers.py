@@ -16,9 +16,9 @@ LAYERS: list[set[str]] = [
     {"scheduler", "nvml", "peer", "capacity", "arguments"},
     {"gpu", "state", "defaults"},
     {"manager", "sampler", "trace"},
-    {"session", "client"},
+    {"session", "client", "preload"},
     {"bus", "server", "metrics", "journal", "tui"},
-    {"demo"},
+    {"demo", "doctor"},
     {"cli", "daemon"},
     {"__main__"},
 ]
@@ -28,6 +28,8 @@ ONLY_FROM: dict[str, set[str]] = {
     part: {"client", "names", "errors", "signal", "clock", "quantity", "library", "tui", "demo"}
     for part in ("cli", "tui", "demo")
 }
+ONLY_FROM["cli"] |= {"doctor", "preload"}
+ONLY_FROM["preload"] = {"errors", "library"}
 ONLY_FROM["client"] = {"names", "errors", "signal", "clock", "quantity"}
 ONLY_FROM["scheduler"] = {"errors", "names"}
 

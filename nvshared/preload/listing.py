@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/etc/ld.so.preload: reading it, and replacing it as a whole.
+
+Names in it are separated by blanks, line ends and colons; what follows a # is a
+comment until the end of its line. (So it is meant; glibc up to 2.36 at least may
+take the words of a second comment for names.) Lines that need not be changed
+stay as they are to the byte.
+
+The new list is written under another name beside the old one, brought to the
+disk, and given the old one's name: at every moment, and after a crash at any
+moment, there is a whole one. Whoever changes it meanwhile by this same code is
+kept out by a lock on the folder.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nvshared.errors import NotPermitted, NvshareError
+from nvshared.preload.tree import Tree
+
+PLACE = Path("/etc/ld.so.preload")
+OURS = "libnvshare.so"
+MODE = 0o644                            # everybody's programs read it
+LABEL = "security.selinux"
+LABELLED_ALIKE = Path("/etc/ld.so.cache")
+
+_BLANKS = re.compile(rb"[ \t:]+")
+
+
+def entries(data: bytes) -> list[str]:
+    """What the loader loads, in order."""
+    found: list[str] = []
+    for line in data.splitlines():
+        names = _BLANKS.split(line.partition(b"#")[0])
+        found += [os.fsdecode(name) for name in names if name]
+    return found
+
+
+def ours(entry: str) -> bool:
+    """Whether an entry means libnvshare.so, wherever it lies."""
+    return entry.rpartition("/")[2] == OURS
+
+
+def with_library(data: bytes, library: Path) -> bytes:
+    """With the library as the last entry; any other libnvshare.so is out, two cannot go together.
+
+    It comes last, for others may insist on being first.
+    """
+    if [entry for entry in entries(data) if ours(entry)] == [str(library)]:
+        return data
+    rest = without_library(data)
+    gap = b"" if not rest or rest.endswith(b"\n") else b"\n"
+    return rest + gap + os.fsencode(library) + b"\n"
+
+
+def without_library(data: bytes) -> bytes:
+    """With every libnvshare.so taken out, and everything else as it was."""
+    kept = []
+    for line in data.splitlines(keepends=True):
+        names, mark, comment = line.partition(b"#")
+        found = [name for name in _BLANKS.split(names.strip()) if name]
+        others = [name for name in found if not ours(os.fsdecode(name))]
+        if len(others) == len(found):
+            kept.append(line)
+        elif others or mark:
+            words = [b" ".join(others)] if others else []
+            end = mark + comment if mark else line[len(line.rstrip(b"\r\n")):]
+            kept.append(b" ".join(words) + (b" " if words and mark else b"") + end)
+    return b"".join(kept)
+
+
+def read(tree: Tree) -> bytes:
+    """Its bytes; none if there is no list. Raises NvshareError."""
+    place = _place(tree)
+    try:
+        return place.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise _sentence(place, error, "read") from error
+
+
+def writable(tree: Tree) -> None:
+    """Raises NotPermitted if we may not change it, NvshareError if there is nowhere to."""
+    folder = _place(tree).parent
+    if not folder.is_dir():
+        missing = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise _sentence(_place(tree), missing, "written")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise _sentence(_place(tree), refused, "written")
+
+
+def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
+    """Replaces the list by what `edit` makes of it, and returns what it was.
+
+    One that would be empty is removed. Raises NotPermitted, NvshareError; then
+    the old one is still there.
+    """
+    place = _place(tree)
+    try:
+        with _locked(place.parent):
+            before = read(tree)
+            after = edit(before)
+            if after == before:
+                return before
+            if after.strip():
+                _replace(tree, place, after)
+            else:
+                place.unlink(missing_ok=True)
+            _to_disk(place.parent)
+    except OSError as error:
+        raise _sentence(place, error, "written") from error
+    return before
+
+
+def _place(tree: Tree) -> Path:
+    return tree.outside(tree.resolve(PLACE))
+
+
+def _replace(tree: Tree, place: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    new = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if place.exists():
+                status = place.stat()
+                os.fchown(file.fileno(), status.st_uid, status.st_gid)
+                os.fchmod(file.fileno(), status.st_mode & 0o7777)
+            else:
+                os.fchmod(file.fileno(), MODE)
+            _label(tree, place, file.fileno())
+            os.fsync(file.fileno())
+        new.replace(place)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _label(tree: Tree, place: Path, descriptor: int) -> None:
+    """What SELinux lets programs read; a new list gets what its neighbour has, of the same kind."""
+    example = place if place.exists() else tree.outside(LABELLED_ALIKE)
+    try:
+        os.setxattr(descriptor, LABEL, os.getxattr(example, LABEL))
+    except OSError as error:
+        # No such file, no label, or no labels on this file system: then there is nothing to keep.
+        if error.errno not in (errno.ENOENT, errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
+            raise
+
+
+def _to_disk(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sentence(place: Path, error: OSError, what: str) -> NvshareError:
+    if isinstance(error, PermissionError):
+        hint = "run it with sudo" if os.geteuid() else ""
+        return NotPermitted(f"{place} cannot be {what}: {error.strerror}", hint)
+    hint = {
+        errno.ENOSPC: "the disk is full; the list is as it was. Make room and try again",
+        errno.EDQUOT: "the quota is used up; the list is as it was. Make room and try again",
+        errno.EROFS: "the list is as it was. Make the file system writable: mount -o remount,rw /",
+        errno.ENOENT: "is --root the top folder of a system?",
+    }.get(error.errno or 0, "the list is as it was")
+    return NvshareError(f"{place} cannot be {what}: {error.strerror or error}", hint)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs with the library preloaded, before every program has it.
+
+Three of them, each in a child of ours: the simplest there is, Python with
+threads and children of its own, and one that runs as setuid root. LD_PRELOAD is
+ignored for the last, so it gets an /etc of its own with the list in it, in a
+mount namespace that nobody else sees. That takes root and is forbidden in many
+containers; what cannot be tried is said and does not count against the library.
+
+A program passes if it ends well, complains of nothing that it does not complain
+of without the library (the loader only grumbles about one that it cannot load,
+and others' may be in the list), and has the library mapped.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvshared.errors import NvshareError
+from nvshared.preload.tree import Tree
+
+PATIENCE = 30.0                         # seconds for one program
+NOBODY = 65534
+READY = "ready"
+UNCHANGED = "the list is as it was"
+
+PYTHON = """\
+import subprocess, threading
+threads = [threading.Thread(target=sum, args=([1],)) for _ in range(4)]
+[one.start() for one in threads]
+[one.join() for one in threads]
+subprocess.run(["/bin/true"], check=True)
+try:
+    print(open("/proc/self/maps").read())
+except FileNotFoundError:
+    pass
+"""
+
+# $1: the top of the system, $2: a folder of its own as we see it, $3: the same as the system's
+# programs see it, $4: the library.
+SETUID = f"""\
+set -eu
+mount -t tmpfs -o mode=755 nvshare "$2"
+if [ -e "$1/etc/ld.so.cache" ]; then cp "$1/etc/ld.so.cache" "$2/"; fi
+cat_=$(PATH=/usr/bin:/bin command -v cat)
+cp "$1$cat_" "$2/setuid"
+chmod 4755 "$2/setuid"
+printf '%s\\n' "$4" >"$2/ld.so.preload"
+mount --bind "$2" "$1/etc"
+[ -e "$1/proc/self" ] || mount -t proc nvshare "$1/proc"
+echo {READY}
+exec chroot --userspec={NOBODY}:{NOBODY} --groups= "${{1:-/}}" "$3/setuid" /proc/self/maps
+"""
+
+
+class Unloadable(NvshareError):
+    """A program with the library preloaded did not do what it does without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One program."""
+
+    program: str                        # in words
+    obstacle: str                       # why it could not be tried, or ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How a program ended and what it said."""
+
+    code: int                           # negative: a signal's number
+    out: str
+    err: str
+
+
+def run(tree: Tree, library: Path, usual: frozenset[str]) -> tuple[Tried, ...]:
+    """Tries all programs; `usual`: the complaints before. Raises Unloadable when one fails."""
+    return tuple(_programs(tree, library, usual))
+
+
+def complaints(tree: Tree) -> frozenset[str]:
+    """The lines that any program of the system says as it is now."""
+    if not tree.running and os.geteuid() != 0:
+        return frozenset()
+    return frozenset(_run(_preloaded(tree, None, ["/bin/true"])).err.splitlines())
+
+
+def start(tree: Tree, usual: frozenset[str]) -> None:
+    """One program, as any program starts now. Raises Unloadable."""
+    if tree.running or os.geteuid() == 0:
+        _judge("a simple program", _run(_preloaded(tree, None, ["/bin/true"])), usual)
+
+
+def _programs(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Tried]:
+    if not tree.running and os.geteuid() != 0:
+        yield Tried("every program", "only root can run programs of another system")
+        return
+    _judge("a simple program", _run(_preloaded(tree, library, ["/bin/true"])), usual)
+    yield Tried("a simple program", "")
+    python = Path(sys.executable if tree.running else "/usr/bin/python3")
+    if tree.has(python):
+        done = _run(_preloaded(tree, library, [str(python), "-I", "-c", PYTHON]))
+        _judge("Python", done, usual, mapped=tree.resolve(library))
+        yield Tried("Python with threads and children", "")
+    else:
+        yield Tried("Python with threads and children", f"there is no {python}")
+    yield _setuid(tree, library, usual)
+
+
+def _preloaded(tree: Tree, library: Path | None, command: Sequence[str]) -> list[str]:
+    """The command as the system's own programs would run it."""
+    # Through env, so that chroot itself, which is a program of ours, is not concerned.
+    variables = [] if library is None else [f"LD_PRELOAD={library}"]
+    into = [] if tree.running else ["chroot", str(tree.top)]
+    return [*into, "/usr/bin/env", "-i", *variables, *command]
+
+
+def _setuid(tree: Tree, library: Path, usual: frozenset[str]) -> Tried:
+    name = "a setuid program"
+    if os.geteuid() != 0:
+        return Tried(name, "that takes root")
+    if missing := [tool for tool in ("unshare", "mount", "chroot") if not shutil.which(tool)]:
+        return Tried(name, f"there is no {missing[0]} on this machine")
+    if not (temporary := tree.outside(tree.resolve(Path("/tmp")))).is_dir():
+        return Tried(name, f"there is no {temporary}")
+    try:
+        done = _as_setuid(tree, library, temporary)
+    except OSError as error:
+        return Tried(name, f"{temporary} cannot be used: {error.strerror}")
+    if not done.out.startswith(READY + "\n"):
+        reason = done.err.strip().splitlines()
+        return Tried(name, reason[-1] if reason else f"its surroundings failed with {done.code}")
+    _judge(name, done, usual, mapped=tree.resolve(library))
+    return Tried(name, "")
+
+
+def _as_setuid(tree: Tree, library: Path, temporary: Path) -> _Ended:
+    with tempfile.TemporaryDirectory(prefix=".nvshare-", dir=temporary) as own:
+        inside = Path("/", Path(own).relative_to(tree.top))
+        return _run([
+            "unshare", "--mount", "--propagation", "private", "--",
+            "/bin/sh", "-c", SETUID, "sh", str(tree.top).rstrip("/"), own, str(inside),
+            str(library),
+        ])
+
+
+def _run(command: Sequence[str]) -> _Ended:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=PATIENCE,
+            check=False, stdin=subprocess.DEVNULL, cwd="/",
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+        )
+    except subprocess.TimeoutExpired:
+        return _Ended(-1, "", f"it did not end within {PATIENCE:.0f} seconds")
+    except OSError as error:
+        return _Ended(-1, "", f"{command[0]} cannot be run: {error.strerror}")
+    return _Ended(done.returncode, done.stdout, done.stderr)
+
+
+def _judge(
+    name: str, ended: _Ended, usual: frozenset[str], mapped: Path | None = None
+) -> None:
+    complaints = [line for line in ended.err.splitlines() if line.strip() and line not in usual]
+    if ended.code != 0 or complaints:
+        how = f"ended with {ended.code}" if ended.code >= 0 else f"died of signal {-ended.code}"
+        said = f": {complaints[-1]}" if complaints else ""
+        raise Unloadable(f"with the library preloaded, {name} {how}{said}", UNCHANGED)
+    if mapped is not None and ended.out and f" {mapped}\n" not in ended.out:
+        raise Unloadable(f"{name} ran without the library although it was preloaded", UNCHANGED)

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl preload as a process: on a folder that looks like a system, in a system of its
+own that programs run in, and on a copy of this machine's /etc that nobody else sees."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nvshared import library
+from nvshared.cli.preload import RESCUE
+from nvshared.errors import ExitCode
+from nvshared.preload.listing import entries
+from tests.unit.test_elf import AARCH64, X86_64, made
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
+CTL = [sys.executable, "-c", PROGRAM, "preload"]
+INSIDE = "/usr/lib/libnvshare.so"
+OTHERS = "# what others want\n/opt/other.so /opt/more.so\n"
+PROGRAMS = ("true", "sh", "env", "cat", "mount")
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="that takes root")
+
+
+def namespaces() -> bool:
+    """Whether a process may have mounts of its own here."""
+    done = subprocess.run(
+        ["unshare", "--mount", "true"], capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+own_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or not namespaces(), reason="mounts of one's own are forbidden here"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A folder that looks like a system from its top."""
+
+    top: Path
+
+    @property
+    def list(self) -> Path:
+        return self.top / "etc" / "ld.so.preload"
+
+    def ctl(self, *arguments: str, json: bool = False) -> "subprocess.CompletedProcess[str]":
+        more = ["--json"] if json else []
+        return subprocess.run(
+            [*CTL, *arguments, *more, "--root", str(self.top)], cwd=ROOT, text=True,
+            capture_output=True, check=False,
+        )
+
+    def enable(self) -> "subprocess.CompletedProcess[str]":
+        return self.ctl("enable", "--library", INSIDE)
+
+    def refused(self, code: ExitCode, *words: str) -> None:
+        """Enabling fails with one sentence, and the folder of the list is as it was."""
+        before = {path: path.read_bytes() for path in self.list.parent.iterdir()}
+        done = self.enable()
+        assert (done.returncode, done.stdout) == (code, ""), done
+        assert done.stderr.count("\n") == 1
+        for word in words:
+            assert word in done.stderr
+        assert {path: path.read_bytes() for path in self.list.parent.iterdir()} == before
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> System:
+    """With the library in it, and the programs that this machine has too."""
+    top = tmp_path / "top"
+    for folder in ("etc", "usr/lib", "bin", "usr/bin", "tmp"):
+        (top / folder).mkdir(parents=True)
+    top.chmod(0o755)
+    for program in PROGRAMS:
+        there = shutil.which(program)
+        assert there is not None
+        shutil.copy(there, top / "bin" / program)
+        copy_libraries(there, top)
+    shutil.copy(shutil.which("env") or "", top / "usr" / "bin" / "env")
+    shutil.copy(library.hook(), top / INSIDE[1:])
+    copy_libraries(str(library.hook()), top)
+    return System(top)
+
+
+def copy_libraries(program: str, top: Path) -> None:
+    """Those that ldd names, where it says that they are."""
+    shown = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    for word in shown.split():
+        if word.startswith("/") and not (top / word[1:]).exists():
+            (top / word[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(word, top / word[1:])
+
+
+def test_in_and_out_again(system: System) -> None:
+    done = system.enable()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "is preloaded into every program that starts from now on" in done.stdout
+    assert system.list.read_text() == f"{INSIDE}\n"
+    shown = system.ctl("status")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert INSIDE in shown.stdout
+    again = system.enable()
+    assert "already" in again.stdout
+    done = system.ctl("disable")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not system.list.exists()
+    assert "No libnvshare.so is in" in system.ctl("status").stdout
+    assert "No libnvshare.so is in" in system.ctl("disable").stdout
+
+
+def test_as_json(system: System) -> None:
+    system.list.write_text(OTHERS + "/old/libnvshare.so\n")
+    done = system.ctl("enable", "--library", INSIDE, json=True)
+    found = json.loads(done.stdout)
+    assert found["enabled"] is found["changed"] is True
+    assert found["entries"] == [INSIDE]
+    assert found["others"] == ["/opt/other.so", "/opt/more.so"]
+    assert found["list"] == str(system.list)
+    assert all(set(one) == {"program", "obstacle"} for one in found["tried"])
+    assert json.loads(system.ctl("status", json=True).stdout)["fault"] == ""
+    assert json.loads(system.ctl("disable", json=True).stdout)["enabled"] is False
+
+
+def test_what_others_want_stays(system: System) -> None:
+    system.list.write_text(OTHERS)
+    system.list.chmod(0o640)
+    assert system.enable().returncode == 0
+    assert system.list.read_text() == OTHERS + INSIDE + "\n"
+    assert system.list.stat().st_mode & 0o7777 == 0o640
+    assert system.ctl("disable").returncode == 0
+    assert system.list.read_text() == OTHERS
+    assert system.list.stat().st_mode & 0o7777 == 0o640
+
+
+@as_root
+def test_the_owner_stays(system: System) -> None:
+    system.list.write_text(OTHERS)
+    os.chown(system.list, 1234, 4321)
+    assert system.enable().returncode == 0
+    status = system.list.stat()
+    assert (status.st_uid, status.st_gid) == (1234, 4321)
+
+
+def test_disabling_needs_no_library_and_takes_out_any(system: System) -> None:
+    system.list.write_text(f"{OTHERS}/old/libnvshare.so\n{INSIDE}\nlibnvshare.so # ours\n")
+    (system.top / INSIDE[1:]).unlink()
+    shutil.rmtree(system.top / "bin")
+    done = system.ctl("disable")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert system.list.read_text() == OTHERS + "# ours\n"
+
+
+def test_a_missing_library(system: System) -> None:
+    (system.top / INSIDE[1:]).unlink()
+    system.refused(ExitCode.FAILURE, f"there is no {system.top}{INSIDE}")
+
+
+def test_a_library_of_another_machine(system: System) -> None:
+    other = AARCH64 if os.uname().machine == "x86_64" else X86_64
+    for bits, machine in ((64, other), (32, 3)):
+        (system.top / INSIDE[1:]).write_bytes(made(bits, "<", machine))
+        system.refused(ExitCode.FAILURE, "this system's programs are for")
+
+
+def test_a_program_is_no_library(system: System) -> None:
+    machine = X86_64 if os.uname().machine == "x86_64" else AARCH64
+    for data in (made(64, "<", machine, kind=2), b"#!/bin/sh\n", b""):
+        (system.top / INSIDE[1:]).write_bytes(data)
+        system.refused(ExitCode.FAILURE, "is no shared library")
+
+
+def test_a_system_whose_c_library_is_too_old(system: System) -> None:
+    """The version that the library needs is made one that the system has not, in a few bytes."""
+    path = system.top / INSIDE[1:]
+    data = path.read_bytes()
+    newest = max(
+        (int(part.split(b"\0")[0]) for part in data.split(b"GLIBC_2.")[1:]
+         if part.split(b"\0")[0].isdigit() and len(part.split(b"\0")[0]) == 2),
+    )
+    path.write_bytes(data.replace(b"GLIBC_2.%d\0" % newest, b"GLIBC_2.99\0"))
+    system.refused(ExitCode.FAILURE, "needs GLIBC_2.99", "has up to GLIBC_2.", "libc.so.6")
+
+
+def test_a_system_without_the_gnu_c_library(system: System) -> None:
+    for path in [*system.top.rglob("libc.so.6")]:
+        path.unlink()
+    system.refused(ExitCode.FAILURE, "needs libc.so.6, which this system does not have")
+
+
+def test_no_system_at_all(system: System, tmp_path: Path) -> None:
+    shutil.rmtree(system.top / "bin")
+    system.refused(ExitCode.FAILURE, "no program", "--root")
+    done = System(tmp_path / "none").enable()
+    assert done.returncode == ExitCode.INVALID_ARGS
+    assert "is no folder" in done.stderr
+    shutil.rmtree(system.top / "etc")
+    done = system.enable()
+    assert done.returncode == ExitCode.FAILURE
+    assert "No such file or directory" in done.stderr
+    assert not (system.top / "etc").exists()
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "folder above", "folder of a link"])
+def test_what_others_could_change_is_refused(system: System, what: str) -> None:
+    path = system.top / INSIDE[1:]
+    match what:
+        case "file":
+            changed = path
+        case "folder":
+            changed = path.parent
+        case "folder above":
+            changed = path.parent.parent
+        case _:
+            changed = system.top / "home"
+            changed.mkdir()
+            path.rename(changed / path.name)
+            path.symlink_to(f"/home/{path.name}")
+    changed.chmod(changed.stat().st_mode | 0o002)
+    system.refused(ExitCode.FAILURE, f"others than root can change {changed}: everybody may")
+    changed.chmod(0o755)
+    assert system.enable().returncode == 0
+    changed.chmod(0o757)
+    done = system.ctl("status")
+    assert done.returncode == ExitCode.FAILURE
+    assert "the list is not right" in done.stderr
+    assert system.ctl("disable").returncode == 0
+
+
+@as_root
+def test_what_another_user_owns_is_refused(system: System) -> None:
+    os.chown(system.top / "usr", 1234, 0)
+    system.refused(ExitCode.FAILURE, "it belongs to uid 1234")
+    os.chown(system.top / "usr", 0, 4321)
+    (system.top / "usr").chmod(0o775)
+    system.refused(ExitCode.FAILURE, "the group 4321 may write it")
+
+
+@pytest.mark.parametrize("path", ["usr/lib/libnvshare.so", "/usr/my lib/libnvshare.so"])
+def test_a_path_that_cannot_stand_in_the_list(system: System, path: str) -> None:
+    (system.top / "usr" / "my lib").mkdir()
+    shutil.copy(library.hook(), system.top / "usr" / "my lib")
+    done = system.ctl("enable", "--library", path)
+    assert done.returncode == ExitCode.INVALID_ARGS
+    assert repr(path) in done.stderr
+    assert not system.list.exists()
+
+
+@as_root
+def test_no_permission(system: System) -> None:
+    for path in [*system.top.parents, system.top]:
+        if path.stat().st_uid == 0 and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o005)
+    # What is tested needs no package, so the machine's own Python will do; ours may be root's.
+    python = shutil.which("python3", path="/usr/bin") or sys.executable
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-Bc", PROGRAM, "preload",
+         "enable", "--root", str(system.top), "--library", INSIDE],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == ExitCode.NOT_PERMITTED
+    assert "ld.so.preload cannot be written: Permission denied; run it with sudo" in done.stderr
+    assert not system.list.exists()
+
+
+def test_a_library_with_which_programs_fail(system: System, tmp_path: Path) -> None:
+    """It loads, and ends every program that loads it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can run programs of another system")
+    source = tmp_path / "bad.c"
+    source.write_text(
+        "#include <unistd.h>\n__attribute__((constructor)) static void bad(void) { _exit(9); }\n"
+    )
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", str(system.top / INSIDE[1:]), str(source)], check=True
+    )
+    system.refused(ExitCode.FAILURE, "a simple program ended with 9", "the list is as it was")
+
+
+@as_root
+def test_a_library_that_looks_right_and_does_not_load(system: System, tmp_path: Path) -> None:
+    """It needs another one that is not there, so no program would start."""
+    script = (
+        "echo 'int away(void) { return 0; }' | cc -shared -fPIC -x c - -o libaway.so\n"
+        "echo 'int away(void); int here(void) { return away(); }' |\n"
+        '    cc -shared -fPIC -x c - -x none -L. -laway -o "$1"\n'
+    )
+    command = ["sh", "-ec", script, "sh", str(system.top / INSIDE[1:])]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    system.refused(ExitCode.FAILURE, "libaway.so: cannot open", "the list is as it was")
+
+
+@own_mounts
+@pytest.mark.parametrize("options", ["size=4k", "nr_inodes=2"])
+def test_a_full_disk_keeps_the_old_list(system: System, options: str) -> None:
+    script = (
+        'mount -t tmpfs -o "$1" full "$2/etc"; shift 2\n'
+        'printf "/opt/other.so\\n" >"$1/etc/ld.so.preload" || exit 99\n'
+        'while printf "%4096s" x 2>/dev/null >>"$1/etc/fill"; do :; done\n'
+        'shift; "$@"; echo "status $?"; cat "$TOP/etc/ld.so.preload"; ls -A "$TOP/etc"\n'
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "bash", "-c", script, "bash", options,
+         str(system.top), str(system.top), *CTL, "enable", "--root", str(system.top),
+         "--library", INSIDE],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "TOP": str(system.top)},
+    )
+    assert "No space left on device; the disk is full; the list is as it was" in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["status 1", "/opt/other.so"]
+    assert set(lines[2:]) <= {"fill", "ld.so.preload"}
+
+
+@pytest.fixture
+def private_etc(tmp_path: Path) -> list[str]:
+    """Begins a command that has a copy of this machine's /etc for its own, and /opt too."""
+    shutil.copytree("/etc", tmp_path / "etc", symlinks=True)
+    (tmp_path / "opt").mkdir()
+    shutil.copy(library.hook(), tmp_path / "opt" / "libnvshare.so")
+    (tmp_path / "opt").chmod(0o755)
+    script = 'mount --bind "$1/etc" /etc; mount --bind "$1/opt" /opt; shift; exec "$@"'
+    return [
+        "unshare", "--mount", "--propagation", "private", "bash", "-c", script, "bash",
+        str(tmp_path),
+    ]
+
+
+@own_mounts
+def test_on_a_running_system(private_etc: list[str]) -> None:
+    script = """
+set -e
+"$@" enable --library /opt/libnvshare.so
+cat /proc/self/maps | grep -q /opt/libnvshare.so && echo mapped
+"$@" status
+"$@" disable
+cat /proc/self/maps | grep -q /opt/libnvshare.so || echo gone
+"""
+    done = subprocess.run(
+        [*private_etc, "bash", "-c", script, "bash", *CTL], cwd=ROOT, capture_output=True,
+        text=True, check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("a simple program works", "Python with threads and children works",
+                  "a setuid program works", "mapped", "gone"):
+        assert words in done.stdout
+
+
+@own_mounts
+def test_the_words_for_the_rescue_help(private_etc: list[str]) -> None:
+    """A library that ends every program stands in the list; the open shell mends it."""
+    (line,) = [one.strip() for one in RESCUE.splitlines() if one.strip().startswith(": >")]
+    source = "__attribute__((constructor)) static void bad(void) { __builtin_trap(); }"
+    script = f"""
+echo '{source}' | cc -shared -fPIC -x c - -o /opt/bad.so && mv /opt/bad.so /opt/libnvshare.so
+printf '/opt/libnvshare.so\\n' >/etc/ld.so.preload
+/bin/true 2>/dev/null && echo "it should not have run"
+{line}
+/bin/true && echo mended
+"""
+    done = subprocess.run(
+        [*private_etc, "bash", "-c", script], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )
+    assert done.stdout == "mended\n", done.stderr
+
+
+def test_the_words_for_another_medium_help(system: System) -> None:
+    (line,) = [one.strip() for one in RESCUE.splitlines() if "sed -i" in one]
+    system.list.write_text(f"/opt/other.so\n{INSIDE}\n")
+    command = line.replace("/mnt", str(system.top))
+    subprocess.run(command.split(), check=True)
+    assert entries(system.list.read_bytes()) == ["/opt/other.so"]
+
+
+def test_the_help_says_how_to_get_out(system: System) -> None:
+    done = subprocess.run([*CTL, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert RESCUE in done.stdout

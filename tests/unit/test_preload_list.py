@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of preloaded libraries: what is taken out and put in, and what stays to the byte."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.preload import listing
+from nvshared.preload.listing import entries, with_library, without_library
+from nvshared.preload.tree import Tree
+
+OURS = Path("/usr/lib/libnvshare.so")
+LINES = st.lists(st.sampled_from([
+    "/lib/a.so", "/lib/b.so /lib/c.so", "/lib/a.so:/lib/b.so", "# words", "", " \t",
+    "libm.so # why",
+    "/usr/lib/libnvshare.so", "/old/libnvshare.so /lib/a.so # both", "libnvshare.so # ours",
+]))
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", []),
+        (b"/a.so\n/b.so\n", ["/a.so", "/b.so"]),
+        (b" /a.so:/b.so\t/c.so", ["/a.so", "/b.so", "/c.so"]),
+        (b"# /a.so\n/b.so # /c.so\n", ["/b.so"]),
+        (b"/caf\xe9.so\n", ["/caf\udce9.so"]),
+    ],
+)
+def test_what_is_loaded(data: bytes, found: list[str]) -> None:
+    assert entries(data) == found
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "/usr/lib/libnvshare.so\n"),
+        ("/a.so", "/a.so\n/usr/lib/libnvshare.so\n"),
+        ("# mine\n/a.so\n", "# mine\n/a.so\n/usr/lib/libnvshare.so\n"),
+        ("/old/libnvshare.so\n/a.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
+        ("/a.so\n/usr/lib/libnvshare.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
+        ("/usr/lib/libnvshare.so:/a.so\n", "/usr/lib/libnvshare.so:/a.so\n"),
+    ],
+)
+def test_putting_in(before: str, after: str) -> None:
+    assert with_library(before.encode(), OURS).decode() == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("/usr/lib/libnvshare.so\n", ""),
+        ("/a.so\n/usr/lib/libnvshare.so\n/b.so\n", "/a.so\n/b.so\n"),
+        ("/a.so:libnvshare.so:/b.so\n", "/a.so /b.so\n"),
+        ("libnvshare.so # for the lab\n", "# for the lab\n"),
+        ("/a.so /x/libnvshare.so # both\n", "/a.so # both\n"),
+        ("# /usr/lib/libnvshare.so\n", "# /usr/lib/libnvshare.so\n"),
+        ("/a/libnvshare.so.1\n", "/a/libnvshare.so.1\n"),
+        ("/a.so  /b.so\n", "/a.so  /b.so\n"),
+    ],
+)
+def test_taking_out(before: str, after: str) -> None:
+    assert without_library(before.encode()).decode() == after
+
+
+@given(lines=LINES, ends=st.booleans())
+def test_others_stay_whatever_the_list_is(lines: list[str], ends: bool) -> None:
+    data = ("\n".join(lines) + ("\n" if ends else "")).encode()
+    others = [entry for entry in entries(data) if not listing.ours(entry)]
+    assert entries(without_library(data)) == others
+    put = with_library(data, OURS)
+    assert [entry for entry in entries(put) if not listing.ours(entry)] == others
+    assert [entry for entry in entries(put) if listing.ours(entry)] == [str(OURS)]
+    assert with_library(put, OURS) == put
+    assert without_library(without_library(data)) == without_library(data)
+    assert data.count(b"#") == put.count(b"#")
+
+
+def test_a_list_that_is_replaced_keeps_its_mode_and_one_that_would_be_empty_goes(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "etc").mkdir()
+    place = tmp_path / "etc" / "ld.so.preload"
+    tree = Tree(tmp_path)
+    assert listing.change(tree, lambda data: with_library(data, OURS)) == b""
+    assert place.stat().st_mode & 0o7777 == 0o644
+    place.chmod(0o600)
+    listing.change(tree, lambda data: b"/a.so\n" + data)
+    assert place.read_text() == f"/a.so\n{OURS}\n"
+    assert place.stat().st_mode & 0o7777 == 0o600
+    listing.change(tree, lambda _: b"\n")
+    assert list((tmp_path / "etc").iterdir()) == []
+
+
+def test_a_list_that_need_not_change_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    place = tmp_path / "etc" / "ld.so.preload"
+    place.write_text("/a.so\n")
+    inode = place.stat().st_ino
+    listing.change(Tree(tmp_path), without_library)
+    assert place.stat().st_ino == inode
+
+
+def test_what_goes_wrong_while_it_is_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "etc").mkdir()
+    place = tmp_path / "etc" / "ld.so.preload"
+    place.write_text("/a.so\n")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(NvshareError, match="the disk is full; the list is as it was"):
+        listing.change(Tree(tmp_path), lambda data: with_library(data, OURS))
+    assert place.read_text() == "/a.so\n"
+    assert list((tmp_path / "etc").iterdir()) == [place]
+
+
+def test_links_are_followed_as_the_system_would(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "shared").mkdir()
+    place = tmp_path / "etc" / "ld.so.preload"
+    place.symlink_to("/shared/list")    # not the /shared of the machine that we run on
+    listing.change(Tree(tmp_path), lambda data: with_library(data, OURS))
+    assert place.is_symlink()
+    assert (tmp_path / "shared" / "list").read_text() == f"{OURS}\n"
+    (tmp_path / "shared" / "list").unlink()
+    (tmp_path / "shared" / "list").symlink_to("../etc/ld.so.preload")
+    with pytest.raises(InvalidArgs, match="circle"):
+        listing.read(Tree(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("path", "resolved"),
+    [
+        ("/a/file", "/b/file"), ("/a/../x", "/x"), ("/up", "/b"), ("/no/such", "/no/such"),
+        ("/", "/"), ("/rel/file", "/b/file"), ("/b/../../b/file", "/b/file"),
+    ],
+)
+def test_paths_without_links(tmp_path: Path, path: str, resolved: str) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "file").touch()
+    (tmp_path / "a").symlink_to("/b")
+    (tmp_path / "rel").symlink_to("./b")
+    (tmp_path / "up").symlink_to("../../b")
+    assert Tree(tmp_path).resolve(Path(path)) == Path(resolved)
