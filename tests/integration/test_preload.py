@@ -261,8 +261,8 @@ def test_no_permission(system: System) -> None:
     # What is tested needs no package, so the machine's own Python will do; ours may be root's.
     python = shutil.which("python3", path="/usr/bin") or sys.executable
     done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-Bc", PROGRAM, "preload",
-         "enable", "--root", str(system.top), "--library", INSIDE],
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-Bc", PROGRAM,
+         "preload", "enable", "--root", str(system.top), "--library", INSIDE],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )
     assert done.returncode == ExitCode.NOT_PERMITTED
