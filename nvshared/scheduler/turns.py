@@ -28,13 +28,16 @@ def plan(decision: Decision) -> Client | None:
     blocked = _admit(decision)
     if _crowded(decision.card):
         _stop_enough(decision, lambda staying: len(staying) <= 1)
-    if blocked is not None:
-        following = blocked
-        _stop_enough(decision, lambda staying: decision.card.admits([*staying, following]))
+    while blocked is not None and _stop_enough(decision, _fits_with(decision.card, blocked)):
+        blocked = _admit(decision)      # who was put back may stand before it
     decision.card.contended = blocked is not None or _crowded(decision.card)
     _start(decision)
     _announce(decision)
     return blocked
+
+
+def _fits_with(card: Card, client: Client) -> Callable[[list[Client]], bool]:
+    return lambda staying: card.admits([*staying, client])
 
 
 def _crowded(card: Card) -> bool:
@@ -153,11 +156,14 @@ def _ended(decision: Decision, holders: list[Client]) -> dict[int, TurnEnd]:
     return ended
 
 
-def _stop_enough(decision: Decision, enough: Callable[[list[Client]], bool]) -> None:
-    """Ends turns that may end, as few as will do; none as long as all of them won't."""
+def _stop_enough(decision: Decision, enough: Callable[[list[Client]], bool]) -> bool:
+    """Ends turns that may end, as few as will do; none as long as all of them won't.
+
+    True: among them some that had not begun.
+    """
     staying = [c for c in decision.card.holders if c.phase is not Phase.DRAINING]
     if enough(staying):
-        return                          # as soon as the others have drained
+        return False                    # as soon as the others have drained
     ended = _ended(decision, decision.card.holders)
     leaving: list[Client] = []
     may_leave = [
@@ -170,7 +176,7 @@ def _stop_enough(decision: Decision, enough: Callable[[list[Client]], bool]) -> 
         if enough(staying):
             break
     else:
-        return
+        return False
     for client in leaving.copy():
         if enough([*staying, client]):
             staying.append(client)
@@ -180,6 +186,7 @@ def _stop_enough(decision: Decision, enough: Callable[[list[Client]], bool]) -> 
             decision.stop(client, ended[client.id])
         else:
             _put_back(decision, client)
+    return any(client.turn is None for client in leaving)
 
 
 def _start(decision: Decision) -> None:
