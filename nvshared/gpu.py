@@ -51,6 +51,7 @@ from nvshared.signal import Signal
 
 # Changes are looked for once in so long, not at each of a thousand clients' records.
 ANNOUNCE_WITHIN = 5 * MILLISECOND
+OVERDUE = 5 * SECOND                    # a timer that is so late does not come any more
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class GPU:
         self._snapshot: Snapshot | None = None
         self._events: deque[Event] = deque()
         self._handling = False
+        self._handled = 0               # events, so far
         self._broken = False
         self._disarm: Callable[[], None] | None = None
         self._unanswered: set[tuple[int, int]] = set()
@@ -163,6 +165,15 @@ class GPU:
     def held(self) -> dict[int, int]:
         """Bytes of the card each client says it holds."""
         return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
+
+    def turns(self) -> bool:
+        """Whether events are still decided here: tries it with one that changes nothing."""
+        deadline = self._scheduler.deadline()
+        if deadline is not None and deadline + OVERDUE < self._clock():
+            return False
+        handled = self._handled
+        self.tell(Tick())
+        return self._handled > handled
 
     def look(self) -> None:
         """Somebody wants to see the card's figures: a fresh sample comes in a moment."""
@@ -253,6 +264,7 @@ class GPU:
             self._events.clear()
             self.failed.emit()
             return
+        self._handled += 1
         for action in actions:
             self.decided.emit(now, action)
             self._carry_out(action)

@@ -50,13 +50,21 @@ def cards(manager: Manager) -> str:
 
 
 async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -> None:
-    """Tells systemd how we are until we are to stop. Turns late when the loop does."""
+    """Tells systemd how we are until we are to stop.
+
+    The watchdog is fed only while the loop gets here and all schedulers decide.
+    """
     interval = STATUS_INTERVAL
     if notifier.watchdog is not None:
         interval = min(interval, notifier.watchdog / SECOND / 3)
     last = ""
+    hung: list[str] = []
     while not stopped.is_set():
-        notifier.alive()
+        before, hung = hung, [str(gpu) for gpu in manager.gpus if not gpu.turns()]
+        if not hung:
+            notifier.alive()
+        elif hung != before:
+            logger.critical("nothing is decided any more on %s", ", ".join(hung))
         notifier.catch_up()
         status = _status(manager)
         if status != last:

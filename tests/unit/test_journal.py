@@ -3,15 +3,21 @@
 
 import asyncio
 import logging
+import select
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from nvshared import journal
+from nvshared.gpu import OVERDUE
 from nvshared.log import Limited
 from nvshared.manager import Manager
 from nvshared.nvml import Sample
-from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
-from nvshared.scheduler.events import Tick
+from nvshared.scheduler.actions import Action, ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
+from nvshared.scheduler.events import Event, Tick
 from nvshared.systemd import Notifier
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, joined, peer, script
 
@@ -68,6 +74,75 @@ async def test_the_status_names_the_holders(manager: Manager) -> None:
     joined(manager.gpus[0], 1, Noted())
     await journal.report(heard, manager, stopped)
     assert heard.words == ["2 GPUs, 2 clients, gpu0: python[4001]"]
+
+
+@pytest.mark.parametrize("fault", ["stuck", "overdue"])
+async def test_a_scheduler_that_does_not_turn_is_not_said_to_be_alive(
+    manager: Manager, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    gpu = manager.gpus[0]
+    scheduler = gpu._scheduler
+    assert isinstance(scheduler, Scripted)
+    stopped = asyncio.Event()
+    heard = Heard(stopped)
+    if fault == "stuck":
+        gpu._handling = True            # as if an event were being decided for ever
+    else:
+        scheduler.due = gpu._clock() - OVERDUE - 1
+    with pytest.raises(TimeoutError):
+        # Twenty times as long as a ping would take.
+        await asyncio.wait_for(journal.report(heard, manager, stopped), 0.02)
+    assert heard.pings == 0
+    assert caplog.messages == ["nothing is decided any more on gpu0"]
+    gpu._handling, scheduler.due = False, None
+    await journal.report(heard, manager, stopped)
+    assert heard.pings == 3
+
+
+def test_a_loop_that_hangs_feeds_no_watchdog(
+    manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang, hung, release = threading.Event(), threading.Event(), threading.Event()
+
+    def decide(_: Event) -> Sequence[Action]:
+        if hang.is_set():
+            hung.set()
+            release.wait()
+        return ()
+
+    Scripted.latest.decide = decide
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        listener.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3000"})
+        loop = asyncio.new_event_loop()
+        stopped = asyncio.Event()
+        thread = threading.Thread(
+            target=loop.run_until_complete, args=[journal.report(notifier, manager, stopped)]
+        )
+        thread.start()
+        ping(listener)
+        ping(listener)
+        hang.set()
+        assert hung.wait(60)
+        while select.select([listener], [], [], 0)[0]:
+            listener.recv(100)
+        assert not select.select([listener], [], [], 0.1)[0]    # where there were a hundred
+        hang.clear()
+        release.set()
+        ping(listener)
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join()
+        loop.close()
+        notifier.close()
+
+
+def ping(listener: socket.socket) -> None:
+    """Waits for one."""
+    while listener.recv(100) != b"WATCHDOG=1":
+        continue
 
 
 def test_the_journal_follows_clients_and_turns(
