@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A faithful fake of libnvshare.so and the program it is in, for schedulers under test.
+
+It obeys protocol.h as the real one does: orders one after the other, blocks
+that leave youngest first and come in oldest first, host memory in slabs that
+are kept while blocks are resident, a gate that shuts on its own accord when
+something is absent, COMMIT before growing. What it does at once takes no time;
+draining takes as long as the kernel in flight, moving as long as the bus.
+
+The program allocates, frees and pins at any moment, and computes in kernels.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop
+from nvshared.scheduler.events import (
+    CommitAsked,
+    Evicted,
+    Joined,
+    Loaded,
+    Memory,
+    MemoryChanged,
+    Record,
+    Reopened,
+    RoomNeeded,
+    Stopped,
+    Wanted,
+    WentIdle,
+)
+
+MIB = 1 << 20
+MILLISECOND = 1000
+SECOND = 1_000_000
+REPORT = 5 * MILLISECOND                # figures are sent at most so often
+IDLE_WINDOW = 50 * MILLISECOND
+DRAIN_PATIENCE = 2 * SECOND
+
+
+class Place(Enum):
+    """Where a block's bytes are."""
+
+    EMPTY = "empty"                     # nowhere: it was never brought in
+    RESIDENT = "resident"
+    SWAPPED = "swapped"
+
+
+@dataclass(eq=False)
+class Slab:
+    """Host memory taken in one piece."""
+
+    size: int
+    used: int = 0
+
+
+@dataclass(eq=False)
+class Block:
+    """Part of the program's memory; it moves as a whole."""
+
+    size: int
+    place: Place = Place.EMPTY
+    moving: bool = False
+    doomed: bool = False                # freed while on the move
+    slab: Slab | None = None
+
+
+class Surroundings(Protocol):
+    """What a hook lives in."""
+
+    now: int
+    block: int                          # bytes of a whole block
+    slab: int                           # bytes of host memory taken at a time
+    bus: int                            # bytes per microsecond, each way
+
+    def at(self, when: int, what: Callable[[], None]) -> None:
+        """Calls `what` at a moment, as long as the hook lives."""
+        ...
+
+    def say(self, hook: "Hook", record: Record | Joined) -> None:
+        """Sends a record to the daemon."""
+        ...
+
+    def device_free(self) -> int:
+        """Bytes the driver really has left."""
+        ...
+
+
+@dataclass(eq=False)
+class Hook:
+    """One client and its program."""
+
+    id: int
+    world: Surroundings
+    blocks: list[Block] = field(default_factory=list)
+    slabs: list[Slab] = field(default_factory=list)
+    pinned: int = 0
+    wishes: list[int] = field(default_factory=list)  # of threads that wait to pin memory
+    room: int = 0
+    before: int = 0                     # its room when the EVICT under way began
+    limits: Limits | None = None
+    granted: bool = False               # RUN came and STOP did not
+    stopping: bool = False
+    contended: bool = False
+    want_sent: bool = False
+    room_asked: bool = False
+    idle_told: bool = False
+    reported: bool = True
+    report_due: bool = False
+    question: int = 0
+    asking: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    orders: deque[Order] = field(default_factory=deque)
+    busy: bool = False
+    doing: Evict | Load | None = None
+    dead: bool = False
+    refused: int = 0                    # allocations the daemon did not allow
+
+    work: int = 0                       # us of kernels the program still wants to run
+    kernel: int = 20 * MILLISECOND      # length of one
+    flying: bool = False                # one is in flight
+    undrainable: int = 0                # so many drains will not end by themselves
+    fail_out: str = ""                  # what the next EVICT meets: "host" or "driver"
+    fail_in: str = ""                   # and the next LOAD: "driver"
+    computed: int = 0                   # us of kernels run
+    runs: int = 0                       # turns
+
+    # Figures.
+
+    @property
+    def allocated(self) -> int:
+        return sum(b.size for b in self.blocks)
+
+    @property
+    def resident(self) -> int:
+        return sum(b.size for b in self.blocks if b.place is Place.RESIDENT)
+
+    @property
+    def host(self) -> int:
+        return sum(s.size for s in self.slabs)
+
+    @property
+    def pending(self) -> int:
+        return sum(self.wishes)
+
+    @property
+    def filled(self) -> int:
+        return self.resident + self.pinned
+
+    @property
+    def need(self) -> int:
+        return self.allocated + self.pinned + self.pending
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(
+            self.allocated, self.resident, self.pinned, self.pending, self.room, self.host
+        )
+
+    @property
+    def absent(self) -> bool:
+        return any(b.place is not Place.RESIDENT or b.moving for b in self.blocks)
+
+    @property
+    def starved(self) -> bool:
+        return self.absent or self.filled + self.pending > self.room
+
+    @property
+    def open(self) -> bool:
+        return self.granted and not self.starved
+
+    @property
+    def standing(self) -> bool:
+        """A thread stands at the gate, or would if it were closed."""
+        return self.work > 0 or bool(self.wishes)
+
+    # The program.
+
+    def compute(self, microseconds: int) -> None:
+        """Wants to run kernels for so long in all."""
+        self.work += microseconds
+        self._proceed()
+
+    def allocate(self, size: int) -> None:
+        """cuMemAlloc."""
+        self._commit(size, lambda: self._grow(size))
+
+    def pin(self, size: int) -> None:
+        """An allocation that cannot be swapped; its thread waits for room."""
+        self._commit(size, lambda: self._wish(size))
+
+    def unpin(self, size: int) -> None:
+        """Frees such memory."""
+        self.pinned -= min(size, self.pinned)
+        self._update()
+
+    def free(self, index: int) -> None:
+        """cuMemFree of one block."""
+        if not self.blocks:
+            return
+        block = self.blocks[index % len(self.blocks)]
+        if block.moving:
+            block.doomed = True
+        else:
+            self._forget(block)
+        self._update()
+
+    def _commit(self, size: int, then: Callable[[], None]) -> None:
+        """One question at a time, as the program's threads wait under one lock."""
+        self.asking.append((size, then))
+        if len(self.asking) == 1:
+            self._ask()
+
+    def _ask(self) -> None:
+        while self.asking:
+            size, then = self.asking[0]
+            wanted = self.need + size
+            if self.limits is not None and wanted <= self.limits.commit:
+                self.asking.pop(0)
+                then()
+                continue
+            if self.limits is not None:
+                self.question += 1
+                self._say(CommitAsked(self.id, self.memory, self.question, wanted))
+            return
+
+    def _limits(self, limits: Limits) -> None:
+        welcome = self.limits is None
+        self.limits = limits
+        if welcome:
+            self._ask()
+        elif self.asking and limits.number == self.question:
+            size, then = self.asking.pop(0)
+            if self.need + size <= limits.commit:
+                then()
+            else:
+                self.refused += 1
+            self._ask()
+
+    def _grow(self, size: int) -> None:
+        while size > 0:
+            block = Block(min(size, self.world.block))
+            size -= block.size
+            self.blocks.append(block)
+            if self._mappable(block) and self.world.device_free() >= block.size:
+                block.place = Place.RESIDENT
+        self._update()
+
+    def _wish(self, size: int) -> None:
+        self.wishes.append(size)
+        self._update()
+        self._proceed()
+
+    def _mappable(self, block: Block) -> bool:
+        return self.room - self.filled - self.pending >= block.size
+
+    def _proceed(self) -> None:
+        """The program's threads go as far as the gate lets them."""
+        if self.dead:
+            return
+        if self.open and not self.stopping:
+            for size in self.wishes:
+                self.pinned += size
+            if self.wishes:
+                self.wishes.clear()
+                self._update()
+            if self.work > 0 and not self.flying:
+                self.flying = True
+                self.idle_told = False
+                self.world.at(self.world.now + min(self.kernel, self.work), self._landed)
+        elif self.standing and not (self.granted or self.stopping or self.want_sent):
+            self.want_sent = True
+            self._say(Wanted(self.id, self.memory))
+        self._watch_idle()
+
+    def _landed(self) -> None:
+        """A kernel is done."""
+        self.flying = False
+        done = min(self.kernel, self.work)
+        self.work -= done
+        self.computed += done
+        if self.stopping:
+            self._drained()
+        else:
+            self._proceed()
+
+    def _watch_idle(self) -> None:
+        if self.open and self.contended and self.work == 0 and not self.idle_told:
+            computed = self.computed
+            self.world.at(self.world.now + IDLE_WINDOW, lambda: self._idle(computed))
+
+    def _idle(self, computed: int) -> None:
+        quiet = self.computed == computed and self.work == 0 and not self.flying
+        if self.open and self.contended and quiet and not self.stopping and not self.idle_told:
+            self.idle_told = True
+            self._say(WentIdle(self.id, self.memory))
+
+    # What the daemon is told.
+
+    def _say(self, record: Record) -> None:
+        self.reported = True
+        self.world.say(self, record)
+
+    def hello(self) -> None:
+        """To a daemon, for the first time or again."""
+        self.want_sent = not self.granted and self.standing
+        self.room_asked = False
+        commit = self.limits.commit if self.limits is not None else 0
+        again = self.limits is not None
+        self.world.say(self, Joined(self.id, self.memory, self.granted, self.want_sent, commit))
+        if again and self.asking:       # a daemon that is gone does not answer
+            self.asking.pop(0)
+            self.refused += 1
+            self._ask()
+        self._update()
+        self._carry_on()
+
+    def _update(self) -> None:
+        """After any change of the figures."""
+        if self.dead:
+            return
+        if not self.starved:
+            self.room_asked = False
+        if self.starved and self.granted and not self.room_asked and not self.stopping:
+            self.room_asked = True
+            self._say(RoomNeeded(self.id, self.memory, self.need))
+        else:
+            self.reported = False
+            if not self.report_due:
+                self.report_due = True
+                self.world.at(self.world.now + REPORT, self._report)
+
+    def _report(self) -> None:
+        self.report_due = False
+        if self.busy:                   # the service thread has other things to do
+            self.report_due = True
+            self.world.at(self.world.now + REPORT, self._report)
+        elif not self.reported:
+            self._trim(self.allocated)
+            wants = self.standing and not self.granted
+            self._say(MemoryChanged(self.id, self.memory, wants))
+
+    # Orders.
+
+    def obey(self, order: Order) -> None:
+        """An order has arrived."""
+        self.orders.append(order)
+        self._carry_on()
+
+    def _carry_on(self) -> None:
+        while self.orders and not self.busy and not self.dead:
+            order = self.orders.popleft()
+            if isinstance(order, Limits):
+                self._limits(order)
+            elif isinstance(order, Run):
+                self._run(order)
+            elif isinstance(order, Stop):
+                self._stop()
+            elif isinstance(order, Evict):
+                self.busy = True
+                self.doing = order
+                self.before = self.room
+                self.room = order.room
+                self._evict(order, 0, False, False)
+            else:
+                self.busy = True
+                self.doing = order
+                self.room = order.room
+                self._load(order, 0, False, False)
+
+    def _done(self) -> None:
+        self.busy = False
+        self.doing = None
+        self._update()
+        self._proceed()
+        self._carry_on()
+
+    def _run(self, order: Run) -> None:
+        fresh = order.contended and not self.contended
+        self.contended = order.contended
+        if fresh:
+            self.idle_told = False
+        if not self.granted:
+            self.granted = True
+            self.want_sent = False
+            self.idle_told = False
+            self.runs += 1
+        self._update()
+        self._proceed()
+
+    def _stop(self) -> None:
+        self.busy = True
+        self.stopping = True
+        self.granted = False
+        self.room_asked = False
+        if self.undrainable > 0:
+            self.undrainable -= 1
+            self.world.at(self.world.now + DRAIN_PATIENCE, self._reopen)
+        elif not self.flying:
+            self._drained()
+
+    def _drained(self) -> None:
+        if not self.stopping or self.flying:
+            return
+        self.stopping = False
+        self.want_sent = self.standing
+        self._say(Stopped(self.id, self.memory, self.want_sent))
+        self._done()
+
+    def _reopen(self) -> None:
+        if not self.stopping:
+            return                      # the kernel in flight ended after all
+        self.stopping = False
+        self.granted = True
+        self._say(Reopened(self.id, self.memory))
+        self._done()
+
+    def _evict(self, order: Evict, moved: int, no_host: bool, failed: bool) -> None:
+        """One block after the other; re-entered as each has left."""
+        block = next((b for b in reversed(self.blocks) if b.place is Place.RESIDENT), None)
+        movable = not self.granted and not self.stopping and not no_host and not failed
+        if movable and block is not None and self.filled > order.room:
+            if self.fail_out:
+                no_host, failed = self.fail_out == "host", self.fail_out == "driver"
+                self.fail_out = ""
+            elif not self._take_host(block, order.host):
+                no_host = True
+            else:
+                block.moving = True
+                took = max(1, block.size // self.world.bus)
+                total = moved + block.size
+                self.world.at(
+                    self.world.now + took, lambda: self._left(block, order, total)
+                )
+                return
+        filled = self.filled + (self.pending if self.granted else 0)
+        self.room = max(self.room, min(self.before, filled))
+        self.room_asked = False
+        self._say(Evicted(
+            self.id, self.memory, order.number, moved, no_host_memory=no_host, driver_error=failed
+        ))
+        self._done()
+
+    def _left(self, block: Block, order: Evict, moved: int) -> None:
+        block.moving = False
+        block.place = Place.SWAPPED
+        if block.doomed:
+            self._forget(block)
+        self._evict(order, moved, False, False)
+
+    def _load(self, order: Load, moved: int, no_memory: bool, failed: bool) -> None:
+        block = next((b for b in self.blocks if b.place is not Place.RESIDENT), None)
+        if block is not None and not no_memory and not failed and self._mappable(block):
+            if self.fail_in:
+                failed, self.fail_in = True, ""
+            elif self.world.device_free() < block.size:
+                no_memory = True
+            else:
+                empty = block.place is Place.EMPTY
+                block.place = Place.RESIDENT
+                block.moving = True
+                took = 1 if empty else max(1, block.size // self.world.bus)
+                total = moved + block.size
+                self.world.at(
+                    self.world.now + took, lambda: self._arrived(block, order, total)
+                )
+                return
+        self._settle(order.host)
+        self.room_asked = False
+        self._say(Loaded(
+            self.id, self.memory, order.number, moved,
+            no_device_memory=no_memory, driver_error=failed,
+        ))
+        self._done()
+
+    def _arrived(self, block: Block, order: Load, moved: int) -> None:
+        block.moving = False
+        if block.doomed:
+            self._forget(block)
+        self._settle(order.host)
+        self._load(order, moved, False, False)
+
+    # Host memory.
+
+    def _take_host(self, block: Block, allowance: int) -> bool:
+        if block.slab is not None:
+            return True
+        slab = next((s for s in self.slabs if s.size - s.used >= block.size), None)
+        if slab is None:
+            size = min(self.world.slab, max(0, allowance - self.host))
+            if size < block.size:
+                return False
+            slab = Slab(size)
+            self.slabs.append(slab)
+        slab.used += block.size
+        block.slab = slab
+        return True
+
+    def _give_host(self, block: Block) -> None:
+        if block.slab is not None:
+            block.slab.used -= block.size
+            block.slab = None
+
+    def _settle(self, allowance: int) -> None:
+        for block in self.blocks:
+            if self.host <= allowance:
+                return
+            if block.place is Place.RESIDENT and not block.moving:
+                self._give_host(block)
+                self._trim(allowance)
+
+    def _trim(self, allowance: int) -> None:
+        for slab in self.slabs.copy():
+            if slab.used == 0 and self.host > allowance:
+                self.slabs.remove(slab)
+
+    def _forget(self, block: Block) -> None:
+        self._give_host(block)
+        self.blocks.remove(block)

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler, hooks, the links between them and a clock; and what must hold at every moment.
+
+Messages take random times on their way, in order for each client and direction
+but not between clients, so that they cross in every way. After each event the
+invariants of handoff.md are checked on the hooks' side, which is the truth,
+together with all orders still on their way.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from random import Random
+from typing import TypeVar
+
+from nvshared.scheduler import Scheduler
+from nvshared.scheduler.actions import (
+    Action,
+    Evict,
+    Limits,
+    Load,
+    Order,
+    Run,
+    Stop,
+    Stuck,
+    TurnEnded,
+    TurnStarted,
+)
+from nvshared.scheduler.events import (
+    CapacityChanged,
+    Event,
+    Joined,
+    Left,
+    Record,
+    SettingsChanged,
+    Tick,
+)
+from nvshared.scheduler.settings import AntiThrash, Settings
+from tests.unit.scheduler_hookmodel import MIB, SECOND, Hook
+
+OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Limits)
+
+# Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
+# with a probe, an answer, and reports.
+ACTIONS_PER_CLIENT = 10
+
+
+class World:
+    """Everything there is; seeded, so that it happens the same way again."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        seed: int = 0,
+        block: int = 32 * MIB,
+        slab: int = 128 * MIB,
+        bus: int = 50_000,
+        delay: int = 2000,
+    ) -> None:
+        self.now = 1_000_000
+        self.block = block
+        self.slab = slab
+        self.bus = bus
+        self.delay = delay              # us that a message takes at most
+        self.random = Random(seed)
+        self.settings = settings
+        self.outside = 0                # bytes of the card others use; the daemon may not know yet
+        self.physical = settings.capacity
+        self.hooks: dict[int, Hook] = {}
+        self.scheduler = Scheduler(settings, self.now)
+        self.events = 0                 # the scheduler was told
+        self.stuck: list[Stuck] = []
+        self.orders: list[Order] = []   # all that were ever given
+        self.ends: list[TurnEnded] = []
+        self.turns: list[int] = []      # who, in the order of RUN
+        self.most = 0                   # that card and host ever held together
+        self.shrunk = False             # capacity or budget were lowered and may be exceeded
+        self._generation = 0            # of daemons
+        self._ids = count(1)
+        self._ties = count()
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._arrives: dict[tuple[int, str], int] = {}  # the last message of each link
+        self._sent: dict[int, deque[Order]] = {}        # orders on their way, by client
+        self._alarm: int | None = None
+        self._sums = (0, 0, 0)
+        self._greeted: set[int] = set()
+
+    # Time.
+
+    def schedule(self, when: int, what: Callable[[], None]) -> None:
+        """Puts something on the agenda."""
+        heapq.heappush(self._agenda, (when, next(self._ties), what))
+
+    def at(self, when: int, what: Callable[[], None]) -> None:
+        """For hooks; see Surroundings. Their guards know of death."""
+        self.schedule(when, what)
+
+    def step(self) -> bool:
+        """The next thing on the agenda. False: nothing is left."""
+        if not self._agenda:
+            return False
+        when, _, what = heapq.heappop(self._agenda)
+        self.now = max(self.now, when)
+        what()
+        self.check()
+        return True
+
+    def advance(self, microseconds: int) -> None:
+        """Lets so much time pass."""
+        end = self.now + microseconds
+        while self._agenda and self._agenda[0][0] <= end:
+            self.step()
+        self.now = end
+
+    # Clients.
+
+    def join(self) -> Hook:
+        """A program starts using the GPU."""
+        hook = Hook(next(self._ids), self)
+        self.hooks[hook.id] = hook
+        self._sent[hook.id] = deque()
+        hook.hello()
+        return hook
+
+    def kill(self, hook: Hook) -> None:
+        """Its memory is free at once; the daemon learns of it later."""
+        hook.dead = True
+        self.hooks.pop(hook.id, None)
+        self._sent.pop(hook.id, None)
+        self._to_daemon(hook.id, Left(hook.id))
+
+    def restart(self) -> None:
+        """The daemon is killed and a new one comes. All clients find it in time."""
+        self._generation += 1
+        for orders in self._sent.values():
+            orders.clear()
+        self._greeted.clear()
+        self.scheduler = Scheduler(self.settings, self.now)
+        self._alarm = None
+        self._arm()
+        for hook in self.hooks.values():
+            self._reconnect(hook, self._generation)
+
+    def _reconnect(self, hook: Hook, generation: int) -> None:
+        wait = self.random.randint(0, max(1, self.settings.gather // 4))
+
+        def again() -> None:
+            if hook.dead or generation != self._generation:
+                return
+            if hook.busy or hook.orders:  # it reads to the end what the old daemon sent
+                self.schedule(self.now + 1000, again)
+            else:
+                hook.hello()
+
+        self.schedule(self.now + wait, again)
+
+    def settle(self, limit: int) -> None:
+        """Lets time pass until nobody computes or waits any more, or `limit` us."""
+        end = self.now + limit
+        while self.now < end and any(h.work or h.asking or h.busy for h in self.hooks.values()):
+            if not self.step():
+                break
+        self.advance(SECOND)            # for what is still to be said
+
+    def orders_of(self, kind: type[OrderKind]) -> list[OrderKind]:
+        """All orders of a kind, oldest first."""
+        return [order for order in self.orders if isinstance(order, kind)]
+
+    def device_free(self) -> int:
+        """What the driver has left."""
+        return self.physical - self.outside - sum(h.filled for h in self.hooks.values())
+
+    # Settings.
+
+    def configure(self, settings: Settings) -> None:
+        """Other settings, or another capacity."""
+        self.check()
+        old = self.settings
+        self.settings = settings
+        self.shrunk = True
+        if replace(old, capacity=settings.capacity) == settings:
+            self.tell(CapacityChanged(settings.capacity))
+        else:
+            self.tell(SettingsChanged(settings))
+        self.check()
+
+    # Messages.
+
+    def say(self, hook: Hook, record: Record | Joined) -> None:
+        """A hook's record starts on its way; after a restart nobody hears it before HELLO."""
+        if isinstance(record, Joined):
+            self._greeted.add(hook.id)
+        if not hook.dead and hook.id in self._greeted:
+            self._to_daemon(hook.id, record)
+
+    def _travel(self, client: int, way: str, arrive: Callable[[], None]) -> None:
+        when = self.now + self.random.randint(1, self.delay)
+        when = max(when, self._arrives.get((client, way), 0))
+        self._arrives[client, way] = when
+        generation = self._generation
+
+        def there() -> None:
+            if generation == self._generation:
+                arrive()
+
+        self.schedule(when, there)
+
+    def _to_daemon(self, client: int, event: Event) -> None:
+        self._travel(client, "up", lambda: self.tell(event))
+
+    def tell(self, event: Event) -> None:
+        """The scheduler hears of something, and its orders start on their way."""
+        self.events += 1
+        actions = self.scheduler.handle(event, self.now)
+        assert len(actions) <= ACTIONS_PER_CLIENT * (len(self.hooks) + 2), actions
+        starting = {action.client for action in actions if isinstance(action, TurnStarted)}
+        for action in actions:
+            self._check_action(action, starting)
+        again = self.scheduler.handle(Tick(), self.now)
+        assert not again, f"after {event} it did {actions} and then, with nothing new, {again}"
+        for action in actions:
+            self._carry(action)
+        self._arm()
+
+    def _carry(self, action: Action) -> None:
+        match action:
+            case TurnStarted():
+                self.turns.append(action.client)
+            case TurnEnded():
+                assert action.held >= 0
+                self.ends.append(action)
+            case Stuck():
+                self.stuck.append(action)
+            case Run() | Stop() | Evict() | Load() | Limits():
+                self._to_hook(action)
+
+    def _to_hook(self, order: Order) -> None:
+        self.orders.append(order)
+        hook = self.hooks.get(order.client)
+        if hook is None:
+            return
+        self._sent[hook.id].append(order)
+
+        def arrive() -> None:
+            if not hook.dead:
+                self._sent[hook.id].popleft()
+                hook.obey(order)
+
+        self._travel(hook.id, "down", arrive)
+
+    def _arm(self) -> None:
+        deadline = self.scheduler.deadline()
+        assert deadline is None or deadline > self.now, "it would never come to rest"
+        self._alarm = deadline
+        if deadline is not None:
+
+            def ring() -> None:
+                if self._alarm == deadline:
+                    self.tell(Tick())
+
+            self.schedule(deadline, ring)
+
+    # Invariants.
+
+    def _check_action(self, action: Action, starting: set[int]) -> None:
+        views = self.scheduler.snapshot().clients
+        if isinstance(action, Run) and action.client in starting:
+            view = views[action.client]
+            assert view.memory.resident == view.memory.allocated, "it runs, and is not whole"
+            assert view.memory.need <= view.room
+        if isinstance(action, Stop):
+            now = self.scheduler.snapshot()
+            full = sum(v.memory.need for v in views.values()) > self.settings.capacity
+            crowded = len(now.holders) > 1 and self.settings.anti_thrash is AntiThrash.ON
+            assert full or crowded or now.queue, "stopped, and nobody wants it"
+
+    def _ordered(self, hook: Hook) -> list[Order]:
+        doing = [hook.doing] if hook.doing is not None else []
+        return [*doing, *hook.orders, *self._sent[hook.id]]
+
+    def check(self) -> None:
+        """What must hold whatever happens."""
+        room = host = used = 0
+        for hook in self.hooks.values():
+            mine = [hook.room, hook.filled]
+            hosts = [hook.host]
+            for order in self._ordered(hook):
+                if isinstance(order, Load):
+                    mine.append(order.room)
+                elif isinstance(order, Evict):
+                    hosts.append(order.host)
+            room += max(mine)
+            host += max(hosts)
+            used += hook.allocated + hook.pinned
+            if hook.open:
+                assert hook.resident == hook.allocated, "the gate is open on absent memory"
+            assert hook.filled <= max(hook.room, hook.filled if hook.busy else 0)
+        before = self._sums
+        self._sums = (room, host, used)
+        # What was promised when there was more stays promised.
+        self.most = max(self.most, self.settings.capacity + self.settings.host_budget)
+        limits = (self.settings.capacity, self.settings.host_budget, self.most)
+        for what, now, was, limit in zip(
+            ("room", "host memory", "memory"), self._sums, before, limits, strict=True
+        ):
+            excused = self.shrunk and now <= was
+            assert now <= limit or excused, f"{what}: {now} of {limit}"
+        self.shrunk = any(
+            now > limit for now, limit in zip(self._sums, limits, strict=True)
+        ) and self.shrunk

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random tenants against the invariants of handoff.md, and everyone gets their turn in the end.
+
+scheduler_world.py checks the invariants after each event; here is what happens
+to it. A failure prints the steps that lead to it.
+"""
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from nvshared.scheduler.settings import AntiThrash, Settings
+from tests.unit.scheduler_hookmodel import MIB, MILLISECOND, SECOND, Hook
+from tests.unit.scheduler_world import World
+
+QUANTA = st.sampled_from([SECOND // 10, SECOND, 5 * SECOND])
+MODES = st.sampled_from(list(AntiThrash))
+SEVENTHS = st.integers(1, 7)
+WHO = st.integers(0, 6)
+
+
+class Tenants(RuleBasedStateMachine):
+    """Programs that come, allocate, compute, free, pin, idle, fail and die as they like."""
+
+    @initialize(
+        seed=st.integers(0, 1 << 16),
+        capacity=st.sampled_from([1024 * MIB, 4096 * MIB]),
+        host=st.sampled_from([0, 1, 2, 8]),
+        step=st.sampled_from([64 * MIB, 256 * MIB, 1024 * MIB]),
+        tq=QUANTA,
+        mode=MODES,
+        delay=st.sampled_from([10, 2 * MILLISECOND, 50 * MILLISECOND]),
+        block=st.sampled_from([16 * MIB, 32 * MIB]),
+        slab=st.sampled_from([32 * MIB, 128 * MIB]),
+        bus=st.sampled_from([500, 50_000]),
+    )
+    def begin(
+        self, seed: int, capacity: int, host: int, step: int, tq: int, mode: AntiThrash,
+        delay: int, block: int, slab: int, bus: int,
+    ) -> None:
+        """A daemon starts."""
+        self.capacity = capacity
+        self.world = World(
+            Settings(
+                capacity=capacity, total=capacity, host_budget=capacity * host // 2, step=step,
+                tq=tq, anti_thrash=mode, gather=5 * SECOND,
+            ),
+            seed, block=block, slab=slab, bus=bus, delay=delay,
+        )
+        self.world.advance(5 * SECOND)
+        self.world.join()
+
+    def hook(self, who: int) -> Hook:
+        """One of them."""
+        hooks = list(self.world.hooks.values())
+        return hooks[who % len(hooks)]
+
+    @precondition(lambda self: len(self.world.hooks) < 7)
+    @rule()
+    def join(self) -> None:
+        """One comes."""
+        self.world.join()
+
+    @precondition(lambda self: len(self.world.hooks) > 1)
+    @rule(who=WHO)
+    def die(self, who: int) -> None:
+        """One goes, in whatever state."""
+        self.world.kill(self.hook(who))
+
+    @rule(who=WHO, part=SEVENTHS, few=st.booleans())
+    def allocate(self, who: int, part: int, few: bool) -> None:
+        """Up to the whole card, or little."""
+        self.hook(who).allocate(part * self.capacity // (140 if few else 7) + part)
+
+    @rule(who=WHO, count=st.integers(1, 20))
+    def free(self, who: int, count: int) -> None:
+        """Some blocks of the middle."""
+        for index in range(count):
+            self.hook(who).free(index * 7)
+
+    @rule(who=WHO, part=SEVENTHS)
+    def pin(self, who: int, part: int) -> None:
+        """What cannot be swapped."""
+        self.hook(who).pin(part * self.capacity // 100)
+
+    @rule(who=WHO)
+    def unpin(self, who: int) -> None:
+        """All of it."""
+        self.hook(who).unpin(self.capacity)
+
+    @rule(who=WHO, time=st.integers(1, 4000), kernel=st.sampled_from([1, 20, 700]))
+    def compute(self, who: int, time: int, kernel: int) -> None:
+        """In kernels of some milliseconds."""
+        self.hook(who).kernel = kernel * MILLISECOND
+        self.hook(who).compute(time * MILLISECOND)
+
+    @rule(who=WHO, drains=st.integers(1, 3))
+    def hold_up(self, who: int, drains: int) -> None:
+        """Work in flight will depend on what is not submitted yet."""
+        self.hook(who).undrainable = drains
+
+    @rule(who=WHO, what=st.sampled_from(["host", "driver"]))
+    def fail_to_evict(self, who: int, what: str) -> None:
+        """The next block that leaves does not."""
+        self.hook(who).fail_out = what
+
+    @rule(who=WHO)
+    def fail_to_load(self, who: int) -> None:
+        """The next block that comes does not."""
+        self.hook(who).fail_in = "driver"
+
+    @rule()
+    def restart(self) -> None:
+        """kill -9 of the daemon."""
+        self.world.restart()
+
+    @rule(part=SEVENTHS)
+    def resize(self, part: int) -> None:
+        """Others take some of the card, or give it back."""
+        capacity = self.capacity * (part + 3) // 10
+        self.world.configure(replace(self.world.settings, capacity=capacity))
+
+    @rule(taken=st.booleans())
+    def take_unseen(self, taken: bool) -> None:
+        """Others take some of the card, and the daemon does not know yet."""
+        self.world.outside = self.capacity // 10 if taken else 0
+
+    @rule(mode=MODES, tq=QUANTA)
+    def configure(self, mode: AntiThrash, tq: int) -> None:
+        """An administrator is at work."""
+        self.world.configure(replace(self.world.settings, anti_thrash=mode, tq=tq))
+
+    @rule(time=st.sampled_from([1, MILLISECOND, 100 * MILLISECOND, 3 * SECOND]))
+    def wait(self, time: int) -> None:
+        """Time passes."""
+        self.world.advance(time)
+
+    def teardown(self) -> None:
+        """From here on nothing goes wrong: then everyone who can run does."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.outside = 0
+        world.bus = 50_000
+        mode = AntiThrash.ON if world.settings.anti_thrash is AntiThrash.ON else AntiThrash.AUTO
+        budget = max(world.settings.host_budget, self.capacity // 2)
+        world.configure(replace(
+            world.settings, capacity=self.capacity, anti_thrash=mode, tq=SECOND, host_budget=budget
+        ))
+        for hook in world.hooks.values():
+            hook.undrainable = 0
+            hook.fail_in = hook.fail_out = ""
+            hook.compute(2 * SECOND)
+        world.settle(600 * SECOND)
+        for hook in world.hooks.values():
+            pinned = sum(other.pinned for other in world.hooks.values() if other is not hook)
+            assert not hook.work or hook.need + pinned > self.capacity, f"{hook.id} never ran"
+            assert not hook.asking, f"{hook.id} was not answered"
+
+
+TestTenants = Tenants.TestCase
+TestTenants.settings = settings(
+    max_examples=40,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
