@@ -63,6 +63,8 @@ def verbs() -> list[str]:
             lines += _options(one, without=("--help", "--bus", "--json"))
             for command, what in verb.examples:
                 lines += roff.example(what[0].upper() + what[1:] + ":", command)
+            if verb.more:
+                lines += roff.verbatim(verb.more)
     return lines
 
 
@@ -97,7 +99,7 @@ def _member(member: members.Member) -> list[str]:
 def _options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> list[str]:
     lines: list[str] = []
     for action in parser._actions:
-        if not action.option_strings and (action.help is None or action.choices is not None):
+        if isinstance(action, argparse._SubParsersAction):
             continue
         if any(name in without for name in action.option_strings):
             continue
@@ -105,7 +107,9 @@ def _options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> 
         if not action.option_strings:
             value = value.strip()
         term = ", ".join(action.option_strings) + value
-        lines += roff.item(term, _sentence((action.help or "").replace("%%", "%")))
+        words = (action.help or "").replace("%%", "%")
+        # What may be chosen is written as it is typed.
+        lines += roff.item(term, words + "." if action.choices else _sentence(words))
     return lines
 
 

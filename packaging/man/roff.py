@@ -23,6 +23,11 @@ def example(what: str, command: str) -> list[str]:
     return [".PP", escaped(what), ".PP", ".RS 4", ".EX", escaped(command), ".EE", ".RE"]
 
 
+def verbatim(text: str) -> list[str]:
+    """Lines as they stand."""
+    return [".PP", ".EX", escaped(text.rstrip("\n")), ".EE"]
+
+
 def item(term: str, text: str) -> list[str]:
     """A term in bold and what it means, indented."""
     blocks = text.strip().split("\n\n")

@@ -3,6 +3,7 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 from tests.system.container import Container
@@ -56,6 +57,7 @@ class Program:
         if shared:
             command = ["nvsharectl", "run", "--", *command]
         self._process = container.start(*command, user=user, environment=ENVIRONMENT)
+        self._said = ""
 
     @property
     def runs(self) -> bool:
@@ -66,6 +68,7 @@ class Program:
         """Returns when it has all of its memory, or has ended."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            self._said += line
             if '"event": "allocated"' in line:
                 return
 
@@ -76,15 +79,22 @@ class Program:
         except subprocess.TimeoutExpired:
             said = self.kill()
             raise AssertionError(f"the program did not end in two minutes:\n{said}") from None
-        assert self._process.returncode == 0, said
-        checked = [line for line in said.splitlines() if '"event": "checked"' in line]
-        assert [json.loads(line)["right"] for line in checked] == [True], said
+        self._said += said
+        assert self._process.returncode == 0, self._said
+        checked = [line for line in self._said.splitlines() if '"event": "checked"' in line]
+        assert [json.loads(line)["right"] for line in checked] == [True], self._said
 
     def kill(self) -> str:
-        """Ends it in the middle, if it has not ended; returns what it said."""
+        """Ends it in the middle, if it has not ended; returns all it said."""
+        assert self._process.stdout is not None
         self._process.kill()
-        said, _ = self._process.communicate()
-        return said
+        if not self._process.stdout.closed:
+            said, _ = self._process.communicate()
+            self._said += said
+        return self._said
+
+
+Launch = Callable[..., Program]
 
 
 def status(container: Container, user: str = "") -> dict[str, Any]:

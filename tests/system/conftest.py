@@ -4,11 +4,12 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.system import card, packages
+from tests.system.card import Launch, Program
 from tests.system.container import Container
 from tests.system.packages import NotBuilt, Packages
 from tests.system.tree import NoTree, prepared
@@ -69,6 +70,21 @@ def running(installed: Container) -> Container:
     """A machine with a GPU whose administrator has enabled nvshared."""
     installed.run("systemctl", "enable", "--now", "nvshared")
     return installed
+
+
+@pytest.fixture
+def launch() -> Iterator[Launch]:
+    """Starts a Program; takes what Program takes. They end with the test, which shows what they
+    said if it fails."""
+    programs: list[Program] = []
+
+    def start(*place: Any, **options: Any) -> Program:
+        programs.append(Program(*place, **options))
+        return programs[-1]
+
+    yield start
+    for number, program in enumerate(programs, 1):
+        print(f"program {number}:\n{program.kill()}")
 
 
 def install(container: Container, built: Packages) -> str:

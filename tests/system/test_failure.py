@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.system import card
-from tests.system.card import Program
+from tests.system.card import Launch, Program
 from tests.system.container import Container
 
 MOST_OF_IT = card.MEMORY * 7 // 10
@@ -50,18 +50,20 @@ def until_another(container: Container, pid: str) -> None:
     container.until(there, f"systemd has started another daemon than {pid}")
 
 
-def ten(container: Container) -> list[Program]:
+def ten(container: Container, launch: Launch) -> list[Program]:
     """Ten programs, of which three fit: each hand-over moves something."""
     programs = [
-        Program(container, user, memory=card.MEMORY // 4, steps=30, cpu_ms=40, seed=seed)
+        launch(container, user, memory=card.MEMORY // 4, steps=30, cpu_ms=40, seed=seed)
         for seed, user in enumerate(("alice", "bob") * 5, 1)
     ]
     container.until(lambda: len(pids(container)) == 10, "all ten are there")
     return programs
 
 
-def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(machine: Container) -> None:
-    programs = ten(machine)
+def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(
+    machine: Container, launch: Launch
+) -> None:
+    programs = ten(machine, launch)
     everybody = pids(machine)
     for _ in range(KILLS):
         machine.until(lambda: turns(machine) >= 2, "they take turns")
@@ -74,13 +76,13 @@ def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(machine: Container) 
         program.finish()
 
 
-def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container) -> None:
-    programs = ten(machine)
+def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container, launch: Launch) -> None:
+    programs = ten(machine, launch)
     everybody = pids(machine)
     before = main_pid(machine)
     machine.run("systemctl", "restart", "--no-block", "nvshared")
     # It is started while the daemon is away, and must not be told that there is none.
-    late = Program(machine, "alice", memory=card.MEMORY // 4, steps=20, seed=99)
+    late = launch(machine, "alice", memory=card.MEMORY // 4, steps=20, seed=99)
     programs.append(late)
     until_another(machine, before)
     machine.until(
@@ -90,11 +92,11 @@ def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container) -> N
         program.finish()
 
 
-def test_a_daemon_that_hangs_is_started_anew(machine: Container) -> None:
+def test_a_daemon_that_hangs_is_started_anew(machine: Container, launch: Launch) -> None:
     card.drop_in(machine, "watchdog", "WatchdogSec=2s\nTimeoutAbortSec=2s\n")
     machine.run("systemctl", "restart", "nvshared")
     programs = [
-        Program(machine, user, memory=MOST_OF_IT, steps=40, cpu_ms=100, seed=seed)
+        launch(machine, user, memory=MOST_OF_IT, steps=40, cpu_ms=100, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     machine.until(lambda: len(pids(machine)) == 2, "both are there")
@@ -110,14 +112,16 @@ def test_a_daemon_that_hangs_is_started_anew(machine: Container) -> None:
     machine.run("systemctl", "daemon-reload")
 
 
-def test_stopped_it_leaves_holders_running_and_the_others_waiting(machine: Container) -> None:
+def test_stopped_it_leaves_holders_running_and_the_others_waiting(
+    machine: Container, launch: Launch
+) -> None:
     machine.run("nvsharectl", "set-tq", "300")
     # One that never pauses: if it did, the other would have its turn meanwhile.
-    holder = Program(machine, "alice", memory=MOST_OF_IT, steps=60, kernel_us=5000, seed=1)
+    holder = launch(machine, "alice", memory=MOST_OF_IT, steps=60, kernel_us=5000, seed=1)
     machine.until(
         lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU"
     )
-    waiter = Program(machine, "bob", memory=MOST_OF_IT, steps=5, seed=2)
+    waiter = launch(machine, "bob", memory=MOST_OF_IT, steps=5, seed=2)
     machine.until(
         lambda: sorted(one["state"] for one in card.clients(machine)) == ["running", "waiting"],
         "the other waits",
@@ -130,6 +134,6 @@ def test_stopped_it_leaves_holders_running_and_the_others_waiting(machine: Conta
         assert machine.run("systemctl", "is-active", unit, check=False).stdout == "inactive\n"
     assert machine.run("test", "-e", "/run/nvshare/nvshare.sock", check=False).returncode == 1
     # Whoever comes now uses the GPU as if nothing were preloaded.
-    Program(machine, "alice", memory=16, steps=2).finish()
+    launch(machine, "alice", memory=16, steps=2).finish()
     machine.run("systemctl", "start", "nvshared")
     waiter.finish()

@@ -2,17 +2,17 @@
 """Two people's programs that do not fit together share the GPU; so do systemd's units."""
 
 from tests.system import card
-from tests.system.card import Program
+from tests.system.card import Launch
 from tests.system.container import Container
 
 MOST_OF_IT = card.MEMORY * 7 // 10
 
 
-def test_two_users_programs_take_turns_and_are_right(running: Container) -> None:
+def test_two_users_programs_take_turns_and_are_right(running: Container, launch: Launch) -> None:
     running.run("nvsharectl", "set-tq", "1")
     turns = card.status(running)["gpus"][0]["turns"]
     programs = [
-        Program(running, user, memory=MOST_OF_IT, steps=15, cpu_ms=100, seed=seed)
+        launch(running, user, memory=MOST_OF_IT, steps=15, cpu_ms=100, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     running.until(lambda: len(card.clients(running)) == 2, "both are there")
@@ -27,8 +27,8 @@ def test_two_users_programs_take_turns_and_are_right(running: Container) -> None
     running.until(lambda: not card.clients(running), "both are gone")
 
 
-def test_without_sharing_the_second_finds_no_memory(running: Container) -> None:
-    first = Program(running, "alice", memory=MOST_OF_IT, steps=1000, cpu_ms=20, shared=False)
+def test_without_sharing_the_second_finds_no_memory(running: Container, launch: Launch) -> None:
+    first = launch(running, "alice", memory=MOST_OF_IT, steps=1000, cpu_ms=20, shared=False)
     first.await_memory()
     second = running.run(
         card.WORKLOAD, "--memory", f"{MOST_OF_IT}MiB", user="bob", check=False,

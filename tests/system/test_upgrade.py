@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.system import card, packages
-from tests.system.card import Program
+from tests.system.card import Launch
 from tests.system.conftest import install
 from tests.system.container import Container
 from tests.system.packages import LIBRARY, Packages
@@ -47,10 +47,10 @@ def machine(before: list[str], running: Container) -> Container:
 
 
 def test_an_upgrade_keeps_settings_and_programs(
-    machine: Container, built: Packages, tmp_path: Path
+    machine: Container, built: Packages, tmp_path: Path, launch: Launch
 ) -> None:
     programs = [
-        Program(machine, user, memory=card.MEMORY * 7 // 10, steps=25, cpu_ms=100, seed=seed)
+        launch(machine, user, memory=card.MEMORY * 7 // 10, steps=25, cpu_ms=100, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     machine.until(lambda: len(card.clients(machine)) == 2, "both are there")
@@ -72,8 +72,8 @@ def test_an_upgrade_keeps_settings_and_programs(
         program.finish()
 
 
-def test_programs_go_on_when_it_is_removed(machine: Container) -> None:
-    program = Program(machine, "alice", memory=64, steps=60, cpu_ms=50)
+def test_programs_go_on_when_it_is_removed(machine: Container, launch: Launch) -> None:
+    program = launch(machine, "alice", memory=64, steps=60, cpu_ms=50)
     machine.until(lambda: card.clients(machine), "it is there")
     done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare")
     assert "ld.so" not in done.stdout + done.stderr
