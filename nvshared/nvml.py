@@ -69,6 +69,14 @@ class Sample:
     processes: tuple[Process, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How the administrator has set a card; False where it cannot say."""
+
+    exclusive: bool = False             # one process at a time, or none
+    mig: bool = False                   # divided into instances
+
+
 class NVML:
     """The library, initialised. Calls may block; make them in one thread at a time."""
 
@@ -97,6 +105,24 @@ class NVML:
                 "the NVIDIA driver knows no GPU that answers", "see what nvidia-smi and dmesg say"
             )
         return tuple(cards)
+
+    def driver(self) -> str:
+        """The driver's version, "580.159"; "unknown" where it does not say."""
+        return _text(self._ask(self._nvml.nvmlSystemGetDriverVersion) or "unknown")
+
+    def mode(self, uuid: str) -> Mode:
+        """How one card is set. Raises NvshareError when it does not answer."""
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except nvml.NVMLError as error:
+            raise NvshareError(f"NVML does not find {uuid}: {error}") from error
+        compute = self._ask(lambda: nvml.nvmlDeviceGetComputeMode(handle))
+        mig = self._ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+        return Mode(
+            exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT),
+            mig=mig == nvml.NVML_DEVICE_MIG_ENABLE,
+        )
 
     def sample(self, uuid: str) -> Sample:
         """Asks one card. Raises GPULost when it is gone, NvshareError when NVML fails otherwise."""

@@ -6,6 +6,7 @@ from nvshared.cli import (
     clients,
     completion,
     demo,
+    doctor,
     preload,
     quantum,
     reset,
@@ -24,6 +25,7 @@ VERBS: tuple[Verb, ...] = (
     antithrash.VERB,
     reset.VERB,
     preload.VERB,
+    doctor.VERB,
     demo.VERB,
     completion.VERB,
 )

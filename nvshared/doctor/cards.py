@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver and the cards, as NVML tells of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nvshared.doctor.finding import Finding, fault, ok, warning
+from nvshared.errors import NvshareError
+from nvshared.nvml import NVML, Facts, Mode, Sample
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card at one moment."""
+
+    facts: Facts
+    mode: Mode
+    sample: Sample | None               # None: it does not answer
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The driver and all cards, or why there are none."""
+
+    driver: str = ""                    # version
+    cards: tuple[Card, ...] = ()
+    error: NvshareError | None = field(default=None)
+
+
+def look() -> Seen:
+    """Asks NVML."""
+    try:
+        nvml = NVML()
+        driver = nvml.driver()
+        facts = nvml.find()
+    except NvshareError as error:
+        return Seen(error=error)
+    return Seen(driver, tuple(_look(nvml, one) for one in facts))
+
+
+def findings(seen: Seen) -> Iterator[Finding]:
+    """The driver, then each card."""
+    if seen.error is not None:
+        yield fault("driver", seen.error.message, seen.error.hint or "see what nvidia-smi says")
+        return
+    yield ok("driver", f"version {seen.driver}")
+    for card in seen.cards:
+        yield _card(card)
+
+
+def _look(nvml: NVML, facts: Facts) -> Card:
+    try:
+        return Card(facts, nvml.mode(facts.uuid), nvml.sample(facts.uuid))
+    except NvshareError as error:
+        return Card(facts, Mode(), None, error.message)
+
+
+def _card(card: Card) -> Finding:
+    facts = card.facts
+    topic = f"gpu {facts.index}"
+    words = f"{facts.name}, {facts.memory_total / GIB:.1f} GiB, {facts.pci_bus_id}"
+    if card.sample is None:
+        return fault(topic, f"{words}, does not answer: {card.error}", "see what dmesg says")
+    if card.mode.exclusive:
+        return fault(
+            topic, f"{words}, lets one process use it at a time (compute mode)",
+            f"let several: nvidia-smi -i {facts.index} -c DEFAULT",
+        )
+    if card.mode.mig:
+        return warning(
+            topic, f"{words}, is divided (MIG), and nvshared shares whole cards",
+            f"undo it if nobody needs it: nvidia-smi -i {facts.index} -mig 0",
+        )
+    if card.sample.memory_used is not None:
+        words += f", {card.sample.memory_used / GIB:.1f} GiB used"
+    return ok(topic, words)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host memory for what does not fit on the cards: how much, how quickly taken, how it is pinned."""
+
+import os
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from nvshared import config, host
+from nvshared.doctor.cards import Seen
+from nvshared.doctor.finding import Finding, fault, note, ok, warning
+from nvshared.errors import NvshareError
+
+GIB = 1 << 30
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+PLENTY = 1 << 30                        # bytes of locked memory; less is a limit somebody meets
+
+
+def findings(seen: Seen) -> Iterator[Finding]:
+    """Swap budget, huge pages, limit of locked memory."""
+    yield _budget(sum(card.facts.memory_total for card in seen.cards))
+    yield _huge_pages()
+    yield _locked()
+
+
+def _budget(cards: int) -> Finding:
+    """`cards`: bytes of all cards together, 0 if there is none."""
+    topic = "swap budget"
+    try:
+        settings = config.load(None, os.environ, {})
+    except NvshareError as error:
+        return fault(topic, error.message, error.hint or "correct it, and restart nvshared")
+    total, free = host.total(), host.free()
+    if settings.swap_budget is None:
+        budget, how = host.safe_budget(), "80 % of what is free now"
+    else:
+        budget, how = settings.swap_budget.of(total), "as configured"
+    words = f"{budget / GIB:.1f} GiB of host memory, {how}"
+    more = "give more with swap-budget in /etc/nvshare/nvshared.conf, or add memory"
+    if budget > total:
+        return fault(topic, f"{words}, and the host has {total / GIB:.1f} GiB", "configure less")
+    if budget > free:
+        return warning(
+            topic, f"{words}, of which {free / GIB:.1f} GiB are free now",
+            "what is swapped out could drive other programs out of memory: configure less",
+        )
+    if budget < cards:
+        return warning(
+            topic, f"{words}, less than the {cards / GIB:.1f} GiB of the cards",
+            f"programs together can have {(cards + budget) / GIB:.1f} GiB at most: {more}",
+        )
+    return ok(topic, words)
+
+
+def _huge_pages() -> Finding:
+    topic = "huge pages"
+    try:
+        text = HUGE_PAGES.read_text()
+    except OSError:
+        return note(topic, "this kernel has no transparent huge pages",
+                    "taking host memory takes longer for it")
+    chosen = re.search(r"\[(\w+)\]", text)
+    word = chosen[1] if chosen else "unknown"
+    if word in ("always", "madvise"):
+        return ok(topic, f"transparent huge pages: {word}")
+    return warning(
+        topic, f"transparent huge pages: {word}, so taking host memory takes several times as long",
+        f"echo madvise > {HUGE_PAGES}; for good, the kernel's option transparent_hugepage=madvise",
+    )
+
+
+def _locked() -> Finding:
+    topic = "locked memory"
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        return ok(topic, "no limit")
+    words = f"{soft >> 10} KiB for programs started from here"
+    if soft >= PLENTY:
+        return ok(topic, words)
+    return note(
+        topic, words,
+        "should a program fail to pin host memory, raise it: ulimit -l unlimited, or "
+        "LimitMEMLOCK=infinity in its unit",
+    )

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon: its units, its socket, its place on the bus, its version."""
+
+import errno
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvshared import __version__
+from nvshared.client import Client
+from nvshared.client.snapshot import Snapshot
+from nvshared.doctor.finding import Finding, fault, note, ok, warning
+from nvshared.errors import NotRunning, NvshareError
+from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
+
+UNITS = ("nvshared.socket", "nvshared.service")
+SYSTEMD = Path("/run/systemd/system")
+PATIENCE = 5.0                          # seconds
+SHOWN = "LoadState,ActiveState,SubState,UnitFileState,Result"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What nvshared said on the bus, or why it did not."""
+
+    snapshot: Snapshot | None
+    error: NvshareError | None
+
+
+def ask(bus: str) -> Answer:
+    """One question."""
+    try:
+        with Client(bus) as client:
+            return Answer(client.snapshot(), None)
+    except NvshareError as error:
+        return Answer(None, error)
+
+
+def start() -> str:
+    """How one starts it here."""
+    if _systemd():
+        return "start it with: systemctl enable --now nvshared"
+    return "start it with: nvshared"
+
+
+def findings(bus: str, answer: Answer) -> Iterator[Finding]:
+    """Units, socket, bus, version."""
+    yield from _units()
+    yield _socket(Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET))
+    if answer.snapshot is None:
+        assert answer.error is not None
+        yield _silent(bus, answer.error)
+        return
+    yield ok("bus", f"nvshared answers on the {bus} bus")
+    version = answer.snapshot.version
+    if version == __version__:
+        yield ok("version", f"nvshared is of version {version}, as this command is")
+    else:
+        yield warning(
+            "version", f"nvshared is of version {version}, this command of {__version__}",
+            "restart it, no program minds: systemctl restart nvshared",
+        )
+
+
+def _silent(bus: str, error: NvshareError) -> Finding:
+    if isinstance(error, NotRunning):
+        return fault("bus", f"nobody answers for com.nvshare on the {bus} bus", error.hint)
+    return fault("bus", error.message, error.hint or "is dbus running? --bus chooses another")
+
+
+def _systemd() -> bool:
+    return SYSTEMD.is_dir() and shutil.which("systemctl") is not None
+
+
+def _units() -> Iterator[Finding]:
+    if not _systemd():
+        yield note("systemd", "it does not run this machine, so nvshared must be started by hand")
+        return
+    for unit in UNITS:
+        yield _unit(unit)
+
+
+def _unit(unit: str) -> Finding:
+    try:
+        done = subprocess.run(
+            ["systemctl", "show", unit, "-p", SHOWN],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )
+        reason = done.stderr.strip() if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        reason = f"it said nothing for {PATIENCE:.0f} seconds"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason or done.returncode:
+        return warning(
+            unit, f"systemd does not say how it is ({reason or 'no reason'})",
+            "see: systemctl status",
+        )
+    state = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    if state.get("LoadState") != "loaded":
+        return note(
+            unit, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
+            "it comes with the packages; one may also run nvshared by hand",
+        )
+    words = f"{state['ActiveState']} ({state['SubState']}), {state['UnitFileState']} at boot"
+    if state["ActiveState"] == "failed":
+        return fault(unit, f"{words}: {state['Result']}", f"see why: journalctl -u {unit} -n 20")
+    if state["ActiveState"] not in ("active", "activating", "reloading"):
+        return fault(unit, words, start())
+    if state["UnitFileState"] == "disabled":
+        return warning(unit, words, "have it at boot, too: systemctl enable nvshared")
+    return ok(unit, words)
+
+
+def _socket(path: Path) -> Finding:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(PATIENCE)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            return _unreachable(path, error)
+    return ok("socket", f"programs find nvshared at {path}")
+
+
+def _unreachable(path: Path, error: OSError) -> Finding:
+    unshared = "programs would use the GPU unshared"
+    match error.errno:
+        case errno.ENOENT:
+            return fault("socket", f"there is no {path}, so {unshared}", start())
+        case errno.ECONNREFUSED:
+            return fault("socket", f"nobody listens on {path}, so {unshared}", start())
+        case errno.EACCES:
+            return fault(
+                "socket", f"{path} may not be used by uid {os.geteuid()}, so {unshared}",
+                f"make it everybody's: chmod a+rw {path}, and a+x for the folders above it",
+            )
+        case _:
+            return fault(
+                "socket", f"{path} cannot be reached: {error.strerror or error}", start()
+            )

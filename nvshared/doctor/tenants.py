@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs on the cards: which share, which do not, and which have a library that is outdated."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from nvshared.client.snapshot import Snapshot
+from nvshared.doctor.cards import Seen
+from nvshared.doctor.finding import Finding, note, ok, warning
+
+GIB = 1 << 30
+OURS = "/libnvshare.so"
+OUTDATED = OURS + " (deleted)"
+
+
+def findings(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
+    """Clients as NVML and as nvshared see them."""
+    clients = snapshot.clients if snapshot is not None else ()
+    sharing = {(client.gpu, client.pid) for client in clients}
+    if sharing:
+        yield ok("clients", _count(len(sharing), "program shares its GPU", "programs share theirs"))
+    for card in seen.cards:
+        for process in card.sample.processes if card.sample is not None else ():
+            if (card.facts.index, process.pid) not in sharing and process.pid != os.getpid():
+                memory = None if process.memory is None else process.memory / GIB
+                yield _unshared(card.facts.index, process.pid, memory, snapshot is not None)
+    for pid in sorted({client.pid for client in clients}):
+        if any(line.endswith(OUTDATED) for line in _mapped(pid)):
+            yield warning(
+                "library", f"{_name(pid)} has a libnvshare.so that has been replaced since",
+                "start it again when it suits, to have the new one",
+            )
+
+
+def _unshared(gpu: int, pid: int, memory: float | None, running: bool) -> Finding:
+    held = "" if memory is None else f" with {memory:.1f} GiB"
+    words = f"{_name(pid)} uses GPU {gpu}{held} without nvshared"
+    loaded = any(line.endswith(OURS) for line in _mapped(pid))
+    if loaded and not running:
+        return note("unshared", f"{words}, although it has the library", "nvshared does not run")
+    if loaded:
+        return warning(
+            "unshared", f"{words}, although it has the library",
+            "it began while nvshared was not there, or was refused: start it again; "
+            "journalctl -u nvshared says which",
+        )
+    return warning(
+        "unshared", f"{words}; what it holds is missing to the others, and it waits for nobody",
+        "start it again with: nvsharectl run -- PROGRAM",
+    )
+
+
+def _mapped(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []                       # another user's, or gone already
+
+
+def _name(pid: int) -> str:
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        name = "?"
+    return f"{''.join(c if c.isprintable() else '?' for c in name)}[{pid}]"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl doctor as a process, with a daemon and without, with a bus and without."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvshared import library
+from tests.bus.service import private_bus
+from tests.integration.conftest import MIB, ROOT, Site
+
+PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
+Grades = dict[str, str]
+
+
+def examine(site: Site, bus: str = "unix:path=/no/such") -> tuple[int, Grades, dict[str, str]]:
+    """Exit status; the grade of each topic; its words."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "doctor", "--json", "--bus", bus],
+        env={**site.environment, "NVSHARE_SOCKET": str(site.socket)}, cwd=ROOT, text=True,
+        capture_output=True, check=False,
+    )
+    assert done.stderr == ""
+    found = json.loads(done.stdout)["findings"]
+    return (
+        done.returncode,
+        {one["topic"]: one["grade"] for one in found},
+        {one["topic"]: one["words"] for one in found},
+    )
+
+
+def test_nothing_runs(site: Site) -> None:
+    code, grades, _ = examine(site)
+    assert code == 1
+    assert (grades["socket"], grades["bus"]) == ("fault", "fault")
+    assert (grades["driver"], grades["gpu 0"], grades["gpu 1"]) == ("ok", "ok", "ok")
+    assert grades["library"] == "ok"
+
+
+def test_without_a_driver(site: Site) -> None:
+    site.environment = {**site.environment, "LD_LIBRARY_PATH": ""}
+    code, grades, words = examine(site)
+    assert code == 1
+    assert grades["driver"] == "fault"
+    assert "libnvidia-ml.so.1" in words["driver"]
+
+
+def test_a_socket_that_nobody_listens_on(site: Site) -> None:
+    site.start().kill()
+    site.started[-1].wait()
+    _, grades, words = examine(site)
+    assert grades["socket"] == "fault"
+    assert "nobody listens" in words["socket"]
+
+
+@pytest.mark.skipif(not shutil.which("dbus-daemon"), reason="there is no dbus-daemon")
+def test_a_daemon_that_runs_and_a_program_that_does_not_share(site: Site) -> None:
+    with private_bus() as bus:
+        site.start("--bus", bus.address)
+        code, grades, words = examine(site, bus.address)
+        assert code == 0
+        assert (grades["socket"], grades["bus"], grades["version"]) == ("ok", "ok", "ok")
+        assert "unshared" not in grades
+
+        hook = site.hook()
+        hook.hello()
+        code, grades, words = examine(site, bus.address)
+        assert words["clients"] == "1 program shares its GPU"
+
+        stranger = subprocess.Popen(
+            [library.workload(), "--memory", str(32 * MIB), "--chunk", str(16 * MIB), "--hold",
+             "--json"],
+            env=site.environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        site.started.append(stranger)
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline()
+        code, grades, words = examine(site, bus.address)
+        assert (code, grades["unshared"]) == (0, "warning")
+        assert words["unshared"].startswith(f"nvshare-workloa[{stranger.pid}] uses GPU 0")
+
+
+def test_text_for_people(site: Site, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "--bus", "unix:path=/no/such", "doctor"],
+        env={**site.environment, "NVSHARE_SOCKET": str(tmp_path / "none")}, cwd=ROOT, text=True,
+        capture_output=True, check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"fault    socket            there is no {tmp_path / 'none'}" in done.stdout
+    assert "Programs cannot share their GPUs here" in done.stdout

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the doctor makes of what it sees; what it sees is made up."""
+
+import dataclasses
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared import host, library
+from nvshared.cli.doctor import TOPICS, VERB
+from nvshared.client.snapshot import Client, Snapshot
+from nvshared.doctor import Examination, Finding, Grade, cards, installation, memory, tenants
+from nvshared.doctor import service as service_module
+from nvshared.doctor.cards import Card, Seen
+from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
+from nvshared.nvml import Mode, Process, Sample
+from tests.unit.scripted import FACTS, GIB
+
+OTHERS = Sample(memory_used=3 * GIB, processes=(Process(11, 2 * GIB), Process(12, None)))
+
+
+def grades(findings: Iterator[Finding]) -> list[tuple[str, str]]:
+    """Topic and grade of each, and each has words, and advice where it is not well."""
+    found = list(findings)
+    for finding in found:
+        assert finding.words
+        assert not finding.words.endswith(".")
+        assert finding.advice or finding.grade in (Grade.OK, Grade.NOTE)
+        assert len(finding.topic) <= TOPICS
+    return [(finding.topic, str(finding.grade)) for finding in found]
+
+
+def a_client(pid: int) -> Client:
+    """One on the first card."""
+    fields: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(Client)}
+    return Client(**{**fields, "id": 1, "pid": pid, "name": "python", "state": "idle"})
+
+
+def a_snapshot(*clients: Client, version: str = "1") -> Snapshot:
+    return Snapshot(version, 30, "auto", (), clients)
+
+
+def test_no_driver() -> None:
+    seen = Seen(error=NoDriver("the NVIDIA driver is not loaded", "load it with: modprobe nvidia"))
+    (finding,) = cards.findings(seen)
+    assert (finding.grade, finding.advice) == (Grade.FAULT, "load it with: modprobe nvidia")
+    assert list(tenants.findings(seen, None)) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "sample", "grade", "words"),
+    [
+        (Mode(), OTHERS, Grade.OK, "3.0 GiB used"),
+        (Mode(), None, Grade.FAULT, "does not answer: it fell off"),
+        (Mode(exclusive=True), OTHERS, Grade.FAULT, "one process"),
+        (Mode(mig=True), OTHERS, Grade.WARNING, "MIG"),
+    ],
+)
+def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> None:
+    seen = Seen("580.1", (Card(FACTS, mode, sample, "it fell off"),))
+    driver, card = cards.findings(seen)
+    assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
+    assert card.grade is grade
+    assert words in card.words
+
+
+def test_who_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
+    monkeypatch.setattr(tenants, "_mapped", lambda pid: maps.get(pid, []))
+    seen = Seen("1", (Card(FACTS, Mode(), OTHERS),))
+    assert grades(tenants.findings(seen, a_snapshot(a_client(11), a_client(12)))) == [
+        ("clients", "ok"),
+    ]
+    found = list(tenants.findings(seen, a_snapshot(a_client(99))))
+    assert [one.grade for one in found] == [Grade.OK, Grade.WARNING, Grade.WARNING]
+    assert "[11] uses GPU 0 with 2.0 GiB without nvshared" in found[1].words
+    assert "nvsharectl run" in found[1].advice
+    assert "although it has the library" in found[2].words
+    without = list(tenants.findings(seen, None))
+    assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
+
+
+def test_a_program_with_a_library_that_was_replaced(tmp_path: Path) -> None:
+    """A real process, and a library that is taken away from under it."""
+    copy = tmp_path / "libnvshare.so"
+    copy.write_bytes(library.hook().read_bytes())
+    script = "print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "LD_PRELOAD": str(copy)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        now = a_snapshot(a_client(process.pid))
+        assert grades(tenants.findings(Seen("1"), now)) == [("clients", "ok")]
+        copy.unlink()
+        assert grades(tenants.findings(Seen("1"), now)) == [
+            ("clients", "ok"), ("library", "warning"),
+        ]
+        process.communicate("\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "cards_total", "grade", "words"),
+    [
+        ("", 0, Grade.OK, "80 % of what is free"),
+        ("", 90 * GIB, Grade.WARNING, "less than the 90.0 GiB of the cards"),
+        ("[gpu]\nswap-budget = 10GiB\n", 0, Grade.OK, "10.0 GiB of host memory, as configured"),
+        ("[gpu]\nswap-budget = 60GiB\n", 0, Grade.WARNING, "of which 50.0 GiB are free"),
+        ("[gpu]\nswap-budget = 101GiB\n", 0, Grade.FAULT, "the host has 100.0 GiB"),
+        ("[gpu]\nswap-budget = much\n", 0, Grade.FAULT, "nvshared.conf:2"),
+    ],
+)
+def test_swap_budget(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: str, cards_total: int,
+    grade: Grade, words: str,
+) -> None:
+    (tmp_path / "nvshared.conf").write_text(settings)
+    monkeypatch.setattr("nvshared.config.DEFAULT_FILE", tmp_path / "nvshared.conf")
+    monkeypatch.setattr(host, "total", lambda: 100 * GIB)
+    monkeypatch.setattr(host, "free", lambda: 50 * GIB)
+    facts = dataclasses.replace(FACTS, memory_total=cards_total)
+    seen = Seen("1", (Card(facts, Mode(), Sample()),))
+    budget = next(iter(memory.findings(seen)))
+    assert (budget.grade, words in budget.words) == (grade, True), budget
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [("[always] madvise never", Grade.OK), ("always [madvise] never", Grade.OK),
+     ("always madvise [never]", Grade.WARNING), (None, Grade.NOTE)],
+)
+def test_huge_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, grade: Grade
+) -> None:
+    monkeypatch.setattr(memory, "HUGE_PAGES", tmp_path / "enabled")
+    if text is not None:
+        (tmp_path / "enabled").write_text(text + "\n")
+    _, pages, _ = memory.findings(Seen())
+    assert pages.grade is grade
+
+
+@pytest.mark.parametrize(
+    ("limit", "grade"),
+    [(resource.RLIM_INFINITY, Grade.OK), (2 * GIB, Grade.OK), (64 << 10, Grade.NOTE)],
+)
+def test_locked_memory(monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    *_, locked = memory.findings(Seen())
+    assert locked.grade is grade
+
+
+@pytest.mark.parametrize(
+    ("shown", "grade"),
+    [
+        ("LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\n", "ok"),
+        ("LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=disabled\n",
+         "warning"),
+        ("LoadState=loaded\nActiveState=inactive\nSubState=dead\nUnitFileState=enabled\n", "fault"),
+        ("LoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=enabled\n"
+         "Result=exit-code\n", "fault"),
+        ("LoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n", "note"),
+        (None, "warning"),
+    ],
+)
+def test_units(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str | None, grade: str
+) -> None:
+    """systemctl is a script that says what a test wants."""
+    script = tmp_path / "systemctl"
+    script.write_text("#!/bin/sh\n" + ("exit 1\n" if shown is None else f"printf '{shown}'\n"))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(service_module, "SYSTEMD", tmp_path)
+    monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "none"))
+    answer = service_module.Answer(None, NotRunning("nvshared is not running", "start it"))
+    assert grades(service_module.findings("system", answer)) == [
+        ("nvshared.socket", grade), ("nvshared.service", grade), ("socket", "fault"),
+        ("bus", "fault"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NotRunning("nvshared is not running", "start it"), "nobody answers for com.nvshare"),
+        (BusUnavailable("cannot connect to the message bus"), "cannot connect"),
+        (NvshareError("it is of another version"), "another version"),
+    ],
+)
+def test_a_silent_bus(error: NvshareError, words: str) -> None:
+    *_, bus = service_module.findings("system", service_module.Answer(None, error))
+    assert (bus.grade, words in bus.words) == (Grade.FAULT, True)
+
+
+def test_another_version() -> None:
+    answer = service_module.Answer(a_snapshot(version="0.0.9"), None)
+    *_, bus, version = service_module.findings("session", answer)
+    assert (bus.grade, version.grade) == (Grade.OK, Grade.WARNING)
+    assert "version 0.0.9" in version.words
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [("", "note"), ("/lib/other.so\n", "note"), ("/no/such/libnvshare.so\n", "fault"),
+     ("{hook}\n{hook}\n", "fault"), ("libnvshare.so\n", "ok")],
+)
+def test_the_list_of_preloaded_libraries(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, grade: str
+) -> None:
+    place = tmp_path / "ld.so.preload"
+    place.write_text(text.format(hook=library.hook()))
+    monkeypatch.setattr("nvshared.preload.listing.PLACE", place)
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    assert grades(installation.findings())[-1] == ("preload", grade)
+
+
+def test_what_stands_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/lib/asan.so:/l/libnvshare.so")
+    *_, last = installation.findings()
+    assert (last.topic, last.grade) == ("environment", Grade.NOTE)
+
+
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise NvshareError("/l/libnvshare.so is missing", "build it with: make build")
+
+    monkeypatch.setattr(library, "hook", missing)
+    assert grades(installation.findings())[1] == ("library", "fault")
+
+
+@pytest.mark.parametrize(
+    ("grade", "code"),
+    [(Grade.OK, ExitCode.OK), (Grade.WARNING, ExitCode.OK), (Grade.FAULT, ExitCode.FAILURE)],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], grade: Grade,
+    code: ExitCode, as_json: bool,
+) -> None:
+    from nvshared.cli.parser import build
+
+    finding = Finding("socket", grade, "it is so", "do that" if grade is not Grade.OK else "")
+    monkeypatch.setattr("nvshared.doctor.examine", lambda _: Examination("1", (finding,)))
+    options = build((VERB,)).parse_args(["doctor", *(["--json"] if as_json else [])])
+    assert VERB.act(options) is code
+    shown = capsys.readouterr().out
+    if as_json:
+        found = json.loads(shown)
+        assert found["healthy"] is (grade is not Grade.FAULT)
+        assert found["findings"] == [dataclasses.asdict(finding)]
+    else:
+        first, *rest = shown.splitlines()
+        assert first.split() == [str(grade), "socket", "it", "is", "so"]
+        assert ("→ do that" in shown) is (grade is not Grade.OK)
+        assert ("cannot share" in rest[-1]) is (grade is Grade.FAULT)
