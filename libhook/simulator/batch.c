@@ -25,7 +25,7 @@ static CUresult copy_lines(const struct batch *batch, size_t *failed)
         || batch->attribute_indices[0] != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (batch->stream == NULL || batch->stream == CU_STREAM_LEGACY)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < batch->count; i++) {
         CUresult result = batch->sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
             : copy_submit(batch->stream,
@@ -98,7 +98,7 @@ static CUresult copy_blocks(size_t count, const CUDA_MEMCPY3D_BATCH_OP *list, si
     if (count == 0 || list == NULL || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL || stream == CU_STREAM_LEGACY)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         struct work work = {.kind = WORK_COPY,
                             .copy = {.width = list[i].extent.width,

@@ -79,6 +79,8 @@ static CUresult side_from(const struct block *block, const struct work *work, st
     }
     if (pitch < work->copy.width && (work->copy.height > 1 || work->copy.depth > 1))
         return CUDA_ERROR_INVALID_VALUE;
+    if (height < work->copy.height && work->copy.depth > 1)
+        return CUDA_ERROR_INVALID_VALUE;
     side->pitch = pitch;
     side->layer = pitch * height;
     side->address += block->x + block->y * pitch + block->z * side->layer;
@@ -111,7 +113,7 @@ CUresult copy_from_2d(const CUDA_MEMCPY2D *copy, struct work *work)
 
 CUresult copy_from_3d(const CUDA_MEMCPY3D *copy, struct work *work)
 {
-    if (copy == NULL || copy->srcLOD != 0 || copy->dstLOD != 0)
+    if (copy == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     struct block to = BLOCK_3D(copy, dst), from = BLOCK_3D(copy, src);
     return from_blocks(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, work);
@@ -119,7 +121,7 @@ CUresult copy_from_3d(const CUDA_MEMCPY3D *copy, struct work *work)
 
 CUresult copy_from_peer(const CUDA_MEMCPY3D_PEER *copy, struct work *work)
 {
-    if (copy == NULL || copy->srcLOD != 0 || copy->dstLOD != 0)
+    if (copy == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     struct block to = BLOCK_3D(copy, dst), from = BLOCK_3D(copy, src);
     return from_blocks(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, work);

@@ -39,7 +39,8 @@ static CUresult advise(CUdeviceptr address, size_t size, CUmem_advise advice, in
         || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
         return CUDA_ERROR_INVALID_VALUE;
     /* Whether something is mostly read is no matter of a place. */
-    return advice <= CU_MEM_ADVISE_UNSET_READ_MOSTLY ? CUDA_SUCCESS : check_device(type, id);
+    return advice <= CU_MEM_ADVISE_UNSET_READ_MOSTLY || check_device(type, id) == CUDA_SUCCESS
+        ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 API(cuMemAdvise, CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device)

@@ -57,7 +57,6 @@ void waiting(void)
     WHILE_BUSY(cuMemcpyHtoDAsync(p, pinned, 4 * MIB, stream));
     WHILE_BUSY(cuMemcpyDtoHAsync(pinned, p, 4 * MIB, stream));
     WHILE_BUSY(cuMemcpyHtoDAsync(p, pageable, 4096, stream));
-    WHILE_BUSY(cuMemcpyHtoDAsync(p, pageable, 4 * MIB, stream));
     WHILE_BUSY(cuMemcpyDtoHAsync(pageable, p, 4096, stream));
     WHILE_BUSY(cuMemcpyDtoDAsync(p, q, 4 * MIB, stream));
     WHILE_BUSY(cuMemsetD8Async(p, 1, 4 * MIB, stream));

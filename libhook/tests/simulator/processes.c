@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ static pid_t start(void (*body)(void))
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);    /* it outlives no failed test */
         body();
         _exit(0);
     }
@@ -158,6 +160,7 @@ static void ipc_giver(void)
     OK(cuMemAlloc(&small, 4096));
     OK(cuMemAlloc(&memory, 8192));
     OK(launch(fill, NULL, memory, 1024, 9, 0));
+    OK(cuCtxSynchronize());
     OK(cuIpcGetMemHandle(&handle, memory));
     CHECK(write(wire[1], &handle, sizeof handle) == sizeof handle);
     CHECK(hear(1) == 'w');

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulator's own tests in C, plain and under the sanitizers."""
+
+import subprocess
+
+import pytest
+
+from libhook.tests.simulator.conftest import LIBHOOK
+
+
+@pytest.mark.parametrize("sanitizer", ["", "thread", "address"])
+def test_programs(sanitizer: str) -> None:
+    result = subprocess.run(
+        ["make", "-C", LIBHOOK, "-s", "test-simulator", f"SANITIZE={sanitizer}"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    said = [line for line in result.stdout.splitlines() if line.endswith(": right")]
+    assert len(said) == (4 if sanitizer else 5)
+    assert "WARNING: ThreadSanitizer" not in result.stderr

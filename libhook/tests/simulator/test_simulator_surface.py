@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs find in the simulated libraries, and how they are told apart and made to fail."""
+
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.simulator.conftest import Python
+
+RECORDED = Path(__file__).parents[1] / "hook" / "entry_points.txt"
+
+LOAD = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+"""
+
+
+def recorded() -> list[tuple[str, int, int, str]]:
+    """(name, flag, version, symbol) as cuGetProcAddress of a real driver answered."""
+    answers = []
+    for line in RECORDED.read_text().splitlines():
+        if line.startswith("#") or not line:
+            continue
+        name, *words = line.split()
+        flag = 1
+        for word in words:
+            if ":" not in word:
+                flag = 2 if word == "per-thread" else 1
+                continue
+            version, symbol = word.split(":")
+            answers.append((name, flag, int(version), symbol))
+    return answers
+
+
+def test_every_entry_point_is_the_one_that_the_driver_gives(python: Python) -> None:
+    answers = recorded()
+    assert len(answers) > 1000
+    found = python(
+        LOAD
+        + f"""
+for name, flag, version, symbol in {answers!r}:
+    got, status = ctypes.c_void_p(), ctypes.c_int(9)
+    code = cuda.cuGetProcAddress_v2(
+        name.encode(), ctypes.byref(got), version, ctypes.c_uint64(flag), ctypes.byref(status))
+    wanted = ctypes.cast(getattr(cuda, symbol), ctypes.c_void_p).value
+    if (code, status.value, got.value) != (0, 0, wanted):
+        print(name, flag, version, symbol)
+"""
+    )
+    assert found == ""
+
+
+FORK = """
+    import os
+    child = os.fork()
+    if child == 0:
+        os._exit(cuda.cuInit(0))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_no_driver(python: Python) -> None:
+    assert python(LOAD + "if True:" + FORK) == "3\n"
+
+
+CREATE = """
+import struct
+context = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+address = ctypes.c_uint64()
+print([cuda.{call}(ctypes.byref(address), ctypes.c_size_t(4096)) for _ in range(4)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "codes"),
+    [
+        ("cuMemAlloc_v2:2", [0, 2, 0, 0]),
+        ("cuMemAlloc:3:719", [0, 0, 719, 0]),
+        ("cuMemAlloc:2+:1,cuMemAlloc_v2:1", [2, 1, 1, 1]),
+        ("cuMemAllocAsync:1", [0, 0, 0, 0]),
+    ],
+)
+def test_calls_fail_on_demand(python: Python, setting: str, codes: list[int]) -> None:
+    printed = python(LOAD + CREATE.format(call="cuMemAlloc_v2"), NVSHARE_SIM_FAIL=setting)
+    assert printed == f"{codes}\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("NVSHARE_SIM_FAIL", "cuMemAlloc"),
+        ("NVSHARE_SIM_FAIL", "cuMemAlloc:0"),
+        ("NVSHARE_SIM_MEMORY", "much"),
+        ("NVSHARE_SIM_MEMORY", "-1"),
+        ("NVSHARE_SIM_MEMORY", "1GB"),
+    ],
+)
+def test_a_senseless_setting_is_named(python: Python, variable: str, value: str) -> None:
+    with pytest.raises(AssertionError, match=rf"(?s){variable}.*{value}"):
+        python(LOAD, **{variable: value})
+
+
+VISIBLE = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+code, count, bus = cuda.cuInit(0), ctypes.c_int(), ctypes.create_string_buffer(20)
+cuda.cuDeviceGetCount(ctypes.byref(count))
+cuda.cuDeviceGetPCIBusId(bus, 20, 0)
+print(code, count.value, bus.value.decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("1,0", "0 2 0000:18:00.0"),
+        ("1", "0 1 0000:18:00.0"),
+        ("0,7,1", "0 1 0000:17:00.0"),
+        ("GPU-76", "0 1 0000:18:00.0"),
+        ("", "100 0 "),
+        ("0,0", "100 0 "),
+    ],
+)
+def test_visible_devices(python: Python, visible: str, expected: str) -> None:
+    assert python(VISIBLE, CUDA_VISIBLE_DEVICES=visible).rstrip("\n") == expected
+
+
+MONITOR = LOAD + """
+import os
+import pynvml
+pynvml.nvmlInit()
+assert pynvml.nvmlDeviceGetCount() == 2
+card = pynvml.nvmlDeviceGetHandleByIndex(1)
+assert pynvml.nvmlDeviceGetMemoryInfo(card).used == 0
+assert pynvml.nvmlDeviceGetComputeRunningProcesses(card) == []
+
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(100 << 20)) == 0
+
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+old, new = pynvml.nvmlDeviceGetMemoryInfo(card), pynvml.nvmlDeviceGetMemoryInfo(
+    card, version=pynvml.nvmlMemory_v2)
+assert (old.total, old.free) == (new.total, new.free) == (total.value, free.value)
+assert old.used == new.used == total.value - free.value > 100 << 20
+(process,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
+assert (process.pid, process.usedGpuMemory) == (os.getpid(), old.used)
+assert pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0)) == []
+
+uuid = ctypes.create_string_buffer(16)
+assert cuda.cuDeviceGetUuid_v2(uuid, 1) == 0
+text = pynvml.nvmlDeviceGetUUID(card)
+assert text.removeprefix("GPU-").replace("-", "") == uuid.raw.hex()
+bus = ctypes.create_string_buffer(20)
+assert cuda.cuDeviceGetPCIBusId(bus, 20, 1) == 0
+assert pynvml.nvmlDeviceGetPciInfo(card).busId.endswith(bus.value.decode())
+for other in (pynvml.nvmlDeviceGetHandleByUUID(text),
+              pynvml.nvmlDeviceGetHandleByPciBusId(pynvml.nvmlDeviceGetPciInfo(card).busId)):
+    assert pynvml.nvmlDeviceGetIndex(other) == 1
+assert "Simulated" in pynvml.nvmlDeviceGetName(card)
+assert pynvml.nvmlSystemGetCudaDriverVersion() == 13000
+assert pynvml.nvmlSystemGetDriverVersion().startswith("580.")
+assert 0 <= pynvml.nvmlDeviceGetUtilizationRates(card).gpu <= 100
+assert pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU) > 0
+assert pynvml.nvmlDeviceGetPowerUsage(card) > 0
+assert cuda.cuMemFree_v2(memory) == 0
+assert cuda.cuDevicePrimaryCtxRelease_v2(1) == 0
+assert pynvml.nvmlDeviceGetMemoryInfo(card).used == 0
+try:
+    pynvml.nvmlDeviceGetHandleByUUID("GPU-nothing")
+except pynvml.NVMLError_NotFound:
+    print("seen")
+"""
+
+
+def test_the_management_library_tells_what_the_driver_does(python: Python) -> None:
+    assert python(MONITOR) == "seen\n"
