@@ -18,6 +18,7 @@ class ClientState(StrEnum):
     RUNNING = "running"
     DRAINING = "draining"
     EVICTING = "evicting"               # not running, and memory of it is on its way out
+    SUSPENDED = "suspended"             # it does not run until it is resumed
 
 
 class TurnEnd(StrEnum):
@@ -27,6 +28,8 @@ class TurnEnd(StrEnum):
     QUANTUM = "quantum"                 # its time was over and others waited
     ROOM = "room"                       # it grew beyond what could be found for it
     CAPACITY = "capacity"               # the card has less room than before
+    PREEMPTED = "preempted"             # others waited, and somebody did not want to wait longer
+    SUSPENDED = "suspended"             # somebody had it suspended
     LEFT = "left"                       # its process ended
     LOST = "lost"                       # the GPU is gone
 

@@ -19,6 +19,8 @@ class Card:
     gathering_until: int
     clients: dict[int, Client] = field(default_factory=dict)
     lost: bool = False
+    weighted: bool = False              # clients differ in weight
+    present: int = 0                    # virtual time, when nobody wants the card
     contended: bool = False             # someone waits for another's turn to end
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
@@ -49,12 +51,26 @@ class Card:
         return [client for client in self.clients.values() if client.phase in phases]
 
     @property
+    def waiting(self) -> list[Client]:
+        """Clients that want a turn and may have one, in the order of their joining."""
+        return [c for c in self.in_phase(Phase.WAITING) if not c.terms.suspended]
+
+    @property
+    def suspended(self) -> list[Client]:
+        """Suspended clients without a turn: what they have on the card is to leave it."""
+        return [c for c in self.clients.values() if c.terms.suspended and c.turn is None]
+
+    @property
     def holders(self) -> list[Client]:
         """Chosen, running and draining clients, oldest turn first."""
         return sorted(
             (client for client in self.clients.values() if client.turn is not None),
             key=lambda client: client.turn.serial if client.turn else 0,
         )
+
+    def total_for(self, client: Client) -> int:
+        """Bytes the card has, as far as this client is told."""
+        return min(self.settings.total, client.terms.memory_limit or self.settings.total)
 
     def beside(self, group: Iterable[Client]) -> int:
         """Bytes left when these are whole at once, and the others out as far as they can be.

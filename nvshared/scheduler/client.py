@@ -10,6 +10,7 @@ from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, TurnEnd
 from nvshared.scheduler.events import Memory
+from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
 
 
 class Phase(Enum):
@@ -62,6 +63,7 @@ class Turn:
     told: tuple[bool, int] | None = None  # contention and TQ, as last sent
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
+    preempted: bool = False             # it may be ended before its quantum is over
     stop_after: int = 0                 # a drain did not end; do not ask before this moment
     reported: bool = False              # as stuck
 
@@ -73,9 +75,11 @@ class Client:
     id: int
     memory: Memory
     room: int                           # as the hook last confirmed it
+    terms: Terms = Terms()
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase
     place: int = 0                      # in the queue: lower goes first
+    virtual: int = 0                    # us held, divided by its weight; see order.py
     not_before: int = 0                 # gave way: do not choose before this moment
     turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
     moves: list[Move] = field(default_factory=list)  # in the order sent
@@ -94,6 +98,7 @@ class Client:
     promise: int = 0                    # what the last answer allowed, until it is used
     promise_until: int = 0
     told_most: int = 0
+    told_total: int = 0
 
     held_before: int = 0                # totals of past phases
     waited_before: int = 0
@@ -168,15 +173,21 @@ class Client:
 
     def enter(self, phase: Phase, now: int) -> None:
         """Changes phase, and bills the time spent in the one before."""
-        self.held_before = self.time_held(now)
+        held = self.time_held(now)
+        self.virtual += (held - self.held_before) * DEFAULT_WEIGHT // self.terms.weight
+        self.held_before = held
         self.waited_before = self.time_waited(now)
         self.phase = phase
         self.since = now
 
+    @property
+    def open(self) -> bool:
+        """Its gate is, as far as we know."""
+        return self.phase in (Phase.RUNNING, Phase.DRAINING)
+
     def time_held(self, now: int) -> int:
         """How long its gate was open in all."""
-        open_now = self.phase in (Phase.RUNNING, Phase.DRAINING)
-        return self.held_before + (now - self.since if open_now else 0)
+        return self.held_before + (now - self.since if self.open else 0)
 
     def time_waited(self, now: int) -> int:
         """How long it wanted its gate open in all."""
@@ -188,4 +199,6 @@ class Client:
         """For people."""
         if not self.holds and self.moving(Way.OUT) and self.ordered < self.room:
             return ClientState.EVICTING
+        if not self.holds and self.terms.suspended:
+            return ClientState.SUSPENDED
         return ClientState(self.phase.value)

@@ -41,6 +41,9 @@ def welcome(decision: Decision, client: Client, commit: int) -> None:
 
 def plan(decision: Decision) -> None:
     """Answers questions, and tells clients when what they could reach has changed."""
+    for client in decision.card.clients.values():
+        if client.terms.memory_limit:
+            _hold_to(decision, client, client.terms.memory_limit)
     asking = [c for c in decision.card.clients.values() if c.question is not None]
     for client in sorted(asking, key=lambda c: c.question.since if c.question else 0):
         if client.question is not None and not _answer(decision, client, client.question):
@@ -51,7 +54,8 @@ def plan(decision: Decision) -> None:
     lent, pinned = _lent(decision), _pinned(decision)
     for client in decision.card.clients.values():
         most = _reach(decision, client, left, lent, pinned)
-        if abs(most - client.told_most) > settings.total // WORTH_TELLING:
+        far = abs(most - client.told_most) > settings.total // WORTH_TELLING
+        if far or client.told_total != decision.card.total_for(client):
             decision.limits(client, 0, most)
 
 
@@ -71,7 +75,7 @@ def _ceiling(decision: Decision, client: Client) -> int:
 def _alone(decision: Decision, client: Client, pinned: int) -> int:
     settings = decision.card.settings
     by_others = pinned - client.memory.pinned
-    return max(0, min(settings.total, settings.capacity - by_others))
+    return max(0, min(decision.card.total_for(client), settings.capacity - by_others))
 
 
 def _most(decision: Decision, client: Client, left: int) -> int:
@@ -123,25 +127,36 @@ def _recall(
 ) -> bool:
     """Calls back what is lent, if that is enough and the answers may still come."""
     for lender in lenders:
-        taken = lender.need >= lender.promise
-        if lender.promise and (taken or decision.due(lender.promise_until)):
-            lender.promise = 0
+        _forget_promise(decision, lender)
     if sum(c.committed - c.need for c in lenders) < short:
         return False
     if decision.due(question.since + decision.card.settings.stuck_after):
         return False
     for lender in lenders:
-        _call_back(decision, lender)
+        _call_back(decision, lender, lender.used)
     return True
 
 
-def _call_back(decision: Decision, client: Client) -> None:
-    """Takes back what was lent to a client and is not used."""
-    if client.withdrawn or client.commit <= client.used:
+def _hold_to(decision: Decision, client: Client, limit: int) -> None:
+    """What it has it keeps; what it may take without asking ends at its memory limit."""
+    _forget_promise(decision, client)
+    _call_back(decision, client, max(client.used, limit))
+
+
+def _forget_promise(decision: Decision, client: Client) -> None:
+    """When it is taken, or was not for long."""
+    taken = client.need >= client.promise
+    if client.promise and (taken or decision.due(client.promise_until)):
+        client.promise = 0
+
+
+def _call_back(decision: Decision, client: Client, least: int) -> None:
+    """Takes back what of a client's commit lies beyond `least`."""
+    if client.withdrawn or client.commit <= least:
         return
     client.withdrawn = client.commit
-    client.commit = client.used
-    decision.limits(client, 0, client.told_most)
+    client.commit = least
+    decision.limits(client, 0, min(client.told_most, decision.card.total_for(client)))
     # Nothing changes by this order; its answer shows that the limits were heard.
     decision.evict(client, client.ordered, client.host_held)
     client.confirmed_by = client.moves[-1].number

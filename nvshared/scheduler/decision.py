@@ -78,9 +78,8 @@ class Decision:
     def limits(self, client: Client, number: int, most: int) -> None:
         """Tells a client how far it may grow."""
         client.told_most = most
-        self.actions.append(
-            Limits(client.id, number, client.commit, most, self.card.settings.total)
-        )
+        client.told_total = self.card.total_for(client)
+        self.actions.append(Limits(client.id, number, client.commit, most, client.told_total))
 
     def _note(self, client: Client, way: Way, room: int, host: int) -> int:
         number = next(self.card.numbers)

@@ -7,7 +7,7 @@ protocol.h says what the records mean. Sizes are bytes, times microseconds;
 
 from dataclasses import dataclass
 
-from nvshared.scheduler.settings import Settings
+from nvshared.scheduler.settings import Settings, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,19 @@ class SettingsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TermsChanged:
+    """What is set for a client is this from now on."""
+
+    client: int
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """Whoever others wait for now shall not keep its turn."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The scheduler's deadline has passed."""
 
@@ -166,4 +179,7 @@ Record = (
     Wanted | WentIdle | Stopped | Reopened | Evicted | Loaded | MemoryChanged | RoomNeeded
     | CommitAsked
 )
-Event = Joined | Left | Record | CapacityChanged | SettingsChanged | Tick | GPULost
+Event = (
+    Joined | Left | Record | CapacityChanged | SettingsChanged | TermsChanged | Preempted | Tick
+    | GPULost
+)

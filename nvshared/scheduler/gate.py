@@ -26,13 +26,14 @@ def take_over(card: Card, client: Client) -> None:
 def wanted(card: Card, client: Client) -> None:
     """A thread stands at the gate."""
     if client.phase is Phase.IDLE:
-        order.join(card, client)
+        order.arrive(card, client)
 
 
 def went_idle(client: Client) -> None:
-    """It does not use its turn at present."""
-    if client.phase is Phase.RUNNING and client.turn is not None:
-        client.turn.idle = True
+    """It does not use its turn at present. Said before it heard that others wait, it is old."""
+    turn = client.turn
+    if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told[0]:
+        turn.idle = True
 
 
 def stopped(decision: Decision, client: Client, wants: bool) -> None:
@@ -44,6 +45,9 @@ def stopped(decision: Decision, client: Client, wants: bool) -> None:
     client.hopeful = True
     decision.end(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, decision.now)
+    order.leave(decision.card, client)
+    if turn.ending is TurnEnd.PREEMPTED:
+        order.give_precedence(decision.card, client)
     if wants:
         order.join(decision.card, client)
 

@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who goes first: first come, first served.
+"""Who goes first: first come, first served, and between weights the one with the larger claim.
 
 A client's place is taken when it comes to want the GPU, and kept until its gate
 opens. A turn that others cut short sends it to the end; one that never began
 does not.
+
+Clients of one weight stand in one line, by place. Where weights differ there
+are several such lines, and next is, of those who stand first in theirs, the one
+with the least virtual time: the time it held the card, divided by its weight.
+So over the turns all virtual times grow alike, and times held as the weights.
+Who comes back from idling is placed at the present, the least virtual time of
+those who hold or want the card: what it did not use it has not saved up, so it
+does not starve the others; what it had too much it still owes.
+
+Virtual times count from when weights began to differ.
 """
+
+from collections import deque
 
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase
@@ -16,6 +28,61 @@ def join(card: Card, client: Client) -> None:
     client.enter(Phase.WAITING, card.now)
 
 
+def arrive(card: Card, client: Client) -> None:
+    """The same, for one that did not want the card until now."""
+    if card.weighted:
+        client.virtual = max(client.virtual, _present(card, client))
+    join(card, client)
+
+
+def leave(card: Card, client: Client) -> None:
+    """A turn of the client is over, and its time is billed."""
+    card.present = max(card.present, client.virtual)
+
+
+def give_precedence(card: Card, client: Client) -> None:
+    """Whoever waits now goes before this client, whatever the weights."""
+    client.virtual = max([client.virtual, *(other.virtual for other in card.waiting)])
+
+
 def sequence(card: Card) -> list[Client]:
     """Waiting clients, the next one first."""
-    return sorted(card.in_phase(Phase.WAITING), key=lambda client: client.place)
+    by_place = sorted(card.waiting, key=lambda client: client.place)
+    if not card.weighted:
+        return by_place
+    lines: dict[int, deque[Client]] = {}
+    for client in by_place:
+        lines.setdefault(client.terms.weight, deque()).append(client)
+    merged = []
+    while lines:
+        first = min((line[0] for line in lines.values()), key=lambda c: (c.virtual, c.place))
+        line = lines[first.terms.weight]
+        merged.append(line.popleft())
+        if not line:
+            del lines[first.terms.weight]
+    return merged
+
+
+def weigh(card: Card) -> None:
+    """To be done when there is a new client or a new weight."""
+    before = card.weighted
+    card.weighted = len({client.terms.weight for client in card.clients.values()}) > 1
+    if card.weighted and not before:
+        card.present = 0
+        for client in card.clients.values():
+            bill(card, client)
+            client.virtual = 0
+
+
+def bill(card: Card, client: Client) -> None:
+    """Adds what it has held until now, by the weight that it has until now."""
+    if client.open:
+        client.enter(client.phase, card.now)
+
+
+def _present(card: Card, newcomer: Client) -> int:
+    for client in card.clients.values():
+        bill(card, client)
+    active = [c for c in card.clients.values() if c.turn is not None and c is not newcomer]
+    active += [c for c in card.waiting if c is not newcomer]
+    return min((client.virtual for client in active), default=card.present)

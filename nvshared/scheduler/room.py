@@ -46,6 +46,7 @@ def _move(decision: Decision, blocked: Client | None) -> None:
     _slacken(decision, wanting)
     if blocked is not None and not any(_wants(c) for c in wanting):
         _load_ahead(decision, blocked)
+    _clear(decision)
 
 
 def _wants(client: Client) -> int:
@@ -69,9 +70,20 @@ def _host_coming(decision: Decision) -> int:
 
 
 def _victims(decision: Decision) -> list[Client]:
-    """Those without a turn: idle longest first, then those who run last."""
-    idle = sorted(decision.card.in_phase(Phase.IDLE), key=lambda client: client.since)
-    return idle + order.sequence(decision.card)[::-1]
+    """Those without a turn: the suspended, then idle longest first, then those who run last."""
+    suspended = decision.card.suspended
+    idle = [c for c in decision.card.in_phase(Phase.IDLE) if not c.terms.suspended]
+    idle.sort(key=lambda client: client.since)
+    return suspended + idle + order.sequence(decision.card)[::-1]
+
+
+def _clear(decision: Decision) -> None:
+    """Has the suspended leave the card, as far as host memory goes."""
+    suspended = decision.card.suspended
+    if suspended:
+        taking = Taking(decision)
+        taking.take(suspended, sum(c.ordered - c.memory.pinned for c in suspended), [])
+        taking.order()
 
 
 def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
@@ -117,7 +129,7 @@ def _load_ahead(decision: Decision, client: Client) -> None:
 def _slacken(decision: Decision, wanting: list[Client]) -> None:
     """Gives holders room to grow into, out of what nobody needs."""
     card = decision.card
-    waiting = card.in_phase(Phase.WAITING)
+    waiting = card.waiting
     spare = card.free - sum(_wants(c) for c in wanting + waiting)
     slack = min(SLACK_MOST, spare // SLACK_PART)
     for client in wanting:

@@ -6,7 +6,7 @@ What it does with them is told in plan.py.
 
 from dataclasses import replace
 
-from nvshared.scheduler import commit, gate, move, order
+from nvshared.scheduler import commit, gate, move, order, terms
 from nvshared.scheduler.actions import Action, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Question
@@ -21,11 +21,13 @@ from nvshared.scheduler.events import (
     Left,
     Loaded,
     MemoryChanged,
+    Preempted,
     Record,
     Reopened,
     RoomNeeded,
     SettingsChanged,
     Stopped,
+    TermsChanged,
     Tick,
     Wanted,
     WentIdle,
@@ -105,6 +107,12 @@ def _note(decision: Decision, event: Event) -> None:
                 decision.end(client, TurnEnd.LOST)
             card.clients.clear()
             card.lost = True
+        case TermsChanged():
+            client = card.clients.get(event.client)
+            if client is not None:
+                terms.change(card, client, event.terms)
+        case Preempted():
+            terms.preempt(card)
         case Tick():
             return
         case _:
@@ -119,10 +127,11 @@ def _join(decision: Decision, event: Joined) -> None:
     card = decision.card
     client = Client(event.client, event.memory, event.memory.room, since=decision.now)
     card.clients[client.id] = client
+    order.weigh(card)
     if event.running:
         gate.take_over(card, client)
     elif event.wants:
-        order.join(card, client)
+        order.arrive(card, client)
     commit.welcome(decision, client, event.commit)
 
 
@@ -174,4 +183,5 @@ def _view(card: Card, client: Client) -> ClientView:
         bytes_out=client.bytes_out,
         reopened=client.reopened,
         failures=client.failures,
+        terms=client.terms,
     )

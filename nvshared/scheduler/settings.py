@@ -18,6 +18,18 @@ class AntiThrash(StrEnum):
     OFF = "off"                         # never: who does not fit waits until a holder is idle
 
 
+DEFAULT_WEIGHT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is set for one client. The daemon checks what people type; this does not."""
+
+    memory_limit: int = 0               # bytes it may have allocated and pinned; 0: the card's
+    weight: int = DEFAULT_WEIGHT        # share of the time, in relation to other clients'
+    suspended: bool = False             # it leaves the card, and does not run
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Bytes and microseconds. The daemon checks what people type; this does not."""

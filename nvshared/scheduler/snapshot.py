@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.events import Memory
+from nvshared.scheduler.settings import Terms
 
 
 class CardState(StrEnum):
@@ -36,6 +37,7 @@ class ClientView:
     bytes_out: int                      # moved to the host
     reopened: int                       # drains that did not end
     failures: int                       # orders that met an error of driver or memory
+    terms: Terms = Terms()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ WORTHWHILE = 10
 
 def plan(decision: Decision) -> Client | None:
     """Chooses and stops. Returns the client that is next and does not fit, if there is one."""
+    _suspend(decision)
     _give_way(decision)
     _repair(decision)
     blocked = _admit(decision)
@@ -57,10 +58,22 @@ def _put_back(decision: Decision, client: Client) -> None:
     client.enter(Phase.WAITING, decision.now)
 
 
+def _suspend(decision: Decision) -> None:
+    """Who may not run any more does not keep its turn."""
+    for client in decision.card.holders:
+        turn = client.turn
+        if turn is None or not client.terms.suspended:
+            continue
+        if client.phase is Phase.LOADING:
+            _put_back(decision, client)
+        elif client.phase is Phase.RUNNING and decision.due(turn.stop_after):
+            decision.stop(client, TurnEnd.SUSPENDED)
+
+
 def _give_way(decision: Decision) -> None:
     """A chosen client for which no room is found lets others try."""
     card = decision.card
-    others = [c for c in card.in_phase(Phase.WAITING) if c.not_before <= decision.now]
+    others = [c for c in card.waiting if c.not_before <= decision.now]
     for client in card.in_phase(Phase.LOADING):
         assert client.turn is not None
         if not others or client.whole:
@@ -149,6 +162,8 @@ def _ended(decision: Decision, holders: list[Client]) -> dict[int, TurnEnd]:
             over = over or decision.due(turn.started + settings.tq)
         if turn.idle:
             ended[holder.id] = TurnEnd.IDLE
+        elif turn.preempted:
+            ended[holder.id] = TurnEnd.PREEMPTED
         elif over and settings.anti_thrash is not AntiThrash.OFF:
             ended[holder.id] = TurnEnd.QUANTUM
         elif holder.phase is not Phase.DRAINING:
@@ -217,8 +232,8 @@ def _announce(decision: Decision) -> None:
             decision.due(turn.started + tq)     # a gate that opened just now will shut then
         if turn.told == (card.contended, tq):
             continue
-        if turn.told is not None and not turn.told[0]:
-            turn.idle = False           # what it said before is out of date: it will say it anew
+        if not card.contended:
+            turn.idle = False           # when it is told again that others wait, it says it anew
         turn.told = (card.contended, tq)
         left = 0 if endless else max(1, turn.started + tq - decision.now)
         decision.run(client, left, card.contended)

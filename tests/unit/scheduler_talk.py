@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A conversation with a scheduler, record by record, for tests that tell a story.
+
+Hooks here have figures only. What a test does not say does not happen, except
+that `obey` answers orders as a hook to which nothing happens would.
+"""
+
+from dataclasses import replace
+
+from nvshared.scheduler import Scheduler
+from nvshared.scheduler.actions import Action, Evict, Limits, Load, Run, Stop
+from nvshared.scheduler.events import (
+    CommitAsked,
+    Event,
+    Evicted,
+    Joined,
+    Left,
+    Loaded,
+    Memory,
+    MemoryChanged,
+    Reopened,
+    RoomNeeded,
+    Stopped,
+    Tick,
+    Wanted,
+    WentIdle,
+)
+from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.snapshot import ClientView
+
+GIB = 1 << 30
+SECOND = 1_000_000
+
+
+class Talk:
+    """One scheduler; clients go by number. Sizes are given in GiB, times in seconds."""
+
+    def __init__(
+        self,
+        capacity: float = 100,
+        host: float = 1000,
+        mode: AntiThrash = AntiThrash.AUTO,
+        step: float = 1000,
+        gather: float = 0,
+    ) -> None:
+        self.now = 0
+        self.settings = Settings(
+            capacity=int(capacity * GIB), total=int(capacity * GIB), host_budget=int(host * GIB),
+            anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND),
+        )
+        self.scheduler = Scheduler(self.settings, 0)
+        self.memory: dict[int, Memory] = {}
+        self.granted: set[int] = set()
+        self.swapped: dict[int, int] = {}  # bytes in host memory
+        self.said: list[Action] = []    # all it ever ordered and reported
+
+    def tell(self, event: Event) -> list[Action]:
+        """Something happens. Returns what follows from it."""
+        actions = self.scheduler.handle(event, self.now)
+        self.said += actions
+        return actions
+
+    def view(self, client: int) -> ClientView:
+        """How the scheduler sees a client."""
+        return self.scheduler.snapshot().clients[client]
+
+    # Hooks.
+
+    def join(
+        self, client: int, allocated: float = 0, resident: float = 0, *,
+        pinned: float = 0, running: bool = False, wants: bool = False, commit: float = 0,
+    ) -> list[Action]:
+        """HELLO; its room is what it fills."""
+        self.memory[client] = Memory(
+            int(allocated * GIB), int(resident * GIB), int(pinned * GIB),
+            room=int((resident + pinned) * GIB),
+        )
+        if running:
+            self.granted.add(client)
+        return self.tell(
+            Joined(client, self.memory[client], running, wants, int(commit * GIB))
+        )
+
+    def leave(self, client: int) -> list[Action]:
+        """The connection ends."""
+        del self.memory[client]
+        return self.tell(Left(client))
+
+    def set(self, client: int, **figures: float) -> Memory:
+        """Changes figures without a word; GiB."""
+        changed = {name: int(value * GIB) for name, value in figures.items()}
+        self.memory[client] = replace(self.memory[client], **changed)
+        return self.memory[client]
+
+    def changed(self, client: int, **figures: float) -> list[Action]:
+        """MEMORY."""
+        return self.tell(MemoryChanged(client, self.set(client, **figures)))
+
+    def want(self, client: int, **figures: float) -> list[Action]:
+        """WANT."""
+        return self.tell(Wanted(client, self.set(client, **figures)))
+
+    def idle(self, client: int) -> list[Action]:
+        """IDLE."""
+        return self.tell(WentIdle(client, self.memory[client]))
+
+    def need_room(self, client: int, **figures: float) -> list[Action]:
+        """ROOM."""
+        memory = self.set(client, **figures)
+        return self.tell(RoomNeeded(client, memory, memory.need))
+
+    def ask(self, client: int, number: int, size: float) -> list[Action]:
+        """COMMIT."""
+        return self.tell(CommitAsked(client, self.memory[client], number, int(size * GIB)))
+
+    def stopped(self, client: int, wants: bool = True) -> list[Action]:
+        """STOPPED."""
+        self.granted.discard(client)
+        return self.tell(Stopped(client, self.memory[client], wants))
+
+    def reopened(self, client: int) -> list[Action]:
+        """REOPENED."""
+        return self.tell(Reopened(client, self.memory[client]))
+
+    def evicted(self, order: Evict, **flags: bool) -> list[Action]:
+        """EVICTED, having done all the host's memory allows for, or nothing if a flag is set."""
+        client, memory = order.client, self.memory[order.client]
+        moved = 0
+        if not flags and client not in self.granted:
+            too_much = max(0, memory.filled - order.room)
+            swapped = self.swapped.get(client, 0)
+            moved = min(too_much, memory.resident, max(memory.host, order.host) - swapped)
+            self.swapped[client] = swapped + moved
+            flags = {"no_host_memory": True} if moved < min(too_much, memory.resident) else {}
+        stays = memory.resident - moved
+        room = max(order.room, stays + memory.pinned)
+        host = max(memory.host, self.swapped.get(client, 0))
+        self.memory[client] = replace(memory, resident=stays, room=room, host=host)
+        return self.tell(Evicted(client, self.memory[client], order.number, moved, **flags))
+
+    def loaded(self, order: Load, lacking: float = 0, **flags: bool) -> list[Action]:
+        """LOADED, having brought in what there is room for, less what the driver lacks."""
+        client, memory = order.client, self.memory[order.client]
+        can = max(0, order.room - memory.pinned - memory.pending - int(lacking * GIB))
+        resident = min(memory.allocated, max(memory.resident, can))
+        came = resident - memory.resident
+        swapped = max(0, self.swapped.get(client, 0) - came)
+        self.swapped[client] = swapped
+        host = min(memory.host, max(order.host, swapped))
+        self.memory[client] = replace(memory, resident=resident, room=order.room, host=host)
+        return self.tell(Loaded(client, self.memory[client], order.number, came, **flags))
+
+    def obey(self, actions: list[Action], rounds: int = 1000) -> list[Action]:
+        """Answers EVICT and LOAD, and what follows from the answers. Returns all actions."""
+        everything = list(actions)
+        waiting = list(actions)
+        for _ in range(rounds):
+            if not waiting:
+                break
+            action = waiting.pop(0)
+            new: list[Action] = []
+            if isinstance(action, Evict):
+                new = self.evicted(action)
+            elif isinstance(action, Load):
+                new = self.loaded(action)
+            elif isinstance(action, Run):
+                self.granted.add(action.client)
+            everything += new
+            waiting += new
+        assert not waiting, "it never came to rest"
+        return everything
+
+    def run(self, client: int, size: float) -> list[Action]:
+        """A client joins, allocates so much and gets the card, or waits for it."""
+        self.join(client, size)
+        return self.obey(self.want(client))
+
+    # Time.
+
+    def wait(self, seconds: float) -> list[Action]:
+        """Time passes, with a Tick at each deadline."""
+        end = self.now + round(seconds * SECOND)
+        actions: list[Action] = []
+        while (deadline := self.scheduler.deadline()) is not None and deadline <= end:
+            assert deadline > self.now, "time stands still"
+            self.now = deadline
+            actions += self.tell(Tick())
+        self.now = end
+        return actions
+
+
+def stops(actions: list[Action]) -> list[int]:
+    """Who is told to stop."""
+    return [action.client for action in actions if isinstance(action, Stop)]
+
+
+def runs(actions: list[Action]) -> list[int]:
+    """Whose gate opens or is told of a change."""
+    return [action.client for action in actions if isinstance(action, Run)]
+
+
+def evicts(actions: list[Action]) -> list[tuple[int, float]]:
+    """Who is left how much room, in GiB."""
+    return [(a.client, a.room / GIB) for a in actions if isinstance(a, Evict)]
+
+
+def loads(actions: list[Action]) -> list[tuple[int, float]]:
+    """Who gets how much room, in GiB."""
+    return [(a.client, a.room / GIB) for a in actions if isinstance(a, Load)]
+
+
+def limits(actions: list[Action], client: int) -> list[Limits]:
+    """What a client is told of its limits."""
+    return [action for action in actions if isinstance(action, Limits) and action.client == client]

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fails is tried again later, with others meanwhile; who does not answer is reported."""
+
+from nvshared.scheduler.actions import ClientState, Evict, Load, Run, Stuck
+from tests.unit.scheduler_talk import GIB, SECOND, Talk, evicts, loads, runs, stops
+
+TQ = 30
+
+
+def test_a_client_that_could_not_evict_is_left_alone_for_a_second() -> None:
+    talk = Talk()
+    talk.join(1, 50, 50)
+    talk.wait(1)
+    talk.join(2, 50, 50)
+    talk.join(3, 30)
+    order, = (a for a in talk.want(3) if isinstance(a, Evict))
+    assert order.client == 1
+    actions = talk.evicted(order, driver_error=True)
+    assert evicts(actions) == [(2, 20)]
+    assert talk.view(1).failures == 1
+
+
+def test_the_only_victim_is_tried_again() -> None:
+    talk = Talk()
+    talk.join(1, 100, 100)
+    talk.join(2, 30)
+    order, = (a for a in talk.want(2) if isinstance(a, Evict))
+    assert evicts(talk.evicted(order, driver_error=True)) == []
+    assert evicts(talk.wait(0.999)) == []
+    assert evicts(talk.wait(0.001)) == [(1, 70)]
+
+
+def test_host_memory_kept_for_other_blocks_is_tried_once() -> None:
+    talk = Talk(host=30)
+    talk.join(1, 100, 100)
+    talk.changed(1, host=20)
+    talk.join(2, 20)
+    order, = (a for a in talk.want(2) if isinstance(a, Evict))
+    assert order.host < 40 * GIB
+    actions = talk.evicted(order, no_host_memory=True)
+    again, = (a for a in actions if isinstance(a, Evict))
+    assert again.host == 30 * GIB       # all of its own may be of no use
+
+
+def test_a_driver_with_less_memory_than_accounted_makes_others_give_more() -> None:
+    talk = Talk()
+    talk.join(1, 60, 60)
+    talk.join(2, 40)
+    load, = (a for a in talk.want(2) if isinstance(a, Load))
+    actions = talk.loaded(load, lacking=10, no_device_memory=True)
+    assert talk.scheduler.snapshot().capacity == 90 * GIB
+    assert evicts(actions) == [(1, 50)]
+    assert loads(actions) == []
+    talk.obey(actions)
+    actions = talk.wait(0.25)
+    assert loads(actions) == [(2, 40)]
+    assert runs(talk.obey(actions)) == [2]
+    talk.wait(10)
+    talk.changed(1)
+    assert talk.scheduler.snapshot().capacity == 100 * GIB
+
+
+def test_a_load_that_fails_is_tried_again_after_ever_longer_pauses() -> None:
+    talk = Talk()
+    talk.join(1, 40)
+    load, = (a for a in talk.want(1) if isinstance(a, Load))
+    for pause in (0.25, 0.5, 1, 2, 2):
+        assert loads(talk.loaded(load, lacking=40, driver_error=True)) == []
+        assert loads(talk.wait(pause - 0.001)) == []
+        load, = (a for a in talk.wait(0.001) if isinstance(a, Load))
+    assert talk.view(1).failures == 5
+    assert runs(talk.loaded(load)) == [1]
+
+
+def test_a_chosen_client_for_which_no_room_is_found_gives_way() -> None:
+    talk = Talk()
+    talk.join(1, 100, 100)
+    talk.join(2, 50)
+    order, = (a for a in talk.want(2) if isinstance(a, Evict))
+    talk.want(1)
+    assert talk.view(1).state is ClientState.EVICTING
+    talk.evicted(order, driver_error=True)
+    actions = talk.wait(5)
+    assert 1 in runs(actions)
+    assert talk.scheduler.snapshot().counters.gave_way >= 1
+
+
+def test_who_does_not_drain_is_reported_once() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.wait(TQ)
+    actions = talk.wait(100)
+    assert [a for a in actions if isinstance(a, Stuck)] == [
+        Stuck(1, ClientState.DRAINING, 10 * SECOND)
+    ]
+    assert 2 in runs(talk.obey(talk.stopped(1)))
+
+
+def test_who_does_not_evict_is_reported_and_others_go_on() -> None:
+    talk = Talk()
+    talk.join(1, 90, 90)
+    talk.join(2, 50)
+    talk.want(2)                        # 1 is told to evict, and does not answer
+    actions = talk.wait(10)
+    assert [a.client for a in actions if isinstance(a, Stuck)] == [1]
+    assert 3 in runs(talk.run(3, 0))
+    assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []
+
+
+def test_each_order_that_is_not_answered_is_reported() -> None:
+    talk = Talk()
+    talk.join(1, 100, 100)
+    talk.join(2, 50)
+    first, = (a for a in talk.want(2) if isinstance(a, Evict))
+    assert [a for a in talk.wait(10) if isinstance(a, Stuck)]
+    talk.obey(talk.evicted(first))
+    talk.want(1)
+    talk.wait(TQ)
+    assert [a for a in talk.wait(10) if isinstance(a, Stuck)]
+
+
+def test_the_death_of_a_client_frees_its_room_and_voids_its_orders() -> None:
+    talk = Talk()
+    talk.join(1, 100, 100)
+    talk.join(2, 50)
+    talk.want(2)
+    assert loads(talk.leave(1)) == [(2, 50)]
+
+
+def test_the_last_words_of_a_client_that_left_change_nothing() -> None:
+    talk = Talk()
+    talk.run(1, 50)
+    memory = talk.memory[1]
+    talk.leave(1)
+    talk.memory[1] = memory
+    assert talk.want(1) == []
+    assert talk.idle(1) == []
+    assert talk.scheduler.snapshot().clients == {}
+
+
+def test_an_answer_to_nothing_is_taken_for_its_figures_only() -> None:
+    talk = Talk()
+    talk.run(1, 50)
+    room = talk.view(1).room
+    talk.memory[1] = talk.set(1, resident=50)
+    assert talk.evicted(Evict(1, 999, 0, 0), driver_error=True) == []
+    assert talk.view(1).room == room
+    assert talk.view(1).failures == 0
+
+
+def test_a_client_that_stops_on_its_own_is_believed() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    assert 2 in runs(talk.obey(talk.stopped(1, wants=False)))
+
+
+def test_room_is_handed_on_only_when_a_stopped_client_has_drained() -> None:
+    talk = Talk()
+    talk.run(1, 100)
+    talk.join(2, 50)
+    talk.want(2)
+    assert stops(talk.wait(TQ)) == [1]
+    assert evicts(talk.wait(5)) == []
+    assert evicts(talk.stopped(1)) == [(1, 50)]
+    assert not [a for a in talk.said if isinstance(a, Run) and a.client == 2]

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who gets room on the card, and who gives it."""
+
+from nvshared.scheduler.actions import ClientState, Evict, Load
+from nvshared.scheduler.events import CapacityChanged
+from tests.unit.scheduler_talk import GIB, Talk, evicts, loads, runs, stops
+
+TQ = 30
+
+
+def test_only_what_is_missing_moves() -> None:
+    talk = Talk(137)
+    talk.run(1, 80)
+    talk.run(2, 80)
+    talk.wait(TQ)
+    actions = talk.obey(talk.stopped(1))
+    assert evicts(actions)[0] == (1, 57)
+    assert talk.memory[1].resident == 57 * GIB
+    assert runs(actions)[0] == 2
+
+
+def test_an_idle_client_keeps_its_memory_until_somebody_needs_the_room() -> None:
+    talk = Talk()
+    talk.run(1, 60)
+    talk.run(2, 60)
+    talk.idle(1)
+    talk.obey(talk.stopped(1, wants=False))
+    assert talk.memory[1].resident == 40 * GIB
+    talk.wait(1000)
+    assert talk.memory[1].resident == 40 * GIB
+
+
+def test_who_has_been_idle_longest_gives_first() -> None:
+    talk = Talk()
+    for client in (1, 2):
+        talk.join(client, 40, 40)
+        talk.wait(1)
+    talk.join(3, 50)
+    assert evicts(talk.want(3)) == [(1, 10)]
+
+
+def test_then_who_will_run_last() -> None:
+    talk = Talk()
+    talk.join(1, 20, 20)
+    talk.run(2, 40)
+    talk.join(3, 80, 20)
+    talk.want(3)
+    talk.join(4, 90, 20)
+    actions = talk.want(4)
+    assert evicts(actions + talk.said)[0][0] == 1
+    talk.wait(TQ)
+    # 3 needs 60 more: all that is left of 4 goes before the least of 2, who ran just now
+    talk.obey([])
+    actions = talk.stopped(2)
+    assert talk.view(3).state is ClientState.LOADING
+    assert [client for client, _ in evicts(actions)][:1] == [2]
+
+
+def test_evictions_and_loads_overlap_in_steps() -> None:
+    talk = Talk(step=10)
+    talk.run(1, 100)
+    talk.join(2, 100)
+    talk.want(2)
+    talk.wait(TQ)
+    actions = talk.stopped(1)
+    assert evicts(actions) == [(1, 90), (1, 80)]
+    first, second = (a for a in actions if isinstance(a, Evict))
+    actions = talk.evicted(first)
+    assert loads(actions) == [(2, 10)]
+    assert evicts(actions) == [(1, 70)]
+    load = next(a for a in actions if isinstance(a, Load))
+    assert loads(talk.evicted(second)) == [(2, 20)]
+    talk.loaded(load)
+    assert talk.memory[2].resident == 10 * GIB
+
+
+def test_a_chosen_client_gets_what_room_there_is_at_once() -> None:
+    talk = Talk()
+    talk.join(1, 60, 60)
+    talk.join(2, 70)
+    actions = talk.want(2)
+    assert evicts(actions) == [(1, 30)]
+    # the 40 that are free wait for the 30 that come with the same step
+    talk.obey(actions)
+    assert talk.view(2).state is ClientState.RUNNING
+
+    talk = Talk(step=10)
+    talk.join(1, 60, 60)
+    talk.join(2, 70)
+    assert loads(talk.want(2)) == [(2, 10), (2, 20)]
+
+
+def test_bytes_on_their_way_out_are_not_asked_for_twice() -> None:
+    talk = Talk()
+    talk.join(1, 60, 60)
+    talk.join(2, 50, 40)
+    talk.join(3, 50)
+    assert evicts(talk.want(3)) == [(1, 10)]
+    assert evicts(talk.changed(3)) == []
+    assert evicts(talk.changed(2)) == []
+
+
+def test_while_an_eviction_is_on_its_way_the_old_room_counts() -> None:
+    talk = Talk()
+    talk.join(1, 100, 100)
+    talk.join(2, 50)
+    actions = talk.want(2)
+    assert evicts(actions) == [(1, 50)]
+    assert loads(actions) == []
+    assert talk.view(1).room == 100 * GIB
+    talk.changed(1, resident=70, room=50)   # half way through
+    assert talk.view(1).room == 100 * GIB
+
+
+def test_a_client_that_grew_between_loaded_and_run_is_given_more() -> None:
+    talk = Talk()
+    talk.join(1, 50)
+    actions = talk.want(1)
+    talk.obey(actions)
+    actions = talk.need_room(1, allocated=70)
+    assert loads(actions)[-1][1] >= 70
+    talk.obey(actions)
+    assert talk.view(1).memory.resident == 70 * GIB
+    assert stops(talk.said) == []
+
+
+def test_a_client_that_grew_while_it_was_loaded_is_not_run_too_early() -> None:
+    talk = Talk()
+    talk.join(1, 50)
+    load = next(a for a in talk.want(1) if isinstance(a, Load))
+    actions = talk.changed(1, allocated=60)
+    assert loads(actions) == [(1, 60)]
+    assert runs(talk.loaded(load)) == []
+    assert runs(talk.obey(actions)) == [1]
+
+
+def test_a_holder_that_grows_gets_room_from_those_that_do_not_run() -> None:
+    talk = Talk()
+    talk.join(1, 60, 60)
+    talk.run(2, 40)
+    actions = talk.need_room(2, allocated=60)
+    assert evicts(actions) == [(1, 40)]
+    talk.obey(actions)
+    assert talk.view(2).state is ClientState.RUNNING
+    assert talk.memory[2].resident == 60 * GIB
+
+
+def test_a_holder_that_outgrows_the_others_waits_for_its_new_need() -> None:
+    talk = Talk()
+    talk.run(1, 50)
+    talk.run(2, 40)
+    assert stops(talk.need_room(2, allocated=60)) == [2]
+    actions = talk.stopped(2)
+    assert talk.view(2).state is ClientState.WAITING
+    assert runs(actions) == [1]         # others wait now
+    assert stops(talk.wait(TQ)) == [1]
+    talk.obey(talk.stopped(1))
+    assert talk.view(2).state is ClientState.RUNNING
+
+
+def test_a_holder_is_lent_room_to_grow_into_and_gives_it_up() -> None:
+    talk = Talk()
+    talk.run(1, 50)
+    assert talk.view(1).room == 51 * GIB
+    talk.join(2, 50)
+    actions = talk.want(2)
+    assert evicts(actions) == [(1, 50)]
+    talk.obey(actions)
+    assert talk.view(2).state is ClientState.RUNNING
+
+
+def test_nothing_is_lent_that_waiting_clients_need() -> None:
+    talk = Talk()
+    talk.run(1, 50)
+    talk.join(2, 60)
+    talk.obey(talk.want(2))
+    talk.obey(talk.need_room(1, allocated=52))
+    assert talk.view(1).room == 52 * GIB
+
+
+def test_the_next_one_is_loaded_ahead_while_another_runs() -> None:
+    talk = Talk()
+    talk.join(3, 40, 40)
+    talk.run(1, 60)
+    talk.obey([])
+    actions = talk.run(2, 70)
+    assert [client for client, _ in evicts(actions)] == [3]
+    assert talk.memory[2].resident > 39 * GIB
+    assert stops(talk.said) == []
+
+
+def test_a_card_that_shrinks_takes_from_those_that_do_not_run_first() -> None:
+    talk = Talk()
+    talk.join(1, 50, 50)
+    talk.run(2, 50)
+    actions = talk.tell(CapacityChanged(80 * GIB))
+    assert evicts(actions) == [(1, 30)]
+    assert stops(actions) == []
+
+
+def test_a_card_that_shrinks_stops_holders_when_nothing_else_helps() -> None:
+    talk = Talk()
+    talk.run(1, 50)
+    talk.wait(1)
+    talk.run(2, 50)
+    assert stops(talk.tell(CapacityChanged(80 * GIB))) == [1]
+    assert evicts(talk.stopped(1)) == [(1, 30)]
+
+
+def test_a_holder_alone_on_a_card_that_shrank_keeps_its_turn() -> None:
+    talk = Talk()
+    talk.run(1, 90)
+    actions = talk.tell(CapacityChanged(80 * GIB))
+    assert stops(actions) == []
+    talk.obey(actions)
+    assert talk.view(1).state is ClientState.RUNNING
+
+
+def test_a_chosen_client_that_does_not_fit_any_more_keeps_its_place() -> None:
+    talk = Talk()
+    talk.join(1, 90)
+    talk.want(1)
+    talk.join(2, 60)
+    talk.want(2)
+    talk.tell(CapacityChanged(80 * GIB))
+    assert talk.view(1).state is ClientState.WAITING
+    assert talk.view(2).state is ClientState.LOADING
+    talk.tell(CapacityChanged(100 * GIB))
+    assert talk.scheduler.snapshot().queue[-1] == 1
+
+
+def test_little_left_on_both_sides_is_exchanged_by_turns() -> None:
+    talk = Talk(137, 110, step=4)
+    for client in (1, 2, 3):
+        talk.run(client, 0)
+        answers = talk.ask(client, 1, 80)
+        talk.obey(answers)
+        talk.obey(talk.need_room(client, allocated=80))
+        for other in stops(talk.said)[-1:]:
+            if talk.view(other).state is ClientState.DRAINING:
+                talk.obey(talk.stopped(other))
+    for _ in range(9):
+        stopping = stops(talk.wait(TQ + 1))
+        assert len(stopping) == 1
+        actions = talk.obey(talk.stopped(stopping[0]))
+        assert runs(actions)
+        held = sum(memory.host for memory in talk.memory.values())
+        assert held <= 110 * GIB
+    turns = [talk.view(client).turns for client in (1, 2, 3)]
+    assert min(turns) >= 3

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs, who waits, and when a turn ends."""
+
+from dataclasses import replace
+
+from nvshared.scheduler.actions import ClientState, Load, Run, Stop, TurnEnd, TurnEnded, TurnStarted
+from nvshared.scheduler.events import CapacityChanged, GPULost, SettingsChanged
+from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.snapshot import CardState
+from tests.unit.scheduler_talk import GIB, SECOND, Talk, evicts, loads, runs, stops
+
+TQ = 30
+
+
+def test_a_client_that_wants_nothing_is_left_alone() -> None:
+    talk = Talk()
+    talk.join(1, 50)
+    assert talk.wait(1000) == []
+    assert talk.view(1).state is ClientState.IDLE
+
+
+def test_a_client_is_loaded_and_runs_when_it_is_whole() -> None:
+    talk = Talk()
+    talk.join(1, 70)
+    first = talk.want(1)
+    assert loads(first) == [(1, 70)]
+    assert talk.view(1).state is ClientState.LOADING
+    actions = talk.loaded(next(a for a in first if isinstance(a, Load)))
+    assert actions[:2] == [TurnStarted(1), Run(1, 0, contended=False)]
+    assert talk.view(1).state is ClientState.RUNNING
+
+
+def test_a_client_that_needs_nothing_yet_runs_at_once() -> None:
+    talk = Talk()
+    assert runs(talk.run(1, 0)) == [1]
+
+
+def test_clients_that_fit_together_run_together_and_nobody_is_ever_stopped() -> None:
+    talk = Talk()
+    for client in (1, 2, 3):
+        assert client in runs(talk.run(client, 33))
+    talk.wait(100 * TQ)
+    assert stops(talk.said) == []
+    assert talk.scheduler.snapshot().state is CardState.SHARED
+
+
+def test_nobody_is_stopped_while_nobody_waits() -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.run(1, 70)
+    talk.join(2, 70)
+    assert stops(talk.wait(100 * TQ)) == []
+
+
+def test_when_they_do_not_fit_turns_are_taken() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    assert Run(1, TQ * SECOND, contended=True) in talk.run(2, 70)
+    assert talk.scheduler.snapshot().state is CardState.TURNS
+    assert stops(talk.wait(TQ - 0.001)) == []
+    assert stops(talk.wait(0.001)) == [1]
+    actions = talk.obey(talk.stopped(1))
+    assert TurnEnded(1, TurnEnd.QUANTUM, TQ * SECOND) in actions
+    assert 2 in runs(actions)
+    assert talk.view(1).state is ClientState.WAITING
+
+
+def test_the_quantum_counts_from_the_opening_of_the_gate_not_from_the_decision() -> None:
+    talk = Talk()
+    talk.join(1, 70)
+    first = talk.want(1)
+    talk.join(2, 70)
+    talk.want(2)
+    talk.wait(5)
+    talk.obey(first)
+    assert stops(talk.wait(TQ - 0.001)) == []
+    assert stops(talk.wait(0.001)) == [1]
+
+
+def test_a_quantum_that_was_over_before_anyone_came_ends_at_once() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.wait(10 * TQ)
+    assert stops(talk.run(2, 70)) == [1]
+
+
+def test_a_holder_that_is_idle_gives_way_at_once() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.wait(1)
+    assert stops(talk.idle(1)) == [1]
+    actions = talk.obey(talk.stopped(1, wants=False))
+    assert TurnEnded(1, TurnEnd.IDLE, SECOND) in actions
+    assert runs(actions)[:1] == [2]
+    assert talk.view(1).state is ClientState.IDLE
+
+
+def test_an_idle_holder_stays_while_nobody_waits() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    assert stops(talk.idle(1)) == []
+
+
+def test_what_a_holder_said_before_others_came_does_not_count() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.idle(1)
+    assert stops(talk.run(2, 70)) == []
+
+
+def test_first_come_first_served() -> None:
+    talk = Talk()
+    for client in (1, 2, 3):
+        talk.run(client, 70)
+    order = []
+    for _ in range(6):
+        running, = talk.scheduler.snapshot().holders
+        order.append(running)
+        talk.wait(TQ)
+        talk.obey(talk.stopped(running))
+    assert order == [1, 2, 3, 1, 2, 3]
+
+
+def test_no_more_holders_are_stopped_than_the_next_one_needs() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    talk.wait(1)
+    talk.run(2, 40)
+    talk.wait(TQ)
+    assert stops(talk.run(3, 50)) == [1]
+
+
+def test_nobody_is_stopped_before_that_is_enough() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    talk.wait(TQ - 5)
+    talk.run(2, 40)
+    assert stops(talk.run(3, 90)) == []
+    assert stops(talk.wait(6)) == []
+    assert stops(talk.wait(TQ - 6)) == [1, 2]
+
+
+def test_the_oldest_turn_ends_first() -> None:
+    talk = Talk()
+    for client in (1, 2, 3):
+        talk.run(client, 30)
+        talk.wait(1)
+    talk.wait(TQ)
+    assert stops(talk.run(4, 30)) == [1]
+
+
+def test_one_behind_a_client_that_does_not_fit_may_run_beside_the_holders() -> None:
+    talk = Talk()
+    talk.run(1, 50)
+    talk.run(2, 90)
+    talk.wait(10)
+    assert 3 in runs(talk.run(3, 20))
+    # but no longer than they do, so that the one it overtook loses nothing
+    assert sorted(stops(talk.wait(TQ - 10))) == [1, 3]
+
+
+def test_nobody_overtakes_at_the_end_of_a_turn() -> None:
+    talk = Talk()
+    talk.run(1, 50)
+    talk.run(2, 60)
+    talk.wait(TQ - 1)
+    assert runs(talk.run(3, 20)) == []
+
+
+def test_the_next_one_is_not_starved_by_small_ones() -> None:
+    talk = Talk()
+    talk.run(1, 10)
+    talk.join(2, 95)
+    talk.want(2)
+    small = range(3, 30)
+    for client in small:
+        talk.run(client, 5)
+        for stopping in stops(talk.wait(TQ / 5)):
+            talk.obey(talk.stopped(stopping))
+        if talk.view(2).turns:
+            break
+    assert talk.now <= (TQ + 1) * SECOND
+
+
+def test_a_client_that_can_never_fit_waits_and_holds_up_nobody() -> None:
+    talk = Talk()
+    talk.join(1, 120)
+    talk.want(1)
+    assert not talk.view(1).fits
+    assert talk.view(1).state is ClientState.WAITING
+    assert 2 in runs(talk.run(2, 70))
+    assert not [a for a in talk.said if isinstance(a, Run) and a.contended]
+    actions = talk.tell(CapacityChanged(130 * GIB))
+    assert talk.view(1).fits
+    assert Run(2, TQ * SECOND, contended=True) in actions
+
+
+def test_what_others_have_pinned_cannot_be_had() -> None:
+    talk = Talk()
+    talk.join(1, pinned=20)
+    talk.join(2, 90)
+    assert evicts(talk.want(2)) == []
+    assert not talk.view(2).fits
+    talk.changed(1, pinned=5)
+    assert talk.view(2).state is ClientState.LOADING
+
+
+def test_with_anti_thrash_on_one_runs_at_a_time_and_both_stay_resident() -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.run(1, 30)
+    assert Run(1, TQ * SECOND, contended=True) in talk.run(2, 30)
+    assert stops(talk.wait(TQ)) == [1]
+    actions = talk.stopped(1)
+    assert runs(actions) == [2]
+    assert evicts(talk.said) == []
+
+
+def test_with_anti_thrash_off_no_quantum_ends() -> None:
+    talk = Talk(mode=AntiThrash.OFF)
+    talk.run(1, 70)
+    talk.run(2, 70)
+    assert stops(talk.wait(100 * TQ)) == []
+    assert stops(talk.idle(1)) == [1]
+
+
+def test_switched_on_while_three_run_all_but_one_stop_when_their_quantum_is_over() -> None:
+    talk = Talk()
+    for client in (1, 2, 3):
+        talk.run(client, 20)
+        talk.wait(1)
+    actions = talk.tell(SettingsChanged(replace(talk.settings, anti_thrash=AntiThrash.ON)))
+    assert stops(actions) == []
+    assert sorted(runs(actions)) == [1, 2, 3]
+    assert stops(talk.wait(TQ)) == [1, 2]
+    assert stops(talk.stopped(1)) == [3]  # the first of them waits again, and its time is over
+    assert talk.stopped(2)[1:] == []
+    assert runs(talk.stopped(3)) == [1]
+
+
+def test_a_shorter_quantum_applies_to_the_turn_that_is_on() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.wait(10)
+    actions = talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
+    assert Run(1, 5 * SECOND, contended=True) in actions
+    assert stops(talk.wait(5)) == [1]
+
+
+def test_contention_that_ceases_is_told() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    assert Run(1, 0, contended=False) in talk.leave(2)
+
+
+def test_a_client_whose_drain_does_not_end_is_asked_again_ever_more_rarely() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.wait(TQ)
+    for pause in (2, 4, 8):
+        talk.reopened(1)
+        assert talk.view(1).state is ClientState.RUNNING
+        assert stops(talk.wait(pause - 0.001)) == []
+        assert stops(talk.wait(0.001)) == [1]
+    assert talk.view(1).reopened == 3
+    talk.obey(talk.stopped(1))
+    talk.wait(TQ)
+    talk.obey(talk.stopped(2))
+    talk.wait(TQ)
+    talk.reopened(1)
+    assert stops(talk.wait(2)) == [1]
+
+
+def test_a_client_that_dies_ends_its_turn_at_once() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.wait(3)
+    actions = talk.obey(talk.leave(1))
+    assert TurnEnded(1, TurnEnd.LEFT, 3 * SECOND) in actions
+    assert 2 in runs(actions)
+
+
+def test_a_client_may_die_while_draining() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.wait(TQ)
+    assert 2 in runs(talk.obey(talk.leave(1)))
+
+
+def test_a_want_that_crossed_with_run_means_nothing() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    assert talk.want(1) == []
+    assert talk.view(1).state is ClientState.RUNNING
+
+
+def test_times_held_and_waited_are_counted() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.wait(TQ)
+    talk.wait(2)                        # it drains for two seconds
+    talk.obey(talk.stopped(1))
+    talk.wait(5)
+    talk.changed(2)
+    assert talk.view(1).held == (TQ + 2) * SECOND
+    assert talk.view(1).waited == 5 * SECOND
+    assert talk.view(2).held == 5 * SECOND
+    assert talk.view(2).waited == (TQ + 2) * SECOND
+
+
+def test_a_lost_gpu_ends_all_turns_and_nothing_follows() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    assert talk.tell(GPULost()) == [TurnEnded(1, TurnEnd.LOST, 0)]
+    assert talk.join(3, 10) == []
+    assert talk.scheduler.deadline() is None
+    assert talk.scheduler.snapshot().state is CardState.LOST
+
+
+def test_after_a_restart_it_listens_first_and_takes_over_who_runs() -> None:
+    talk = Talk(gather=1)
+    assert not [a for a in talk.join(1, 70, 70, running=True, commit=70) if isinstance(a, Run)]
+    actions = talk.join(2, 70, 30, wants=True, commit=70)
+    assert not loads(actions)
+    assert not runs(actions)
+    assert talk.scheduler.snapshot().state is CardState.GATHERING
+    actions = talk.wait(1)
+    assert Run(1, (TQ - 1) * SECOND, contended=True) in actions
+    assert stops(talk.wait(TQ)) == [1]
+    assert 2 in runs(talk.obey(talk.stopped(1)))
+
+
+def test_more_run_after_a_restart_than_fit() -> None:
+    talk = Talk(gather=1)
+    talk.join(1, 70, 70, running=True, commit=70)
+    talk.join(2, 70, 70, running=True, commit=70)
+    actions = talk.wait(1)
+    assert [a for a in actions if isinstance(a, Stop)] == [Stop(1)]
+    assert evicts(talk.stopped(1)) == [(1, 30)]
