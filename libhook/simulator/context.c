@@ -93,7 +93,9 @@ static struct context *new_context(struct device *device, bool primary)
 static void end_context(struct context *context)
 {
     pthread_mutex_lock(&engine_lock);
-    capture_forbids_context(context);
+    for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
+        if (stream->capture != NULL)
+            capture_leave(stream);
     context_wait(context);
     atomic_store(&context->alive, false);
     if (context->gate.stream != NULL)

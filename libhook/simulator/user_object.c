@@ -22,7 +22,9 @@ static void release(struct user_object *object, unsigned count)
     if (atomic_fetch_sub(&object->references, count) != count)
         return;
     object_remove(object);
+    entry_in_callback(true);         /* it may not call the driver */
     object->destroy(object->data);
+    entry_in_callback(false);
     free(object);
 }
 

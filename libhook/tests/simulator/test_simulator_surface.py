@@ -128,7 +128,9 @@ def test_visible_devices(python: Python, visible: str, expected: str) -> None:
     assert python(VISIBLE, CUDA_VISIBLE_DEVICES=visible).rstrip("\n") == expected
 
 
-MONITOR = LOAD + """
+MONITOR = (
+    LOAD
+    + """
 import os
 import pynvml
 pynvml.nvmlInit()
@@ -176,6 +178,7 @@ try:
 except pynvml.NVMLError_NotFound:
     print("seen")
 """
+)
 
 
 def test_the_management_library_tells_what_the_driver_does(python: Python) -> None:
