@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is set for single clients, and what follows at once.
+
+The rest follows from the plan: commit.py promises nothing beyond a memory
+limit and calls back what was promised before, turns.py ends the turn of one who
+is suspended and gives it no other, room.py has it leave the card, order.py
+knows the weights.
+"""
+
+from nvshared.scheduler import order
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.settings import Terms
+
+
+def change(card: Card, client: Client, terms: Terms) -> None:
+    """From now on they are these."""
+    resumed = client.terms.suspended and not terms.suspended
+    order.bill(card, client)
+    client.terms = terms
+    order.weigh(card)
+    if resumed and client.phase is Phase.WAITING:
+        order.arrive(card, client)
+
+
+def preempt(card: Card) -> None:
+    """The present turns may be ended, if others wait."""
+    if card.contended:
+        for client in card.holders:
+            assert client.turn is not None
+            client.turn.preempted = True
