@@ -78,7 +78,7 @@ def test_a_graph_captured_before_is_right_after_many_hand_overs(record: Record) 
 
 def test_a_compiled_model_shares(record: Record) -> None:
     commands = [
-        program("torch_train", "--gib", "12", "--steps", "400", "--compile"), competitor(12, 6000),
+        program("torch_train", "--gib", "12", "--steps", "400", "--compile"), competitor(12, 4000),
     ]
     alone = [run([command])[0] for command in commands]
     with sharing("--tq", "500ms", "--capacity", "20GiB", *BUDGET) as daemon:
