@@ -96,6 +96,10 @@ class Hook:
     world: Surroundings
     blocks: list[Block] = field(default_factory=list)
     slabs: list[Slab] = field(default_factory=list)
+    allocated: int = 0                  # sums over blocks and slabs
+    resident: int = 0
+    host: int = 0
+    moving: int = 0                     # how many blocks are
     pinned: int = 0
     wishes: list[int] = field(default_factory=list)  # of threads that wait to pin memory
     room: int = 0
@@ -129,18 +133,6 @@ class Hook:
     # Figures.
 
     @property
-    def allocated(self) -> int:
-        return sum(b.size for b in self.blocks)
-
-    @property
-    def resident(self) -> int:
-        return sum(b.size for b in self.blocks if b.place is Place.RESIDENT)
-
-    @property
-    def host(self) -> int:
-        return sum(s.size for s in self.slabs)
-
-    @property
     def pending(self) -> int:
         return sum(self.wishes)
 
@@ -160,7 +152,7 @@ class Hook:
 
     @property
     def absent(self) -> bool:
-        return any(b.place is not Place.RESIDENT or b.moving for b in self.blocks)
+        return self.resident < self.allocated or self.moving > 0
 
     @property
     def starved(self) -> bool:
@@ -243,8 +235,9 @@ class Hook:
             block = Block(min(size, self.world.block))
             size -= block.size
             self.blocks.append(block)
+            self.allocated += block.size
             if self._mappable(block) and self.world.device_free() >= block.size:
-                block.place = Place.RESIDENT
+                self._put(block, Place.RESIDENT)
         self._update()
 
     def _wish(self, size: int) -> None:
@@ -427,7 +420,7 @@ class Hook:
             elif not self._take_host(block, order.host):
                 no_host = True
             else:
-                block.moving = True
+                self._put(block, block.place, moving=True)
                 took = max(1, block.size // self.world.bus)
                 total = moved + block.size
                 self.world.at(
@@ -443,8 +436,7 @@ class Hook:
         self._done()
 
     def _left(self, block: Block, order: Evict, moved: int) -> None:
-        block.moving = False
-        block.place = Place.SWAPPED
+        self._put(block, Place.SWAPPED)
         if block.doomed:
             self._forget(block)
         self._evict(order, moved, False, False)
@@ -458,8 +450,7 @@ class Hook:
                 no_memory = True
             else:
                 empty = block.place is Place.EMPTY
-                block.place = Place.RESIDENT
-                block.moving = True
+                self._put(block, Place.RESIDENT, moving=True)
                 took = 1 if empty else max(1, block.size // self.world.bus)
                 total = moved + block.size
                 self.world.at(
@@ -475,7 +466,7 @@ class Hook:
         self._done()
 
     def _arrived(self, block: Block, order: Load, moved: int) -> None:
-        block.moving = False
+        self._put(block, Place.RESIDENT)
         if block.doomed:
             self._forget(block)
         self._settle(order.host)
@@ -493,6 +484,7 @@ class Hook:
                 return False
             slab = Slab(size)
             self.slabs.append(slab)
+            self.host += size
         slab.used += block.size
         block.slab = slab
         return True
@@ -514,7 +506,19 @@ class Hook:
         for slab in self.slabs.copy():
             if slab.used == 0 and self.host > allowance:
                 self.slabs.remove(slab)
+                self.host -= slab.size
+
+    # Blocks.
+
+    def _put(self, block: Block, place: Place, moving: bool = False) -> None:
+        for sign in (-1, 1):            # what it counted for goes, what it counts for comes
+            if sign == 1:
+                block.place, block.moving = place, moving
+            self.resident += sign * block.size * (block.place is Place.RESIDENT)
+            self.moving += sign * block.moving
 
     def _forget(self, block: Block) -> None:
         self._give_host(block)
+        self._put(block, Place.EMPTY)
+        self.allocated -= block.size
         self.blocks.remove(block)
