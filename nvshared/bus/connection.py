@@ -19,9 +19,8 @@ wrong below that is put right by the subclass here:
 * `request_name` returns a number where it should raise: see `own`;
 * `disconnect` loses what is queued, and never closes the socket: see `close`;
 * a connection that the bus ends during authentication spins for ever;
-* a message with a header field that it does not know, which the specification
-  has everybody ignore, ends the connection (dbus-daemon removes such fields,
-  other buses do not): see `Tolerant`;
+* as long as messages come, nothing else is done: see `_message_reader`; what
+  they may be, and how long, says reading.py;
 * passing file descriptors leaks them, so it is never negotiated.
 """
 
@@ -31,14 +30,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dbus_next._private.constants import HeaderField
-from dbus_next._private.unmarshaller import Unmarshaller
 from dbus_next.aio.message_bus import MessageBus
 from dbus_next.constants import MessageFlag, MessageType, NameFlag, RequestNameReply
 from dbus_next.errors import AuthError, DBusError, InvalidAddressError
 from dbus_next.message import Message
-from dbus_next.signature import SignatureTree
 
+from nvshared.bus.reading import Reader
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 
 logger = logging.getLogger(__name__)
@@ -50,30 +47,12 @@ ASK_FOR_PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 
 
-_FIELDS = SignatureTree._get("a(yv)").types[0]
-_KNOWN = {field.value for field in HeaderField}
-
-
 class BusError(NvshareError):
     """An error that another peer on the bus answered with; `name` is its D-Bus name."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
-
-
-class Tolerant(Unmarshaller):
-    """Reads one message, and leaves out what of its header nobody knows."""
-
-    _header: Any = None
-
-    def read_argument(self, type_: Any) -> Any:
-        """The first array of fields that is read is the header's; a body may have one too."""
-        value = super().read_argument(type_)    # type: ignore[no-untyped-call]
-        if type_ is not _FIELDS or self._header is not None:
-            return value
-        self._header = [field for field in value if field[0] in _KNOWN]
-        return self._header
 
 
 class Connection(MessageBus):
@@ -201,8 +180,28 @@ class Connection(MessageBus):
                 self._sock.close()
             raise
 
-    def _create_unmarshaller(self) -> Unmarshaller:
-        return Tolerant(self._stream)   # type: ignore[no-untyped-call]
+    def _create_unmarshaller(self) -> Reader:
+        return Reader(self._stream)     # type: ignore[no-untyped-call]
+
+    def _message_reader(self) -> None:
+        """Reads one message, and the next one after everything else has had its turn.
+
+        What was read ahead is not seen by the loop, so it is not enough to wait for the socket.
+        """
+        if self._disconnected:
+            return
+        try:
+            reader = self._unmarshaller
+            reader.unmarshall()
+            if not reader.complete:
+                return
+            self._unmarshaller = self._create_unmarshaller()
+            if reader.message is not None:
+                self._on_message(reader.message)        # type: ignore[no-untyped-call]
+        except Exception as error:      # from the socket, or a message that is none
+            self._finalize(error)
+            return
+        self._loop.call_soon(self._message_reader)
 
     async def _auth_readline(self) -> str:
         line = bytearray()

@@ -7,12 +7,15 @@ D-Bus error of an NvshareError, or, for a fault of our own, one sentence; the
 traceback goes to the log and to nobody else.
 
 Each call is a task, so that one that waits for polkit holds up nobody. They
-start in the order in which the calls came in.
+start in the order in which the calls came in. A caller that does not wait for
+its answers is refused after so many.
 """
 
 import asyncio
 import inspect
 import logging
+from collections import Counter
+from functools import partial
 from typing import Any
 
 from dbus_next.constants import MessageFlag
@@ -21,6 +24,7 @@ from dbus_next.message import Message
 from nvshared.bus.authority import Caller
 from nvshared.bus.connection import BusError, Connection
 from nvshared.bus.members import Interface, Method
+from nvshared.bus.packing import Body, Packed
 from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
 from nvshared.bus.tree import Tree
 from nvshared.errors import InvalidArgs, NotRunning, NvshareError
@@ -28,6 +32,7 @@ from nvshared.errors import InvalidArgs, NotRunning, NvshareError
 logger = logging.getLogger(__name__)
 
 PATIENCE = 1.0                          # seconds that calls under way get when we close
+CALLS_EACH = 64                         # of one caller, under way at a time
 
 
 class UnknownObject(NvshareError):
@@ -42,6 +47,12 @@ class UnknownMethod(NvshareError):
     bus_name = "org.freedesktop.DBus.Error.UnknownMethod"
 
 
+class LimitsExceeded(NvshareError):
+    """The caller has too many calls under way."""
+
+    bus_name = "org.freedesktop.DBus.Error.LimitsExceeded"
+
+
 class Dispatcher:
     """Answers the calls that come in over one connection."""
 
@@ -50,6 +61,7 @@ class Dispatcher:
         self._tree = tree
         self._polkit = polkit
         self._calls: set[asyncio.Task[None]] = set()
+        self._of_caller: Counter[str] = Counter()
         connection.answer_calls(self._take)
 
     async def close(self) -> None:
@@ -62,15 +74,29 @@ class Dispatcher:
         await asyncio.gather(*calls, return_exceptions=True)
 
     def _take(self, message: Message) -> None:
+        caller = message.sender
+        if self._of_caller[caller] >= CALLS_EACH:
+            refusal = LimitsExceeded(
+                f"{CALLS_EACH} calls of yours are under way already", "wait for an answer first"
+            )
+            self._reply(message, Message.new_error(message, refusal.bus_name, str(refusal)))
+            return
+        self._of_caller[caller] += 1
         call = asyncio.get_running_loop().create_task(self._answer(message))
         self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        call.add_done_callback(partial(self._done, caller))
+
+    def _done(self, caller: str, call: "asyncio.Task[None]") -> None:
+        self._calls.discard(call)
+        self._of_caller[caller] -= 1
+        if not self._of_caller[caller]:
+            del self._of_caller[caller]
 
     async def _answer(self, message: Message) -> None:
         try:
             interface, method = self._find(message)
             result = await self._run(interface, method, message)
-            self._reply(message, Message.new_method_return(message, method.result, result))
+            self._reply(message, _answer(message, method, result))
         except NvshareError as error:
             name = error.name if isinstance(error, BusError) else error.bus_name
             self._reply(message, Message.new_error(message, name, str(error)))
@@ -86,7 +112,7 @@ class Dispatcher:
         if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
             self._connection.post(reply)
 
-    async def _run(self, interface: Interface, method: Method, message: Message) -> list[Any]:
+    async def _run(self, interface: Interface, method: Method, message: Message) -> Any:
         if message.signature != method.signature:
             raise InvalidArgs(
                 f"{method.name} takes arguments of type {method.signature!r}, "
@@ -96,15 +122,7 @@ class Dispatcher:
         if isinstance(method.action, str):
             await caller.authorise(method.action)
         result = method.function(interface, caller, *message.body)
-        if inspect.isawaitable(result):
-            result = await result
-        match len(method.gives):
-            case 0:
-                return []
-            case 1:
-                return [result]
-            case _:
-                return list(result)
+        return await result if inspect.isawaitable(result) else result
 
     def _find(self, message: Message) -> tuple[Interface, Method]:
         path = message.path
@@ -126,3 +144,16 @@ class Dispatcher:
         for interface in found:
             interface.path = path
         return {interface.name: interface for interface in found}
+
+
+def _answer(message: Message, method: Method, result: Any) -> Message:
+    if isinstance(result, Body):
+        return Packed.answer(message, method.result, result)
+    match len(method.gives):
+        case 0:
+            values = []
+        case 1:
+            values = [result]
+        case _:
+            values = list(result)
+    return Message.new_method_return(message, method.result, values)

@@ -2,11 +2,11 @@
 """com.nvshare.GPU and com.nvshare.GPU.Statistics: one card."""
 
 import math
-from typing import Any
 
 from nvshared.bus.authority import Caller
 from nvshared.bus.manager import rows
 from nvshared.bus.members import ANYONE, Changes, Interface, Signal, method, readable
+from nvshared.bus.packing import Body
 from nvshared.gpu import GPU
 from nvshared.manager import Manager
 from nvshared.names import (
@@ -41,9 +41,9 @@ class GPUInterface(Interface, name=GPU_INTERFACE):
         self._manager.set_anti_thrash(mode, str(self._gpu.facts.index))
 
     @method("ListClients", gives="clients:a(uuuoa{sv})", action=ANYONE)
-    def list_clients(self, _caller: Caller) -> list[list[Any]]:
+    def list_clients(self, _caller: Caller) -> Body:
         """Id, process, GPU and path of the clients of this card."""
-        return rows(list(self._gpu.clients.values()))
+        return rows(self._gpu.clients.values())
 
     @readable("Index", "u", Changes.NEVER)
     def index(self) -> int:

@@ -6,6 +6,7 @@ names of what a method returns nor how a property announces its changes.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from xml.etree import ElementTree
 
 from nvshared.bus.members import Argument, Changes, Interface
@@ -19,12 +20,17 @@ _EMITS = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 
 def document(interfaces: Iterable[type[Interface]], children: Iterable[str]) -> str:
     """The introspection of an object with these interfaces and children."""
-    node = ElementTree.Element("node")
-    node.extend(describe(interface) for interface in interfaces)
-    for child in sorted(children):
-        ElementTree.SubElement(node, "node", name=child)
-    ElementTree.indent(node)
-    return DOCTYPE + ElementTree.tostring(node, encoding="unicode") + "\n"
+    parts = [_text(interface) for interface in interfaces]  # type: ignore[arg-type]
+    # There may be thousands of them: names of objects need no escaping.
+    parts += [f'  <node name="{child}" />\n' for child in sorted(children)]
+    return f"{DOCTYPE}<node>\n{''.join(parts)}</node>\n"
+
+
+@cache
+def _text(interface: type[Interface]) -> str:
+    element = describe(interface)
+    ElementTree.indent(element, level=1)
+    return f"  {ElementTree.tostring(element, encoding='unicode').rstrip()}\n"
 
 
 def describe(interface: type[Interface]) -> ElementTree.Element:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """com.nvshare.Manager: the whole of the daemon."""
 
+import struct
+from collections.abc import Iterable
 from typing import Any
 
 from nvshared import __version__
 from nvshared.bus.authority import Caller
 from nvshared.bus.members import ANYONE, Changes, Interface, Signal, method, readable
+from nvshared.bus.packing import Body, array, joined, text
 from nvshared.gpu import Client
 from nvshared.manager import Manager
 from nvshared.names import (
@@ -17,12 +20,18 @@ from nvshared.names import (
     gpu_path,
 )
 
+_NUMBERS = struct.Struct("<III")
 
-def rows(clients: list[Client]) -> list[list[Any]]:
-    """Clients as a(uuuoa{sv})."""
-    return [
-        [one.id, one.peer.pid, one.gpu.facts.index, client_path(one.id), {}] for one in clients
-    ]
+
+def rows(clients: Iterable[Client]) -> Body:
+    """Clients as a(uuuoa{sv}). There may be thousands, and anybody may ask."""
+    return Body(array(joined([_row(client) for client in clients])))
+
+
+def _row(client: Client) -> bytes:
+    start = _NUMBERS.pack(client.id, client.peer.pid, client.gpu.facts.index)
+    start += text(client_path(client.id))
+    return start + array(b"", len(start))
 
 
 class ManagerInterface(Interface, name=MANAGER_INTERFACE):
@@ -69,9 +78,9 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
         ]
 
     @method("ListClients", gives="clients:a(uuuoa{sv})", action=ANYONE)
-    def list_clients(self, _caller: Caller) -> list[list[Any]]:
+    def list_clients(self, _caller: Caller) -> Body:
         """Id, process, GPU and path of all clients."""
-        return rows(list(self._manager.clients))
+        return rows(self._manager.clients)
 
     @method("GetClientsByPID", "pid:u", "clients:ao", action=ANYONE)
     async def clients_by_pid(self, caller: Caller, pid: int) -> list[str]:

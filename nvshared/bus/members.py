@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final, TypeVar
 
+from nvshared.bus.packing import joined, packer, padded
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -160,6 +162,7 @@ class Interface:
     properties: ClassVar[dict[str, Property]]
     signals: ClassVar[dict[str, Signal]]
     path: str = ""
+    _constant: bytes | None = None      # its properties that never change, packed
 
     def __init_subclass__(cls, *, name: str) -> None:
         cls.name = name
@@ -181,3 +184,16 @@ class Interface:
             for name, member in self.properties.items()
             if not changes or member.changes in changes
         }
+
+    def packed(self) -> bytes:
+        """All properties as they are now: the content of an a{sv}."""
+        if self._constant is None:
+            self._constant = self._pack(Changes.NEVER)
+        moving = self._pack(Changes.ANNOUNCED, Changes.SILENT)
+        return padded(self._constant) + moving if moving else self._constant
+
+    def _pack(self, *changes: Changes) -> bytes:
+        return joined([
+            packer(name, member.type)(member.get(self))
+            for name, member in self.properties.items() if member.changes in changes
+        ])

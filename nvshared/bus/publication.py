@@ -82,6 +82,7 @@ class Publication:
             await asyncio.gather(self._keeper, return_exceptions=True)
         if self._dispatcher is not None and self._connection is not None:
             self._tree.announce()
+            self._tree.flush()
             await self._dispatcher.close()
             await self._connection.close()
         self._tree.connect(None)

@@ -2,14 +2,15 @@
 """The interfaces that every object on a bus has, by the D-Bus specification."""
 
 from pathlib import Path
-from typing import Any
 
 from dbus_next.signature import Variant
 
 from nvshared.bus.authority import Caller
+from nvshared.bus.collection import Collection
 from nvshared.bus.introspection import document
 from nvshared.bus.members import ANYONE, Interface, Property, Signal, method
-from nvshared.bus.tree import OBJECT_MANAGER, PROPERTIES, Tree, variants
+from nvshared.bus.packing import Body, array, joined
+from nvshared.bus.tree import OBJECT_MANAGER, PROPERTIES, Tree
 from nvshared.errors import InvalidArgs, NvshareError
 
 
@@ -78,12 +79,10 @@ class Properties(Interface, name=PROPERTIES):
         return Variant(member.type, member.get(interface))
 
     @method("GetAll", "interface_name:s", "properties:a{sv}", action=ANYONE)
-    def get_all(self, _caller: Caller, interface_name: str) -> dict[str, Variant]:
+    def get_all(self, _caller: Caller, interface_name: str) -> Body:
         """All properties of an interface; of all interfaces if the name is empty."""
-        found: dict[str, Variant] = {}
-        for interface in self._chosen(interface_name):
-            found |= variants(interface)
-        return found
+        found = [one.packed() for one in self._chosen(interface_name) if one.properties]
+        return Body(array(joined(found)))
 
     # Open as a method; each property that can be written has an action of its own.
     @method("Set", "interface_name:s property_name:s value:v", action=ANYONE)
@@ -126,15 +125,15 @@ class ObjectManager(Interface, name=OBJECT_MANAGER):
     interfaces_removed = Signal.of("InterfacesRemoved", "object_path:o interfaces:as")
 
     def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+        self._collection = Collection(tree)
 
     @method(
         "GetManagedObjects", gives="object_paths_interfaces_and_properties:a{oa{sa{sv}}}",
         action=ANYONE,
     )
-    def managed_objects(self, _caller: Caller) -> dict[str, Any]:
+    async def managed_objects(self, _caller: Caller) -> Body:
         """Every object, its interfaces and their properties."""
-        return {path: self._tree.describe(path) for path in self._tree.managed()}
+        return await self._collection.body()
 
 
 def standard(tree: Tree) -> list[Interface]:

@@ -6,29 +6,27 @@ with the interface; a moment later its announced properties are compared with
 what was announced last, and the difference goes out in one PropertiesChanged.
 So a name cannot be misspelt, nothing is announced that did not change, and a
 GPU that is handed over a hundred times in a second sends ten signals.
+
+Nothing is sent by those who have something to announce, who are in the middle of
+a hand-over: signals go out in order, a little later, and a few at a time.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 from dbus_next.message import Message
-from dbus_next.signature import Variant
 
 from nvshared.bus.members import Changes, Interface, Signal
+from nvshared.bus.packing import Packed, entry, joined, packer, padded
 
 COALESCE = 0.1                          # seconds between announcements, at least
+SLICE = 0.001                           # seconds of work at a time, then others have their turn
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 PROPERTIES = "org.freedesktop.DBus.Properties"
-
-
-def variants(interface: Interface, *changes: Changes) -> dict[str, Variant]:
-    """The properties of an interface, as a{sv}."""
-    return {
-        name: Variant(interface.properties[name].type, value)
-        for name, value in interface.values(*changes).items()
-    }
 
 
 class Tree:
@@ -43,10 +41,14 @@ class Tree:
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
         self._post: Callable[[Message], None] | None = None
+        self._outbox: deque[Callable[[], Message | None]] = deque()
+        self._sender: asyncio.Handle | None = None
 
     def connect(self, post: Callable[[Message], None] | None) -> None:
         """Signals go out through `post` from now on; None: nobody is there to hear them."""
         self._post = post
+        if post is None:
+            self._outbox.clear()
 
     def add(self, path: str, *interfaces: Interface) -> None:
         """Exports an object."""
@@ -54,9 +56,11 @@ class Tree:
             interface.path = path
             self._announced[interface] = interface.values(Changes.ANNOUNCED)
         self._objects[path] = {interface.name: interface for interface in interfaces}
-        if self._managed(path):
-            self._send(self.manager, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}",
-                       [path, self.describe(path)])
+        if self._managed(path) and self._post is not None:
+            described = entry(path, self.packed(path))
+            self._later(lambda: Packed.signal(
+                self.manager, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", described
+            ))
 
     def remove(self, path: str) -> None:
         """Takes an object away."""
@@ -65,8 +69,9 @@ class Tree:
             self._announced.pop(interface)
             self._dirty.pop(interface, None)
         if self._managed(path):
-            self._send(self.manager, OBJECT_MANAGER, "InterfacesRemoved", "oas",
-                       [path, list(interfaces)])
+            self._later(lambda: Message.new_signal(
+                self.manager, OBJECT_MANAGER, "InterfacesRemoved", "oas", [path, list(interfaces)]
+            ))
 
     def interfaces(self, path: str) -> dict[str, Interface]:
         """The interfaces at a path by name; empty if there is no object."""
@@ -85,14 +90,20 @@ class Tree:
         """Paths of the objects that the object manager tells of."""
         return filter(self._managed, self._objects)
 
-    def describe(self, path: str) -> dict[str, dict[str, Variant]]:
-        """The interfaces of an object and their properties, as a{sa{sv}}."""
-        return {name: variants(interface) for name, interface in self._objects[path].items()}
+    def packed(self, path: str) -> bytes:
+        """The interfaces of an object and their properties: the content of an a{sa{sv}}."""
+        return joined([
+            entry(name, interface.packed()) if interface.properties else _bare(name)
+            for name, interface in self._objects[path].items()
+        ])
 
     def emit(self, interface: Interface, signal: Signal, *values: Any) -> None:
         """Sends a signal from an object."""
         assert interface.signals[signal.name] is signal
-        self._send(interface.path, interface.name, signal.name, signal.signature, list(values))
+        path = interface.path
+        self._later(lambda: Message.new_signal(
+            path, interface.name, signal.name, signal.signature, list(values)
+        ))
 
     def changed(self, interface: Interface) -> None:
         """Something about an interface may have changed: find out soon, and announce it."""
@@ -111,22 +122,54 @@ class Tree:
             self._last = asyncio.get_running_loop().time()
         dirty, self._dirty = self._dirty, {}
         for interface in dirty:
-            before = self._announced[interface]
-            now = interface.values(Changes.ANNOUNCED)
-            self._announced[interface] = now
-            changes = {
-                name: Variant(interface.properties[name].type, value)
-                for name, value in now.items() if value != before[name]
-            }
-            if changes:
-                self._send(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as",
-                           [interface.name, changes, []])
+            self._later(partial(self._changes, interface))
+
+    def flush(self) -> None:
+        """Sends now what is to go out a little later."""
+        self._send(float("inf"))
 
     def _managed(self, path: str) -> bool:
         return path.startswith(self.manager + "/")
 
-    def _send(
-        self, path: str, interface: str, member: str, signature: str, body: list[Any]
-    ) -> None:
-        if self._post is not None:
-            self._post(Message.new_signal(path, interface, member, signature, body))
+    def _changes(self, interface: Interface) -> Message | None:
+        """What has changed about an interface since that was announced last."""
+        before = self._announced.get(interface)
+        if before is None:
+            return None                 # its object is gone
+        now = interface.values(Changes.ANNOUNCED)
+        self._announced[interface] = now
+        changes = [
+            packer(name, interface.properties[name].type)(value)
+            for name, value in now.items() if value != before[name]
+        ]
+        if not changes:
+            return None
+        nothing_invalid = bytes(4)
+        body = padded(entry(interface.name, joined(changes)), 4) + nothing_invalid
+        return Packed.signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
+
+    def _later(self, make: Callable[[], Message | None]) -> None:
+        if self._post is None:
+            return
+        self._outbox.append(make)
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self, seconds: float = SLICE) -> None:
+        loop = asyncio.get_running_loop()
+        if self._sender is not None:
+            self._sender.cancel()
+            self._sender = None
+        end = loop.time() + seconds
+        while self._outbox and loop.time() < end:
+            message = self._outbox.popleft()()
+            if message is not None and self._post is not None:
+                self._post(message)
+        if self._outbox:
+            self._sender = loop.call_soon(self._send)
+
+
+@cache
+def _bare(name: str) -> bytes:
+    """An interface without properties."""
+    return entry(name, b"")

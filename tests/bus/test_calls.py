@@ -4,6 +4,7 @@
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from nvshared.bus import Publication
+from nvshared.bus.collection import Collection
+from nvshared.bus.dispatch import CALLS_EACH
+from nvshared.bus.packing import Body
+from nvshared.bus.tree import Tree
 from nvshared.errors import ConfigError
 from nvshared.manager import Manager
 from nvshared.names import (
@@ -26,7 +31,7 @@ from nvshared.names import (
     gpu_path,
 )
 from nvshared.scheduler.settings import AntiThrash
-from tests.bus.service import Peeper, a_client
+from tests.bus.service import Peeper, PrivateBus, a_client, peeper
 from tests.unit.scripted import FACTS, OTHER
 
 PROPERTIES = "org.freedesktop.DBus.Properties"
@@ -219,3 +224,84 @@ async def test_a_caller_is_answered_before_we_leave(
     assert [answer.message_type for answer in answers] == [MessageType.METHOD_RETURN] * 2
     name, _ = refusal(await other.call("ListGPUs"))
     assert name == STANDARD + "ServiceUnknown"
+
+
+async def test_who_does_not_wait_for_answers_is_refused_and_nobody_else(
+    manager: Manager, other: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = asyncio.Event()
+    monkeypatch.setattr(Collection, "_make", _held(Collection._make, hold))
+    question = ("GetManagedObjects",)
+    interface = "org.freedesktop.DBus.ObjectManager"
+    calls = [
+        asyncio.ensure_future(other.call(*question, interface=interface))
+        for _ in range(CALLS_EACH + 3)
+    ]
+    refused = [await call for call in calls[CALLS_EACH:]]
+    assert {refusal(one)[0] for one in refused} == {STANDARD + "LimitsExceeded"}
+    async with peeper(private.address) as another:
+        assert len(await another.result("ListGPUs")) == 2
+    hold.set()
+    answers = [await call for call in calls[:CALLS_EACH]]
+    assert {one.message_type for one in answers} == {MessageType.METHOD_RETURN}
+    assert len(await other.result("ListGPUs")) == 2
+
+
+def _held(
+    make: Callable[[Collection], Awaitable[tuple[Body, float]]], hold: asyncio.Event
+) -> Callable[[Collection], Awaitable[tuple[Body, float]]]:
+    async def waits(self: Collection) -> tuple[Body, float]:
+        await hold.wait()
+        return await make(self)
+
+    return waits
+
+
+async def test_those_who_ask_together_share_an_answer_and_nobody_gets_an_older_one(
+    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+    make = Collection._make
+
+    async def counted(self: Collection) -> tuple[Body, float]:
+        nonlocal made
+        made += 1
+        return await make(self)
+
+    monkeypatch.setattr(Collection, "_make", counted)
+    interface = "org.freedesktop.DBus.ObjectManager"
+    answers = await asyncio.gather(
+        *(other.result("GetManagedObjects", interface=interface) for _ in range(20))
+    )
+    assert all(set(one) == {gpu_path(0), gpu_path(1)} for one in answers)
+    assert made < 20
+    before = made
+    await other.call("SetTQ", "u", [77])
+    now = await other.result("GetManagedObjects", interface=interface)
+    assert now[gpu_path(0)][GPU_INTERFACE]["TQ"].value == 77
+    assert made == before + 1
+
+
+async def test_a_client_that_leaves_while_all_are_collected(
+    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvshared.bus.collection.SLICE", -1.0)      # a pause after each object
+    clients = [a_client(manager, manager.gpus[0]) for _ in range(5)]
+    call = asyncio.ensure_future(
+        other.result("GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager")
+    )
+    gone = 0
+    pack = Tree.packed
+
+    def packed(self: Tree, path: str) -> bytes:
+        nonlocal gone
+        if path == client_path(clients[1].id) and not gone:
+            gone = clients[3].id
+            manager.gpus[0].leave(clients[3])
+        return pack(self, path)
+
+    monkeypatch.setattr(Tree, "packed", packed)
+    found = await call
+    kept = {client_path(one.id) for one in clients if one.id != gone}
+    assert gone
+    assert set(found) == {gpu_path(0), gpu_path(1)} | kept

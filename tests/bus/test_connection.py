@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from dbus_next.message import Message
-from dbus_next.signature import Variant
+from dbus_next.signature import SignatureTree, Variant
 
 from nvshared.bus import Publication, publish
-from nvshared.bus.connection import Tolerant
+from nvshared.bus.reading import LONGEST, TYPES_REMEMBERED, Reader, _types
 from nvshared.errors import AlreadyRunning, BusUnavailable, InvalidArgs, NotPermitted
 from nvshared.manager import Manager
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
@@ -126,5 +126,72 @@ def test_a_field_that_nobody_knows_is_left_out() -> None:
         call[:12] + length.to_bytes(4, "little") + call[16:end]
         + extra + bytes(-len(extra) % 8) + call[end:]
     )
-    read = Tolerant(io.BytesIO(odd)).unmarshall()   # type: ignore[no-untyped-call]
+    read = Reader(io.BytesIO(odd)).unmarshall()     # type: ignore[no-untyped-call]
     assert (read.member, read.body) == ("ListGPUs", [body])
+
+
+def a_call(signature: str, *body: object) -> bytes:
+    """As somebody on the bus would send it."""
+    message = Message(
+        destination="com.nvshare", path=MANAGER_PATH, interface=MANAGER_INTERFACE,
+        member="SetTQ", signature=signature, body=list(body), serial=5,
+    )
+    return bytes(message._marshall())   # type: ignore[no-untyped-call]
+
+
+def test_a_body_longer_than_any_is_not_read() -> None:
+    reader = Reader(io.BytesIO(a_call("ay", bytes(LONGEST))))   # type: ignore[no-untyped-call]
+    message = reader.unmarshall()       # type: ignore[no-untyped-call]
+    assert message.body == []
+    assert message.signature == f"ay, and {LONGEST + 4} bytes long"
+    reader = Reader(io.BytesIO(a_call("ay", bytes(LONGEST - 4))))   # type: ignore[no-untyped-call]
+    assert reader.unmarshall().body == [bytes(LONGEST - 4)]     # type: ignore[no-untyped-call]
+
+
+def test_a_kind_that_nobody_knows_and_signals_are_passed_over() -> None:
+    for kind in (4, 5, 200):
+        odd = bytearray(a_call("u", 7))
+        odd[1] = kind
+        reader = Reader(io.BytesIO(odd))        # type: ignore[no-untyped-call]
+        assert reader.unmarshall() is None      # type: ignore[no-untyped-call]
+        assert reader.complete
+
+
+def test_it_goes_on_where_it_was_cut_off() -> None:
+    whole = a_call("su", "x" * 100, 7)
+
+    class Slow:
+        """Has one byte at a time, and every other time none."""
+
+        def __init__(self) -> None:
+            self.at = 0
+
+        def read(self, _: int) -> bytes | None:
+            self.at += 1
+            return whole[self.at // 2:self.at // 2 + 1] if self.at % 2 == 0 else None
+
+    slow = Slow()
+    slow.at = -1
+    reader = Reader(slow)               # type: ignore[no-untyped-call]
+    calls = 0
+    while not reader.complete:
+        reader.unmarshall()             # type: ignore[no-untyped-call]
+        calls += 1
+    assert calls > len(whole)
+    assert reader.message is not None
+    assert reader.message.body == ["x" * 100, 7]
+
+
+def test_types_that_senders_make_up_are_forgotten() -> None:
+    start = a_call("v", Variant("u", 7))[:-8]
+    kept = len(SignatureTree._cache)
+    for number in range(TYPES_REMEMBERED + 50):
+        made_up = f"{number:012b}".translate({ord("0"): "u", ord("1"): "i"})
+        body = bytes([len(made_up) + 2]) + f"({made_up})".encode() + bytes(1)
+        body += bytes(-len(body) % 8) + bytes(4 * len(made_up))
+        call = bytearray(start + body)
+        call[4:8] = len(body).to_bytes(4, "little")
+        message = Reader(io.BytesIO(call)).unmarshall()     # type: ignore[no-untyped-call]
+        assert message.body[0].value == [0] * len(made_up)
+    assert len(SignatureTree._cache) == kept
+    assert _types.cache_info().currsize <= TYPES_REMEMBERED

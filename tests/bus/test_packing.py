@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is packed by hand is what dbus-next makes of the same values, to the byte."""
+
+import math
+from typing import Any
+
+import pytest
+from dbus_next._private.marshaller import Marshaller
+from dbus_next.message import Message
+from dbus_next.signature import Variant
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nvshared.bus.manager import rows
+from nvshared.bus.members import Changes, Interface, readable
+from nvshared.bus.packing import Body, Packed, array, entry, joined
+from nvshared.bus.tree import Tree
+from nvshared.manager import Manager
+from nvshared.names import client_path
+from tests.bus.service import a_client
+
+TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "s": TEXT,
+    "o": st.integers(0, 10**6).map(client_path),
+    "u": st.integers(0, 2**32 - 1),
+    "i": st.integers(-(2**31), 2**31 - 1),
+    "t": st.integers(0, 2**64 - 1),
+    "x": st.integers(-(2**63), 2**63 - 1),
+    "d": st.floats(allow_nan=False),
+    "b": st.booleans(),
+    "ao": st.lists(st.integers(0, 99).map(client_path), max_size=4),
+    "a(su)": st.lists(st.tuples(TEXT, st.integers(0, 9)).map(list), max_size=3),
+}
+PROPERTIES = st.lists(
+    st.sampled_from(sorted(VALUES)).flatmap(
+        lambda type_: st.tuples(
+            st.from_regex("[A-Z][A-Za-z]{0,12}", fullmatch=True), st.just(type_), VALUES[type_],
+            st.sampled_from(Changes),
+        )
+    ),
+    max_size=8, unique_by=lambda one: one[0],
+)
+
+
+SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def marshalled(signature: str, *values: Any) -> bytes:
+    """As dbus-next does it."""
+    block = Marshaller(signature, list(values))     # type: ignore[no-untyped-call]
+    block.marshall()                                # type: ignore[no-untyped-call]
+    return bytes(block.buffer)
+
+
+def an_interface(properties: list[tuple[str, str, Any, Changes]], name: str) -> Interface:
+    """With these properties: name, type, value, how it changes."""
+    body = {
+        f"_{at}": readable(name, type_, changes)(lambda _, value=value: value)
+        for at, (name, type_, value, changes) in enumerate(properties)
+    }
+    made: Interface = type("Made", (Interface,), body, name=name)()
+    return made
+
+
+def values(properties: list[tuple[str, str, Any, Changes]]) -> dict[str, Variant]:
+    """In the order in which they are packed: what never changes first."""
+    ordered = sorted(properties, key=lambda one: one[3] is not Changes.NEVER)
+    return {name: Variant(type_, value) for name, type_, value, _ in ordered}
+
+
+@SLOWLY
+@given(properties=PROPERTIES)
+def test_properties(properties: list[tuple[str, str, Any, Changes]]) -> None:
+    interface = an_interface(properties, "com.nvshare.Made")
+    for _ in range(2):                  # the second time, a part is remembered
+        assert array(interface.packed()) == marshalled("a{sv}", values(properties))
+
+
+@SLOWLY
+@given(first=PROPERTIES, second=PROPERTIES, path=TEXT.map(lambda word: f"/com/{len(word)}"))
+def test_objects(
+    first: list[tuple[str, str, Any, Changes]], second: list[tuple[str, str, Any, Changes]],
+    path: str,
+) -> None:
+    tree = Tree("/com")
+    tree.add(path, an_interface(first, "com.A"), an_interface(second, "com.Longer.Name"))
+    expected = {"com.A": values(first), "com.Longer.Name": values(second)}
+    packed = tree.packed(path)
+    assert entry(path, packed) == marshalled("oa{sa{sv}}", path, expected)
+    both = array(joined([entry(path, packed), entry(path + "/x", packed)]))
+    assert both == marshalled("a{oa{sa{sv}}}", {path: expected, path + "/x": expected})
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_lists_of_clients(manager: Manager, number: int) -> None:
+    clients = [a_client(manager, manager.gpus[1], pid=10 ** at) for at in range(number)]
+    assert rows(clients).data == marshalled("a(uuuoa{sv})", [
+        [one.id, one.peer.pid, 1, client_path(one.id), {}] for one in clients
+    ])
+
+
+@pytest.mark.parametrize("sender", [":1.7", ":1.123456"])
+def test_whole_messages(sender: str) -> None:
+    call = Message(path="/", member="Ask", sender=sender, serial=9)
+    answers = (
+        Packed.answer(call, "d", Body(marshalled("d", math.pi))),
+        Message.new_method_return(call, "d", [math.pi]),
+    )
+    signals = (
+        Packed.signal("/com/nvshare", "com.nvshare.GPU", "TurnStarted", "s", marshalled("s", "x")),
+        Message.new_signal("/com/nvshare", "com.nvshare.GPU", "TurnStarted", "s", ["x"]),
+    )
+    for ours, theirs in (answers, signals):
+        ours.serial = theirs.serial = 77
+        made = bytes(theirs._marshall())        # type: ignore[no-untyped-call]
+        assert ours._marshall() == made
