@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from nvshared.agreement import Agreement
 from nvshared.capacity import Allowances, Capacity
 from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
 from nvshared.errors import GPULost
@@ -40,8 +41,10 @@ from nvshared.scheduler.events import (
     Left,
     Loaded,
     Memory,
+    Preempted,
     Record,
     SettingsChanged,
+    TermsChanged,
     Tick,
 )
 from nvshared.scheduler.events import GPULost as Lost
@@ -73,9 +76,15 @@ class Client:
         self.peer = peer
         self.link = link
         self.memory = memory            # as its last record said
+        self.agreement = Agreement()    # what is set for it
 
     def __str__(self) -> str:
         return str(self.peer)
+
+    def agree(self, agreement: Agreement) -> None:
+        """This is set for it from now on, until it or the daemon ends."""
+        self.agreement = agreement
+        self.gpu.tell(TermsChanged(self.id, agreement.terms))
 
     @property
     def view(self) -> ClientView:
@@ -220,6 +229,10 @@ class GPU:
         if self.capacity.bytes != self._settings.capacity:
             self._settings = replace(self._settings, capacity=self.capacity.bytes)
             self.tell(CapacityChanged(self.capacity.bytes))
+
+    def preempt(self) -> None:
+        """If others wait, the present turns end now."""
+        self.tell(Preempted())
 
     def lose(self, why: str) -> None:
         """The card is gone: nobody is scheduled here any more."""

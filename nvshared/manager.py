@@ -153,6 +153,29 @@ class Manager:
             ) from None
         self._override(gpu, lambda old: replace(old, anti_thrash=value))
 
+    def set_memory_limit(self, id: int, size: int, *, by_owner: bool = False) -> None:
+        """How many bytes a client may have allocated; 0: as many as the card has.
+
+        What it has allocated already it keeps. Raises NoSuchClient, as do the next ones.
+        """
+        client = self.client(id)
+        client.agree(client.agreement.with_memory_limit(size, by_owner=by_owner))
+
+    def set_weight(self, id: int, weight: int, *, by_owner: bool = False) -> None:
+        """A client's share in relation to others'. Raises InvalidArgs unless from 1 to 1000."""
+        client = self.client(id)
+        client.agree(client.agreement.with_weight(weight, by_owner=by_owner))
+
+    def suspend(self, id: int, *, by_owner: bool = False) -> None:
+        """Has a client leave the card and not come back until it is resumed."""
+        client = self.client(id)
+        client.agree(client.agreement.with_suspended(True, by_owner=by_owner))
+
+    def resume(self, id: int, *, by_owner: bool = False) -> None:
+        """Undoes suspend."""
+        client = self.client(id)
+        client.agree(client.agreement.with_suspended(False, by_owner=by_owner))
+
     def reload(self) -> None:
         """Reads the configuration again; what was changed at run time still lies over it.
 

@@ -17,6 +17,7 @@ LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 # What polkit is asked for; dbus/com.nvshare.policy says what it answers.
 ACTION_SET_TQ = "com.nvshare.set-tq"
 ACTION_SET_ANTI_THRASH = "com.nvshare.set-anti-thrash"
+ACTION_MANAGE_CLIENTS = "com.nvshare.manage-clients"
 ACTION_RELOAD = "com.nvshare.reload"
 ACTION_SET_LOG_LEVEL = "com.nvshare.set-log-level"
 

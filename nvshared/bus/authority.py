@@ -39,12 +39,17 @@ class Caller:
         self._connection = connection
         self._polkit = polkit
         self.name: str = message.sender
+        self.as_owner = False           # it may, as the program is its own
         self.interactive = bool(message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 
     async def uid(self) -> int:
         """User id of the caller. Raises BusError if it has left the bus."""
         (uid,) = await self._connection.ask(BUS, "GetConnectionUnixUser", "s", [self.name])
         return int(uid)
+
+    async def administers(self) -> bool:
+        """Root or the user the daemon runs as, who are not asked about."""
+        return await self.uid() in (0, os.geteuid())
 
     async def pid(self) -> int:
         """Process id of the caller. Raises BusError if it has left the bus."""
@@ -53,9 +58,9 @@ class Caller:
 
     async def authorise(self, action: str) -> None:
         """Returns if the caller may do this. Raises NotPermitted if not."""
-        uid = await self.uid()
-        if uid in (0, os.geteuid()):
+        if await self.administers():
             return
+        uid = await self.uid()
         if not self._polkit:
             raise NotPermitted(f"{action} is for root alone here, not for uid {uid}")
         subject = ["system-bus-name", {"name": Variant("s", self.name)}]

@@ -1,17 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
 """com.nvshare.Client: one process on one card."""
 
-from nvshared.bus.members import Changes, Interface, readable
+from nvshared.bus.authority import Caller
+from nvshared.bus.members import Changes, Interface, Owned, method, readable
 from nvshared.clock import monotonic
 from nvshared.gpu import Client
-from nvshared.names import CLIENT_INTERFACE, gpu_path
+from nvshared.manager import Manager
+from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, gpu_path
+
+
+def owned(**setting: bool | None) -> Owned:
+    """For methods of a client's own object that take a value for a setting, or imply one."""
+
+    def allowed(interface: "ClientInterface", uid: int, *values: int) -> bool:
+        ((name, implied),) = setting.items()
+        return interface.allows(uid, name, values[0] if implied is None else implied)
+
+    return Owned(ACTION_MANAGE_CLIENTS, allowed)
 
 
 class ClientInterface(Interface, name=CLIENT_INTERFACE):
     """Who it is, what it holds, and how much of the card's time it had."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, manager: Manager, client: Client) -> None:
+        self._manager = manager
         self._client = client
+
+    def allows(self, uid: int, setting: str, value: int) -> bool:
+        """Whether this user may set this without being asked about."""
+        return self._client.peer.uid == uid and self._client.agreement.allows(setting, value)
+
+    @method("SetMemoryLimit", "bytes:t", action=owned(memory_limit=None))
+    def set_memory_limit(self, caller: Caller, size: int) -> None:
+        """How much it may allocate; 0 for no limit."""
+        self._manager.set_memory_limit(self._client.id, size, by_owner=caller.as_owner)
+
+    @method("SetWeight", "weight:u", action=owned(weight=None))
+    def set_weight(self, caller: Caller, weight: int) -> None:
+        """1 to 1000."""
+        self._manager.set_weight(self._client.id, weight, by_owner=caller.as_owner)
+
+    @method("Suspend", action=owned(suspended=True))
+    def suspend(self, caller: Caller) -> None:
+        """It leaves the card and waits."""
+        self._manager.suspend(self._client.id, by_owner=caller.as_owner)
+
+    @method("Resume", action=owned(suspended=False))
+    def resume(self, caller: Caller) -> None:
+        """It queues again."""
+        self._manager.resume(self._client.id, by_owner=caller.as_owner)
+
+    @readable("MemoryLimit", "t", Changes.ANNOUNCED)
+    def memory_limit(self) -> int:
+        """Bytes, or 0."""
+        return self._client.agreement.terms.memory_limit
+
+    @readable("Weight", "u", Changes.ANNOUNCED)
+    def weight(self) -> int:
+        """1 to 1000."""
+        return self._client.agreement.terms.weight
+
+    @readable("Suspended", "b", Changes.ANNOUNCED)
+    def suspended(self) -> bool:
+        """By the administrator or by its user."""
+        return self._client.agreement.terms.suspended
 
     @readable("PID", "u", Changes.NEVER)
     def pid(self) -> int:
@@ -50,7 +102,7 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
 
     @readable("State", "s", Changes.ANNOUNCED)
     def state(self) -> str:
-        """idle, waiting, loading, running, draining or evicting."""
+        """idle, waiting, loading, running, draining, evicting or suspended."""
         return str(self._client.view.state)
 
     @readable("Allocated", "t", Changes.SILENT)

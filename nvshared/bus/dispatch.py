@@ -23,7 +23,7 @@ from dbus_next.message import Message
 
 from nvshared.bus.authority import Caller
 from nvshared.bus.connection import BusError, Connection
-from nvshared.bus.members import Interface, Method
+from nvshared.bus.members import Interface, Method, Owned
 from nvshared.bus.packing import Body, Packed
 from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
 from nvshared.bus.tree import Tree
@@ -119,8 +119,7 @@ class Dispatcher:
                 f"not {message.signature!r}"
             )
         caller = Caller(self._connection, message, polkit=self._polkit)
-        if isinstance(method.action, str):
-            await caller.authorise(method.action)
+        await _authorise(caller, interface, method, message)
         result = method.function(interface, caller, *message.body)
         return await result if inspect.isawaitable(result) else result
 
@@ -157,3 +156,18 @@ def _answer(message: Message, method: Method, result: Any) -> Message:
         case _:
             values = list(result)
     return Message.new_method_return(message, method.result, values)
+
+
+async def _authorise(
+    caller: Caller, interface: Interface, method: Method, message: Message
+) -> None:
+    """Returns if the caller may call this. Raises NotPermitted if not."""
+    match method.action:
+        case Owned(action, allowed):
+            administers = await caller.administers()
+            uid = await caller.uid()
+            caller.as_owner = not administers and allowed(interface, uid, *message.body)
+            if not caller.as_owner:
+                await caller.authorise(action)
+        case str(action):
+            await caller.authorise(action)

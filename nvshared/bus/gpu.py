@@ -10,6 +10,7 @@ from nvshared.bus.packing import Body
 from nvshared.gpu import GPU
 from nvshared.manager import Manager
 from nvshared.names import (
+    ACTION_MANAGE_CLIENTS,
     ACTION_SET_ANTI_THRASH,
     ACTION_SET_TQ,
     GPU_INTERFACE,
@@ -39,6 +40,11 @@ class GPUInterface(Interface, name=GPU_INTERFACE):
     def set_anti_thrash(self, _caller: Caller, mode: str) -> None:
         """The mode of this card."""
         self._manager.set_anti_thrash(mode, str(self._gpu.facts.index))
+
+    @method("Preempt", action=ACTION_MANAGE_CLIENTS)
+    def preempt(self, _caller: Caller) -> None:
+        """Ends the present turns, if somebody waits."""
+        self._gpu.preempt()
 
     @method("ListClients", gives="clients:a(uuuoa{sv})", action=ANYONE)
     def list_clients(self, _caller: Caller) -> Body:

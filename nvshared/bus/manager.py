@@ -7,11 +7,12 @@ from typing import Any
 
 from nvshared import __version__
 from nvshared.bus.authority import Caller
-from nvshared.bus.members import ANYONE, Changes, Interface, Signal, method, readable
+from nvshared.bus.members import ANYONE, Changes, Interface, Owned, Signal, method, readable
 from nvshared.bus.packing import Body, array, joined, text
 from nvshared.gpu import Client
 from nvshared.manager import Manager
 from nvshared.names import (
+    ACTION_MANAGE_CLIENTS,
     ACTION_RELOAD,
     ACTION_SET_ANTI_THRASH,
     ACTION_SET_TQ,
@@ -32,6 +33,16 @@ def _row(client: Client) -> bytes:
     start = _NUMBERS.pack(client.id, client.peer.pid, client.gpu.facts.index)
     start += text(client_path(client.id))
     return start + array(b"", len(start))
+
+
+def owned(**setting: bool | None) -> Owned:
+    """For methods that take a client's id and a value for a setting of it, or imply one."""
+
+    def allowed(interface: "ManagerInterface", uid: int, client: int, *values: int) -> bool:
+        ((name, implied),) = setting.items()
+        return interface.allows(uid, client, name, values[0] if implied is None else implied)
+
+    return Owned(ACTION_MANAGE_CLIENTS, allowed)
 
 
 class ManagerInterface(Interface, name=MANAGER_INTERFACE):
@@ -87,6 +98,36 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
         """The clients of one process; of the caller if `pid` is 0."""
         wanted = pid or await caller.pid()
         return [client_path(client.id) for client in self._manager.clients_by_pid(wanted)]
+
+    def allows(self, uid: int, client: int, setting: str, value: int) -> bool:
+        """Whether this user may set this without being asked about."""
+        one = self._manager.client(client)
+        return one.peer.uid == uid and one.agreement.allows(setting, value)
+
+    @method("SetClientMemoryLimit", "client:u bytes:t", action=owned(memory_limit=None))
+    def set_client_memory_limit(self, caller: Caller, client: int, size: int) -> None:
+        """How much a client may allocate; 0 for no limit."""
+        self._manager.set_memory_limit(client, size, by_owner=caller.as_owner)
+
+    @method("SetClientWeight", "client:u weight:u", action=owned(weight=None))
+    def set_client_weight(self, caller: Caller, client: int, weight: int) -> None:
+        """1 to 1000."""
+        self._manager.set_weight(client, weight, by_owner=caller.as_owner)
+
+    @method("SuspendClient", "client:u", action=owned(suspended=True))
+    def suspend_client(self, caller: Caller, client: int) -> None:
+        """It leaves the card and waits."""
+        self._manager.suspend(client, by_owner=caller.as_owner)
+
+    @method("ResumeClient", "client:u", action=owned(suspended=False))
+    def resume_client(self, caller: Caller, client: int) -> None:
+        """It queues again."""
+        self._manager.resume(client, by_owner=caller.as_owner)
+
+    @method("PreemptGPU", "gpu:s", action=ACTION_MANAGE_CLIENTS)
+    def preempt_gpu(self, _caller: Caller, gpu: str) -> None:
+        """Ends the present turns on a GPU, if somebody waits."""
+        self._manager.gpu(gpu).preempt()
 
     @method("Reload", action=ACTION_RELOAD)
     def reload(self, _caller: Caller) -> None:

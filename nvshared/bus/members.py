@@ -36,7 +36,21 @@ class Anyone(Enum):
 
 
 ANYONE: Final = Anyone.ANYONE
-Action = str | Anyone
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A polkit action; and for what `allowed` says, the user whose program it is about.
+
+    `allowed` takes the interface, the caller's uid and the arguments. The method
+    finds in `caller.as_owner` which of the two it was.
+    """
+
+    action: str
+    allowed: Callable[..., bool] = field(compare=False)
+
+
+Action = str | Anyone | Owned
 
 
 class Changes(Enum):

@@ -146,7 +146,7 @@ class Publication:
         ]
 
     def _client_new(self, client: Client) -> None:
-        face = self._clients[client.id] = ClientInterface(client)
+        face = self._clients[client.id] = ClientInterface(self._manager, client)
         path = client_path(client.id)
         self._export(path, face)
         self._tree.emit(self._face, self._face.client_new, client.id, path)

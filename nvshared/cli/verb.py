@@ -15,6 +15,7 @@ from nvshared.names import BUS_VARIABLE
 
 Options = argparse.Namespace
 MODES = ("auto", "on", "off")
+LONGEST_PID = 1 << 22                   # as the kernel has it
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 
 
@@ -46,6 +47,26 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu", metavar="GPU",
         help="index, UUID or PCI address of one GPU; without it, all GPUs",
+    )
+
+
+def process(text: str) -> int:
+    """A process id from the command line. Raises InvalidArgs."""
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= LONGEST_PID:
+        return int(text)
+    raise InvalidArgs(
+        f"{text!r} is no process id", "see those of the programs with: nvsharectl clients"
+    )
+
+
+def add_client(parser: argparse.ArgumentParser) -> None:
+    """PID and --gpu G, for verbs that change a program on one card or on all that it uses."""
+    parser.add_argument(
+        "pid", metavar="PID", type=process, help="the program, as nvsharectl clients shows it"
+    )
+    parser.add_argument(
+        "--gpu", metavar="GPU",
+        help="index, UUID or PCI address of one GPU; without it, all that it uses",
     )
 
 

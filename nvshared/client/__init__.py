@@ -15,6 +15,7 @@ from typing import Self
 
 from nvshared.client.connection import Connection, Question
 from nvshared.client.snapshot import Snapshot, snapshot
+from nvshared.errors import NoSuchClient
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
 
 _PROPERTIES = Question(
@@ -69,6 +70,39 @@ class Client:
             self._change("SetAntiThrash", "s", mode)
         else:
             self._change("SetGPUAntiThrash", "ss", gpu, mode)
+
+    def clients_of(self, pid: int, gpu: str | None = None) -> list[int]:
+        """Ids of the clients of a process, on one GPU or on all. Raises NoSuchClient if none."""
+        index = None if gpu is None else self.gpu(gpu)
+        question = Question(MANAGER_PATH, MANAGER_INTERFACE, "ListClients")
+        ((rows,),) = self._connection.ask(question)
+        found = [id for id, owner, on, *_ in rows if owner == pid and index in (None, on)]
+        if not found:
+            where = "a GPU" if gpu is None else f"GPU {gpu}"
+            raise NoSuchClient(
+                f"no process {pid} uses {where}", "see those that do with: nvsharectl clients"
+            )
+        return found
+
+    def set_memory_limit(self, client: int, size: int) -> None:
+        """Bytes that a client may allocate; 0 for as many as the card has."""
+        self._change("SetClientMemoryLimit", "ut", client, size)
+
+    def set_weight(self, client: int, weight: int) -> None:
+        """1 to 1000."""
+        self._change("SetClientWeight", "uu", client, weight)
+
+    def suspend(self, client: int) -> None:
+        """Has it leave the card and wait."""
+        self._change("SuspendClient", "u", client)
+
+    def resume(self, client: int) -> None:
+        """Puts it back in the queue."""
+        self._change("ResumeClient", "u", client)
+
+    def preempt(self, gpu: str) -> None:
+        """Ends the present turns on a GPU (index, UUID or PCI address) if somebody waits."""
+        self._change("PreemptGPU", "s", gpu)
 
     def reload(self) -> None:
         """Has the configuration read again."""

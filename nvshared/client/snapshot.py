@@ -62,7 +62,11 @@ class Client:
     command: str
     unit: str
     pod: str
-    state: str                          # idle, waiting, loading, running, draining or evicting
+    state: str                          # idle, waiting, loading, running, draining, evicting or
+                                        # suspended
+    memory_limit: int                   # bytes; 0: none
+    weight: int                         # 1 to 1000
+    suspended: bool
     allocated: int                      # swappable bytes
     resident: int                       # of these, on the card
     swapped: int                        # of these, in host memory

@@ -23,7 +23,7 @@ NARROWEST = 4                           # characters that a flexible column keep
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
-    "evicting": "magenta", "idle": "dim", "turns": "green", "shared": "green",
+    "evicting": "magenta", "suspended": "red", "idle": "dim", "turns": "green", "shared": "green",
     "gathering": "yellow", "lost": "bold red",
 }
 

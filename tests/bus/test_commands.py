@@ -17,6 +17,7 @@ import pytest
 from nvshared.bus import Publication
 from nvshared.errors import ExitCode
 from nvshared.manager import Manager
+from nvshared.scheduler.settings import Terms
 from tests.bus.service import PrivateBus, a_client, decide
 from tests.unit.scripted import FACTS
 
@@ -127,6 +128,28 @@ async def test_settings(manager: Manager, ctl: Run) -> None:
     assert [gpu.tq for gpu in manager.gpus] == [30, 30]
 
 
+async def test_what_is_set_for_a_program(manager: Manager, ctl: Run) -> None:
+    one = a_client(manager, manager.gpus[0], pid=11)
+    two = a_client(manager, manager.gpus[1], pid=11)
+    other = a_client(manager, manager.gpus[0], pid=22)
+    ended = await ctl("limit", "11", "--memory", "20GiB")
+    assert (ended.code, ended.out) == (0, f"Process 11 may allocate {20 << 30} bytes.\n")
+    assert (await ctl("weight", "11", "200", "--gpu", "1")).code == ExitCode.OK
+    assert json.loads((await ctl("suspend", "11", "--gpu", "0", "--json")).out) == {
+        "pid": 11, "gpu": "0", "suspended": True,
+    }
+    assert [client.agreement.terms for client in (one, two, other)] == [
+        Terms(20 << 30, 100, True), Terms(20 << 30, 200, False), Terms(),
+    ]
+    shown = {each["id"]: each for each in json.loads((await ctl("--json")).out)["clients"]}
+    assert shown[one.id]["suspended"] is True
+    assert (shown[two.id]["memory_limit"], shown[two.id]["weight"]) == (20 << 30, 200)
+    await ctl("resume", "11")
+    await ctl("limit", "11", "--memory", "none")
+    assert one.agreement.terms == Terms()
+    assert "end now" in (await ctl("preempt", "0")).out
+
+
 @pytest.mark.parametrize(
     ("arguments", "tq", "mode"),
     [
@@ -164,6 +187,14 @@ async def test_the_predecessors_flags(
         (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
         (["top", "-i", "nan"], ExitCode.INVALID_ARGS, "the interval cannot be 'nan'"),
         (["run"], ExitCode.INVALID_ARGS, "no program is named"),
+        (["suspend", "0"], ExitCode.INVALID_ARGS, "'0' is no process id; see those"),
+        (["suspend", "999"], ExitCode.NO_SUCH_THING, "no process 999 uses a GPU; see those"),
+        (["resume", "999", "--gpu", "1"], ExitCode.NO_SUCH_THING, "no process 999 uses GPU 1"),
+        (["weight", "1", "1001"], ExitCode.INVALID_ARGS, "the weight cannot be '1001'"),
+        (["limit", "1"], ExitCode.INVALID_ARGS, "--memory"),
+        (["limit", "1", "--memory", "0"], ExitCode.INVALID_ARGS, "that is none at all"),
+        (["limit", "1", "--memory", "much"], ExitCode.INVALID_ARGS, "such as 40GiB"),
+        (["preempt", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
         (["completion", "csh"], ExitCode.INVALID_ARGS, "'csh'; give one of bash, zsh, fish"),
         (["--bus", "nonsense"], ExitCode.INVALID_ARGS, "'nonsense' is no message bus"),
         (["--bus", "tcp:host=x"], ExitCode.FAILURE, "cannot connect to the message bus"),

@@ -11,7 +11,7 @@ from nvshared.bus.client import ClientInterface
 from nvshared.bus.gpu import GPUInterface, StatisticsInterface
 from nvshared.bus.logcontrol import LogControl
 from nvshared.bus.manager import ManagerInterface
-from nvshared.bus.members import ANYONE, Interface, Method, Signal
+from nvshared.bus.members import ANYONE, Interface, Method, Owned, Signal
 from nvshared.bus.standard import Introspectable, ObjectManager, PeerInterface, Properties
 from nvshared.manager import Manager
 from nvshared.names import LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
@@ -90,7 +90,8 @@ def test_every_method_is_authorised_or_declared_open() -> None:
             if method.action is ANYONE:
                 assert method.name in OPEN, f"anybody may call {interface.name}.{method.name}"
             else:
-                used.add(method.action)
+                action = method.action
+                used.add(action.action if isinstance(action, Owned) else action)
         for member in interface.properties.values():
             if member.set is not None:
                 assert isinstance(member.action, str), f"anybody may write {member.name}"

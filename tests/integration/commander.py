@@ -82,10 +82,9 @@ class Commander:
     def take_over(self) -> None:
         """The same, but the connections stay: this side asks for a HELLO on each."""
         for number, hook in enumerate(self.hooks):
-            self.hooks[number] = Hook(hook.connection, introduction=self.random.randrange(1, 1 << 63))
-            self._send(self.hooks[number], Record(
-                Type.INTRODUCE, number=self.hooks[number].introduction
-            ))
+            asked = self.random.randrange(1, 1 << 63)
+            self.hooks[number] = Hook(hook.connection, introduction=asked)
+            self._send(self.hooks[number], Record(Type.INTRODUCE, number=asked))
         deadline = time.monotonic() + 60
         while any(hook.introduction for hook in self.hooks):
             assert time.monotonic() < deadline, "somebody does not introduce itself"

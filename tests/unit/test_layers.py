@@ -14,6 +14,7 @@ LAYERS: list[set[str]] = [
     {"errors", "names", "signal", "clock", "quantity"},
     {"protocol", "config", "systemd", "log", "library", "host", "listening"},
     {"scheduler", "nvml", "peer", "capacity", "arguments"},
+    {"agreement"},
     {"gpu", "state", "defaults"},
     {"manager", "sampler", "trace"},
     {"session", "client", "preload"},

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is set for one client, by the administrator and by the user whose program it is.
+
+Both may set everything; what holds is the stricter of the two. So users may
+lower what their own programs get, and raise it again up to what the
+administrator has set, and no further. What the administrator sets replaces what
+the user has set of the same kind: it holds as it was said.
+"""
+
+from dataclasses import dataclass, replace
+
+from nvshared.errors import InvalidArgs
+from nvshared.scheduler.settings import Terms
+
+HEAVIEST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Two sets of terms, and the one that follows."""
+
+    administrator: Terms = Terms()
+    owner: Terms = Terms(weight=HEAVIEST)
+
+    @property
+    def terms(self) -> Terms:
+        """What holds."""
+        ours, theirs = self.administrator, self.owner
+        limits = [limit for limit in (ours.memory_limit, theirs.memory_limit) if limit]
+        return Terms(
+            memory_limit=min(limits, default=0),
+            weight=min(ours.weight, theirs.weight),
+            suspended=ours.suspended or theirs.suspended,
+        )
+
+    def allows(self, setting: str, value: int) -> bool:
+        """Whether the owner may give a setting of Terms this value without being asked about."""
+        ours = self.administrator
+        match setting:
+            case "memory_limit":
+                return not ours.memory_limit or 0 < value <= ours.memory_limit
+            case "weight":
+                return value <= ours.weight
+            case "suspended":
+                return bool(value) or not ours.suspended
+        raise ValueError(f"there is no setting {setting!r}")
+
+    def with_memory_limit(self, size: int, *, by_owner: bool) -> "Agreement":
+        """Bytes; 0 for none."""
+        if by_owner:
+            return replace(self, owner=replace(self.owner, memory_limit=size))
+        return Agreement(
+            replace(self.administrator, memory_limit=size), replace(self.owner, memory_limit=0)
+        )
+
+    def with_weight(self, weight: int, *, by_owner: bool) -> "Agreement":
+        """Raises InvalidArgs unless it is from 1 to 1000."""
+        if not 1 <= weight <= HEAVIEST:
+            raise InvalidArgs(
+                f"the weight cannot be {weight}", f"give a whole number from 1 to {HEAVIEST}"
+            )
+        if by_owner:
+            return replace(self, owner=replace(self.owner, weight=weight))
+        return Agreement(
+            replace(self.administrator, weight=weight), replace(self.owner, weight=HEAVIEST)
+        )
+
+    def with_suspended(self, suspended: bool, *, by_owner: bool) -> "Agreement":
+        """Suspended by either is suspended."""
+        if by_owner:
+            return replace(self, owner=replace(self.owner, suspended=suspended))
+        return Agreement(
+            replace(self.administrator, suspended=suspended), replace(self.owner, suspended=False)
+        )

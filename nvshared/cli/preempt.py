@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl preempt: let the next program have its turn now."""
+
+import argparse
+
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options, Verb
+from nvshared.client import Client
+from nvshared.errors import ExitCode
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("gpu", metavar="GPU", help="index, UUID or PCI address")
+
+
+def _act(options: Options) -> ExitCode:
+    with Client(options.bus) as client:
+        client.preempt(options.gpu)
+    show(
+        options, {"gpu": options.gpu},
+        lambda: print(f"The turns on GPU {options.gpu} end now, if somebody waits."),
+    )
+    return ExitCode.OK
+
+
+VERB = Verb(
+    name="preempt",
+    summary="end the present turns on a GPU at once, if somebody waits",
+    description=(
+        "The program that waits longest has its turn now, and those that have to make room for it "
+        "queue again."
+    ),
+    examples=(("nvsharectl preempt 0", "on the first GPU"),),
+    configure=_configure,
+    act=_act,
+)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl resume: let a suspended program use the GPU again."""
+
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options, Verb, add_client
+from nvshared.client import Client
+from nvshared.errors import ExitCode
+
+
+def _act(options: Options) -> ExitCode:
+    with Client(options.bus) as client:
+        for one in client.clients_of(options.pid, options.gpu):
+            client.resume(one)
+    show(
+        options, {"pid": options.pid, "gpu": options.gpu, "suspended": False},
+        lambda: print(f"Process {options.pid} is no longer suspended."),
+    )
+    return ExitCode.OK
+
+
+VERB = Verb(
+    name="resume",
+    summary="let a suspended program use the GPU again",
+    description="Puts a program that was suspended back in the queue.",
+    examples=(("nvsharectl resume 4711", "after: nvsharectl suspend 4711"),),
+    configure=add_client,
+    act=_act,
+)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl suspend: have a program leave the GPU for a while."""
+
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options, Verb, add_client
+from nvshared.client import Client
+from nvshared.errors import ExitCode
+
+
+def _act(options: Options) -> ExitCode:
+    with Client(options.bus) as client:
+        for one in client.clients_of(options.pid, options.gpu):
+            client.suspend(one)
+    show(
+        options, {"pid": options.pid, "gpu": options.gpu, "suspended": True},
+        lambda: print(f"Process {options.pid} is suspended."),
+    )
+    return ExitCode.OK
+
+
+VERB = Verb(
+    name="suspend",
+    summary="have a program leave the GPU until it is resumed",
+    description=(
+        "Ends the program's turn and moves its memory to the host. The program itself goes on "
+        "until it needs the GPU, and then waits."
+    ),
+    examples=(("nvsharectl suspend 4711", "until: nvsharectl resume 4711"),),
+    configure=add_client,
+    act=_act,
+)

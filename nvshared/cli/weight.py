@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl weight: which share of the time a program gets."""
+
+import argparse
+
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options, Verb, add_client
+from nvshared.client import Client
+from nvshared.errors import ExitCode, InvalidArgs
+
+HEAVIEST = 1000
+
+
+def _weight(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= HEAVIEST:
+        return int(text)
+    raise InvalidArgs(
+        f"the weight cannot be {text!r}", f"give a whole number from 1 to {HEAVIEST}"
+    )
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    parser.add_argument("weight", metavar="WEIGHT", type=_weight, help="1 to 1000; usual is 100")
+
+
+def _act(options: Options) -> ExitCode:
+    with Client(options.bus) as client:
+        for one in client.clients_of(options.pid, options.gpu):
+            client.set_weight(one, options.weight)
+    show(
+        options, {"pid": options.pid, "gpu": options.gpu, "weight": options.weight},
+        lambda: print(f"The weight of process {options.pid} is {options.weight}."),
+    )
+    return ExitCode.OK
+
+
+VERB = Verb(
+    name="weight",
+    summary="set which share of the time a program gets",
+    description=(
+        "Programs that take turns share the time as their weights. All begin with 100; one of 200 "
+        "gets twice the time of one of 100. It lasts until the program or nvshared ends."
+    ),
+    examples=(("nvsharectl weight 4711 200", "twice the usual share"),),
+    configure=_configure,
+    act=_act,
+)

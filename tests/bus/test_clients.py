@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits, weights, suspension and preemption over the bus: who may, and what becomes of it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from dbus_next.constants import MessageType
+
+from nvshared.bus.authority import Caller
+from nvshared.gpu import Client
+from nvshared.manager import Manager
+from nvshared.names import CLIENT_INTERFACE, GPU_INTERFACE, client_path, gpu_path
+from nvshared.scheduler.events import Preempted, TermsChanged
+from nvshared.scheduler.settings import Terms
+from tests.bus.service import Peeper, PrivateBus, a_client, peeper, published
+from tests.bus.test_authority import SOMEBODY, polkit_on
+from tests.bus.test_calls import STANDARD, refusal
+from tests.unit.scripted import GIB, Scripted
+
+MANAGE = "com.nvshare.manage-clients"
+
+# Method of the client, its arguments, and what then holds.
+SETTINGS = [
+    ("SetMemoryLimit", "t", [4 * GIB], Terms(memory_limit=4 * GIB)),
+    ("SetWeight", "u", [50], Terms(weight=50)),
+    ("Suspend", "", [], Terms(suspended=True)),
+]
+TWINS = {
+    "SetMemoryLimit": "SetClientMemoryLimit", "SetWeight": "SetClientWeight",
+    "Suspend": "SuspendClient", "Resume": "ResumeClient",
+}
+
+
+def scheduler(client: Client) -> Scripted:
+    found = client.gpu._scheduler
+    assert isinstance(found, Scripted)
+    return found
+
+
+async def on(peer: Peeper, client: Client, member: str, signature: str, body: list[object]) -> None:
+    """Calls a method of a client, which must succeed."""
+    reply = await peer.call(
+        member, signature, body, path=client_path(client.id), interface=CLIENT_INTERFACE
+    )
+    assert reply.message_type is MessageType.METHOD_RETURN, reply.body
+
+
+@pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
+@pytest.mark.parametrize("twin", [False, True])
+async def test_what_is_set_reaches_the_scheduler_and_the_properties(
+    manager: Manager, other: Peeper, twin: bool,
+    member: str, signature: str, body: list[object], terms: Terms,
+) -> None:
+    client = a_client(manager, manager.gpus[1])
+    if twin:
+        reply = await other.call(TWINS[member], "u" + signature, [client.id, *body])
+        assert reply.message_type is MessageType.METHOD_RETURN, reply.body
+    else:
+        await on(other, client, member, signature, body)
+    assert scheduler(client).events[-1] == TermsChanged(client.id, terms)
+    shown = await other.result(
+        "GetAll", "s", [CLIENT_INTERFACE],
+        path=client_path(client.id), interface="org.freedesktop.DBus.Properties",
+    )
+    assert shown["MemoryLimit"].value == terms.memory_limit
+    assert shown["Weight"].value == terms.weight
+    assert shown["Suspended"].value is terms.suspended
+
+
+async def test_resume(manager: Manager, other: Peeper) -> None:
+    client = a_client(manager, manager.gpus[0])
+    for suspend, resume in (("SuspendClient", "ResumeClient"),) * 2:
+        await other.call(suspend, "u", [client.id])
+        assert client.agreement.terms.suspended
+        await other.call(resume, "u", [client.id])
+        assert scheduler(client).events[-1] == TermsChanged(client.id, Terms())
+
+
+async def test_preempt(manager: Manager, other: Peeper) -> None:
+    client = a_client(manager, manager.gpus[1])
+    await other.call("Preempt", path=gpu_path(1), interface=GPU_INTERFACE)
+    assert scheduler(client).events[-1] == Preempted()
+    scheduler(client).events.clear()
+    await other.call("PreemptGPU", "s", [manager.gpus[1].facts.uuid])
+    assert scheduler(client).events == [Preempted()]
+
+
+async def test_nonsense_is_one_sentence(manager: Manager, other: Peeper) -> None:
+    client = a_client(manager, manager.gpus[0])
+    for weight in (0, 1001):
+        name, sentence = refusal(await other.call("SetClientWeight", "uu", [client.id, weight]))
+        assert name == STANDARD + "InvalidArgs"
+        assert sentence.startswith(f"the weight cannot be {weight}; give")
+    name, sentence = refusal(await other.call("SuspendClient", "u", [999]))
+    assert (name, sentence) == (
+        "com.nvshare.Error.NoSuchClient", "there is no client 999; it may have ended"
+    )
+    assert client.agreement.terms == Terms()
+
+
+@pytest.fixture
+async def user(
+    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Peeper]:
+    """Somebody who is neither root nor the daemon's user, on what passes for the system bus."""
+
+    async def uid(_caller: Caller) -> int:
+        return SOMEBODY
+
+    monkeypatch.setattr(Caller, "uid", uid)
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
+    async with published(manager, "system"), peeper(private.address) as someone:
+        yield someone
+
+
+def owned_by(client: Client, uid: int) -> Client:
+    object.__setattr__(client.peer, "uid", uid)
+    return client
+
+
+@pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
+async def test_for_others_programs_polkit_is_asked(
+    manager: Manager, user: Peeper, private: PrivateBus,
+    member: str, signature: str, body: list[object], terms: Terms,
+) -> None:
+    client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY + 1)
+    async with polkit_on(private.address) as polkit:
+        reply = await user.call(TWINS[member], "u" + signature, [client.id, *body])
+        name, sentence = refusal(reply)
+        assert name == STANDARD + "AccessDenied"
+        assert MANAGE in sentence
+        assert client.agreement.terms == Terms()
+        polkit.granted = True
+        await on(user, client, member, signature, body)
+        assert [action for _, action, _ in polkit.asked] == [MANAGE] * 2
+    assert client.agreement.administrator == terms
+
+
+@pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
+async def test_ones_own_may_be_tightened_by_anybody(
+    manager: Manager, user: Peeper, private: PrivateBus,
+    member: str, signature: str, body: list[object], terms: Terms,
+) -> None:
+    client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
+    async with polkit_on(private.address) as polkit:
+        await on(user, client, member, signature, body)
+        assert client.agreement.terms == terms
+        assert client.agreement.administrator == Terms()
+        assert polkit.asked == []
+
+
+async def test_ones_own_may_not_go_beyond_what_the_administrator_has_set(
+    manager: Manager, user: Peeper, private: PrivateBus
+) -> None:
+    client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
+    manager.set_memory_limit(client.id, 4 * GIB)
+    manager.suspend(client.id)
+    before = client.agreement
+    async with polkit_on(private.address) as polkit:
+        for member, signature, body in (
+            ("SetClientMemoryLimit", "ut", [client.id, 5 * GIB]),
+            ("SetClientMemoryLimit", "ut", [client.id, 0]),
+            ("SetClientWeight", "uu", [client.id, 101]),
+            ("ResumeClient", "u", [client.id]),
+            ("PreemptGPU", "s", ["0"]),
+        ):
+            name, _ = refusal(await user.call(member, signature, body))
+            assert name == STANDARD + "AccessDenied", member
+        assert len(polkit.asked) == 5
+    assert client.agreement == before
+    reply = await user.call("SetClientMemoryLimit", "ut", [client.id, GIB])
+    assert reply.message_type is MessageType.METHOD_RETURN
+    assert client.agreement.terms.memory_limit == GIB

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What administrator and owner set for a client, and which of it holds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.agreement import HEAVIEST, Agreement
+from nvshared.errors import InvalidArgs
+from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
+
+GIB = 1 << 30
+
+
+def test_at_first_nothing_is_set() -> None:
+    assert Agreement().terms == Terms()
+
+
+def test_the_stricter_of_the_two_holds() -> None:
+    made = Agreement().with_memory_limit(8 * GIB, by_owner=False)
+    assert made.with_memory_limit(4 * GIB, by_owner=True).terms.memory_limit == 4 * GIB
+    made = made.with_weight(50, by_owner=False)
+    assert made.with_weight(20, by_owner=True).terms.weight == 20
+    made = made.with_suspended(True, by_owner=True)
+    assert made.terms.suspended
+
+
+def test_what_the_administrator_sets_holds_as_it_was_said() -> None:
+    made = Agreement().with_memory_limit(GIB, by_owner=True).with_weight(7, by_owner=True)
+    made = made.with_suspended(True, by_owner=True)
+    made = made.with_memory_limit(4 * GIB, by_owner=False).with_weight(300, by_owner=False)
+    assert made.with_suspended(False, by_owner=False).terms == Terms(4 * GIB, 300, False)
+
+
+@pytest.mark.parametrize(("setting", "value", "allowed"), [
+    ("memory_limit", 4 * GIB, True), ("memory_limit", 8 * GIB, True),
+    ("memory_limit", 8 * GIB + 1, False), ("memory_limit", 0, False),
+    ("weight", DEFAULT_WEIGHT, True), ("weight", 1, True), ("weight", DEFAULT_WEIGHT + 1, False),
+    ("suspended", True, True), ("suspended", False, False),
+])
+def test_what_an_owner_may(setting: str, value: int, allowed: bool) -> None:
+    made = Agreement().with_memory_limit(8 * GIB, by_owner=False)
+    made = made.with_suspended(True, by_owner=False)
+    assert made.allows(setting, value) is allowed
+
+
+def test_an_owner_whom_nobody_limits_may_lift_what_it_has_set() -> None:
+    made = Agreement().with_memory_limit(GIB, by_owner=True).with_suspended(True, by_owner=True)
+    assert made.allows("memory_limit", 0)
+    assert made.allows("suspended", False)
+
+
+@pytest.mark.parametrize("weight", [0, HEAVIEST + 1])
+@pytest.mark.parametrize("by_owner", [False, True])
+def test_a_weight_is_from_one_to_a_thousand(weight: int, by_owner: bool) -> None:
+    with pytest.raises(InvalidArgs, match=f"the weight cannot be {weight}"):
+        Agreement().with_weight(weight, by_owner=by_owner)
+
+
+@given(st.data())
+def test_an_owner_never_gets_beyond_what_the_administrator_has_set(data: st.DataObject) -> None:
+    limits, weights = st.integers(0, 9), st.integers(1, HEAVIEST)
+    made = Agreement()
+    made = made.with_memory_limit(data.draw(limits), by_owner=False)
+    made = made.with_weight(data.draw(weights), by_owner=False)
+    made = made.with_suspended(data.draw(st.booleans()), by_owner=False)
+    most = made.terms
+    for _ in range(data.draw(st.integers(1, 5))):
+        limit, weight = data.draw(limits), data.draw(weights)
+        suspended = data.draw(st.booleans())
+        if made.allows("memory_limit", limit):
+            made = made.with_memory_limit(limit, by_owner=True)
+            assert made.terms.memory_limit == limit     # a permission is worth something
+        if made.allows("weight", weight):
+            made = made.with_weight(weight, by_owner=True)
+            assert made.terms.weight == weight
+        if made.allows("suspended", suspended):
+            made = made.with_suspended(suspended, by_owner=True)
+            assert made.terms.suspended is suspended
+        terms = made.terms
+        assert terms.memory_limit <= most.memory_limit or not most.memory_limit
+        assert terms.memory_limit or not most.memory_limit
+        assert terms.weight <= most.weight
+        assert terms.suspended or not most.suspended
