@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is set for single programs, with real ones: limits, weights, suspension, preemption."""
+
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nvshared.client import Client as Control
+from nvshared.client.snapshot import Client
+from tests.bus.service import private_bus
+from tests.conftest import no_bus
+from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.test_kills import BUILD, await_state, finish, program
+
+pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+OUT_OF_MEMORY = 2
+
+# Allocates what it is told to, and says what came of it and how much memory there is.
+ALLOCATOR = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+pointer, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
+for line in sys.stdin:
+    result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(line)))
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    print(result, free.value, total.value, flush=True)
+"""
+
+
+@pytest.fixture
+def bus() -> Iterator[str]:
+    """The address of a bus for the daemon and its administrator."""
+    with private_bus() as made:
+        yield made.address
+
+
+@pytest.fixture
+def start(site: Site, bus: str) -> Iterator[Callable[..., Control]]:
+    """Starts the daemon and gives the administrator's connection to it."""
+    opened: list[Control] = []
+
+    def started(*options: str) -> Control:
+        site.start("--bus", bus, "--trace", str(site.folder / "trace"), *options)
+        opened.append(Control(bus))
+        return opened[0]
+
+    yield started
+    for control in opened:
+        control.close()
+
+
+def view(control: Control, process: subprocess.Popen[str]) -> Client:
+    (found,) = [one for one in control.snapshot().clients if one.pid == process.pid]
+    return found
+
+
+def test_a_suspended_program_is_off_the_card_and_ends_right_after_it_is_resumed(
+    site: Site, start: Callable[..., Control], eventually: Eventually
+) -> None:
+    control = start("--tq", "100ms", "--capacity", "240MiB")
+    programs = [program(site, seed) for seed in (1, 2, 3)]
+    holder = await_state(site.folder / "trace", "running")
+    (victim,) = [process for process in programs if process.pid == holder]
+    (client,) = control.clients_of(victim.pid)
+    control.suspend(client)
+    eventually(lambda: view(control, victim).state == "suspended")
+    eventually(lambda: view(control, victim).resident == 0)
+    finish([process for process in programs if process is not victim])
+    turns = view(control, victim).turns
+    assert victim.poll() is None
+    assert (view(control, victim).resident, turns) == (0, view(control, victim).turns)
+    control.resume(client)
+    finish([victim])
+
+
+def test_preempting_hands_the_card_on(
+    site: Site, start: Callable[..., Control], eventually: Eventually
+) -> None:
+    control = start("--tq", "3600", "--capacity", "120MiB")
+    programs = [program(site, seed) for seed in (1, 2)]
+    eventually(lambda: any(
+        one.state == "running" and one.allocated >= 96 * MIB for one in control.snapshot().clients
+    ) and control.snapshot().gpus[0].queue_length == 1)
+    (holder,) = control.snapshot().gpus[0].holders
+    control.preempt("0")
+    # The other one has it until it ends: a quantum lasts an hour.
+    eventually(lambda: control.snapshot().gpus[0].holders not in ((), (holder,)))
+    finish(programs)
+    assert '"reason": "preempted"' in (site.folder / "trace").read_text().replace('":"', '": "')
+
+
+def test_the_heavier_program_is_done_first(
+    site: Site, start: Callable[..., Control], eventually: Eventually
+) -> None:
+    control = start("--tq", "50ms", "--capacity", "120MiB")
+    light, heavy = (program(site, seed) for seed in (1, 2))
+    eventually(lambda: len(control.snapshot().clients) == 2)
+    control.set_weight(control.clients_of(heavy.pid)[0], 1000)
+    control.set_weight(control.clients_of(light.pid)[0], 1)
+    finish([heavy])
+    assert light.poll() is None
+    finish([light])
+
+
+def test_a_limited_program_sees_a_smaller_card(site: Site, start: Callable[..., Control]) -> None:
+    control = start()
+    popen = subprocess.Popen(
+        [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, cwd=ROOT, bufsize=1,
+        env={
+            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+            "NVSHARE_SOCKET": str(site.socket),
+        },
+    )
+    site.started.append(popen)
+    said, answered = popen.stdin, popen.stdout
+    assert said is not None
+    assert answered is not None
+
+    def allocate(size: int) -> tuple[int, int, int]:
+        said.write(f"{size}\n")
+        result, free, total = map(int, answered.readline().split())
+        return result, free, total
+
+    assert allocate(64 * MIB)[0] == 0
+    (client,) = control.clients_of(popen.pid)
+    control.set_memory_limit(client, 128 * MIB)
+    while (seen := allocate(256 * MIB))[2] != 128 * MIB:
+        assert seen[0] == OUT_OF_MEMORY # it holds at once, and is seen when LIMITS is heard
+    assert seen[1] <= 64 * MIB
+    assert allocate(32 * MIB)[0] == 0
+    control.set_memory_limit(client, 0)
+    while allocate(256 * MIB)[0] == OUT_OF_MEMORY:
+        continue
+    said.close()
+    assert popen.wait() == 0
