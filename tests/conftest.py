@@ -61,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     left_out = {level: why for level, find in OBSTACLES.items() if (why := find())}
     config.stash[LEFT_OUT] = left_out
     required = config.getoption("--require")
+    if required != "system":
+        left_out.setdefault("system", "it boots machines for many minutes; make test-system runs it")
     if required in left_out:
         raise pytest.UsageError(f"the level '{required}' cannot run: {left_out[required]}")
 
