@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = left_out
     required = config.getoption("--require")
     if required != "system":
-        left_out.setdefault("system", "it boots machines for many minutes; make test-system runs it")
+        left_out.setdefault("system", "it takes many minutes; make test-system runs it")
     if required in left_out:
         raise pytest.UsageError(f"the level '{required}' cannot run: {left_out[required]}")
 
