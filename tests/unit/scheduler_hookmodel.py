@@ -13,7 +13,6 @@ The program allocates, frees and pins at any moment, and computes in kernels.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Protocol
 
 from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop
@@ -31,6 +30,7 @@ from nvshared.scheduler.events import (
     Wanted,
     WentIdle,
 )
+from tests.unit.scheduler_arena import Arena, Block, Place
 
 MIB = 1 << 20
 MILLISECOND = 1000
@@ -38,33 +38,6 @@ SECOND = 1_000_000
 REPORT = 5 * MILLISECOND                # figures are sent at most so often
 IDLE_WINDOW = 50 * MILLISECOND
 DRAIN_PATIENCE = 2 * SECOND
-
-
-class Place(Enum):
-    """Where a block's bytes are."""
-
-    EMPTY = "empty"                     # nowhere: it was never brought in
-    RESIDENT = "resident"
-    SWAPPED = "swapped"
-
-
-@dataclass(eq=False)
-class Slab:
-    """Host memory taken in one piece."""
-
-    size: int
-    used: int = 0
-
-
-@dataclass(eq=False)
-class Block:
-    """Part of the program's memory; it moves as a whole."""
-
-    size: int
-    place: Place = Place.EMPTY
-    moving: bool = False
-    doomed: bool = False                # freed while on the move
-    slab: Slab | None = None
 
 
 class Surroundings(Protocol):
@@ -95,10 +68,9 @@ class Hook:
     id: int
     world: Surroundings
     blocks: list[Block] = field(default_factory=list)
-    slabs: list[Slab] = field(default_factory=list)
-    allocated: int = 0                  # sums over blocks and slabs
+    arena: Arena = field(default_factory=Arena)
+    allocated: int = 0                  # sums over blocks
     resident: int = 0
-    host: int = 0
     moving: int = 0                     # how many blocks are
     pinned: int = 0
     wishes: list[int] = field(default_factory=list)  # of threads that wait to pin memory
@@ -131,6 +103,10 @@ class Hook:
     runs: int = 0                       # turns
 
     # Figures.
+
+    @property
+    def host(self) -> int:
+        return self.arena.held
 
     @property
     def pending(self) -> int:
@@ -330,7 +306,7 @@ class Hook:
             self.report_due = True
             self.world.at(self.world.now + REPORT, self._report)
         elif not self.reported:
-            self._trim(self.allocated)
+            self.arena.trim(self.allocated)
             wants = self.standing and not self.granted
             self._say(MemoryChanged(self.id, self.memory, wants))
 
@@ -417,7 +393,7 @@ class Hook:
             if self.fail_out:
                 no_host, failed = self.fail_out == "host", self.fail_out == "driver"
                 self.fail_out = ""
-            elif not self._take_host(block, order.host):
+            elif not self.arena.take(block, order.host, self.world.slab):
                 no_host = True
             else:
                 self._put(block, block.place, moving=True)
@@ -457,7 +433,7 @@ class Hook:
                     self.world.now + took, lambda: self._arrived(block, order, total)
                 )
                 return
-        self._settle(order.host)
+        self.arena.settle(self.blocks, order.host)
         self.room_asked = False
         self._say(Loaded(
             self.id, self.memory, order.number, moved,
@@ -469,44 +445,8 @@ class Hook:
         self._put(block, Place.RESIDENT)
         if block.doomed:
             self._forget(block)
-        self._settle(order.host)
+        self.arena.settle(self.blocks, order.host)
         self._load(order, moved, False, False)
-
-    # Host memory.
-
-    def _take_host(self, block: Block, allowance: int) -> bool:
-        if block.slab is not None:
-            return True
-        slab = next((s for s in self.slabs if s.size - s.used >= block.size), None)
-        if slab is None:
-            size = min(self.world.slab, max(0, allowance - self.host))
-            if size < block.size:
-                return False
-            slab = Slab(size)
-            self.slabs.append(slab)
-            self.host += size
-        slab.used += block.size
-        block.slab = slab
-        return True
-
-    def _give_host(self, block: Block) -> None:
-        if block.slab is not None:
-            block.slab.used -= block.size
-            block.slab = None
-
-    def _settle(self, allowance: int) -> None:
-        for block in self.blocks:
-            if self.host <= allowance:
-                return
-            if block.place is Place.RESIDENT and not block.moving:
-                self._give_host(block)
-                self._trim(allowance)
-
-    def _trim(self, allowance: int) -> None:
-        for slab in self.slabs.copy():
-            if slab.used == 0 and self.host > allowance:
-                self.slabs.remove(slab)
-                self.host -= slab.size
 
     # Blocks.
 
@@ -518,7 +458,7 @@ class Hook:
             self.moving += sign * block.moving
 
     def _forget(self, block: Block) -> None:
-        self._give_host(block)
+        self.arena.give(block)
         self._put(block, Place.EMPTY)
         self.allocated -= block.size
         self.blocks.remove(block)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fake hook's blocks, and the host memory they are swapped to.
+
+Host memory is taken in slabs. A block that comes back keeps its place in one
+for the next time, unless host memory is short; a slab goes when it is empty.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Place(Enum):
+    """Where a block's bytes are."""
+
+    EMPTY = "empty"                     # nowhere: it was never brought in
+    RESIDENT = "resident"
+    SWAPPED = "swapped"
+
+
+@dataclass(eq=False)
+class Slab:
+    """Host memory taken in one piece."""
+
+    size: int
+    used: int = 0
+
+
+@dataclass(eq=False)
+class Block:
+    """Part of the program's memory; it moves as a whole."""
+
+    size: int
+    place: Place = Place.EMPTY
+    moving: bool = False
+    doomed: bool = False                # freed while on the move
+    slab: Slab | None = None
+
+
+@dataclass(eq=False)
+class Arena:
+    """One client's host memory."""
+
+    slabs: list[Slab] = field(default_factory=list)
+    held: int = 0                       # sum over slabs
+
+    def take(self, block: Block, allowance: int, grain: int) -> bool:
+        """A place for a block. False: there is none within the allowance."""
+        if block.slab is not None:
+            return True
+        slab = next((s for s in self.slabs if s.size - s.used >= block.size), None)
+        if slab is None:
+            size = min(grain, max(0, allowance - self.held))
+            if size < block.size:
+                return False
+            slab = Slab(size)
+            self.slabs.append(slab)
+            self.held += size
+        slab.used += block.size
+        block.slab = slab
+        return True
+
+    def give(self, block: Block) -> None:
+        """The block's place is free again."""
+        if block.slab is not None:
+            block.slab.used -= block.size
+            block.slab = None
+
+    def settle(self, blocks: list[Block], allowance: int) -> None:
+        """Resident blocks, oldest first, give up their places until the allowance is kept."""
+        for block in blocks:
+            if self.held <= allowance:
+                return
+            if block.place is Place.RESIDENT and not block.moving:
+                self.give(block)
+                self.trim(allowance)
+
+    def trim(self, allowance: int) -> None:
+        """Empty slabs go until the allowance is kept."""
+        for slab in self.slabs.copy():
+            if slab.used == 0 and self.held > allowance:
+                self.slabs.remove(slab)
+                self.held -= slab.size
