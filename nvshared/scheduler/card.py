@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import Counters
 
@@ -18,6 +19,7 @@ class Card:
     now: int
     gathering_until: int
     clients: dict[int, Client] = field(default_factory=dict)
+    groups: Groups = field(init=False)
     lost: bool = False
     weighted: bool = False              # clients differ in weight
     present: int = 0                    # virtual time, when nobody wants the card
@@ -25,11 +27,24 @@ class Card:
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
-    pinned: int = 0                     # by all clients, as of the last event
+    reach: tuple[int, int, int, int] = (0, 0, 0, 0)         # see commit.py
+    told_turns: tuple[bool, int] | None = None              # see turns.py
     counters: Counters = Counters()
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
     places: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        self.groups = Groups(self.clients)
+
+    def add(self, client: Client) -> None:
+        """A client that is new."""
+        self.clients[client.id] = client
+
+    def remove(self, id: int) -> Client | None:
+        """A client that is gone; None if it was not there."""
+        self.groups.touched.add(id)
+        return self.clients.pop(id, None)
 
     @property
     def capacity(self) -> int:
@@ -39,32 +54,47 @@ class Card:
     @property
     def free(self) -> int:
         """Room nobody has; negative when the capacity shrank under us."""
-        return self.capacity - sum(client.held for client in self.clients.values())
+        return self.capacity - self.groups.total("held")
 
     @property
     def host_free(self) -> int:
         """Host memory nobody has or may take; negative when the budget shrank."""
-        return self.settings.host_budget - sum(c.host_held for c in self.clients.values())
+        return self.settings.host_budget - self.groups.total("host_held")
 
-    def in_phase(self, *phases: Phase) -> list[Client]:
-        """Clients in one of these phases, in the order of their joining."""
-        return [client for client in self.clients.values() if client.phase in phases]
+    @property
+    def pinned(self) -> int:
+        """By all clients."""
+        return self.groups.total("pinned")
+
+    @property
+    def everyone(self) -> list[Client]:
+        """All clients, in the order of their joining."""
+        return [self.clients[id] for id in sorted(self.clients)]
+
+    def in_phase(self, phase: Phase) -> list[Client]:
+        """Clients in this phase, in the order of their joining."""
+        return self.groups.group(phase.value)
 
     @property
     def waiting(self) -> list[Client]:
         """Clients that want a turn and may have one, in the order of their joining."""
-        return [c for c in self.in_phase(Phase.WAITING) if not c.terms.suspended]
+        return self.groups.group("queued")
 
     @property
     def suspended(self) -> list[Client]:
         """Suspended clients without a turn: what they have on the card is to leave it."""
-        return [c for c in self.clients.values() if c.terms.suspended and c.turn is None]
+        return [client for client in self.groups.group("suspended") if client.turn is None]
+
+    @property
+    def moving(self) -> list[Client]:
+        """Clients with an EVICT or LOAD on its way."""
+        return self.groups.group("moving")
 
     @property
     def holders(self) -> list[Client]:
         """Chosen, running and draining clients, oldest turn first."""
         return sorted(
-            (client for client in self.clients.values() if client.turn is not None),
+            self.groups.group("holding"),
             key=lambda client: client.turn.serial if client.turn else 0,
         )
 
@@ -78,12 +108,7 @@ class Card:
         What the driver lacks for the moment does not count: if it lasts, the
         daemon lowers the capacity.
         """
-        return self.settings.capacity - self.pinned - sum(map(self.takes, group))
-
-    @staticmethod
-    def takes(client: Client) -> int:
-        """Bytes that its being whole takes, beyond what it has pinned anyway."""
-        return client.memory.need - client.memory.pinned
+        return self.settings.capacity - self.pinned - sum([client.takes for client in group])
 
     def fits(self, group: Iterable[Client]) -> bool:
         """Whether these could all be whole at once."""
@@ -94,10 +119,6 @@ class Card:
         members = list(group)
         turns = self.settings.anti_thrash is AntiThrash.ON
         return (not turns or len(members) <= 1) and self.fits(members)
-
-    def sum_up(self) -> None:
-        """To be done after each event, before anything is decided."""
-        self.pinned = sum([client.memory.pinned for client in self.clients.values()])
 
     def count(self, **more: int) -> None:
         """Adds to the counters."""

@@ -5,7 +5,7 @@ Only states and figures live here. Who changes them: turns.py the phase, move.py
 what is on its way, commit.py the promises.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, TurnEnd
@@ -68,11 +68,19 @@ class Turn:
     reported: bool = False              # as stuck
 
 
+# What counts in groups.py.
+COUNTED = frozenset({
+    "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
+    "question", "promise",
+})
+
+
 @dataclass(slots=True)
 class Client:
     """Bytes and microseconds throughout."""
 
     id: int
+    touched: set[int]                   # ids of clients that changed; see groups.py
     memory: Memory
     room: int                           # as the hook last confirmed it
     terms: Terms = Terms()
@@ -82,7 +90,7 @@ class Client:
     virtual: int = 0                    # us held, divided by its weight; see order.py
     not_before: int = 0                 # gave way: do not choose before this moment
     turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
-    moves: list[Move] = field(default_factory=list)  # in the order sent
+    moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when it last brought anything in
 
     load_after: int = 0                 # a load failed; do not try before this moment
@@ -109,10 +117,20 @@ class Client:
     reopened_in_row: int = 0
     failures: int = 0
 
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in COUNTED:
+            self.touched.add(self.id)
+
     @property
     def need(self) -> int:
         """The room it must have, all filled, to run."""
         return self.memory.need
+
+    @property
+    def takes(self) -> int:
+        """Bytes of the card that its being whole takes, beyond what it has pinned anyway."""
+        return self.memory.need - self.memory.pinned
 
     @property
     def held(self) -> int:

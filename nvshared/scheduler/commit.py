@@ -29,6 +29,7 @@ MARGIN_MOST = 2                         # but no more than this part of the budg
 # has, or for so long, that is not called back.
 TAKEN_WITHIN = SECOND
 WORTH_TELLING = 64                      # changes of `most` below this part of the card are not
+HARDLY = 8                              # nor is it looked for them below this part of that
 
 
 def welcome(decision: Decision, client: Client, commit: int) -> None:
@@ -41,35 +42,41 @@ def welcome(decision: Decision, client: Client, commit: int) -> None:
 
 def plan(decision: Decision) -> None:
     """Answers questions, and tells clients when what they could reach has changed."""
-    for client in decision.card.clients.values():
-        if client.terms.memory_limit:
-            _hold_to(decision, client, client.terms.memory_limit)
-    asking = [c for c in decision.card.clients.values() if c.question is not None]
+    card = decision.card
+    for client in card.groups.group("limited"):
+        _hold_to(decision, client, client.terms.memory_limit)
+    asking = card.groups.group("asking")
     for client in sorted(asking, key=lambda c: c.question.since if c.question else 0):
         if client.question is not None and not _answer(decision, client, client.question):
             break
         client.question = None
-    settings, left = decision.card.settings, _left(decision)
-    # Summed up once for all: there may be a thousand clients, and this is done at each event.
-    lent, pinned = _lent(decision), _pinned(decision)
-    for client in decision.card.clients.values():
+    settings = card.settings
+    left, lent, pinned = _left(decision), _lent(decision), card.pinned
+    least = settings.total // WORTH_TELLING
+    # What all have in common decides how far each can reach. While that has hardly changed since
+    # all of them were looked at, only those that have changed themselves are.
+    reach = (settings.total, settings.capacity, left + lent, pinned)
+    changed = card.groups.news("reach")
+    if any(abs(new - old) > least // HARDLY for new, old in zip(reach, card.reach, strict=True)):
+        card.reach = reach
+        changed = card.everyone
+    for client in changed:
         most = _reach(decision, client, left, lent, pinned)
-        far = abs(most - client.told_most) > settings.total // WORTH_TELLING
-        if far or client.told_total != decision.card.total_for(client):
+        if abs(most - client.told_most) > least or client.told_total != card.total_for(client):
             decision.limits(client, 0, most)
 
 
 def _left(decision: Decision) -> int:
     """What can still be committed; negative when card or budget shrank."""
-    clients = decision.card.clients.values()
-    capacity, host = decision.card.settings.capacity, decision.card.settings.host_budget
-    margin = min(max(host // MARGIN_PART, MARGIN_EACH * len(clients)), host // MARGIN_MOST)
-    return capacity + host - margin - sum(client.committed for client in clients)
+    card = decision.card
+    capacity, host = card.settings.capacity, card.settings.host_budget
+    margin = max(host // MARGIN_PART, MARGIN_EACH * len(card.clients))
+    return capacity + host - min(margin, host // MARGIN_MOST) - card.groups.total("committed")
 
 
 def _ceiling(decision: Decision, client: Client) -> int:
     """How far one client can grow, were it alone but for what others have pinned."""
-    return _alone(decision, client, _pinned(decision))
+    return _alone(decision, client, decision.card.pinned)
 
 
 def _alone(decision: Decision, client: Client, pinned: int) -> int:
@@ -80,7 +87,7 @@ def _alone(decision: Decision, client: Client, pinned: int) -> int:
 
 def _most(decision: Decision, client: Client, left: int) -> int:
     """How far it could grow if it asked, with everything lent called back."""
-    return _reach(decision, client, left, _lent(decision), _pinned(decision))
+    return _reach(decision, client, left, _lent(decision), decision.card.pinned)
 
 
 def _reach(decision: Decision, client: Client, left: int, lent: int, pinned: int) -> int:
@@ -90,11 +97,8 @@ def _reach(decision: Decision, client: Client, left: int, lent: int, pinned: int
 
 def _lent(decision: Decision) -> int:
     """What all clients have been promised and do not use."""
-    return sum(client.committed - client.used for client in decision.card.clients.values())
-
-
-def _pinned(decision: Decision) -> int:
-    return sum(client.memory.pinned for client in decision.card.clients.values())
+    groups = decision.card.groups
+    return groups.total("committed") - groups.total("used")
 
 
 def _lend(decision: Decision, client: Client, wanted: int, left: int) -> int:
@@ -106,13 +110,12 @@ def _lend(decision: Decision, client: Client, wanted: int, left: int) -> int:
 def _answer(decision: Decision, client: Client, question: Question) -> bool:
     """False: the answer depends on what others give back."""
     wanted = question.bytes
-    others = [c for c in decision.card.clients.values() if c is not client]
     left = _left(decision) - max(0, wanted - client.committed)
     if wanted <= _ceiling(decision, client) and left >= 0:
         client.commit = max(client.commit, _lend(decision, client, wanted, left))
         client.promise = wanted
         client.promise_until = decision.now + TAKEN_WITHIN
-    elif wanted <= _ceiling(decision, client) and _recall(decision, others, question, -left):
+    elif wanted <= _ceiling(decision, client) and _recall(decision, client, question, -left):
         return False
     elif client.commit >= wanted:
         # It asked before it heard that it may not any more. The hook takes
@@ -123,9 +126,10 @@ def _answer(decision: Decision, client: Client, question: Question) -> bool:
 
 
 def _recall(
-    decision: Decision, lenders: list[Client], question: Question, short: int
+    decision: Decision, borrower: Client, question: Question, short: int
 ) -> bool:
     """Calls back what is lent, if that is enough and the answers may still come."""
+    lenders = [c for c in decision.card.everyone if c is not borrower]
     for lender in lenders:
         _forget_promise(decision, lender)
     if sum(c.committed - c.need for c in lenders) < short:

@@ -83,5 +83,5 @@ class Decision:
 
     def _note(self, client: Client, way: Way, room: int, host: int) -> int:
         number = next(self.card.numbers)
-        client.moves.append(Move(way, number, room, host, self.now))
+        client.moves = (*client.moves, Move(way, number, room, host, self.now))
         return number

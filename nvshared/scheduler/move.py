@@ -21,7 +21,8 @@ def _answered(card: Card, client: Client, number: int) -> Move | None:
     """Takes the order off the list. None: there is no such order."""
     done = None
     while client.moves and client.moves[0].number <= number:
-        done = client.moves.pop(0)
+        done, *rest = client.moves
+        client.moves = tuple(rest)
     if done is None or done.number != number:
         return None
     if client.moves:

@@ -17,6 +17,7 @@ Virtual times count from when weights began to differ.
 """
 
 from collections import deque
+from collections.abc import Iterator
 
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase
@@ -45,9 +46,9 @@ def give_precedence(card: Card, client: Client) -> None:
     client.virtual = max([client.virtual, *(other.virtual for other in card.waiting)])
 
 
-def sequence(card: Card) -> list[Client]:
-    """Waiting clients, the next one first."""
-    by_place = sorted(card.waiting, key=lambda client: client.place)
+def sequence(card: Card) -> Iterator[Client]:
+    """Waiting clients, the next one first, as they wait now."""
+    by_place = card.groups.queue()
     if not card.weighted:
         return by_place
     lines: dict[int, deque[Client]] = {}
@@ -60,7 +61,7 @@ def sequence(card: Card) -> list[Client]:
         merged.append(line.popleft())
         if not line:
             del lines[first.terms.weight]
-    return merged
+    return iter(merged)
 
 
 def weigh(card: Card) -> None:

@@ -31,20 +31,21 @@ def plan(decision: Decision, blocked: Client | None) -> None:
 
 def _move(decision: Decision, blocked: Client | None) -> None:
     card = decision.card
-    holders = [c for c in card.holders if c.phase is not Phase.DRAINING]
-    wanting = [c for c in holders if c.phase is Phase.RUNNING]
-    wanting += [c for c in holders if c.phase is Phase.LOADING]
-    wanted = sum(_wants(c) for c in wanting)
+    lacking = card.groups.group("lacking")
+    lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
+    short = sum(_wants(c) for c in lacking) - card.free - _coming(decision)
 
     taking = Taking(decision)
-    short = taking.take(_victims(decision), wanted - card.free - _coming(decision), holders)
-    taking.order()
-    host_short = max(0, taking.host_short - _host_coming(decision)) if short else 0
-    host_short = _load(decision, wanting, host_short)
+    if short > 0:
+        holders = [c for c in card.holders if c.phase is not Phase.DRAINING]
+        short = taking.take(_victims(decision), short, holders)
+        taking.order()
+    host_short = max(0, taking.host_short - _host_coming(decision)) if short > 0 else 0
+    host_short = _load(decision, lacking, host_short)
     _trim(decision, host_short, taking)
 
-    _slacken(decision, wanting)
-    if blocked is not None and not any(_wants(c) for c in wanting):
+    _slacken(decision, lacking)
+    if blocked is not None and not any(_wants(c) for c in lacking):
         _load_ahead(decision, blocked)
     _clear(decision)
 
@@ -56,25 +57,34 @@ def _wants(client: Client) -> int:
 
 def _coming(decision: Decision) -> int:
     """Room on its way back."""
-    return sum(c.held - c.ordered for c in decision.card.clients.values())
+    return sum(c.held - c.ordered for c in decision.card.moving)
 
 
 def _host_coming(decision: Decision) -> int:
     """Host memory on its way back."""
     return sum(
         max(0, c.memory.host - move.host)
-        for c in decision.card.clients.values()
+        for c in decision.card.moving
         for move in c.moves
         if move.way is Way.IN
     )
 
 
 def _victims(decision: Decision) -> list[Client]:
-    """Those without a turn: the suspended, then idle longest first, then those who run last."""
-    suspended = decision.card.suspended
-    idle = [c for c in decision.card.in_phase(Phase.IDLE) if not c.terms.suspended]
+    """Those without a turn: the suspended, then idle longest first, then those who run last.
+
+    Only who occupies something of the card can give it up.
+    """
+    card = decision.card
+    occupying = {client.id: client for client in card.groups.group("occupying")}
+    suspended = [client for client in card.suspended if client.id in occupying]
+    idle = [
+        client for client in occupying.values()
+        if client.phase is Phase.IDLE and not client.terms.suspended
+    ]
     idle.sort(key=lambda client: client.since)
-    return suspended + idle + order.sequence(decision.card)[::-1]
+    waiting = [client for client in order.sequence(card) if client.id in occupying]
+    return suspended + idle + waiting[::-1]
 
 
 def _clear(decision: Decision) -> None:
@@ -114,10 +124,11 @@ def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
 def _load_ahead(decision: Decision, client: Client) -> None:
     """Brings in what room can be had for the one that runs next, while others run."""
     card = decision.card
-    taking = Taking(decision)
-    later = [c for c in _victims(decision) if c is not client]
-    taking.take(later, _wants(client) - card.free - _coming(decision), [])
-    taking.order()
+    short = _wants(client) - card.free - _coming(decision)
+    if short > 0:
+        taking = Taking(decision)
+        taking.take([c for c in _victims(decision) if c is not client], short, [])
+        taking.order()
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)
     piece = min(_wants(client), card.free - cushion, card.settings.step)
     if piece > 0 and not client.moves and decision.due(client.load_after) and (
@@ -126,26 +137,29 @@ def _load_ahead(decision: Decision, client: Client) -> None:
         decision.load(client, client.ordered + piece, client.memory.host)
 
 
-def _slacken(decision: Decision, wanting: list[Client]) -> None:
+def _slacken(decision: Decision, lacking: list[Client]) -> None:
     """Gives holders room to grow into, out of what nobody needs."""
     card = decision.card
-    waiting = card.waiting
-    spare = card.free - sum(_wants(c) for c in wanting + waiting)
+    spare = card.free - sum(_wants(c) for c in lacking) - card.groups.total("queued_want")
     slack = min(SLACK_MOST, spare // SLACK_PART)
-    for client in wanting:
+    if slack <= 0:
+        return
+    for client in sorted(
+        card.in_phase(Phase.RUNNING), key=lambda c: c.turn.serial if c.turn else 0
+    ):
         has = client.ordered - client.need
-        if client.phase is not Phase.RUNNING or not client.whole or client.moves:
+        if not client.whole or client.moves:
             continue
-        if slack > 0 and has < slack // SLACK_REFILL and slack - has <= card.free:
+        if has < slack // SLACK_REFILL and slack - has <= card.free:
             decision.load(client, client.need + slack, client.memory.host)
 
 
 def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
     """Takes back host memory that resident blocks keep for their next way out."""
-    if host_short <= 0 or any(c.moving(Way.OUT) for c in decision.card.clients.values()):
+    if host_short <= 0 or any(c.moving(Way.OUT) for c in decision.card.moving):
         return                          # what is leaving may yet find host memory of its own
     keepers = [
-        c for c in decision.card.clients.values()
+        c for c in decision.card.everyone
         if c.memory.host > 0 and not c.moves and c.phase is not Phase.DRAINING
         and c.id not in taking.amounts
     ]

@@ -4,6 +4,7 @@
 What it does with them is told in plan.py.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from nvshared.scheduler import commit, gate, move, order, terms
@@ -59,7 +60,6 @@ class Scheduler:
             return []
         decision = Decision(card, now)
         _note(decision, event)
-        card.sum_up()
         plan(decision)
         self._deadline = decision.deadline
         return decision.actions
@@ -81,9 +81,30 @@ class Scheduler:
             host_free=card.host_free,
             holders=tuple(c.id for c in running),
             queue=tuple(c.id for c in [*loading, *order.sequence(card)]),
-            clients={c.id: _view(card, c) for c in card.clients.values()},
+            clients=Views(card),
             counters=card.counters,
         )
+
+
+class Views(Mapping[int, ClientView]):
+    """Clients, each viewed when somebody looks: until the next event, as they are now."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._clients = card.clients.copy()
+        self._views: dict[int, ClientView] = {}
+
+    def __getitem__(self, id: int) -> ClientView:
+        view = self._views.get(id)
+        if view is None:
+            view = self._views[id] = _view(self._card, self._clients[id])
+        return view
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
 
 def _note(decision: Decision, event: Event) -> None:
@@ -93,7 +114,7 @@ def _note(decision: Decision, event: Event) -> None:
         case Joined():
             _join(decision, event)
         case Left():
-            client = card.clients.pop(event.client, None)
+            client = card.remove(event.client)
             if client is not None:
                 decision.end(client, TurnEnd.LEFT)
         case CapacityChanged():
@@ -103,9 +124,9 @@ def _note(decision: Decision, event: Event) -> None:
             card.settings = event.settings
             card.shortfall = 0
         case GPULost():
-            for client in card.clients.values():
+            for client in tuple(card.clients.values()):
                 decision.end(client, TurnEnd.LOST)
-            card.clients.clear()
+                card.remove(client.id)
             card.lost = True
         case TermsChanged():
             client = card.clients.get(event.client)
@@ -125,8 +146,10 @@ def _note(decision: Decision, event: Event) -> None:
 
 def _join(decision: Decision, event: Joined) -> None:
     card = decision.card
-    client = Client(event.client, event.memory, event.memory.room, since=decision.now)
-    card.clients[client.id] = client
+    client = Client(
+        event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now
+    )
+    card.add(client)
     order.weigh(card)
     if event.running:
         gate.take_over(card, client)

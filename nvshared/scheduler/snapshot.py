@@ -64,5 +64,5 @@ class Snapshot:
     host_free: int                      # of the budget; negative after the budget shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
     queue: tuple[int, ...]              # clients that want it open, the next one first
-    clients: Mapping[int, ClientView]
+    clients: Mapping[int, ClientView]   # to be looked at before the next event
     counters: Counters

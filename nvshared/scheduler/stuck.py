@@ -8,12 +8,14 @@ from nvshared.scheduler.decision import Decision
 
 def plan(decision: Decision) -> None:
     """Reports and waits on: the answer may still come, and who does not need it goes on."""
-    for client in decision.card.clients.values():
+    card = decision.card
+    for client in card.in_phase(Phase.DRAINING):
         turn = client.turn
-        if turn is not None and client.phase is Phase.DRAINING:
-            # Orders behind the STOP wait for the same thing.
-            turn.reported = turn.reported or _report(decision, client, turn.stop_sent)
-        elif client.moves and not client.moves[0].reported:
+        assert turn is not None
+        # Orders behind the STOP wait for the same thing.
+        turn.reported = turn.reported or _report(decision, client, turn.stop_sent)
+    for client in card.moving:
+        if client.phase is not Phase.DRAINING and not client.moves[0].reported:
             client.moves[0].reported = _report(decision, client, client.moves[0].since)
 
 

@@ -44,7 +44,7 @@ def _fits_with(card: Card, client: Client) -> Callable[[list[Client]], bool]:
 def _crowded(card: Card) -> bool:
     """More than one runs although the mode has become `on`."""
     turns = card.settings.anti_thrash is AntiThrash.ON
-    return turns and len(card.in_phase(Phase.RUNNING)) > 1
+    return turns and card.groups.size(Phase.RUNNING.value) > 1
 
 
 def _choose(decision: Decision, client: Client, beside: frozenset[int] = frozenset()) -> None:
@@ -60,10 +60,10 @@ def _put_back(decision: Decision, client: Client) -> None:
 
 def _suspend(decision: Decision) -> None:
     """Who may not run any more does not keep its turn."""
-    for client in decision.card.holders:
+    suspended = [c for c in decision.card.groups.group("suspended") if c.turn is not None]
+    for client in sorted(suspended, key=lambda c: c.turn.serial if c.turn else 0):
         turn = client.turn
-        if turn is None or not client.terms.suspended:
-            continue
+        assert turn is not None
         if client.phase is Phase.LOADING:
             _put_back(decision, client)
         elif client.phase is Phase.RUNNING and decision.due(turn.stop_after):
@@ -73,12 +73,12 @@ def _suspend(decision: Decision) -> None:
 def _give_way(decision: Decision) -> None:
     """A chosen client for which no room is found lets others try."""
     card = decision.card
-    others = [c for c in card.waiting if c.not_before <= decision.now]
-    for client in card.in_phase(Phase.LOADING):
+    stalled = [client for client in card.in_phase(Phase.LOADING) if not client.whole]
+    if not stalled or not any(c.not_before <= decision.now for c in card.groups.queue()):
+        return
+    for client in stalled:
         assert client.turn is not None
-        if not others or client.whole:
-            continue
-        under_way = client.moves or any(c.moving(Way.OUT) for c in card.clients.values())
+        under_way = client.moves or any(c.moving(Way.OUT) for c in card.moving)
         patience = card.settings.stuck_after if under_way else STALLED
         if decision.due(max(client.turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
@@ -90,6 +90,14 @@ def _give_way(decision: Decision) -> None:
 def _repair(decision: Decision) -> None:
     """What fitted may have ceased to: a client grew, the card shrank, the mode changed."""
     card = decision.card
+    groups = card.groups
+    fits = groups.total("staying_take") <= card.settings.capacity - card.pinned
+    crowded = (
+        card.settings.anti_thrash is AntiThrash.ON and groups.size(Phase.LOADING.value) > 0
+        and groups.size(Phase.LOADING.value) + groups.size(Phase.RUNNING.value) > 1
+    )
+    if fits and not crowded:
+        return
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
         if card.admits(staying):
@@ -112,24 +120,31 @@ def _repair(decision: Decision) -> None:
 def _admit(decision: Decision) -> Client | None:
     card = decision.card
     one_at_a_time = card.settings.anti_thrash is AntiThrash.ON
-    holders = card.holders
-    alone, beside = card.beside([]), card.beside(holders)
+    number = card.groups.size("holding")
+    alone = card.settings.capacity - card.pinned
+    beside = alone - card.groups.total("holders_take")
+    least = card.groups.least_take()
     blocked = None
+    overtaken: list[Client] = []
     for client in order.sequence(card):
-        takes = card.takes(client)
         # One that cannot run at all at present does not hold up the others.
-        if not decision.due(client.not_before) or takes > alone:
+        if not decision.due(client.not_before) or client.takes > alone:
             continue
-        fits = takes <= beside and not (one_at_a_time and holders)
+        fits = client.takes <= beside and not (one_at_a_time and number)
         if blocked is None and not fits:
-            blocked = client
+            blocked, overtaken = client, card.holders
+            # Nobody else fits either, or nobody may overtake: no need to ask each of them.
+            if beside < least or one_at_a_time or not _may_overtake(decision, overtaken):
+                break
             continue
-        if blocked is not None and not (fits and _may_overtake(decision, holders)):
+        if blocked is not None and not (fits and _may_overtake(decision, overtaken)):
             continue
-        overtaken = [h.turn.serial for h in holders if h.turn] if blocked is not None else []
-        _choose(decision, client, frozenset(overtaken))
-        holders.append(client)          # the youngest turn, so they are in order still
-        beside -= takes
+        serials = [holder.turn.serial for holder in overtaken if holder.turn]
+        _choose(decision, client, frozenset(serials))
+        if blocked is not None:
+            overtaken.append(client)    # the youngest turn, so they are in order still
+        beside -= client.takes
+        number += 1
     return blocked
 
 
@@ -223,10 +238,13 @@ def _announce(decision: Decision) -> None:
     card = decision.card
     endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else card.settings.tq
-    for client in card.in_phase(Phase.RUNNING):
+    changed = card.groups.news("turns")
+    if not endless or card.told_turns != (card.contended, tq):
+        changed = card.in_phase(Phase.RUNNING)
+    card.told_turns = (card.contended, tq)
+    for client in changed:
         turn = client.turn
-        assert turn is not None
-        if turn.started is None:
+        if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
             continue
         if not endless:
             decision.due(turn.started + tq)     # a gate that opened just now will shut then

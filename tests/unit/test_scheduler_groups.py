@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups and sums that are kept up are those that one finds by going through all clients."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nvshared.scheduler import groups
+from nvshared.scheduler.actions import Action
+from nvshared.scheduler.events import Event, Joined, Left, Memory, TermsChanged, Wanted, WentIdle
+from nvshared.scheduler.scheduler import Scheduler
+from nvshared.scheduler.settings import MIB, SECOND, AntiThrash, Settings, Terms
+from tests.unit.scheduler_world import World
+
+SETTINGS = Settings(
+    capacity=1024 * MIB, total=1024 * MIB, host_budget=4096 * MIB, step=256 * MIB, tq=SECOND // 4
+)
+
+
+def check(scheduler: Scheduler) -> None:
+    """Counts everything anew."""
+    card = scheduler._card
+    everyone = card.everyone
+    for name, belongs in groups.GROUPS.items():
+        assert card.groups.group(name) == [one for one in everyone if belongs(one)], name
+        assert card.groups.size(name) == len(card.groups.group(name))
+    for name, figure in groups.SUMS.items():
+        assert card.groups.total(name) == sum(map(figure, everyone)), name
+    queued = sorted(card.waiting, key=lambda one: one.place)
+    assert list(card.groups.queue()) == queued
+    assert card.groups.least_take() == min((one.takes for one in queued), default=0)
+
+
+class Counted(World):
+    """In which everything is counted anew after each event."""
+
+    def tell(self, event: Event) -> None:
+        super().tell(event)
+        check(self.scheduler)
+
+    def _check_action(self, action: Action, starting: set[int]) -> None:
+        """What holds for actions is tested elsewhere, for clients without terms."""
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1 << 32), data=st.data())
+def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> None:
+    world = Counted(replace(SETTINGS, anti_thrash=data.draw(st.sampled_from(AntiThrash))), seed)
+    terms = Terms()
+    for _ in range(data.draw(st.integers(5, 30))):
+        hooks = list(world.hooks.values())
+        what = data.draw(st.sampled_from(
+            ["join", "allocate", "free", "pin", "compute", "kill", "restart", "terms", "wait"]
+        ))
+        if not hooks or (what == "join" and len(hooks) < 8):
+            world.join()
+            continue
+        hook = hooks[data.draw(st.integers(0, 7)) % len(hooks)]
+        match what:
+            case "allocate":
+                hook.allocate(data.draw(st.integers(1, 700)) * MIB)
+            case "free":
+                hook.free(data.draw(st.integers(0, 9)))
+            case "pin":
+                hook.pin(data.draw(st.integers(1, 60)) * MIB)
+            case "compute":
+                hook.compute(data.draw(st.integers(1, 500)) * 1000)
+            case "kill":
+                world.kill(hook)
+            case "restart":
+                world.restart()
+            case "terms":
+                terms = Terms(
+                    memory_limit=data.draw(st.sampled_from([0, 512 * MIB])),
+                    weight=data.draw(st.sampled_from([50, 100])),
+                    suspended=data.draw(st.booleans()),
+                )
+                world.tell(TermsChanged(hook.id, terms))
+        world.advance(data.draw(st.integers(0, 300)) * 1000)
+
+
+def test_an_event_costs_the_same_however_many_there_are() -> None:
+    """Not in time, which says little on a busy machine, but in clients that are looked at."""
+    counted: list[int] = []
+    enter = groups.Groups._enter
+
+    def noted(self: groups.Groups, client: object) -> None:
+        counted.append(0)
+        enter(self, client)             # type: ignore[arg-type]
+
+    for number in (10, 500):
+        scheduler = Scheduler(replace(SETTINGS, anti_thrash=AntiThrash.ON), 0)
+        memory = Memory(0, 0, 0, 0, 0, 0)
+        for id in range(1, number + 1):
+            scheduler.handle(Joined(id, memory, False, False, 0), id)
+            scheduler.handle(Wanted(id, memory), id)
+        groups.Groups._enter = noted    # type: ignore[method-assign]
+        try:
+            counted.clear()
+            scheduler.handle(WentIdle(1, memory), number + 1)
+            scheduler.handle(Left(1), number + 2)
+        finally:
+            groups.Groups._enter = enter    # type: ignore[method-assign]
+        assert 0 < len(counted) < 10
+        check(scheduler)
