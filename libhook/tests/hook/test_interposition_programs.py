@@ -2,6 +2,7 @@
 """Programs of every kind under the preloaded library: they find the wrappers, and nothing else
 about them changes."""
 
+import socket
 import subprocess
 from pathlib import Path
 
@@ -176,7 +177,8 @@ def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
     library: Path, tmp_path: Path
 ) -> None:
     """It returns an entry point for cuLaunchKernel that we do not know. The program gets it
-    untouched, and one line says why the GPU is not shared, when a context is made."""
+    untouched, and where there is a daemon one line says why the GPU is not shared, when a
+    context is made."""
     driver = recorded.build(tmp_path, newer=frozenset({"cuLaunchKernel"}))
     program = compile_c(
         """
@@ -186,6 +188,7 @@ def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
             int (*ask)(const char *, void **, int, long, int *);
             ask = dlsym(driver, "cuGetProcAddress_v2");
             *(int *)dlsym(driver, "result_of_cuCtxCreate_v2") = 0;
+            *(int *)dlsym(driver, "result_of_cuDeviceGetUuid_v2") = 0;
             for (int i = 0; i < 2; i++) {
                 ask("cuLaunchKernel", &entry, 13000, 0, NULL);
                 printf("%d\\n", call(entry));
@@ -195,13 +198,17 @@ def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
         """,
         tmp_path / "program",
     )
-    done = subprocess.run(
-        [program],
-        env=recorded.environment(library, driver),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    daemon = tmp_path / "daemon"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(daemon))
+        listener.listen()
+        done = subprocess.run(
+            [program],
+            env=recorded.environment(library, driver) | {"NVSHARE_SOCKET": str(daemon)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     assert done.stdout.splitlines() == ["9999", "9999"]
     (line,) = done.stderr.splitlines()
     assert "newer cuLaunchKernel" in line
