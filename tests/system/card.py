@@ -30,6 +30,11 @@ def plug_in(container: Container) -> None:
     container.run("systemd-tmpfiles", "--create", "simulator.conf")
     settings = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())
     drop_in(container, "simulator", settings)
+    # Contexts take 8 MiB of it. What is kept for them by default is made for larger cards:
+    # ten programs that start at once would be left with nothing.
+    container.write(
+        "/etc/nvshare/nvshared.conf.d/simulator.conf", "[gpu]\ncontext-reserve = 8MiB\n"
+    )
 
 
 def drop_in(container: Container, name: str, lines: str) -> None:
