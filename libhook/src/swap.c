@@ -142,6 +142,7 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
     pthread_mutex_lock(&memory_lock);
     struct nvshare_memory *memory = &client->memory;
     /* From here on the program's own allocations keep to the new room. */
+    uint64_t before = memory->room;
     memory->room = room;
     struct host_provision provision = { .count = 0 };
     if (ready && !client->granted && memory->resident + memory->pinned > room)
@@ -173,6 +174,8 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
     pthread_mutex_lock(&memory_lock);
     /* What could not leave still fills its room. */
     uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
+    if (filled > before)
+        filled = before;             /* a wish is no room: nobody gave it any */
     if (memory->room < filled)
         memory->room = filled;
     if (line.failed || !ready)
