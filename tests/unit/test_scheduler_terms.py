@@ -37,7 +37,9 @@ class Tenancy(World):
         super().__init__(settings, seed)
 
     def put(self, hook: Hook, **changes: int) -> None:
-        """At once; the daemon's D-Bus does not travel."""
+        """At once; the daemon's D-Bus does not travel. Clients it does not know have no object."""
+        if hook.id not in self.scheduler.snapshot().clients:
+            return
         self.terms[hook.id] = replace(self.terms.get(hook.id, Terms()), **changes)  # type: ignore[arg-type]
         self.tell(TermsChanged(hook.id, self.terms[hook.id]))
         self.check()
