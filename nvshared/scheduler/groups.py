@@ -83,28 +83,35 @@ class Groups:
 
     def group(self, name: str) -> list[Client]:
         """Those in it, in the order of their joining."""
-        self._count()
+        if self.touched:
+            self._count()
         members = self._groups[name]
+        if len(members) < 2:
+            return list(members.values())
         return [members[id] for id in sorted(members)]
 
     def size(self, name: str) -> int:
         """How many are in it."""
-        self._count()
+        if self.touched:
+            self._count()
         return len(self._groups[name])
 
     def total(self, name: str) -> int:
         """One of the sums."""
-        self._count()
+        if self.touched:
+            self._count()
         return self._sums[name]
 
     def queue(self) -> Iterator[Client]:
         """Those who wait, by their places, as it is now."""
-        self._count()
+        if self.touched:
+            self._count()
         return (self._clients[id] for _, id in self._queue.copy())
 
     def least_take(self) -> int:
         """The least that one of those who wait would take; 0 if nobody waits."""
-        self._count()
+        if self.touched:
+            self._count()
         return self._takes[0] if self._takes else 0
 
     def news(self, reader: str) -> list[Client]:

@@ -17,7 +17,7 @@ Virtual times count from when weights began to differ.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase
@@ -49,8 +49,19 @@ def give_precedence(card: Card, client: Client) -> None:
 def sequence(card: Card) -> Iterator[Client]:
     """Waiting clients, the next one first, as they wait now."""
     by_place = card.groups.queue()
+    return iter(_merged(by_place)) if card.weighted else by_place
+
+
+def ordered(card: Card, waiting: list[Client]) -> list[Client]:
+    """Some of those who wait, in the same order."""
     if not card.weighted:
-        return by_place
+        return sorted(waiting, key=lambda client: client.place)
+    some = {client.id for client in waiting}
+    return [client for client in sequence(card) if client.id in some]
+
+
+def _merged(by_place: Iterable[Client]) -> list[Client]:
+    """The lines of all weights into one."""
     lines: dict[int, deque[Client]] = {}
     for client in by_place:
         lines.setdefault(client.terms.weight, deque()).append(client)
@@ -61,7 +72,7 @@ def sequence(card: Card) -> Iterator[Client]:
         merged.append(line.popleft())
         if not line:
             del lines[first.terms.weight]
-    return iter(merged)
+    return merged
 
 
 def weigh(card: Card) -> None:

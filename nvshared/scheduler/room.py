@@ -75,16 +75,12 @@ def _victims(decision: Decision) -> list[Client]:
 
     Only who occupies something of the card can give it up.
     """
-    card = decision.card
-    occupying = {client.id: client for client in card.groups.group("occupying")}
-    suspended = [client for client in card.suspended if client.id in occupying]
-    idle = [
-        client for client in occupying.values()
-        if client.phase is Phase.IDLE and not client.terms.suspended
-    ]
+    occupying = decision.card.groups.group("occupying")
+    suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
+    idle = [c for c in occupying if c.phase is Phase.IDLE and not c.terms.suspended]
     idle.sort(key=lambda client: client.since)
-    waiting = [client for client in order.sequence(card) if client.id in occupying]
-    return suspended + idle + waiting[::-1]
+    waiting = [c for c in occupying if c.phase is Phase.WAITING and not c.terms.suspended]
+    return suspended + idle + order.ordered(decision.card, waiting)[::-1]
 
 
 def _clear(decision: Decision) -> None:
