@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from dbus_next._private.constants import PROTOCOL_VERSION, HeaderField
 from dbus_next._private.marshaller import Marshaller
+from dbus_next.constants import MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
@@ -45,24 +46,22 @@ class Packed(Message):
     @classmethod
     def answer(cls, call: Message, signature: str, body: Body) -> "Packed":
         """To a method call."""
-        made: Packed = cls.new_method_return(call, signature)   # type: ignore[assignment]
-        return cls._of(made, body.data)
+        made = cls(
+            message_type=MessageType.METHOD_RETURN, reply_serial=call.serial,
+            destination=call.sender, signature=signature,
+        )
+        made.packed = body.data
+        return made
 
     @classmethod
     def signal(
         cls, path: str, interface: str, member: str, signature: str, data: bytes
     ) -> "Packed":
         """From an object."""
-        return cls._of(cls.new_signal(path, interface, member, signature), data)
-
-    @classmethod
-    def _of(cls, message: Message, data: bytes) -> "Packed":
-        made = cls(**{
-            name: getattr(message, name) for name in (
-                "destination", "path", "interface", "member", "message_type", "reply_serial",
-                "signature",
-            )
-        })
+        made = cls(
+            message_type=MessageType.SIGNAL, path=path, interface=interface, member=member,
+            signature=signature,
+        )
         made.packed = data
         return made
 
@@ -90,6 +89,20 @@ def text(value: str) -> bytes:
     """A string or an object path."""
     data = value.encode()
     return _LENGTH.pack(len(data)) + data + b"\0"
+
+
+def arguments(types: Sequence[str], values: Sequence[Any]) -> bytes:
+    """The body of a signal that carries these."""
+    data = b""
+    for type_, value in zip(types, values, strict=True):
+        fixed = _FIXED.get(type_)
+        if fixed is not None:
+            data = padded(data, fixed.size) + fixed.pack(value)
+        elif type_ in ("s", "o"):
+            data = padded(data, 4) + text(value)
+        else:
+            return _marshalled("".join(types), values)
+    return data
 
 
 def padded(data: bytes, to: int = 8) -> bytes:
@@ -127,13 +140,15 @@ def packer(name: str, type: str) -> Callable[[Any], bytes]:  # noqa: A002
         start = padded(head, 4)
         return lambda value: start + text(value)
 
-    def whatever(value: Any) -> bytes:
-        # A structure is laid out as an entry of a dictionary is.
-        block = Marshaller("(sv)", [[name, Variant(type, value)]])  # type: ignore[no-untyped-call]
-        block.marshall()                # type: ignore[no-untyped-call]
-        return bytes(block.buffer)
+    # A structure is laid out as an entry of a dictionary is.
+    return lambda value: _marshalled("(sv)", [[name, Variant(type, value)]])
 
-    return whatever
+
+def _marshalled(signature: str, values: Sequence[Any]) -> bytes:
+    """As dbus-next does it, for types that are rare."""
+    block = Marshaller(signature, list(values))     # type: ignore[no-untyped-call]
+    block.marshall()                                # type: ignore[no-untyped-call]
+    return bytes(block.buffer)
 
 
 def _value(type_: str, value: Any) -> bytes:

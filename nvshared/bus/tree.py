@@ -20,7 +20,7 @@ from typing import Any
 from dbus_next.message import Message
 
 from nvshared.bus.members import Changes, Interface, Signal
-from nvshared.bus.packing import Packed, entry, joined, packer, padded
+from nvshared.bus.packing import Packed, arguments, entry, joined, packer, padded
 
 COALESCE = 0.1                          # seconds between announcements, at least
 SLICE = 0.001                           # seconds of work at a time, then others have their turn
@@ -101,8 +101,9 @@ class Tree:
         """Sends a signal from an object."""
         assert interface.signals[signal.name] is signal
         path = interface.path
-        self._later(lambda: Message.new_signal(
-            path, interface.name, signal.name, signal.signature, list(values)
+        types = [argument.type for argument in signal.carries]
+        self._later(lambda: Packed.signal(
+            path, interface.name, signal.name, signal.signature, arguments(types, values)
         ))
 
     def changed(self, interface: Interface) -> None:

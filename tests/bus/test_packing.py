@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nvshared.bus.manager import rows
 from nvshared.bus.members import Changes, Interface, readable
-from nvshared.bus.packing import Body, Packed, array, entry, joined
+from nvshared.bus.packing import Body, Packed, arguments, array, entry, joined
 from nvshared.bus.tree import Tree
 from nvshared.manager import Manager
 from nvshared.names import client_path
@@ -90,6 +90,19 @@ def test_objects(
     assert entry(path, packed) == marshalled("oa{sa{sv}}", path, expected)
     both = array(joined([entry(path, packed), entry(path + "/x", packed)]))
     assert both == marshalled("a{oa{sa{sv}}}", {path: expected, path + "/x": expected})
+
+
+ARGUMENTS = st.lists(
+    st.sampled_from(sorted(VALUES)).flatmap(lambda one: st.tuples(st.just(one), VALUES[one])),
+    max_size=6,
+)
+
+
+@SLOWLY
+@given(carried=ARGUMENTS)
+def test_arguments_of_signals(carried: list[tuple[str, Any]]) -> None:
+    types, given_values = [one[0] for one in carried], [one[1] for one in carried]
+    assert arguments(types, given_values) == marshalled("".join(types), *given_values)
 
 
 @pytest.mark.parametrize("number", range(4))
