@@ -35,6 +35,12 @@ room has to wait for it in the queue, and last the oldest turns end; but a
 holder that is alone and has all it needs keeps its turn, as stopping it would
 help nobody.
 
+**What is set for one client** (terms.py). One that is suspended loses its turn,
+others waiting or not, stands in no queue, and is emptied as far as host memory
+goes. Preempting makes the present turns ones that may end; a blocked head ends
+of them what it needs. A memory limit bounds what is promised, never what is
+allocated already.
+
 **Room** (room.py, taking.py) is what a client may occupy of the card, and the
 sum over all clients never exceeds the capacity. While an EVICT is on its way
 the old room counts, while a LOAD is, the new one; so the sum is true at every
