@@ -12,6 +12,7 @@ import random
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,13 +72,15 @@ class Commander:
 
     def restart(self) -> None:
         """As if killed: everything this side knew is gone, the programs go on."""
+        before = len(self.hooks)
         for hook in self.hooks:
             hook.connection.close()
         self.hooks = []
         self._listener.close()
         self._listener = self._listen()
         # Those who run say so when they come back; until then nothing may be given out.
-        self.settle(0.7)
+        self._listen_until(
+            lambda: sum(hook.welcomed for hook in self.hooks) >= before, "come back")
 
     def take_over(self) -> None:
         """The same, but the connections stay: this side asks for a HELLO on each."""
@@ -85,15 +88,15 @@ class Commander:
             asked = self.random.randrange(1, 1 << 63)
             self.hooks[number] = Hook(hook.connection, introduction=asked)
             self._send(self.hooks[number], Record(Type.INTRODUCE, number=asked))
-        deadline = time.monotonic() + 60
-        while any(hook.introduction for hook in self.hooks):
-            assert time.monotonic() < deadline, "somebody does not introduce itself"
-            self._receive(1)
+        self._listen_until(
+            lambda: not any(hook.introduction for hook in self.hooks), "introduce itself")
 
-    def settle(self, seconds: float) -> None:
-        """Only listens until nothing has come for so long."""
-        while self._receive(seconds):
-            pass
+    def _listen_until(self, done: Callable[[], bool], awaited: str) -> None:
+        """Only listens. Not for silence: one that runs has always something to say."""
+        deadline = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < deadline, f"somebody does not {awaited}: {self.hooks}"
+            self._receive(1)
 
     def close(self) -> None:
         for hook in self.hooks:
