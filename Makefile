@@ -4,7 +4,9 @@
 #   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
+#   make bench-preload  what the library costs the start of a program that has no use for it
 #   make build, install, dist, clean
+#   make deb, rpm       packages for distributions, see packaging/README.md
 # demo and test install what they need: Debian packages (as root, or with sudo)
 # and a Python environment in .venv.
 
@@ -16,7 +18,7 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training build install dist clean needs environment
+.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-preload build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -32,6 +34,9 @@ $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
 bench-gate: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/gate -s
 	@$(VENV)/bin/python -m bench.gate.measure
+
+bench-preload: build $(VENV)/demo-ready
+	@$(VENV)/bin/python -m bench.preload.measure
 
 # PyTorch is not installed by us: PYTHON is one that has it.
 bench-training: build
@@ -96,3 +101,6 @@ $(VENV)/test-ready: pyproject.toml setup.py | environment
 	@echo "Installing the Python packages for the tests into $(VENV)"
 	@$(PIP) install --use-pep517 --editable '.[test]'
 	@touch $@ $(VENV)/demo-ready
+
+include packaging/packaging.mk
+include tests/system/system.mk
