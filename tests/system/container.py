@@ -26,18 +26,24 @@ POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
 # All of it ends when we do, however that comes. The mounts are seen by nobody else, and so end
 # with the last process that was started here. (What systemd-nspawn keeps in its own folder it
 # removes at a reboot, and that it does on a tmpfs alone, which /run is not everywhere.)
+# Control groups are the unified ones, whatever this machine's systemd uses: no others let
+# the container's systemd say which devices a service may open, which takes BPF.
 START = """
 mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn || exit
 mount -t tmpfs -o mode=755 tmpfs "$2" && mkdir "$2/upper" "$2/work" "$2/root" || exit
 mount -t overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" overlay "$2/root" || exit
+group=/sys/fs/cgroup/nvshare-$$
+mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir "$group" || exit
 while
-    setpriv --pdeathsig TERM \\
+    setpriv --pdeathsig TERM sh -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' sh "$group" \\
         systemd-nspawn --quiet --directory="$2/root" --boot --register=no --keep-unit \\
-        --private-network --console=read-only --link-journal=no --machine="nvshare-$$"
+        --private-network --console=read-only --link-journal=no --machine="nvshare-$$" \\
+        --capability=CAP_BPF,CAP_MKNOD --system-call-filter=bpf
     [ $? = 133 ]
 do
     : it wants to be booted again
 done
+find "$group" -depth -type d -exec rmdir {} +
 """
 
 

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon, shut in as it is, opens the nodes of the NVIDIA driver and no others.
+
+There is no driver here, so the nodes lead nowhere, and that is told apart:
+whoever may open one learns that there is no such device (ENXIO), whoever may
+not is refused before (EPERM). What systemd reads to learn the driver's numbers,
+/proc/devices, is covered with a list that has them.
+"""
+
+import pytest
+
+from tests.system import card
+from tests.system.container import Container
+
+# Names and numbers as drivers from 470 to 580 register them. Those above 195 vary.
+DRIVER = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n501 nvidia-uvm\n502 nvidia-caps\n"
+NODES = {
+    "nvidia0": (195, 0), "nvidia1": (195, 1), "nvidiactl": (195, 255), "nvidia-modeset": (195, 254),
+    "nvidia-uvm": (501, 0), "nvidia-uvm-tools": (501, 1), "nvidia-caps/nvidia-cap2": (502, 2),
+}
+OTHERS = {"somedisk": (503, 0), "mem": (1, 1)}
+OPENER = "/usr/local/bin/open-devices"
+FOUND = "/var/lib/nvshare/opened"
+
+# Runs as a part of the service, just before the daemon: with the same user, groups and rules.
+PROGRAM = f"""\
+import errno, os
+with open({FOUND!r}, "w") as found:
+    for name in {[*NODES, *OTHERS]!r}:
+        try:
+            os.close(os.open("/dev/" + name, os.O_RDWR))
+            print(name, "opened", file=found)
+        except OSError as error:
+            print(name, errno.errorcode[error.errno], file=found)
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(installed: Container) -> Container:
+    """A machine on which the service tells which nodes it can open each time it starts."""
+    installed.run("mkdir", "-p", "/dev/nvidia-caps")
+    for name, (major, minor) in (NODES | OTHERS).items():
+        installed.run("mknod", "-m", "660", f"/dev/{name}", "c", str(major), str(minor))
+        installed.run("chgrp", "video", f"/dev/{name}")
+    installed.write(OPENER, PROGRAM)
+    card.drop_in(installed, "opener", f"ExecStartPre=/usr/bin/python3 {OPENER}\n")
+    return installed
+
+
+def opened(container: Container) -> dict[str, str]:
+    """What the service was told when it opened the nodes; it is started anew for that."""
+    container.run("systemctl", "restart", "nvshared")
+    lines = container.output("cat", FOUND).splitlines()
+    return dict(line.split() for line in lines)
+
+
+def test_before_there_is_a_driver_it_opens_nothing(machine: Container) -> None:
+    assert set(opened(machine).values()) == {"EPERM"}
+
+
+def test_once_there_is_one_it_opens_all_of_its_nodes_and_no_others(machine: Container) -> None:
+    devices = machine.output("cat", "/proc/devices")
+    machine.write("/etc/devices", devices.replace("devices:\n", f"devices:\n{DRIVER}", 1) + "\n")
+    machine.run("mount", "--bind", "/etc/devices", "/proc/devices")
+    assert opened(machine) == dict.fromkeys(NODES, "ENXIO") | dict.fromkeys(OTHERS, "EPERM")
