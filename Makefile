@@ -29,7 +29,7 @@ test: build $(VENV)/test-ready
 
 $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
 	@$(MAKE) -C libhook -s -j2 all
-	$(VENV)/bin/python -m pytest --require=$* $(if $(filter hook,$*),libhook/tests,tests/$*)
+	$(VENV)/bin/python -m pytest $(if $(filter hook,$*),libhook/tests,--require=$* tests/$*)
 
 bench-gate: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/gate -s
