@@ -28,6 +28,7 @@ struct large {
     unsigned long long id;
     bool sync_memops;
     bool freeing;
+    struct chunk *chunk;             /* it is the home of; NULL: the program's by cuMemAlloc */
     size_t block_count;
     struct block *blocks[];
 };

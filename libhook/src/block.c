@@ -54,6 +54,8 @@ CUresult block_map(struct block *block)
     result = REAL(cuMemMap)(block->address, block->size, 0, block->handle, 0);
     if (result == CUDA_SUCCESS) {
         result = REAL(cuMemSetAccess)(block->address, block->size, &access, 1);
+        if (result == CUDA_SUCCESS)
+            result = block_map_aliases(block);
         if (result != CUDA_SUCCESS)
             REAL(cuMemUnmap)(block->address, block->size);
     }
@@ -67,7 +69,9 @@ CUresult block_map(struct block *block)
 
 CUresult block_unmap(struct block *block)
 {
-    CUresult result = REAL(cuMemUnmap)(block->address, block->size);
+    CUresult result = block_unmap_aliases(block);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemUnmap)(block->address, block->size);
     if (result == CUDA_SUCCESS)
         result = REAL(cuMemRelease)(block->handle);
     if (result != CUDA_SUCCESS) {

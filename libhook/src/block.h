@@ -51,6 +51,9 @@ CUresult block_map(struct block *block);
 /* The opposite. An error is the context's (it has failed for good): the
  * memory then stays counted, as it stays on the card. */
 CUresult block_unmap(struct block *block);
+/* alias.c: the same at the places where the program has mapped it besides. */
+CUresult block_map_aliases(struct block *block);
+CUresult block_unmap_aliases(struct block *block);
 /* Unmaps, gives back its host slot and forgets it, now or, if it is on the
  * move, as soon as it has arrived. Its addresses are given back as well. */
 void block_free(struct block *block);

@@ -100,7 +100,7 @@ void client_send(struct client *client, unsigned type, unsigned flags, uint64_t 
 void client_update(struct client *client)
 {
     const struct nvshare_memory *memory = &client->memory;
-    bool starved = client->absent > 0
+    bool starved = client->remapping || client->absent > 0
         || memory->resident + memory->pinned + memory->pending > memory->room;
     if (starved != client->starved) {
         client->starved = starved;
@@ -110,7 +110,8 @@ void client_update(struct client *client)
         else
             gate_open(GATE_STARVED(client));
     }
-    if (starved && client->granted && !client->room_asked && client->socket >= 0) {
+    if (starved && !client->remapping && client->granted && !client->room_asked
+        && client->socket >= 0) {
         client->room_asked = true;
         client_send(client, NVSHARE_ROOM, 0, 0, client_need(client), 0);
     } else if (client->reported) {
@@ -141,8 +142,11 @@ bool client_commit(struct client *client, uint64_t bytes)
         while (client->socket >= 0 && client->introduced == introduced
                && client->answered < question)
             pthread_cond_wait(&memory_changed, &memory_lock);
+        /* Refused by the answer to this very question. Less than was granted
+         * may apply again by now, and another thread's later question may have
+         * been answered: then ask again. */
         if (client->socket >= 0 && client->introduced == introduced
-            && client->limits.commit < wanted)
+            && client->answered == question && client->answer < wanted)
             break;
     }
     pthread_setcancelstate(cancel, NULL);

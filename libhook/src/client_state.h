@@ -45,6 +45,7 @@ struct client {
     /* Something is absent or the room is too small: GATE_STARVED(client) is set. */
     bool starved;
     bool room_asked;
+    bool remapping;                  /* the gate is shut for a moment, by anchor.c */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
@@ -57,6 +58,7 @@ struct client {
     int socket;                      /* -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT asked */
     uint64_t answered;               /* and of the last answered */
+    uint64_t answer;                 /* bytes that it was answered with */
     unsigned introduced;             /* counts HELLOs; questions from before one are lost */
 
     /* Contexts of this device; the first is where the service works. */

@@ -195,7 +195,17 @@ bool host_take(struct client *client, struct block *block, uint64_t allowance)
         if (place_anywhere(client, block))
             return true;
     }
-    return grow(client, block->size, allowance) && place_anywhere(client, block);
+    if (grow(client, block->size, allowance) && place_anywhere(client, block))
+        return true;
+    /* The oldest leave last, so they miss the slots they keep the least. */
+    for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger) {
+        if (kept->state != BLOCK_RESIDENT || kept->slot.slab == NULL)
+            continue;
+        host_give(kept);
+        if (place_anywhere(client, block))
+            return true;
+    }
+    return false;
 }
 
 void host_give(struct block *block)

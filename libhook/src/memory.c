@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "allocation.h"
+#include "alias.h"
 #include "client.h"
 #include "real.h"
 #include "region.h"
@@ -115,6 +115,22 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     return true;
 }
 
+/* Of memory that the program has mapped itself, and that may be away just now. */
+static bool describe_alias(CUdeviceptr address, struct memory_description *description)
+{
+    const struct alias *alias = alias_at(address);
+    if (alias == NULL || alias->chunk->memory == NULL)
+        return false;
+    *description = (struct memory_description){
+        .base = alias->address,
+        .size = alias->size,
+        .device = alias->chunk->client->device,
+        .id = alias->chunk->memory->id,
+        .handle_types = alias->chunk->properties.requestedHandleTypes,
+    };
+    return true;
+}
+
 bool memory_describe(CUdeviceptr address, struct memory_description *description)
 {
     if (client_none())
@@ -136,6 +152,8 @@ bool memory_describe(CUdeviceptr address, struct memory_description *description
                 .id = large->id,
                 .sync_memops = large->sync_memops,
             };
+    } else {
+        found = describe_alias(address, description);
     }
     pthread_mutex_unlock(&memory_lock);
     return found;

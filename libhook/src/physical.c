@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory that the program creates and maps itself. It is on the card
- * until nothing refers to it: neither a handle (the one it was created with,
- * or one from cuMemRetainAllocationHandle, which differs from it) nor a
- * mapping. Many programs release the handle right after mapping, so both are
- * followed.
+ * Physical memory that the program creates and maps itself. Most of it can
+ * leave the card: chunk.h. The rest is the driver's, and counted.
+ *
+ * The driver's is on the card until nothing refers to it: neither a handle
+ * (the one it was created with, or one from cuMemRetainAllocationHandle, which
+ * differs from it) nor a mapping. Many programs release the handle right after
+ * mapping, so both are followed.
  *
  * What another process created and this one imported counts there.
  *
@@ -17,7 +19,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "chunk.h"
 #include "client.h"
+#include "region.h"
 
 struct physical {
     unsigned references;             /* handles and mappings */
@@ -101,7 +105,10 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (client_none() || properties == NULL
         || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return REAL(cuMemCreate)(handle, size, properties, flags);
-    CUresult result = pinned_begin(size);
+    CUresult result;
+    if (handle != NULL && flags == 0 && chunk_create(handle, size, properties, &result))
+        return result;
+    result = pinned_begin(size);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemCreate)(handle, size, properties, flags);
@@ -118,7 +125,10 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    CUresult result = REAL(cuMemRelease)(handle);
+    CUresult result;
+    if (chunk_release(handle, &result))
+        return result;
+    result = REAL(cuMemRelease)(handle);
     if (result == CUDA_SUCCESS && !client_none()) {
         struct physical *gone;
         pthread_mutex_lock(&physical_lock);
@@ -133,6 +143,8 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 {
     if (memory_is_ours((CUdeviceptr)address))
         return CUDA_ERROR_INVALID_VALUE;
+    if (handle != NULL && chunk_retain((CUdeviceptr)address, handle))
+        return CUDA_SUCCESS;
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
     CUdeviceptr start;
     size_t size;
@@ -152,7 +164,10 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 {
     if (memory_is_ours(address))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = REAL(cuMemMap)(address, size, offset, handle, flags);
+    CUresult result;
+    if (chunk_map(address, size, offset, handle, flags, &result))
+        return result;
+    result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && !client_none()) {
         pthread_mutex_lock(&physical_lock);
         struct physical *physical = find(key_of(HANDLE, handle));
@@ -163,43 +178,90 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     return result;
 }
 
-/* One call may take away several mappings that follow one another. */
-EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+/* One call may take away several mappings, with holes between them. */
+static void forget_mappings(CUdeviceptr address, size_t size)
 {
-    if (memory_is_ours(address))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = REAL(cuMemUnmap)(address, size);
-    for (size_t done = 0, part = 1; result == CUDA_SUCCESS && !client_none() && done < size
-                                    && part != 0; done += part) {
+    size_t part;
+    for (size_t done = 0; done < size; done += part) {
         struct physical *gone;
         pthread_mutex_lock(&physical_lock);
         part = drop(key_of(MAPPING, address + done), &gone);
         pthread_mutex_unlock(&physical_lock);
         forget(gone);
+        if (part == 0)
+            part = PAGE;
     }
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+{
+    if (memory_is_ours(address))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
+    if (!chunk_unmap(address, size, &result))
+        result = REAL(cuMemUnmap)(address, size);
+    if (result == CUDA_SUCCESS && !client_none())
+        forget_mappings(address, size);
     return result;
 }
 
 EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                                size_t count)
 {
-    return memory_is_ours(address) ? CUDA_ERROR_INVALID_VALUE
-                                   : REAL(cuMemSetAccess)(address, size, access, count);
+    if (memory_is_ours(address))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
+    return chunk_set_access(address, size, access, count, &result)
+               ? result : REAL(cuMemSetAccess)(address, size, access, count);
 }
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
-    return memory_is_ours(address) ? CUDA_ERROR_INVALID_VALUE
-                                   : REAL(cuMemAddressFree)(address, size);
+    /* The driver does not give up addresses where something is mapped. */
+    return memory_is_ours(address) || chunk_mapped_in(address, size)
+               ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemAddressFree)(address, size);
 }
 
 /* What a switch writes to must not move. */
 EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t offset,
                                     CUdeviceptr address, size_t size, unsigned long long flags)
 {
-    return memory_is_ours(address)
-               ? CUDA_ERROR_NOT_SUPPORTED
-               : REAL(cuMulticastBindAddr)(multicast, offset, address, size, flags);
+    if (memory_is_ours(address))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = chunk_anchor_range(address, size);
+    return result != CUDA_SUCCESS
+               ? result : REAL(cuMulticastBindAddr)(multicast, offset, address, size, flags);
+}
+
+EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
+                                   CUmemGenericAllocationHandle handle, size_t start, size_t size,
+                                   unsigned long long flags)
+{
+    CUresult result = chunk_anchor(&handle);
+    return result != CUDA_SUCCESS
+               ? result
+               : REAL(cuMulticastBindMem)(multicast, offset, handle, start, size, flags);
+}
+
+/* What another process writes to must not move either. */
+EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
+                                             CUmemAllocationHandleType type,
+                                             unsigned long long flags)
+{
+    CUmemAllocationProp properties;
+    if (chunk_properties(handle, &properties)
+        && (type == CU_MEM_HANDLE_TYPE_NONE || (type & ~properties.requestedHandleTypes) != 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = chunk_anchor(&handle);
+    return result != CUDA_SUCCESS
+               ? result : REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
+}
+
+EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
+                                                       CUmemGenericAllocationHandle handle)
+{
+    return properties != NULL && chunk_properties(handle, properties)
+               ? CUDA_SUCCESS : REAL(cuMemGetAllocationPropertiesFromHandle)(properties, handle);
 }
 
 /* Work in a stream, as copies are: it changes what an array's addresses mean. */

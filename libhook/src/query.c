@@ -8,6 +8,7 @@
  */
 #include "interposition.h"
 
+#include "chunk.h"
 #include "memory.h"
 
 /* Ids of ours are told from the driver's own by this bit. */
@@ -67,6 +68,8 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         STORE(unsigned int, here ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        STORE(unsigned long long, memory->handle_types);
+        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         STORE(unsigned long long, 0);
         return CUDA_SUCCESS;
@@ -120,8 +123,12 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *
 EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                       CUdeviceptr address)
 {
-    if (value == NULL || !memory_is_ours(address))
-        return REAL(cuPointerSetAttribute)(value, attribute, address);
+    if (value == NULL || !memory_is_ours(address)) {
+        /* It is set for the sake of a device that reaches the memory by itself. */
+        CUresult result = chunk_anchor_range(address, 1);
+        return result != CUDA_SUCCESS ? result
+                                      : REAL(cuPointerSetAttribute)(value, attribute, address);
+    }
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         || !memory_set_sync_memops(address, *(const unsigned int *)value != 0))
         return CUDA_ERROR_INVALID_VALUE;
@@ -146,6 +153,8 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
                                CUdeviceptr address)
 {
     struct memory_description memory;
+    if (flags != NULL && location != NULL && chunk_access_of(address, location, flags))
+        return CUDA_SUCCESS;
     if (flags == NULL || location == NULL || !describe(address, &memory))
         return REAL(cuMemGetAccess)(flags, location, address);
     if (memory.size == 0)
@@ -164,9 +173,11 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
                                               CUmemRangeHandleType type, unsigned long long flags)
 {
-    return memory_is_ours(address)
-               ? CUDA_ERROR_NOT_SUPPORTED
-               : REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
+    if (memory_is_ours(address))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = chunk_anchor_range(address, size);
+    return result != CUDA_SUCCESS
+               ? result : REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)

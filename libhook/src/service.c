@@ -136,8 +136,10 @@ static void new_limits(struct client *client, const struct nvshare_record *recor
 {
     pthread_mutex_lock(&memory_lock);
     client->limits = record->limits;
-    if (record->number > client->answered)
+    if (record->number > client->answered) {
         client->answered = record->number;
+        client->answer = record->limits.commit;
+    }
     pthread_cond_broadcast(&memory_changed);
     pthread_mutex_unlock(&memory_lock);
 }

@@ -6,6 +6,7 @@ libraries, once as shipped and once under each sanitizer; only the daemon is
 replaced, by one that gives its orders at random (commander.py).
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ TURNS = {"": 2000, "thread": 400, "address": 800}
 if asked := os.environ.get("NVSHARE_TEST_TURNS"):
     TURNS = dict.fromkeys(TURNS, int(asked))
 PROGRAMS = 4
-CAPACITY = 40 * MIB                     # two of the four fit, with what they share slabs for
+CAPACITY = 56 * MIB                     # two of the four fit, with what they share slabs for
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def built(sanitizer: str) -> Iterator[Path]:
 def start(build: Path, path: Path, simulator: Path, seed: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", "3600",
-         "--megabytes", "12"],
+         "--megabytes", "24"],
         env={
             **os.environ,
             "LD_PRELOAD": str(build / "libnvshare.so"),
@@ -96,12 +97,14 @@ def test_every_byte_is_right_after_thousands_of_turns(sanitizer: str, tmp_path: 
             for _ in range(10):
                 play(commander, programs, TURNS[sanitizer] // 10)
                 commander.random.choice((commander.restart, commander.take_over))()
-            finish(commander, programs)
+            said = [json.loads(line) for line in finish(commander, programs)]
         finally:
             for program in programs:
                 program.kill()
             commander.close()
     assert commander.bytes_moved > 10 * CAPACITY
-    print(f"{commander.turns} turns, {commander.orders} orders, "
+    for what in ("graphs", "mapped_elsewhere"):
+        assert sum(one[what] for one in said) > 0, f"nothing of this was tried: {what}"
+    print(f"{said}\n{commander.turns} turns, {commander.orders} orders, "
           f"{commander.bytes_moved >> 20} MiB moved, {commander.refused} allocations refused, "
           f"{commander.reopened} drains given up")

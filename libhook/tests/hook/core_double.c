@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "chunk.h"
 #include "client.h"
 #include "gate.h"
 #include "log.h"
@@ -100,7 +101,7 @@ bool memory_describe(CUdeviceptr address, struct memory_description *description
     if (!core_attached || address - BEGINNING >= SIZE)
         return false;
     *description = (struct memory_description){
-        BEGINNING, SIZE, (CUcontext)0x77, 3, 5, core_sync_memops != 0
+        BEGINNING, SIZE, (CUcontext)0x77, 3, 5, core_sync_memops != 0, CU_MEM_HANDLE_TYPE_NONE
     };
     return true;
 }
@@ -167,6 +168,79 @@ void pinned_forget(uint64_t key)
             remembered[i] = remembered[--core_remembered];
             return;
         }
+}
+
+/* Nothing that the program creates itself is ours here: what wrappers do then
+ * is what these tests look at. The rest is tested on the simulated card. */
+
+bool chunk_create(CUmemGenericAllocationHandle *handle, size_t size,
+                  const CUmemAllocationProp *properties, CUresult *result)
+{
+    (void)handle, (void)size, (void)properties, (void)result;
+    return false;
+}
+
+bool chunk_release(CUmemGenericAllocationHandle handle, CUresult *result)
+{
+    (void)handle, (void)result;
+    return false;
+}
+
+bool chunk_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
+{
+    (void)address, (void)handle;
+    return false;
+}
+
+bool chunk_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
+{
+    (void)handle, (void)properties;
+    return false;
+}
+
+bool chunk_map(CUdeviceptr address, size_t size, size_t offset,
+               CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
+{
+    (void)address, (void)size, (void)offset, (void)handle, (void)flags, (void)result;
+    return false;
+}
+
+bool chunk_unmap(CUdeviceptr address, size_t size, CUresult *result)
+{
+    (void)address, (void)size, (void)result;
+    return false;
+}
+
+bool chunk_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                      size_t count, CUresult *result)
+{
+    (void)address, (void)size, (void)access, (void)count, (void)result;
+    return false;
+}
+
+bool chunk_mapped_in(CUdeviceptr address, size_t size)
+{
+    (void)address, (void)size;
+    return false;
+}
+
+bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
+                     unsigned long long *flags)
+{
+    (void)address, (void)location, (void)flags;
+    return false;
+}
+
+CUresult chunk_anchor(CUmemGenericAllocationHandle *handle)
+{
+    (void)handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult chunk_anchor_range(CUdeviceptr address, size_t size)
+{
+    (void)address, (void)size;
+    return CUDA_SUCCESS;
 }
 
 void memory_context_ends(CUcontext context)

@@ -159,6 +159,7 @@ WIDTHS = {
     "cuuint32_t": 32,
     "CUmem_advise": 32,
     "CUpointer_attribute": 32,
+    "CUmemAllocationHandleType": 32,
     "CUmemRangeHandleType": 32,
     "CUstreamCaptureMode": 32,
 }

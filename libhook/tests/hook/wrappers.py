@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
-CORE = {"block", "client", "connection", "drain", "gate", "host", "large", "memory", "pinned"}
-CORE |= {"region", "service", "slab", "swap", "lookup"}
+CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "drain", "gate", "host"}
+CORE |= {"large", "lookup", "memory", "pinned", "region", "service", "slab", "swap"}
 
 PRELUDE = """
 import ctypes, sys, threading

@@ -29,6 +29,18 @@ __asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS
     X(cuStreamSynchronize, (CUstream)) \
     X(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
     X(cuMemFree_v2, (CUdeviceptr)) \
+    X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
+    X(cuMemAddressFree, (CUdeviceptr, size_t)) \
+    X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, \
+                    unsigned long long)) \
+    X(cuMemRelease, (CUmemGenericAllocationHandle)) \
+    X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *, void *)) \
+    X(cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, \
+                 unsigned long long)) \
+    X(cuMemUnmap, (CUdeviceptr, size_t)) \
+    X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)) \
+    X(cuMemExportToShareableHandle, (void *, CUmemGenericAllocationHandle, \
+                                     CUmemAllocationHandleType, unsigned long long)) \
     X(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t)) \
     X(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
     X(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t)) \

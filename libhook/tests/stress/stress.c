@@ -5,7 +5,7 @@
  *     stress --seed S --threads T --seconds N [--megabytes M]
  *
  * Each thread owns buffers on the card and a shadow of each on the host. It
- * allocates, frees, launches, copies, sets, captures and replays graphs, asks
+ * allocates, frees, maps, launches, copies, sets, captures and replays graphs, asks
  * about its pointers, and computes on the shadow what the card must compute;
  * whole buffers are compared again and again, and all of them at the end.
  * Exit code 0: every byte was right. It knows nothing of nvshare: run it under
@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "mapping.h"
 
 #define BUFFERS 24
 #define GRAPH_NODES 4
@@ -31,6 +32,7 @@ struct buffer {
     size_t words;
     uint64_t *shadow;
     unsigned generation;             /* changes when the address is freed */
+    bool mapped;                     /* by the program's own hand: mapping.h */
 };
 
 struct recorded { unsigned buffer, generation; uint64_t step; };
@@ -46,7 +48,7 @@ struct worker {
     CUgraphExec graph;
     struct recorded nodes[GRAPH_NODES];
     unsigned node_count;
-    uint64_t operations, compared, graphs;
+    uint64_t operations, compared, graphs, moved;
 };
 
 static CUcontext context;
@@ -139,10 +141,15 @@ static void make(struct worker *w, struct buffer *b)
     static const size_t small[] = { 8, 512, 3000, 65536, 300000, 1 << 20 };
     size_t bytes = below(w, 4) != 0 ? small[below(w, 6)] & ~(size_t)7
                                     : ((size_t)1 << 20) + (below(w, 3 << 20) & ~(size_t)7);
+    b->mapped = below(w, 5) == 0;
+    if (b->mapped)
+        bytes = GRAIN * (1 + below(w, 2));
     if (w->held + bytes > w->limit)
         return;
-    CUresult result = cuMemAlloc_v2(&b->address, bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    CUresult result = b->mapped ? CUDA_SUCCESS : cuMemAlloc_v2(&b->address, bytes);
+    if (b->mapped)
+        b->address = map_new(bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY || b->address == 0) {
         b->address = 0;
         return;
     }
@@ -158,10 +165,28 @@ static void drop(struct worker *w, struct buffer *b)
     /* Sometimes with work in flight: the driver waits for it. */
     if (below(w, 2) == 0)
         compare(w, b);
-    check(cuMemFree_v2(b->address), "cuMemFree");
+    if (b->mapped) {
+        check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+        unmap(b->address, b->words * 8);
+    } else {
+        check(cuMemFree_v2(b->address), "cuMemFree");
+    }
     w->held -= b->words * 8;
     free(b->shadow);
     *b = (struct buffer){ .generation = b->generation + 1 };
+}
+
+/* The same bytes at another address, of the next buffer where that can be. */
+static void move(struct worker *w, struct buffer *b)
+{
+    for (unsigned i = 0; i < BUFFERS && !(b->mapped && b->address != 0); i++)
+        b = &w->buffers[(b - w->buffers + 1) % BUFFERS];
+    if (!b->mapped || b->address == 0)
+        return;
+    check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+    b->address = map_elsewhere(b->address, b->words * 8, below(w, 2) == 0, below(w, 6) == 0);
+    b->generation++;
+    w->moved++;
 }
 
 static void upload(struct worker *w, struct buffer *b)
@@ -313,6 +338,9 @@ static void operate(struct worker *w)
         checksum(w, slot);
         break;
     case 11:
+        move(w, slot);
+        break;
+    case 12:
         usleep((unsigned)below(w, 2000));
         break;
     default: {
@@ -395,17 +423,19 @@ int main(int argc, char **argv)
              && (double)(now.tv_sec - begun.tv_sec) + 1e-9 * (double)(now.tv_nsec - begun.tv_nsec)
                     < seconds);
     atomic_store(&finish, true);
-    uint64_t operations = 0, compared = 0, graphs = 0;
+    uint64_t operations = 0, compared = 0, graphs = 0, moved = 0;
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(workers[i].thread, NULL);
         operations += workers[i].operations;
         compared += workers[i].compared;
         graphs += workers[i].graphs;
+        moved += workers[i].moved;
     }
     check(cuDevicePrimaryCtxRelease_v2(device), "cuDevicePrimaryCtxRelease");
-    printf("{\"seed\": %llu, \"operations\": %llu, \"compared_bytes\": %llu, \"graphs\": %llu}\n",
+    printf("{\"seed\": %llu, \"operations\": %llu, \"compared_bytes\": %llu, \"graphs\": %llu, "
+           "\"mapped_elsewhere\": %llu}\n",
            (unsigned long long)seed, (unsigned long long)operations,
-           (unsigned long long)compared, (unsigned long long)graphs);
+           (unsigned long long)compared, (unsigned long long)graphs, (unsigned long long)moved);
     free(workers);
     return 0;
 }

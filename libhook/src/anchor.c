@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks that must stay on the card, in one piece and under a handle of the
+ * driver's. Such memory is made beside the chunk, the content copied, and then
+ * mapped in its place. Meanwhile nothing may run that could touch either, and
+ * nothing of the chunk may leave the card; so this waits until the program
+ * runs with room for the copy, shuts the gate, drains, and keeps the service
+ * thread from its orders for as long as it takes.
+ *
+ * Nothing has changed until the copy is complete. Only then is the old memory
+ * unmapped, in steps that fail only with the context itself.
+ */
+#include "anchor.h"
+
+#include <pthread.h>
+
+#include "client_state.h"
+#include "gate.h"
+#include "log.h"
+#include "real.h"
+#include "region.h"
+
+#define TRIES 10
+
+/* The driver's memory for the copy, mapped where only we know. */
+struct copy {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+};
+
+/* memory_lock is held by all these, and nothing moves. */
+
+static void unmake(struct chunk *chunk, struct copy *copy, bool mapped)
+{
+    if (!mapped || REAL(cuMemUnmap)(copy->address, chunk->size) == CUDA_SUCCESS)
+        region_give(copy->address, chunk->size);
+}
+
+static CUresult make(struct chunk *chunk, struct copy *copy)
+{
+    const CUmemAccessDesc access = {
+        .location = chunk->properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    CUresult result = region_take(chunk->size, &copy->address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemCreate)(&copy->handle, chunk->size, &chunk->properties, 0);
+    if (result != CUDA_SUCCESS) {
+        unmake(chunk, copy, false);
+        return result;
+    }
+    result = REAL(cuMemMap)(copy->address, chunk->size, 0, copy->handle, 0);
+    bool mapped = result == CUDA_SUCCESS;
+    if (mapped)
+        result = REAL(cuMemSetAccess)(copy->address, chunk->size, &access, 1);
+    if (result != CUDA_SUCCESS) {
+        unmake(chunk, copy, mapped);
+        REAL(cuMemRelease)(copy->handle);
+    }
+    return result;
+}
+
+/* Releases memory_lock while the card copies. */
+static CUresult fill(struct chunk *chunk, const struct copy *copy)
+{
+    const struct large *memory = chunk->memory;
+    CUstream stream = chunk->client->copy_stream;
+    pthread_mutex_unlock(&memory_lock);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++) {
+        const struct block *block = memory->blocks[i];
+        result = REAL(cuMemcpyDtoDAsync_v2)(copy->address + (block->address - memory->base),
+                                            block->address, block->size, stream);
+    }
+    CUresult ended = REAL(cuStreamSynchronize)(stream);
+    pthread_mutex_lock(&memory_lock);
+    return result != CUDA_SUCCESS ? result : ended;
+}
+
+static CUresult put_in_place(struct chunk *chunk, const struct copy *copy)
+{
+    struct large *memory = chunk->memory;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++)
+        result = block_unmap_aliases(memory->blocks[i]);
+    chunk->memory = NULL;
+    chunk->real = copy->handle;
+    large_release(memory);
+    return result == CUDA_SUCCESS ? alias_map_anchored(chunk) : result;
+}
+
+static CUresult replace(struct chunk *chunk)
+{
+    struct copy copy;
+    CUresult result = make(chunk, &copy);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (chunk->written)
+        result = fill(chunk, &copy);
+    unmake(chunk, &copy, true);
+    if (result != CUDA_SUCCESS) {
+        REAL(cuMemRelease)(copy.handle);
+        return result;
+    }
+    result = put_in_place(chunk, &copy);
+    if (result != CUDA_SUCCESS)
+        debug("memory that was to stay on the card is lost: error %d", (int)result);
+    return result;
+}
+
+/* One attempt; releases memory_lock in between. */
+static CUresult attempt(struct chunk *chunk)
+{
+    struct client *client = chunk->client;
+    pthread_mutex_unlock(&memory_lock);
+    gate_enter(GATE_NO_STREAM);      /* until the program runs, with room for the copy */
+    gate_leave();
+    CUcontext before = NULL;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    REAL(cuCtxGetCurrent)(&before);
+    pthread_mutex_lock(&service_lock);
+    pthread_mutex_lock(&memory_lock);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (client->granted && !client->starved) {
+        client->remapping = true;
+        client_update(client);
+        pthread_mutex_unlock(&memory_lock);
+        bool ready = drain_all(client, DRAIN_PATIENCE_US) && swap_enter_context(client);
+        pthread_mutex_lock(&memory_lock);
+        if (ready)
+            result = replace(chunk);
+        client->remapping = false;
+        client_update(client);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&service_lock);
+    REAL(cuCtxSetCurrent)(before);
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    pthread_mutex_lock(&memory_lock);
+    return result;
+}
+
+CUresult anchor(struct chunk *chunk)
+{
+    struct client *client = chunk->client;
+    while (chunk->anchoring)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    if (chunk->memory == NULL)
+        return CUDA_SUCCESS;
+    if (!client_commit(client, chunk->size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    chunk->anchoring = true;
+    client->memory.pending += chunk->size;
+    client_update(client);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    for (unsigned i = 0; i < TRIES && result == CUDA_ERROR_NOT_READY; i++)
+        result = attempt(chunk);
+    client->memory.pending -= chunk->size;
+    if (chunk->memory == NULL)
+        client->memory.pinned += chunk->size;
+    client_update(client);
+    chunk->anchoring = false;
+    pthread_cond_broadcast(&memory_changed);
+    return result;
+}

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that a program creates and maps itself leaves the card and comes back like any other."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from nvshared.protocol import Type
+from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.fakehook import Hook, pump
+from tests.integration.test_kills import BUILD
+
+PRELUDE = '''
+import ctypes, json, os, sys
+from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+cuda = ctypes.CDLL("libcuda.so.1")
+MIB, GRAIN = 1 << 20, 2 << 20
+INVALID, NOT_SUPPORTED = 1, 801
+
+class Location(ctypes.Structure):
+    _fields_ = [("type", c_int), ("id", c_int)]
+class Properties(ctypes.Structure):
+    _fields_ = [("type", c_int), ("handles", c_int), ("location", Location), ("win32", c_void_p),
+                ("flags", ctypes.c_ubyte * 8)]
+class Access(ctypes.Structure):
+    _fields_ = [("location", Location), ("flags", c_int)]
+
+def call(name, *arguments, result=0):
+    wide = [c_uint64(a) if isinstance(a, int) else a for a in arguments]
+    got = cuda[name](*wide)
+    assert got == result, f"{name}: {got}, must be {result}"
+def reserve(size):
+    address = c_uint64()
+    call("cuMemAddressReserve", byref(address), size, 0, 0, 0)
+    return address.value
+def create(size, handles=0):
+    handle = c_uint64()
+    properties = Properties(1, handles, Location(1, 0))
+    call("cuMemCreate", byref(handle), size, byref(properties), 0)
+    return handle.value
+def allow(address, size, flags=3):
+    call("cuMemSetAccess", address, size, byref(Access(Location(1, 0), flags)), 1)
+def put(address, data):
+    call("cuMemcpyHtoD_v2", address, data, len(data))
+def get(address, size):
+    data = ctypes.create_string_buffer(size)
+    call("cuMemcpyDtoH_v2", data, address, size)
+    return data.raw
+def attribute(which, address, kind=c_uint64):
+    value = kind()
+    call("cuPointerGetAttribute", byref(value), c_int(which), address)
+    return value.value
+def away():
+    "Until the test has had everything evicted."
+    print(json.dumps("away"), flush=True)
+    sys.stdin.readline()
+
+call("cuInit", 0)
+context = c_void_p()
+call("cuDevicePrimaryCtxRetain", byref(context), 0)
+call("cuCtxSetCurrent", context)
+'''
+
+
+class Program:
+    """A program under the library that can be sent away from the card between two lines."""
+
+    def __init__(self, site: Site, body: str) -> None:
+        self.site = site
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + body], cwd=ROOT, text=True,
+            env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+                 "NVSHARE_SOCKET": str(site.socket)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        site.started.append(self.popen)
+
+    def hears(self) -> Any:
+        """What it says next."""
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        if not line:
+            assert self.popen.stderr is not None
+            raise AssertionError(f"the program ended: {self.popen.stderr.read()}")
+        return json.loads(line)
+
+    def go_on(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write("\n")
+        self.popen.stdin.flush()
+
+    def ends_well(self) -> None:
+        _, errors = self.popen.communicate(timeout=60)
+        assert self.popen.returncode == 0, errors
+
+
+def take_the_card(site: Site) -> Hook:
+    """Somebody who needs nearly all of it, and has it when this returns."""
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(1000 * MIB)
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    return hook
+
+
+def give_it_back(hook: Hook) -> None:
+    hook.close()
+
+
+def test_content_survives_wherever_it_is_mapped_and_where_it_is_not(site: Site) -> None:
+    site.start("--tq", "1")
+    program = Program(site, '''
+size = 96 * MIB
+data = os.urandom(size)
+first, second = reserve(size), reserve(size)
+handle = create(size)
+call("cuMemMap", first, size, 0, handle, 0)
+allow(first, size)
+put(first, data)
+away()                                   # mapped once
+assert get(first, size) == data
+call("cuMemMap", second, size, 0, handle, 0)
+allow(second, size)
+put(second + 40 * MIB, b"seen through the other" * 1000)
+data = get(first, size)
+assert b"seen through the other" in data
+away()                                   # mapped twice
+assert get(second, size) == data and get(first, size) == data
+call("cuMemUnmap", first, size)
+call("cuMemUnmap", second, size)
+away()                                   # mapped nowhere
+call("cuMemMap", first, size, 0, handle, 0)
+call("cuMemRelease", handle)
+call("cuMemRelease", handle, result=INVALID)
+allow(first, size)
+away()                                   # without a handle
+again = c_uint64()
+call("cuMemRetainAllocationHandle", byref(again), first + 33 * MIB)
+call("cuMemUnmap", first, size)
+call("cuMemMap", second, size, 0, again, 0)
+allow(second, size)
+assert get(second, size) == data
+call("cuMemUnmap", second, size)
+call("cuMemRelease", again)
+free, total = c_size_t(), c_size_t()
+call("cuMemGetInfo_v2", byref(free), byref(total))
+print(json.dumps(free.value), flush=True)
+''')
+    for _ in range(4):
+        assert program.hears() == "away"
+        hook = take_the_card(site)
+        assert hook.memory.resident == 1000 * MIB
+        program.go_on()
+        give_it_back(hook)
+    assert program.hears() > 900 * MIB
+    program.ends_well()
+
+
+def test_questions_are_answered_while_it_is_away(site: Site) -> None:
+    site.start("--tq", "1")
+    program = Program(site, '''
+size = 64 * MIB
+address = reserve(2 * size)
+handle = create(size, handles=1)
+call("cuMemMap", address, size, 0, handle, 0)
+allow(address, size)
+put(address, b"x" * size)
+def asked():
+    base, length, flags = c_uint64(), c_size_t(), c_uint64()
+    call("cuMemGetAddressRange_v2", byref(base), byref(length), address + 5 * MIB)
+    call("cuMemGetAccess", byref(flags), byref(Location(1, 0)), address + 5 * MIB)
+    properties = Properties()
+    call("cuMemGetAllocationPropertiesFromHandle", byref(properties), handle)
+    return [base.value - address, length.value, flags.value, properties.handles,
+            attribute(2, address + 7, c_uint),              # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+            attribute(9, address + 7, c_int),               # ..._DEVICE_ORDINAL
+            attribute(1, address + 7),                      # ..._CONTEXT
+            attribute(12, address + 7), attribute(11, address + 7) - address]
+print(json.dumps(asked()), flush=True)
+away()
+print(json.dumps(asked()), flush=True)
+# Neither does the driver give up addresses that are in use, nor can a stranger take them.
+call("cuMemAddressFree", address, 2 * size, result=INVALID)
+sys.stdin.readline()
+call("cuMemUnmap", address, size)
+call("cuMemRelease", handle)
+call("cuMemAddressFree", address, 2 * size)
+''')
+    here = program.hears()
+    assert here == [0, 64 * MIB, 3, 1, 2, 0, 0, 64 * MIB, 0]
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    # The answers come although the card is somebody else's.
+    assert program.hears() == here
+    assert hook.running
+    give_it_back(hook)
+    program.go_on()
+    program.ends_well()
+
+
+def test_what_the_driver_refuses_is_refused(site: Site) -> None:
+    site.start()
+    program = Program(site, '''
+size = 64 * MIB
+address, other = reserve(4 * size), create(2 * MIB)
+handle = create(size)
+call("cuMemMap", address, 4096, 0, handle, 0, result=NOT_SUPPORTED)
+call("cuMemMap", address + 4096, size, 0, handle, 0, result=INVALID)
+call("cuMemMap", address, 32 * MIB, 0, handle, 0, result=NOT_SUPPORTED)
+call("cuMemMap", address, 32 * MIB, 32 * MIB, handle, 0, result=NOT_SUPPORTED)
+call("cuMemMap", address, size, 0, handle, 1, result=INVALID)
+call("cuMemMap", address, size, 0, handle + 1000, 0, result=INVALID)
+call("cuMemMap", address + 1000 * size, size, 0, handle, 0, result=INVALID)
+call("cuMemMap", address, size, 0, handle, 0)
+call("cuMemMap", address + 32 * MIB, 2 * MIB, 0, other, 0, result=INVALID)
+allow(address, size)
+# A part of it, as one of our blocks is, is no more a mapping than any other part.
+call("cuMemUnmap", address, 32 * MIB, result=INVALID)
+call("cuMemSetAccess", address, 32 * MIB, byref(Access(Location(1, 0), 3)), 1, result=INVALID)
+call("cuMemUnmap", address + 32 * MIB, size, result=INVALID)
+call("cuMemMap", address + 2 * size, 2 * MIB, 0, other, 0)
+call("cuMemUnmap", address, 4 * size)                       # both, and the holes
+call("cuMemExportToShareableHandle", byref(c_int()), handle, 1, 0, result=INVALID)
+call("cuMemRelease", handle)
+call("cuMemRelease", other)
+call("cuMemCreate", byref(c_uint64()), 4096, byref(Properties(1, 0, Location(1, 0))), 0,
+     result=INVALID)
+call("cuMemCreate", byref(c_uint64()), GRAIN, byref(Properties(1, 0, Location(1, 9))), 0,
+     result=101)
+call("cuMemCreate", byref(c_uint64()), GRAIN, byref(Properties(1, 2, Location(1, 0))), 0,
+     result=NOT_SUPPORTED)
+call("cuMemCreate", byref(c_uint64()), 1 << 50, byref(Properties(1, 0, Location(1, 0))), 0,
+     result=2)
+''')
+    program.ends_well()
+
+
+def test_exported_memory_stays_where_another_finds_it(site: Site) -> None:
+    site.start("--tq", "1")
+    program = Program(site, '''
+size = 96 * MIB
+data = os.urandom(size)
+address, there = reserve(size), reserve(size)
+handle, file = create(size, handles=1), c_int()
+call("cuMemMap", address, size, 0, handle, 0)
+allow(address, size)
+put(address, data)
+call("cuMemExportToShareableHandle", byref(file), handle, 1, 0)
+assert get(address, size) == data
+imported = c_uint64()
+call("cuMemImportFromShareableHandle", byref(imported), c_void_p(file.value), 1)
+call("cuMemMap", there, size, 0, imported, 0)
+allow(there, size)
+assert get(there, size) == data
+plain = create(64 * MIB)                 # of another kind, beside it
+beside = reserve(64 * MIB)
+call("cuMemMap", beside, 64 * MIB, 0, plain, 0)
+allow(beside, 64 * MIB)
+put(beside, data[:64 * MIB])
+away()
+put(there + MIB, b"written by the other" * 1000)
+assert get(address, size) == get(there, size) != data
+assert get(beside, 64 * MIB) == data[:64 * MIB]
+call("cuMemUnmap", address, size)
+call("cuMemUnmap", there, size)
+call("cuMemRelease", handle)
+call("cuMemRelease", imported)
+free, total = c_size_t(), c_size_t()
+call("cuMemGetInfo_v2", byref(free), byref(total))
+print(json.dumps([free.value, total.value]), flush=True)
+''')
+    assert program.hears() == "away"
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(800 * MIB)      # what was exported stays: 96 MiB and the context
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    give_it_back(hook)
+    program.go_on()
+    free, total = program.hears()
+    assert total - free == 64 * MIB
+    program.ends_well()
