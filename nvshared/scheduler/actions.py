@@ -14,6 +14,7 @@ class ClientState(StrEnum):
 
     IDLE = "idle"
     WAITING = "waiting"
+    LIMITED = "limited"                 # it wants a turn, and has had its share of the time
     LOADING = "loading"
     RUNNING = "running"
     DRAINING = "draining"
@@ -26,6 +27,7 @@ class TurnEnd(StrEnum):
 
     IDLE = "idle"                       # it had nothing to do and others waited
     QUANTUM = "quantum"                 # its time was over and others waited
+    LIMIT = "limit"                     # it had its share of the time
     ROOM = "room"                       # it grew beyond what could be found for it
     CAPACITY = "capacity"               # the card has less room than before
     PREEMPTED = "preempted"             # others waited, and somebody did not want to wait longer

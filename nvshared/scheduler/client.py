@@ -10,6 +10,7 @@ from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, TurnEnd
 from nvshared.scheduler.events import Memory
+from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
 
 
@@ -18,6 +19,7 @@ class Phase(Enum):
 
     IDLE = "idle"                       # its gate is closed and nobody stands there
     WAITING = "waiting"                 # in the queue
+    LIMITED = "limited"                 # it wants a turn, and has had its share of the time
     LOADING = "loading"                 # chosen; RUN follows when it is whole
     RUNNING = "running"                 # RUN was sent, STOP was not
     DRAINING = "draining"               # STOP was sent and not answered
@@ -84,6 +86,7 @@ class Client:
     memory: Memory
     room: int                           # as the hook last confirmed it
     terms: Terms = Terms()
+    quota: Quota | None = None          # where terms limit its time; see compute.py
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase
     place: int = 0                      # in the queue: lower goes first
@@ -109,6 +112,7 @@ class Client:
     told_total: int = 0
 
     held_before: int = 0                # totals of past phases
+    drained_before: int = 0             # the part of it after STOP
     waited_before: int = 0
     turns: int = 0
     bytes_in: int = 0
@@ -194,6 +198,7 @@ class Client:
         held = self.time_held(now)
         self.virtual += (held - self.held_before) * DEFAULT_WEIGHT // self.terms.weight
         self.held_before = held
+        self.drained_before = self.time_drained(now)
         self.waited_before = self.time_waited(now)
         self.phase = phase
         self.since = now
@@ -207,9 +212,14 @@ class Client:
         """How long its gate was open in all."""
         return self.held_before + (now - self.since if self.open else 0)
 
+    def time_drained(self, now: int) -> int:
+        """How much of that was after STOP."""
+        drains = self.phase is Phase.DRAINING
+        return self.drained_before + (now - self.since if drains else 0)
+
     def time_waited(self, now: int) -> int:
         """How long it wanted its gate open in all."""
-        waits = self.phase in (Phase.WAITING, Phase.LOADING)
+        waits = self.phase in (Phase.WAITING, Phase.LIMITED, Phase.LOADING)
         return self.waited_before + (now - self.since if waits else 0)
 
     @property

@@ -43,7 +43,7 @@ def welcome(decision: Decision, client: Client, commit: int) -> None:
 def plan(decision: Decision) -> None:
     """Answers questions, and tells clients when what they could reach has changed."""
     card = decision.card
-    for client in card.groups.group("limited"):
+    for client in card.groups.group("bounded"):
         _hold_to(decision, client, client.terms.memory_limit)
     asking = card.groups.group("asking")
     for client in sorted(asking, key=lambda c: c.question.since if c.question else 0):

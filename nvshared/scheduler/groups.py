@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.quota import UNLIMITED
 
 
 def _wants(client: Client) -> int:
@@ -39,8 +40,9 @@ GROUPS: dict[str, Callable[[Client], object]] = {
     "holding": lambda client: client.turn is not None,
     "moving": lambda client: client.moves,
     "asking": lambda client: client.question,
-    "limited": lambda client: client.terms.memory_limit,
+    "bounded": lambda client: client.terms.memory_limit,
     "suspended": lambda client: client.terms.suspended,
+    "rationed": lambda client: client.terms.compute_limit < UNLIMITED,
     "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
     "occupying": lambda client: client.held,
 } | {phase.value: partial(_in_phase, phase) for phase in Phase}

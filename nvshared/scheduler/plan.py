@@ -39,7 +39,8 @@ help nobody.
 others waiting or not, stands in no queue, and is emptied as far as host memory
 goes. Preempting makes the present turns ones that may end; a blocked head ends
 of them what it needs. A memory limit bounds what is promised, never what is
-allocated already.
+allocated already. One whose share of the time is limited (compute.py) is stopped
+when it has had its share of a window, and stands in no queue until the next.
 
 **Room** (room.py, taking.py) is what a client may occupy of the card, and the
 sum over all clients never exceeds the capacity. While an EVICT is on its way
@@ -77,7 +78,7 @@ come notes it; the earliest of them is the deadline, at which the plan may
 change without an event.
 """
 
-from nvshared.scheduler import commit, room, stuck, turns
+from nvshared.scheduler import commit, compute, room, stuck, turns
 from nvshared.scheduler.decision import Decision
 
 
@@ -89,6 +90,7 @@ def plan(decision: Decision) -> None:
     if not decision.due(card.gathering_until):
         return                          # what others hold and were promised is not known yet
     commit.plan(decision)
+    compute.plan(decision)
     blocked = turns.plan(decision)
     room.plan(decision, blocked)
     stuck.plan(decision)

@@ -77,7 +77,8 @@ def _victims(decision: Decision) -> list[Client]:
     """
     occupying = decision.card.groups.group("occupying")
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
-    idle = [c for c in occupying if c.phase is Phase.IDLE and not c.terms.suspended]
+    away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
+    idle = [c for c in away if not c.terms.suspended]
     idle.sort(key=lambda client: client.since)
     waiting = [c for c in occupying if c.phase is Phase.WAITING and not c.terms.suspended]
     return suspended + idle + order.ordered(decision.card, waiting)[::-1]

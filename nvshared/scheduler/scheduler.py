@@ -7,7 +7,7 @@ What it does with them is told in plan.py.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from nvshared.scheduler import commit, gate, move, order, terms
+from nvshared.scheduler import commit, compute, gate, move, order, terms
 from nvshared.scheduler.actions import Action, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Question
@@ -58,6 +58,7 @@ class Scheduler:
         card.now = now = max(now, card.now)
         if card.lost:
             return []
+        compute.account(card)
         decision = Decision(card, now)
         _note(decision, event)
         plan(decision)

@@ -4,6 +4,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nvshared.scheduler.quota import UNLIMITED, Accounting
+
 MIB = 1 << 20
 GIB = 1 << 30
 BLOCK = 32 * MIB                        # what hooks move at a time, as a whole
@@ -26,6 +28,7 @@ class Terms:
     """What is set for one client. The daemon checks what people type; this does not."""
 
     memory_limit: int = 0               # bytes it may have allocated and pinned; 0: the card's
+    compute_limit: int = UNLIMITED      # percent of the time that it never exceeds, even alone
     weight: int = DEFAULT_WEIGHT        # share of the time, in relation to other clients'
     suspended: bool = False             # it leaves the card, and does not run
 
@@ -43,3 +46,4 @@ class Settings:
     gather: int = 0                     # after the scheduler's start, only listen for so long
     drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
     stuck_after: int = 10 * SECOND      # before an order without an answer is reported
+    accounting: Accounting = Accounting()       # of compute limits

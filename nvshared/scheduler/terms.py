@@ -4,10 +4,10 @@
 The rest follows from the plan: commit.py promises nothing beyond a memory
 limit and calls back what was promised before, turns.py ends the turn of one who
 is suspended and gives it no other, room.py has it leave the card, order.py
-knows the weights.
+knows the weights, and compute.py sees to limits of time.
 """
 
-from nvshared.scheduler import order
+from nvshared.scheduler import compute, order
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase
 from nvshared.scheduler.settings import Terms
@@ -16,8 +16,11 @@ from nvshared.scheduler.settings import Terms
 def change(card: Card, client: Client, terms: Terms) -> None:
     """From now on they are these."""
     resumed = client.terms.suspended and not terms.suspended
+    rationed = client.terms.compute_limit != terms.compute_limit
     order.bill(card, client)
     client.terms = terms
+    if rationed:
+        compute.change(card, client)
     order.weigh(card)
     if resumed and client.phase is Phase.WAITING:
         order.arrive(card, client)

@@ -248,10 +248,11 @@ def _announce(decision: Decision) -> None:
             continue
         if not endless:
             decision.due(turn.started + tq)     # a gate that opened just now will shut then
-        if turn.told == (card.contended, tq):
+        watched = card.contended or client.quota is not None    # it is to say when it is idle
+        if turn.told == (watched, tq):
             continue
-        if not card.contended:
+        if not watched:
             turn.idle = False           # when it is told again that others wait, it says it anew
-        turn.told = (card.contended, tq)
+        turn.told = (watched, tq)
         left = 0 if endless else max(1, turn.started + tq - decision.now)
-        decision.run(client, left, card.contended)
+        decision.run(client, left, watched)

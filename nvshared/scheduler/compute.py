@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of the card's time: clients that never get more than their share, even alone.
+
+quota.py keeps their accounts. Here they are read: a client that has used what a
+window gives it is stopped, stands in no queue, and keeps nobody from anything;
+when the next window begins it comes back to the end of the queue. Nobody without
+a limit notices any of it.
+
+The hook of a limited client is told that others wait, whether they do or not. So
+it says when it is idle, and is not billed for an open gate it has no use for.
+"""
+
+from nvshared.scheduler import order, quota
+from nvshared.scheduler.actions import TurnEnd
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.quota import UNLIMITED, Accounting, Quota
+
+
+def change(card: Card, client: Client) -> None:
+    """Its limit has changed: the new one holds from now on, whatever it used before."""
+    percent = client.terms.compute_limit
+    client.quota = None
+    if percent < UNLIMITED:
+        accounting = card.settings.accounting
+        client.quota = quota.begin(percent, accounting, card.now, _billed(card, client))
+    if client.phase is Phase.LIMITED:
+        order.arrive(card, client)
+
+
+def account(card: Card) -> None:
+    """Brings the accounts up to date; before anything that happened now is taken note of."""
+    for client in card.groups.group("rationed"):
+        waits = client.phase in (Phase.WAITING, Phase.LOADING) and not client.terms.suspended
+        client.quota = quota.roll(
+            _quota(client), card.settings.accounting, card.now, _billed(card, client),
+            waits=waits, holds=client.open,
+        )
+
+
+def plan(decision: Decision) -> None:
+    """Stops those that have had their share, and lets in those that have some again."""
+    card = decision.card
+    accounting = card.settings.accounting
+    for client in card.groups.group("rationed"):
+        left = _quota(client).left(_billed(card, client))
+        enough = left >= _quota(client).least(accounting)
+        ends = _quota(client).ends(accounting)
+        match client.phase:
+            case Phase.RUNNING:
+                _stop(decision, client, left, ends)
+            case Phase.LIMITED if enough:
+                order.arrive(card, client)
+            case Phase.WAITING if not enough:
+                client.enter(Phase.LIMITED, decision.now)
+            case Phase.LOADING if left <= 0:
+                client.turn = None
+                client.enter(Phase.LIMITED, decision.now)
+        if client.phase is Phase.LIMITED:
+            decision.due(ends)
+
+
+def _stop(decision: Decision, client: Client, left: int, ends: int) -> None:
+    turn = client.turn
+    assert turn is not None
+    if left > 0 and not turn.idle:
+        decision.due(min(decision.now + left, ends))
+    elif decision.due(turn.stop_after):
+        decision.stop(client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
+
+
+def _quota(client: Client) -> Quota:
+    assert client.quota is not None
+    return client.quota
+
+
+def _billed(card: Card, client: Client) -> int:
+    """Microseconds in all."""
+    accounting: Accounting = card.settings.accounting
+    drained = client.time_drained(card.now)
+    return client.time_held(card.now) - drained * (100 - accounting.tail) // 100

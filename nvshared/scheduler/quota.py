@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the card's time a limited client may have: accounts in windows.
+
+A limit of P percent gives P percent of each window to use, at any moment of it.
+What is billed is the time its gate is open, and a part of the time it takes to
+drain after that: the card may have been through with its work before it said so.
+
+**Overuse.** Work in flight cannot be interrupted, so more may be used than was
+left. That is owed. Of what it owes, a part is taken off the next window, of what
+it still owes then a part off the one after, and so on; so a program of long
+kernels gets its share over several windows, neither more of it nor nothing for
+a while. With a part of 0 nothing is ever taken off.
+
+**Claims.** What is not used of a window by its end is gone, as the limit is one
+on every window. But a client that wanted it and stood in the queue behind others
+keeps what it was kept from: else one that waits thirty seconds for its turn would
+have a turn of one window's time. A client that may run does not earn claims, and
+one that comes to want nothing loses those it has.
+"""
+
+from dataclasses import dataclass, replace
+
+UNLIMITED = 100                         # percent
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What is the same for all limits. Times in microseconds, parts in percent."""
+
+    window: int = 2_000_000
+    grain: int = 50_000                 # with less than that to use, a gate stays shut
+    carryover: int = 25                 # of what is owed, taken off the next window
+    tail: int = 70                      # of the time from STOP to drained, billed
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One client's account in the present window. Microseconds."""
+
+    percent: int                        # 1 to 99
+    start: int                          # when the window began
+    billed: int                         # in all, until then
+    allowance: int                      # to be used in it
+    claim: int = 0                      # the part of it that is from earlier windows
+    owed: int = 0                       # to be taken off later windows
+
+    def left(self, billed: int) -> int:
+        """What may still be used, if so much has been billed in all; negative: overused."""
+        return self.allowance - (billed - self.billed)
+
+    def ends(self, accounting: Accounting) -> int:
+        """When the window does."""
+        return self.start + accounting.window
+
+    def least(self, accounting: Accounting) -> int:
+        """With less than this to use, the gate stays shut until the next window."""
+        return min(accounting.grain, _share(self.percent, accounting))
+
+
+def begin(percent: int, accounting: Accounting, now: int, billed: int) -> Quota:
+    """A limit of so many percent from now on; nothing is owed from before."""
+    return Quota(percent, now, billed, _share(percent, accounting))
+
+
+def roll(
+    quota: Quota, accounting: Accounting, now: int, billed: int, *, waits: bool, holds: bool
+) -> Quota:
+    """The account as of `now`, in the window that it falls into.
+
+    `waits`: since it was rolled last the client has stood in the queue; `holds`:
+    it has had a turn. `billed`: in all until now.
+    """
+    while now >= quota.ends(accounting):
+        used = min(billed - quota.billed, accounting.window)
+        if not (waits or holds or used or quota.owed):
+            behind = (now - quota.start) // accounting.window
+            share = _share(quota.percent, accounting)
+            start = quota.start + behind * accounting.window
+            return replace(quota, start=start, billed=billed, allowance=share, claim=0)
+        quota = _next(quota, accounting, used, waits=waits, holds=holds)
+    return quota
+
+
+def _next(quota: Quota, accounting: Accounting, used: int, *, waits: bool, holds: bool) -> Quota:
+    """The window after this one, of which so much was used."""
+    left = quota.allowance - used
+    claim = 0
+    if waits:
+        claim = max(0, left)
+    elif holds:
+        claim = min(max(0, left), quota.claim)
+    owed = quota.owed + max(0, -left) if accounting.carryover else 0
+    share = _share(quota.percent, accounting)
+    paid = min(share, -(-owed * accounting.carryover // 100))
+    return Quota(
+        percent=quota.percent,
+        start=quota.ends(accounting),
+        billed=quota.billed + used,
+        allowance=share - paid + claim,
+        claim=claim,
+        owed=owed - paid,
+    )
+
+
+def _share(percent: int, accounting: Accounting) -> int:
+    return accounting.window * percent // 100
