@@ -19,6 +19,7 @@ wrong below that is put right by the subclass here:
 * `request_name` returns a number where it should raise: see `own`;
 * `disconnect` loses what is queued, and never closes the socket: see `close`;
 * a connection that the bus ends during authentication spins for ever;
+* a bus that is slow to read is taken for one that is gone: see writing.py;
 * as long as messages come, nothing else is done: see `_message_reader`; what
   they may be, and how long, says reading.py;
 * passing file descriptors leaks them, so it is never negotiated.
@@ -36,6 +37,7 @@ from dbus_next.errors import AuthError, DBusError, InvalidAddressError
 from dbus_next.message import Message
 
 from nvshared.bus.reading import Reader
+from nvshared.bus.writing import Writer
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 
 logger = logging.getLogger(__name__)
@@ -64,7 +66,11 @@ class Connection(MessageBus):
         connection: Connection | None = None
         try:
             connection = cls(bus_address=address, negotiate_unix_fd=False)
-            await asyncio.wait_for(connection.connect(), CONNECT_PATIENCE)
+            connection._writer = connection._create_writer()    # type: ignore[assignment]
+            # Not wait_for(): in Python 3.11 it forgets that it was cancelled, if at that
+            # moment what it waits for is done.
+            async with asyncio.timeout(CONNECT_PATIENCE):
+                await connection.connect()
         except (OSError, EOFError, AuthError, InvalidAddressError, TimeoutError) as error:
             if connection is not None:
                 connection._finalize(error)
@@ -129,7 +135,8 @@ class Connection(MessageBus):
             signature=signature, body=list(body),
         )
         try:
-            reply = await asyncio.wait_for(self.call(message), patience)
+            async with asyncio.timeout(patience):
+                reply = await self.call(message)
         except TimeoutError as error:
             raise BusError(
                 "org.freedesktop.DBus.Error.NoReply",
@@ -179,6 +186,11 @@ class Connection(MessageBus):
                 self._stream.close()
                 self._sock.close()
             raise
+
+    def _create_writer(self) -> Writer:
+        return Writer(
+            self._sock, self._loop, allowed=lambda: bool(self.unique_name), broken=self._finalize
+        )
 
     def _create_unmarshaller(self) -> Reader:
         return Reader(self._stream)     # type: ignore[no-untyped-call]
