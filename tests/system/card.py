@@ -51,9 +51,11 @@ class Program:
     def __init__(
         self, container: Container, user: str, *, memory: int, steps: int, cpu_ms: int = 0,
         kernel_us: int = 0, seed: int = 1, shared: bool = True,
+        environment: dict[str, str] | None = None,
     ) -> None:
         """`memory`: MiB. `cpu_ms`: on the CPU after each step. `kernel_us`: on the GPU for each
-        8 MiB in each step. `shared`: with libnvshare.so preloaded."""
+        8 MiB in each step. `shared`: with libnvshare.so preloaded. `environment`: besides that
+        of all programs."""
         command = [
             WORKLOAD, "--json", "--memory", f"{memory}MiB", "--chunk", "8MiB",
             "--steps", str(steps), "--cpu-ms", str(cpu_ms), "--kernel-us", str(kernel_us),
@@ -61,7 +63,9 @@ class Program:
         ]
         if shared:
             command = ["nvsharectl", "run", "--", *command]
-        self._process = container.start(*command, user=user, environment=ENVIRONMENT)
+        self._process = container.start(
+            *command, user=user, environment=ENVIRONMENT | (environment or {})
+        )
         self._said = ""
 
     @property

@@ -11,6 +11,37 @@ from tests.system.container import Container
 
 MOST_OF_IT = card.MEMORY * 7 // 10
 KILLS = 3
+# Bytes a second between host and card: what a hand-over moves is under way for a while.
+COPY_RATE = {"NVSHARE_SIM_COPY_RATE": "400M"}
+TRACE = "/var/lib/nvshare/trace.jsonl"
+
+# Kills the daemon $1 when it has told a program to move memory and has had no answer yet. It is
+# held still while that is found out, and let go should the answer have come.
+KILLER = f"""\
+import json, os, signal, sys, time
+daemon, sent, answered = int(sys.argv[1]), set(), set()
+with open({TRACE!r}) as trace:
+    trace.seek(0, os.SEEK_END)
+
+    def read():
+        for line in iter(trace.readline, ""):
+            record = json.loads(line)
+            if record.get("order") in ("evict", "load"):
+                sent.add(record["number"])
+            elif record.get("event") in ("evicted", "loaded"):
+                answered.add(record["number"])
+        return sent - answered
+
+    while True:
+        if read():
+            os.kill(daemon, signal.SIGSTOP)
+            if open_orders := read():
+                os.kill(daemon, signal.SIGKILL)
+                print("killed while", len(open_orders), "orders to move were open")
+                break
+            os.kill(daemon, signal.SIGCONT)
+        time.sleep(0.001)
+"""
 
 
 @pytest.fixture
@@ -50,10 +81,18 @@ def until_another(container: Container, pid: str) -> None:
     container.until(there, f"systemd has started another daemon than {pid}")
 
 
+def kept(container: Container) -> int:
+    """How many connections systemd keeps for the daemon after this one."""
+    return int(container.output("systemctl", "show", "nvshared", "-P", "NFileDescriptorStore"))
+
+
 def ten(container: Container, launch: Launch) -> list[Program]:
     """Ten programs, of which three fit: each hand-over moves something."""
     programs = [
-        launch(container, user, memory=card.MEMORY // 4, steps=30, cpu_ms=40, seed=seed)
+        launch(
+            container, user, memory=card.MEMORY // 4, steps=30, cpu_ms=40, seed=seed,
+            environment=COPY_RATE,
+        )
         for seed, user in enumerate(("alice", "bob") * 5, 1)
     ]
     container.until(lambda: len(pids(container)) == 10, "all ten are there")
@@ -63,23 +102,29 @@ def ten(container: Container, launch: Launch) -> list[Program]:
 def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(
     machine: Container, launch: Launch
 ) -> None:
+    card.drop_in(machine, "trace", f"ExecStart=\nExecStart=/usr/bin/nvshared --trace {TRACE}\n")
+    machine.run("systemctl", "restart", "nvshared")
     programs = ten(machine, launch)
     everybody = pids(machine)
     for _ in range(KILLS):
         machine.until(lambda: turns(machine) >= 2, "they take turns")
         before = main_pid(machine)
-        machine.run("systemctl", "kill", "--signal=KILL", "nvshared")
+        killed = machine.run("python3", "-c", KILLER, before)
+        assert killed.stdout.startswith("killed while")
         until_another(machine, before)
         assert all(program.runs for program in programs)
         machine.until(lambda: pids(machine) == everybody, "it knows all ten again")
     for program in programs:
         program.finish()
+    machine.run("rm", "/etc/systemd/system/nvshared.service.d/trace.conf")
+    machine.run("systemctl", "daemon-reload")
 
 
 def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container, launch: Launch) -> None:
     programs = ten(machine, launch)
     everybody = pids(machine)
     before = main_pid(machine)
+    machine.until(lambda: kept(machine) == 10, "systemd keeps ten connections")
     machine.run("systemctl", "restart", "--no-block", "nvshared")
     # It is started while the daemon is away, and must not be told that there is none.
     late = launch(machine, "alice", memory=card.MEMORY // 4, steps=20, seed=99)
