@@ -38,22 +38,32 @@ struct block *block_new(struct client *client, CUdeviceptr address, size_t size)
     return block;
 }
 
+size_t block_access(const struct client *client, CUmemAccessDesc *access)
+{
+    size_t count = 0;
+    for (int device = 0; device < CLIENTS_MAX; device++)
+        if (device == client->device || client->readers[device] > 0)
+            access[count++] = (CUmemAccessDesc){
+                .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
+                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            };
+    return count;
+}
+
 CUresult block_map(struct block *block)
 {
     const CUmemAllocationProp property = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->client->device },
     };
-    const CUmemAccessDesc access = {
-        .location = property.location,
-        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    };
+    CUmemAccessDesc access[CLIENTS_MAX];
+    size_t readers = block_access(block->client, access);
     CUresult result = REAL(cuMemCreate)(&block->handle, block->size, &property, 0);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemMap)(block->address, block->size, 0, block->handle, 0);
     if (result == CUDA_SUCCESS) {
-        result = REAL(cuMemSetAccess)(block->address, block->size, &access, 1);
+        result = REAL(cuMemSetAccess)(block->address, block->size, access, readers);
         if (result == CUDA_SUCCESS)
             result = block_map_aliases(block);
         if (result != CUDA_SUCCESS)

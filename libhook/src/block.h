@@ -44,6 +44,8 @@ struct block {
 void block_set_state(struct block *block, enum block_state state);
 /* A new block, empty, at the end of its client's list; counted as allocated. NULL: no memory. */
 struct block *block_new(struct client *client, CUdeviceptr address, size_t size);
+/* Who may reach a client's memory: fills at most CLIENTS_MAX entries and returns how many. */
+size_t block_access(const struct client *client, CUmemAccessDesc *access);
 /* Creates and maps physical memory for an EMPTY or SWAPPED block and counts it
  * as resident; the state is the caller's to set. Leaves everything as it was
  * if the driver refuses. */

@@ -42,6 +42,9 @@ struct client {
     bool want_sent;
     /* Nothing is in flight: true from STOPPED to RUN. */
     bool drained;
+    /* Other devices that may reach this one's memory: for how many pairs of
+     * contexts the program has said so. */
+    unsigned readers[CLIENTS_MAX];
     /* Something is absent or the room is too small: GATE_STARVED(client) is set. */
     bool starved;
     bool room_asked;

@@ -175,6 +175,38 @@ EXPORT CUresult cuCtxDetach(CUcontext context)
     return REAL(cuCtxDetach)(context);
 }
 
+static CUdevice device_of(CUcontext context)
+{
+    CUdevice device = -1;
+    CUcontext same;
+    if (REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+            device = -1;
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    return device;
+}
+
+/* From the current context to memory of the other. */
+static CUresult peer_access(CUcontext other, bool open)
+{
+    CUdevice here;
+    return client_none() || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS
+               ? CUDA_SUCCESS : memory_open_to_peer(device_of(other), here, open);
+}
+
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext other, unsigned int flags)
+{
+    CUresult result = REAL(cuCtxEnablePeerAccess)(other, flags);
+    return result == CUDA_SUCCESS ? peer_access(other, true) : result;
+}
+
+EXPORT CUresult cuCtxDisablePeerAccess(CUcontext other)
+{
+    CUresult result = REAL(cuCtxDisablePeerAccess)(other);
+    return result == CUDA_SUCCESS ? peer_access(other, false) : result;
+}
+
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     WITH_PATIENCE(result, device, REAL(cuDevicePrimaryCtxRetain)(context, device));

@@ -51,12 +51,18 @@ bool memory_total(CUdevice device, size_t *total_bytes);
  *     pinned_end(r == CUDA_SUCCESS ? bytes : 0);
  * Where no client is attached both do nothing and succeed. */
 CUresult pinned_begin(size_t bytes);
+/* The same for another device than the current context's. */
+CUresult pinned_begin_on(CUdevice device, size_t bytes);
 void pinned_end(size_t bytes_taken);
 void pinned_release(size_t bytes);
 /* For an object whose size must be known again when it goes: remembers it
- * under a key (a handle, an address) and forgets it with pinned_forget. */
+ * under a key (a handle, an address) and forgets it with pinned_forget.
+ * Between pinned_begin() and pinned_end(). */
 void pinned_remember(uint64_t key, size_t bytes);
 void pinned_forget(uint64_t key);
+
+/* The memory of `owner` may from now on be reached from `reader`, or no longer. */
+CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open);
 
 /* The driver is about to destroy a context (or reset a primary one): drop
  * everything allocated in it. Before the driver's call. */

@@ -108,7 +108,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     CUresult result;
     if (handle != NULL && flags == 0 && chunk_create(handle, size, properties, &result))
         return result;
-    result = pinned_begin(size);
+    result = pinned_begin_on(properties->location.id, size);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemCreate)(handle, size, properties, flags);

@@ -17,9 +17,8 @@
 /* What pinned_begin() promised to this thread. */
 static __thread struct { struct client *client; size_t bytes; } wish;
 
-CUresult pinned_begin(size_t bytes)
+static CUresult begin(struct client *client, size_t bytes)
 {
-    struct client *client = client_current();
     if (client == NULL)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
@@ -34,6 +33,17 @@ CUresult pinned_begin(size_t bytes)
     wish.bytes = bytes;
     gate_enter(GATE_NO_STREAM);
     return CUDA_SUCCESS;
+}
+
+CUresult pinned_begin(size_t bytes)
+{
+    return begin(client_current(), bytes);
+}
+
+CUresult pinned_begin_on(CUdevice device, size_t bytes)
+{
+    bool known = !client_none() && device >= 0 && device < CLIENTS_MAX;
+    return begin(known ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL, bytes);
 }
 
 void pinned_end(size_t bytes_taken)
@@ -83,7 +93,7 @@ static struct remembered **bucket_of(uint64_t key)
 
 void pinned_remember(uint64_t key, size_t bytes)
 {
-    struct client *client = client_current();
+    struct client *client = wish.client;
     struct remembered *entry = client == NULL ? NULL : malloc(sizeof *entry);
     if (entry == NULL)
         return;                      /* stays counted until the process ends */

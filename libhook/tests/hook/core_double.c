@@ -141,6 +141,18 @@ CUresult pinned_begin(size_t bytes)
     return CUDA_SUCCESS;
 }
 
+CUresult pinned_begin_on(CUdevice device, size_t bytes)
+{
+    (void)device;
+    return pinned_begin(bytes);
+}
+
+CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
+{
+    (void)owner, (void)reader, (void)open;
+    return CUDA_SUCCESS;
+}
+
 void pinned_end(size_t bytes_taken)
 {
     core_pinned += bytes_taken;

@@ -12,7 +12,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
 CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "drain", "gate", "host"}
-CORE |= {"large", "lookup", "memory", "pinned", "region", "service", "slab", "swap"}
+CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 
 PRELUDE = """
 import ctypes, sys, threading

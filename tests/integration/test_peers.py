@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One program on two cards: each is shared by itself, and peer access survives hand-overs."""
+
+from tests.integration.conftest import Site
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+
+TWO = '''
+other = c_void_p()
+call("cuDevicePrimaryCtxRetain", byref(other), 1)
+def on(which):
+    call("cuCtxSetCurrent", which)
+def allocate(size):
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), size)
+    return address.value
+size = 96 * MIB
+first = allocate(size)
+on(other)
+second, zeros = allocate(size), allocate(size)
+call("cuMemsetD8_v2", zeros, 0, size)
+'''
+
+KERNEL = '''
+module, kernel = c_void_p(), c_void_p()
+with open("libhook/demo/kernels.ptx", "rb") as file:
+    call("cuModuleLoadData", byref(module), file.read())
+call("cuModuleGetFunction", byref(kernel), module, b"nvshare_add")
+def copied(source, result=0):
+    "What a kernel on the other card finds there."
+    values = [c_uint64(v) for v in (second, source, zeros, size // 8)]
+    passed = (c_void_p * 4)(*(ctypes.cast(byref(v), c_void_p) for v in values))
+    call("cuLaunchKernel", kernel, *(64, 1, 1, 256, 1, 1, 0, 0), passed, None)
+    call("cuCtxSynchronize", result=result)
+    return get(second, size) if result == 0 else None
+data = os.urandom(size)
+put(first, data)
+'''
+
+
+def test_what_was_opened_to_a_peer_stays_open(site: Site) -> None:
+    site.start("--tq", "1")
+    program = Program(site, TWO + KERNEL + '''
+call("cuCtxEnablePeerAccess", context, 0)
+call("cuCtxEnablePeerAccess", context, 0, result=704)    # it is already
+assert copied(first) == data                             # opened where it lay
+on(context)
+third = allocate(size)                                   # opened as it was made
+put(third, data[::-1])
+on(other)
+assert copied(third) == data[::-1]
+away()
+assert copied(first) == data                             # and as it came back
+assert copied(third) == data[::-1]
+call("cuCtxDisablePeerAccess", context)
+call("cuCtxDisablePeerAccess", context, result=705)
+away()
+on(context)
+assert get(first, size) == data and get(third, size) == data[::-1]
+on(other)
+copied(first, result=700)                                # for good, as without the library
+''')
+    for _ in range(2):
+        assert program.hears() == "away"
+        hook = take_the_card(site)
+        program.go_on()
+        give_it_back(hook)
+    program.ends_well()
+
+
+def test_each_card_counts_what_is_taken_of_it(site: Site) -> None:
+    """Whichever context is current when it is taken."""
+    site.start()
+    program = Program(site, TWO + '''
+def used(which):
+    on(which)
+    free, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    return total.value - free.value
+before = used(context), used(other)
+handle = c_uint64()
+tiles = Properties(1, 0, Location(1, 0))                 # for sparse arrays: cannot leave
+tiles.flags[2] = 1
+on(other)
+call("cuMemCreate", byref(handle), 8 * MIB, byref(tiles), 0)
+assert (used(context), used(other)) == (before[0] + 8 * MIB, before[1])
+on(other)
+call("cuMemRelease", handle)
+assert (used(context), used(other)) == before
+''')
+    program.ends_well()
