@@ -4,6 +4,7 @@
 #   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
+#   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make build, install, dist, clean
 #   make deb, rpm       packages for distributions, see packaging/README.md
@@ -18,7 +19,7 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-preload build install dist clean needs environment
+.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-preload build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -34,6 +35,9 @@ $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
 bench-gate: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/gate -s
 	@$(VENV)/bin/python -m bench.gate.measure
+
+bench-daemon: build $(VENV)/demo-ready
+	@$(VENV)/bin/python -m bench.daemon.measure
 
 bench-preload: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.preload.measure

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Somebody who asks nvshared for all it knows, again and again: python -m bench.daemon.asking BUS.
+
+The next question is on its way before the last answer is read, and no answer is
+looked at: what keeps this from asking more is nvshared alone. Says "asking" once
+the first answer has come, and goes on until its standard input ends.
+"""
+
+import select
+import sys
+
+from nvshared.client.connection import Connection, Question
+from nvshared.client.wire import NO_AUTO_START, call, size
+from nvshared.names import BUS_NAME, MANAGER_PATH
+
+AHEAD = 4                               # questions without an answer
+EVERYTHING = Question(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
+
+
+class Asker(Connection):
+    """One that does not read its answers, but counts them."""
+
+    def run(self) -> None:
+        """Until standard input ends."""
+        self.ask(EVERYTHING)
+        print("asking", flush=True)
+        for _ in range(AHEAD):
+            self._send()
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            self._fill(16)
+            whole = size(bytes(self._buffer[:16]))
+            self._fill(whole)
+            del self._buffer[:whole]
+            self._send()
+
+    def _send(self) -> None:
+        self._socket.sendall(call(self._next(), BUS_NAME, *EVERYTHING, flags=NO_AUTO_START))
+
+
+if __name__ == "__main__":
+    Asker(sys.argv[1]).run()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long nvsharectl takes, from the shell's point of view."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from statistics import median
+
+from bench.daemon.service import ROOT
+
+RUNS = 31                               # odd, so that a median is one of them
+PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
+NOTHING = "import sys"                  # what the interpreter takes for itself
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """One command; milliseconds, medians."""
+
+    command: str
+    clients: int
+    wall: float
+    processor: float                    # its own; what it waited for is not in it
+
+
+def measure(bus: str, clients: int, *arguments: str) -> Duration:
+    """nvsharectl, with its output thrown away."""
+    return _measure(" ".join(["nvsharectl", *arguments]), bus, clients, PROGRAM, *arguments)
+
+
+def interpreter() -> Duration:
+    """For scale: Python that starts, does nothing and ends."""
+    return _measure("python", "", 0, NOTHING)
+
+
+def _measure(name: str, bus: str, clients: int, program: str, *arguments: str) -> Duration:
+    walls, processors = [], []
+    for _ in range(RUNS):
+        before, began = _spent(), time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-c", program, *arguments], cwd=ROOT, check=True,
+            env={**os.environ, "NVSHARE_BUS": bus}, stdout=subprocess.DEVNULL,
+        )
+        walls.append((time.perf_counter() - began) * 1e3)
+        processors.append((_spent() - before) * 1e3)
+    return Duration(name, clients, round(median(walls), 1), round(median(processors), 1))
+
+
+def _spent() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime

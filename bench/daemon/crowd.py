@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many clients in one process, light enough that what is measured is the daemon.
+
+They speak the protocol as libnvshare.so does, with figures instead of memory:
+an EVICT or a LOAD is carried out by answering it.
+"""
+
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from nvshared.protocol import SIZE, VERSION, Type
+
+# type, version, flags, number, bytes, host, microseconds | six figures of memory | uuid
+RECORD = struct.Struct("<HHIQQQQ6Q16s")
+PATIENCE = 60.0                         # seconds without a record, after which something is wrong
+
+
+class Client:
+    """One connection. Figures are bytes."""
+
+    __slots__ = ("allocated", "granted", "host", "resident", "room", "socket", "stopped", "uuid")
+
+    def __init__(self, path: Path, uuid: bytes, allocated: int) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect(str(path))
+        self.uuid = uuid
+        self.allocated = allocated
+        self.resident = self.room = 0
+        self.host = allocated           # all of it lies in host memory at first
+        self.granted = False            # RUN came and no STOP since
+        self.stopped = 0                # STOPs obeyed
+
+    def say(self, kind: int, number: int = 0, size: int = 0) -> None:
+        """Sends one record."""
+        self.socket.send(RECORD.pack(
+            kind, VERSION, 0, number, size, 0, 0,
+            self.allocated, self.resident, 0, 0, self.room, self.host, self.uuid,
+        ))
+
+    def hear(self) -> int:
+        """Takes one record, obeys it, and returns its type."""
+        packet = self.socket.recv(SIZE + 1)
+        if not packet:
+            raise ConnectionError("the daemon ended a connection")
+        kind, _, flags, number, size, host, *_ = RECORD.unpack(packet)
+        match kind:
+            case Type.RUN:
+                self.granted = True
+            case Type.STOP:
+                self.granted = False
+                self.stopped += 1
+                self.say(Type.STOPPED)
+            case Type.EVICT:
+                self.resident = min(self.resident, size)
+                self.host = max(self.host, self.allocated - self.resident)
+                self.room = size
+                self.say(Type.EVICTED, number)
+            case Type.LOAD:
+                self.resident = min(self.allocated, size)
+                self.host = max(self.allocated - self.resident, min(self.host, host))
+                self.room = size
+                self.say(Type.LOADED, number)
+            case Type.REFUSED:
+                raise ConnectionError(f"the daemon refused a client: {flags}")
+        return int(kind)
+
+
+class Crowd:
+    """Clients of one card, all welcomed. Use as a context."""
+
+    def __init__(self, path: Path, uuid: bytes, number: int, allocated: int) -> None:
+        """`allocated`: bytes of each."""
+        self.clients = []
+        self._poll = select.epoll()
+        self._by_descriptor: dict[int, Client] = {}
+        for _ in range(number):
+            client = Client(path, uuid, allocated)
+            client.say(Type.HELLO, size=allocated)
+            self.clients.append(client)
+            self._by_descriptor[client.socket.fileno()] = client
+            self._poll.register(client.socket, select.EPOLLIN)
+        welcomed: set[Client] = set()
+
+        def heard(client: Client, kind: int) -> bool:
+            if kind == Type.WELCOME:
+                welcomed.add(client)
+            return len(welcomed) == number
+
+        self.until(heard)
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self.clients:
+            client.socket.close()
+        self._poll.close()
+
+    def until(self, heard: Callable[[Client, int], bool]) -> None:
+        """Obeys whatever comes until `heard`, told who heard what, says that it is enough."""
+        while True:
+            for client, kind in self._records(PATIENCE):
+                if heard(client, kind):
+                    return
+
+    def ask(self, client: Client) -> None:
+        """Has one client ask something and waits for the answer; obeys whatever comes meanwhile."""
+        client.say(Type.COMMIT, number=1, size=client.allocated)
+        self.until(lambda one, kind: one is client and kind == Type.LIMITS)
+
+    def settle(self, quiet: float) -> None:
+        """Obeys whatever comes until nothing has come for `quiet` seconds."""
+        while any(True for _ in self._records(quiet, patient=False)):
+            continue
+
+    def _records(self, seconds: float, *, patient: bool = True) -> Iterator[tuple[Client, int]]:
+        ready = self._poll.poll(seconds)
+        if not ready and patient:
+            raise TimeoutError(f"the daemon said nothing for {seconds:.0f} seconds")
+        for descriptor, _ in ready:
+            client = self._by_descriptor[descriptor]
+            yield client, client.hear()

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the daemon takes to hand a card over, and what of a processor that costs it.
+
+All clients want the card and one has it. It says that it is idle; the daemon
+tells it to stop; it has stopped at once; the daemon lets the next one run. With
+memory, the one that has stopped is evicted and the next one loaded in between;
+this costs no time but the daemon's, for nothing is really moved. Then the first
+one wants the card again, which is not part of what is measured.
+"""
+
+import time
+from dataclasses import dataclass
+from statistics import mean, median, quantiles
+
+from bench.daemon.crowd import Client, Crowd
+from bench.daemon.process import megabytes, processor
+from bench.daemon.service import Service
+from nvshared.protocol import Type
+
+WARMING = 20                            # hand-overs that do not count
+QUIET = 0.5                             # seconds without a record: everybody has settled
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One kind of hand-over among so many clients; microseconds."""
+
+    kind: str
+    clients: int
+    handovers: int
+    released: float                     # released the card → the next one has it, median
+    released_99th: float
+    stopped: float                      # told to stop → the next one has it, median
+    stopped_99th: float
+    worked: float                       # processor time of the daemon for each, all in all, median
+    worked_99th: float
+    waited: float                       # what it waited for a processor that others had, mean
+    resident: float                     # MB of memory it occupied at most
+
+
+def measure(service: Service, kind: str, number: int, allocated: int, handovers: int) -> Latency:
+    """`allocated`: bytes of each of `number` clients."""
+    released, stopped, worked, waited = [], [], [], []
+    with Crowd(service.socket, service.uuid, number, allocated) as crowd:
+        for client in crowd.clients:
+            client.say(Type.WANT)
+        holder = _running(crowd)
+        crowd.settle(QUIET)
+        for _ in range(WARMING):
+            holder, _, _ = _hand_over(crowd, holder)
+        before = processor(service.pid)
+        for _ in range(handovers):
+            holder, whole, part = _hand_over(crowd, holder)
+            released.append(whole)
+            stopped.append(part)
+            now = processor(service.pid)
+            spent, before = now.since(before), now
+            worked.append(spent.worked * 1e6)
+            waited.append(spent.waited * 1e6)
+        resident = megabytes(service.pid, peak=True)
+    return Latency(
+        kind, number, handovers,
+        round(median(released), 1), _99th(released), round(median(stopped), 1), _99th(stopped),
+        round(median(worked), 1), _99th(worked), round(mean(waited), 1), resident,
+    )
+
+
+def _99th(values: list[float]) -> float:
+    return round(quantiles(values, n=100)[-1], 1)
+
+
+def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
+    """Who has it then, and the microseconds since it was released and since STOP."""
+    began = time.perf_counter_ns()
+    told = began
+    following: list[Client] = []
+
+    def heard(client: Client, kind: int) -> bool:
+        nonlocal told
+        if kind == Type.STOP:
+            told = time.perf_counter_ns()
+        elif kind == Type.RUN and client is not holder:
+            following.append(client)
+        return bool(following)
+
+    holder.say(Type.IDLE)
+    crowd.until(heard)
+    ended = time.perf_counter_ns()
+    holder.say(Type.WANT)
+    crowd.ask(holder)                   # the daemon is done with the WANT, too
+    return following[0], (ended - began) / 1e3, (ended - told) / 1e3
+
+
+def _running(crowd: Crowd) -> Client:
+    found: list[Client] = []
+
+    def heard(client: Client, kind: int) -> bool:
+        if kind == Type.RUN:
+            found.append(client)
+        return bool(found)
+
+    crowd.until(heard)
+    return found[0]

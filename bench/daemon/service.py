@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of the benchmark's own: a simulated card, a bus, and systemd's place taken."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvshared import library
+from nvshared.errors import NvshareError
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 60.0                         # seconds for a start
+WATCHDOG = 30_000_000                   # microseconds, as in nvshared.service
+BUS = """\
+<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <listen>unix:path={path}</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow user="*"/><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/>
+  </policy>
+</busconfig>
+"""
+FIND = "from nvshared.nvml import NVML; print(NVML().find()[0].uuid_bytes.hex())"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A running daemon."""
+
+    pid: int
+    socket: Path
+    bus: str
+    uuid: bytes                         # of the card
+
+
+@contextmanager
+def service(memory: int, *options: str) -> Iterator[Service]:
+    """A daemon with a card of `memory` bytes, and ready, for as long as the block lasts."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvshare-bench-")))
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(library.simulator()),
+            "NVSHARE_SIM_DIR": str(folder),
+            "NVSHARE_SIM_GPUS": "1",
+            "NVSHARE_SIM_MEMORY": str(memory),
+            "NOTIFY_SOCKET": str(folder / "notify"),
+            "WATCHDOG_USEC": str(WATCHDOG),
+        }
+        found = subprocess.run(
+            [sys.executable, "-c", FIND], env=environment, cwd=ROOT, stdout=subprocess.PIPE,
+            text=True, check=True,
+        )
+        bus = stack.enter_context(_bus(folder))
+        ready = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        ready.bind(environment["NOTIFY_SOCKET"])
+        ready.settimeout(PATIENCE)
+        (folder / "conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 0\n")
+        errors = stack.enter_context((folder / "log").open("w+"))
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "nvshared", "--config", str(folder / "conf"), "--bus", bus,
+             "--socket", str(folder / "sock"), "--max-clients-per-user", "4096", *options],
+            env=environment, cwd=ROOT, stderr=errors,
+        )
+        stack.callback(_end_well, daemon, folder / "log")
+        while ready.recv(1000) != b"READY=1":
+            continue
+        ready.close()                   # nobody reads what it says from now on
+        yield Service(daemon.pid, folder / "sock", bus, bytes.fromhex(found.stdout.strip()))
+
+
+@contextmanager
+def _bus(folder: Path) -> Iterator[str]:
+    (folder / "bus.conf").write_text(BUS.format(path=folder / "bus"))
+    daemon = subprocess.Popen(
+        ["dbus-daemon", f"--config-file={folder / 'bus.conf'}", "--nofork", "--print-address"],
+        # It may complain that it cannot raise its limit of open files, which it needs not.
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )
+    try:
+        assert daemon.stdout is not None
+        if not daemon.stdout.readline():
+            raise NvshareError("the message bus of the benchmark did not start")
+        yield f"unix:path={folder / 'bus'}"
+    finally:
+        _end(daemon)
+        assert daemon.stdout is not None
+        daemon.stdout.close()
+
+
+def _end_well(daemon: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Figures of a daemon that failed are none."""
+    _end(daemon)
+    if daemon.returncode != 0:
+        raise NvshareError(
+            f"the daemon ended with status {daemon.returncode}: {log.read_text()[-2000:]}"
+        )
+
+
+def _end(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    process.wait(PATIENCE)
