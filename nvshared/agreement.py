@@ -10,6 +10,7 @@ the user has set of the same kind: it holds as it was said.
 from dataclasses import dataclass, replace
 
 from nvshared.errors import InvalidArgs
+from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Terms
 
 HEAVIEST = 1000
@@ -31,6 +32,7 @@ class Agreement:
             memory_limit=min(limits, default=0),
             weight=min(ours.weight, theirs.weight),
             suspended=ours.suspended or theirs.suspended,
+            compute_limit=min(ours.compute_limit, theirs.compute_limit),
         )
 
     def allows(self, setting: str, value: int) -> bool:
@@ -39,6 +41,8 @@ class Agreement:
         match setting:
             case "memory_limit":
                 return not ours.memory_limit or 0 < value <= ours.memory_limit
+            case "compute_limit":
+                return value <= ours.compute_limit
             case "weight":
                 return value <= ours.weight
             case "suspended":
@@ -51,6 +55,20 @@ class Agreement:
             return replace(self, owner=replace(self.owner, memory_limit=size))
         return Agreement(
             replace(self.administrator, memory_limit=size), replace(self.owner, memory_limit=0)
+        )
+
+    def with_compute_limit(self, percent: int, *, by_owner: bool) -> "Agreement":
+        """Of the card's time; 100 for no limit. Raises InvalidArgs unless it is from 1 to 100."""
+        if not 1 <= percent <= UNLIMITED:
+            raise InvalidArgs(
+                f"the compute limit cannot be {percent} %",
+                f"give a whole number from 1 to {UNLIMITED}, which stands for no limit",
+            )
+        if by_owner:
+            return replace(self, owner=replace(self.owner, compute_limit=percent))
+        return Agreement(
+            replace(self.administrator, compute_limit=percent),
+            replace(self.owner, compute_limit=UNLIMITED),
         )
 
     def with_weight(self, weight: int, *, by_owner: bool) -> "Agreement":

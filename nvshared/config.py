@@ -151,6 +151,24 @@ class Config:
         "gpu", _auto(quantity.amount), None,
         "how much one order moves between card and host; auto: 512MiB, less on small cards",
         metavar="SIZE", words="auto")
+    compute_window: int = _setting(
+        "gpu", quantity.positive_duration, 2_000_000,
+        "the time of which a program with a compute limit gets its share", metavar="TIME",
+        words="2s", variable="NVSHARE_COMPUTE_WINDOW_MS", variable_parse=quantity.milliseconds)
+    quota_sample_interval: int = _setting(
+        "gpu", quantity.positive_duration, 50_000,
+        "the shortest turn of a program with a compute limit; with less than that left it waits "
+        "for the next window", metavar="TIME", words="50ms",
+        variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", variable_parse=quantity.milliseconds)
+    quota_carryover: int = _setting(
+        "gpu", quantity.percentage, 25,
+        "how much of what a program has used beyond its compute limit is taken off each of the "
+        "next windows; 0% forgives it", metavar="PERCENT", words="25%",
+        variable="NVSHARE_QUOTA_CARRYOVER_PERCENT")
+    drop_tail_billing: int = _setting(
+        "gpu", quantity.percentage, 70,
+        "how much of the time that a program takes to stop counts for its compute limit",
+        metavar="PERCENT", words="70%", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
     gather: int = _setting(
         "gpu", quantity.duration, 1_000_000,
         "how long to listen after a restart before deciding anything", metavar="TIME", words="1s")

@@ -10,6 +10,7 @@ from nvshared.config import Config
 from nvshared.errors import ConfigError
 from nvshared.nvml import Facts
 from nvshared.quantity import Amount
+from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash, Settings
 
 MIB = 1 << 20
@@ -60,6 +61,12 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         gather=config.gather,
         drain_patience=config.drain_patience,
         stuck_after=config.stuck_after,
+        accounting=Accounting(
+            window=config.compute_window,
+            grain=config.quota_sample_interval,
+            carryover=config.quota_carryover,
+            tail=config.drop_tail_billing,
+        ),
     )
     return Defaults(settings, lambda facts: _card(config, facts))
 

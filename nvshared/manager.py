@@ -161,6 +161,11 @@ class Manager:
         client = self.client(id)
         client.agree(client.agreement.with_memory_limit(size, by_owner=by_owner))
 
+    def set_compute_limit(self, id: int, percent: int, *, by_owner: bool = False) -> None:
+        """The share of its GPU's time that a client never exceeds. InvalidArgs unless 1 to 100."""
+        client = self.client(id)
+        client.agree(client.agreement.with_compute_limit(percent, by_owner=by_owner))
+
     def set_weight(self, id: int, weight: int, *, by_owner: bool = False) -> None:
         """A client's share in relation to others'. Raises InvalidArgs unless from 1 to 1000."""
         client = self.client(id)

@@ -58,6 +58,28 @@ def duration(text: str) -> int:
     return int(number * TIMES[unit])
 
 
+def positive_duration(text: str) -> int:
+    """Microseconds, at least a thousand. Without a unit: seconds."""
+    if (value := duration(text)) < 1000:
+        raise ValueError("give a time of at least 1ms, such as 500ms or 2s")
+    return value
+
+
+def milliseconds(text: str) -> int:
+    """Microseconds, of a whole number of milliseconds above zero."""
+    try:
+        return positive(text) * 1000
+    except ValueError:
+        raise ValueError("give a positive whole number of milliseconds") from None
+
+
+def percentage(text: str) -> int:
+    """0 to 100, with or without its sign."""
+    if not re.fullmatch(r"\d{1,3}\s*%?", text, re.ASCII) or int(text.rstrip("% ")) > 100:
+        raise ValueError("give a whole percentage from 0 to 100")
+    return int(text.rstrip("% "))
+
+
 def quantum(text: str) -> int:
     """Microseconds, at least a thousand. Without a unit: whole seconds."""
     if text.isdecimal() and text.isascii():

@@ -7,6 +7,7 @@ from nvshared.clock import monotonic
 from nvshared.gpu import Client
 from nvshared.manager import Manager
 from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, gpu_path
+from nvshared.scheduler.actions import ClientState
 
 
 def owned(**setting: bool | None) -> Owned:
@@ -35,6 +36,11 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         """How much it may allocate; 0 for no limit."""
         self._manager.set_memory_limit(self._client.id, size, by_owner=caller.as_owner)
 
+    @method("SetComputeLimit", "percent:u", action=owned(compute_limit=None))
+    def set_compute_limit(self, caller: Caller, percent: int) -> None:
+        """1 to 100 percent of the time; 100 for no limit."""
+        self._manager.set_compute_limit(self._client.id, percent, by_owner=caller.as_owner)
+
     @method("SetWeight", "weight:u", action=owned(weight=None))
     def set_weight(self, caller: Caller, weight: int) -> None:
         """1 to 1000."""
@@ -54,6 +60,11 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     def memory_limit(self) -> int:
         """Bytes, or 0."""
         return self._client.agreement.terms.memory_limit
+
+    @readable("ComputeLimit", "u", Changes.ANNOUNCED)
+    def compute_limit(self) -> int:
+        """Percent of the time, or 100."""
+        return self._client.agreement.terms.compute_limit
 
     @readable("Weight", "u", Changes.ANNOUNCED)
     def weight(self) -> int:
@@ -102,7 +113,7 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
 
     @readable("State", "s", Changes.ANNOUNCED)
     def state(self) -> str:
-        """idle, waiting, loading, running, draining, evicting or suspended."""
+        """idle, waiting, limited, loading, running, draining, evicting or suspended."""
         return str(self._client.view.state)
 
     @readable("Allocated", "t", Changes.SILENT)
@@ -134,8 +145,9 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     @readable("WaitedUSec", "t", Changes.SILENT)
     def waited(self) -> int:
         """Time at its closed gate."""
-        since = self._since(self._client.gpu.snapshot().queue)
-        return self._client.view.waited + since
+        view = self._client.view
+        limited = (self._client.id,) if view.state is ClientState.LIMITED else ()
+        return view.waited + self._since(limited or self._client.gpu.snapshot().queue)
 
     @readable("Turns", "t", Changes.SILENT)
     def turns(self) -> int:

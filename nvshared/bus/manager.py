@@ -104,13 +104,18 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
         one = self._manager.client(client)
         return one.peer.uid == uid and one.agreement.allows(setting, value)
 
-    @method("SetClientMemoryLimit", "client:u bytes:t", action=owned(memory_limit=None))
-    def set_client_memory_limit(self, caller: Caller, client: int, size: int) -> None:
+    @method("SetMemoryLimit", "client:u bytes:t", action=owned(memory_limit=None))
+    def set_memory_limit(self, caller: Caller, client: int, size: int) -> None:
         """How much a client may allocate; 0 for no limit."""
         self._manager.set_memory_limit(client, size, by_owner=caller.as_owner)
 
-    @method("SetClientWeight", "client:u weight:u", action=owned(weight=None))
-    def set_client_weight(self, caller: Caller, client: int, weight: int) -> None:
+    @method("SetComputeLimit", "client:u percent:u", action=owned(compute_limit=None))
+    def set_compute_limit(self, caller: Caller, client: int, percent: int) -> None:
+        """1 to 100 percent of the time; 100 for no limit."""
+        self._manager.set_compute_limit(client, percent, by_owner=caller.as_owner)
+
+    @method("SetWeight", "client:u weight:u", action=owned(weight=None))
+    def set_weight(self, caller: Caller, client: int, weight: int) -> None:
         """1 to 1000."""
         self._manager.set_weight(client, weight, by_owner=caller.as_owner)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl limit: how much memory of a GPU a program may have."""
+"""nvsharectl limit: how much of a GPU a program may have, of its memory and of its time."""
 
 import argparse
 
@@ -8,6 +8,8 @@ from nvshared.cli.verb import Options, Verb, add_client
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
 from nvshared.quantity import size
+
+NO_LIMIT = 100                          # percent of the time
 
 
 def _bytes(text: str) -> int:
@@ -22,36 +24,74 @@ def _bytes(text: str) -> int:
     raise InvalidArgs(f"the memory limit cannot be {text!r}", reason)
 
 
+def _percent(text: str) -> int:
+    if text == "none":
+        return NO_LIMIT
+    number = text.removesuffix("%")
+    if number.isascii() and number.isdigit() and 1 <= int(number) <= NO_LIMIT:
+        return int(number)
+    raise InvalidArgs(
+        f"the compute limit cannot be {text!r}",
+        f"give a percentage of the time from 1 to {NO_LIMIT}, or none",
+    )
+
+
 def _configure(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     parser.add_argument(
-        "--memory", metavar="SIZE", type=_bytes, required=True,
-        help="such as 20GiB, or none to lift the limit",
+        "--memory", metavar="SIZE", type=_bytes,
+        help="what it may allocate, such as 20GiB, or none to lift the limit",
+    )
+    parser.add_argument(
+        "--compute", metavar="PERCENT", type=_percent,
+        help="the share of the GPU's time that it never exceeds, 1 to 100, or none",
     )
 
 
 def _act(options: Options) -> ExitCode:
+    if options.memory is None and options.compute is None:
+        raise InvalidArgs(
+            "there is nothing to limit", "give --memory SIZE, --compute PERCENT, or both"
+        )
     with Client(options.bus) as client:
         for one in client.clients_of(options.pid, options.gpu):
-            client.set_memory_limit(one, options.memory)
-    limit = f"{options.memory} bytes" if options.memory else "as much as there is"
-    show(
-        options, {"pid": options.pid, "gpu": options.gpu, "memory_limit": options.memory},
-        lambda: print(f"Process {options.pid} may allocate {limit}."),
-    )
+            if options.memory is not None:
+                client.set_memory_limit(one, options.memory)
+            if options.compute is not None:
+                client.set_compute_limit(one, options.compute)
+    data = {"pid": options.pid, "gpu": options.gpu}
+    if options.memory is not None:
+        data["memory_limit"] = options.memory
+    if options.compute is not None:
+        data["compute_limit"] = options.compute
+    show(options, data, lambda: _print(options))
     return ExitCode.OK
+
+
+def _print(options: Options) -> None:
+    if options.memory is not None:
+        limit = f"{options.memory} bytes" if options.memory else "as much as there is"
+        print(f"Process {options.pid} may allocate {limit}.")
+    if options.compute is not None:
+        limit = f"at most {options.compute} % of the time"
+        if options.compute == NO_LIMIT:
+            limit = "all of the time that others leave it"
+        print(f"Process {options.pid} may use the GPU {limit}.")
 
 
 VERB = Verb(
     name="limit",
-    summary="limit how much memory of a GPU a program may have",
+    summary="limit how much memory and time of a GPU a program may have",
     description=(
-        "From then on the GPU is as large as that for the program, and what it tries to allocate "
-        "beyond fails as out of memory. What it has already it keeps. The limit lasts until the "
-        "program or nvshared ends."
+        "With --memory, the GPU is as large as that for the program from then on, and what it "
+        "tries to allocate beyond fails as out of memory; what it has already it keeps. With "
+        "--compute, it uses the GPU for no more than that share of the time, whether others want "
+        "it or not. A limit lasts until the program or nvshared ends. You may limit your own "
+        "programs; for those of others you are asked who you are."
     ),
     examples=(
         ("nvsharectl limit 4711 --memory 20GiB", "at most 20 GiB on each GPU it uses"),
+        ("nvsharectl limit 4711 --compute 50", "at most half of the time"),
         ("nvsharectl limit 4711 --memory none", "as much as the GPU has"),
     ),
     configure=_configure,

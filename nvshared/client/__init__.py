@@ -86,11 +86,15 @@ class Client:
 
     def set_memory_limit(self, client: int, size: int) -> None:
         """Bytes that a client may allocate; 0 for as many as the card has."""
-        self._change("SetClientMemoryLimit", "ut", client, size)
+        self._change("SetMemoryLimit", "ut", client, size)
+
+    def set_compute_limit(self, client: int, percent: int) -> None:
+        """1 to 100 percent of the card's time; 100 for no limit."""
+        self._change("SetComputeLimit", "uu", client, percent)
 
     def set_weight(self, client: int, weight: int) -> None:
         """1 to 1000."""
-        self._change("SetClientWeight", "uu", client, weight)
+        self._change("SetWeight", "uu", client, weight)
 
     def suspend(self, client: int) -> None:
         """Has it leave the card and wait."""

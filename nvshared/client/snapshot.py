@@ -62,9 +62,10 @@ class Client:
     command: str
     unit: str
     pod: str
-    state: str                          # idle, waiting, loading, running, draining, evicting or
-                                        # suspended
+    state: str                          # idle, waiting, limited, loading, running, draining,
+                                        # evicting or suspended
     memory_limit: int                   # bytes; 0: none
+    compute_limit: int                  # percent of the time; 100: none
     weight: int                         # 1 to 1000
     suspended: bool
     allocated: int                      # swappable bytes

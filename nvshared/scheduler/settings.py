@@ -28,9 +28,9 @@ class Terms:
     """What is set for one client. The daemon checks what people type; this does not."""
 
     memory_limit: int = 0               # bytes it may have allocated and pinned; 0: the card's
-    compute_limit: int = UNLIMITED      # percent of the time that it never exceeds, even alone
     weight: int = DEFAULT_WEIGHT        # share of the time, in relation to other clients'
     suspended: bool = False             # it leaves the card, and does not run
+    compute_limit: int = UNLIMITED      # percent of the time that it never exceeds, even alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ NARROWEST = 4                           # characters that a flexible column keep
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
-    "evicting": "magenta", "suspended": "red", "idle": "dim", "turns": "green", "shared": "green",
-    "gathering": "yellow", "lost": "bold red",
+    "evicting": "magenta", "suspended": "red", "limited": "yellow", "idle": "dim", "turns": "green",
+    "shared": "green", "gathering": "yellow", "lost": "bold red",
 }
 
 

@@ -22,11 +22,11 @@ MANAGE = "com.nvshare.manage-clients"
 # Method of the client, its arguments, and what then holds.
 SETTINGS = [
     ("SetMemoryLimit", "t", [4 * GIB], Terms(memory_limit=4 * GIB)),
+    ("SetComputeLimit", "u", [40], Terms(compute_limit=40)),
     ("SetWeight", "u", [50], Terms(weight=50)),
     ("Suspend", "", [], Terms(suspended=True)),
 ]
-TWINS = {
-    "SetMemoryLimit": "SetClientMemoryLimit", "SetWeight": "SetClientWeight",
+TWINS = {                               # of another name
     "Suspend": "SuspendClient", "Resume": "ResumeClient",
 }
 
@@ -53,7 +53,7 @@ async def test_what_is_set_reaches_the_scheduler_and_the_properties(
 ) -> None:
     client = a_client(manager, manager.gpus[1])
     if twin:
-        reply = await other.call(TWINS[member], "u" + signature, [client.id, *body])
+        reply = await other.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
         assert reply.message_type is MessageType.METHOD_RETURN, reply.body
     else:
         await on(other, client, member, signature, body)
@@ -63,6 +63,7 @@ async def test_what_is_set_reaches_the_scheduler_and_the_properties(
         path=client_path(client.id), interface="org.freedesktop.DBus.Properties",
     )
     assert shown["MemoryLimit"].value == terms.memory_limit
+    assert shown["ComputeLimit"].value == terms.compute_limit
     assert shown["Weight"].value == terms.weight
     assert shown["Suspended"].value is terms.suspended
 
@@ -87,10 +88,15 @@ async def test_preempt(manager: Manager, other: Peeper) -> None:
 
 async def test_nonsense_is_one_sentence(manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
-    for weight in (0, 1001):
-        name, sentence = refusal(await other.call("SetClientWeight", "uu", [client.id, weight]))
+    for member, value, start in (
+        ("SetWeight", 0, "the weight cannot be 0; give"),
+        ("SetWeight", 1001, "the weight cannot be 1001; give"),
+        ("SetComputeLimit", 0, "the compute limit cannot be 0 %; give"),
+        ("SetComputeLimit", 101, "the compute limit cannot be 101 %; give"),
+    ):
+        name, sentence = refusal(await other.call(member, "uu", [client.id, value]))
         assert name == STANDARD + "InvalidArgs"
-        assert sentence.startswith(f"the weight cannot be {weight}; give")
+        assert sentence.startswith(start)
     name, sentence = refusal(await other.call("SuspendClient", "u", [999]))
     assert (name, sentence) == (
         "com.nvshare.Error.NoSuchClient", "there is no client 999; it may have ended"
@@ -125,7 +131,7 @@ async def test_for_others_programs_polkit_is_asked(
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY + 1)
     async with polkit_on(private.address) as polkit:
-        reply = await user.call(TWINS[member], "u" + signature, [client.id, *body])
+        reply = await user.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
         name, sentence = refusal(reply)
         assert name == STANDARD + "AccessDenied"
         assert MANAGE in sentence
@@ -154,20 +160,22 @@ async def test_ones_own_may_not_go_beyond_what_the_administrator_has_set(
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
     manager.set_memory_limit(client.id, 4 * GIB)
+    manager.set_compute_limit(client.id, 50)
     manager.suspend(client.id)
     before = client.agreement
     async with polkit_on(private.address) as polkit:
         for member, signature, body in (
-            ("SetClientMemoryLimit", "ut", [client.id, 5 * GIB]),
-            ("SetClientMemoryLimit", "ut", [client.id, 0]),
-            ("SetClientWeight", "uu", [client.id, 101]),
+            ("SetMemoryLimit", "ut", [client.id, 5 * GIB]),
+            ("SetMemoryLimit", "ut", [client.id, 0]),
+            ("SetComputeLimit", "uu", [client.id, 51]),
+            ("SetWeight", "uu", [client.id, 101]),
             ("ResumeClient", "u", [client.id]),
             ("PreemptGPU", "s", ["0"]),
         ):
             name, _ = refusal(await user.call(member, signature, body))
             assert name == STANDARD + "AccessDenied", member
-        assert len(polkit.asked) == 5
+        assert len(polkit.asked) == 6
     assert client.agreement == before
-    reply = await user.call("SetClientMemoryLimit", "ut", [client.id, GIB])
+    reply = await user.call("SetMemoryLimit", "ut", [client.id, GIB])
     assert reply.message_type is MessageType.METHOD_RETURN
     assert client.agreement.terms.memory_limit == GIB

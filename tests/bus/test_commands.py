@@ -147,6 +147,14 @@ async def test_what_is_set_for_a_program(manager: Manager, ctl: Run) -> None:
     await ctl("resume", "11")
     await ctl("limit", "11", "--memory", "none")
     assert one.agreement.terms == Terms()
+    ended = await ctl("limit", "--compute", "50%", "11")
+    assert (ended.code, ended.out) == (0, "Process 11 may use the GPU at most 50 % of the time.\n")
+    assert two.agreement.terms.compute_limit == 50
+    both = await ctl("limit", "11", "--compute", "none", "--memory", "1GiB", "--json")
+    assert json.loads(both.out) == {
+        "pid": 11, "gpu": None, "memory_limit": 1 << 30, "compute_limit": 100,
+    }
+    assert one.agreement.terms == Terms(1 << 30)
     assert "end now" in (await ctl("preempt", "0")).out
 
 
@@ -191,7 +199,9 @@ async def test_the_predecessors_flags(
         (["suspend", "999"], ExitCode.NO_SUCH_THING, "no process 999 uses a GPU; see those"),
         (["resume", "999", "--gpu", "1"], ExitCode.NO_SUCH_THING, "no process 999 uses GPU 1"),
         (["weight", "1", "1001"], ExitCode.INVALID_ARGS, "the weight cannot be '1001'"),
-        (["limit", "1"], ExitCode.INVALID_ARGS, "--memory"),
+        (["limit", "1"], ExitCode.INVALID_ARGS, "nothing to limit; give --memory SIZE, --compute"),
+        (["limit", "1", "--compute", "0"], ExitCode.INVALID_ARGS, "the compute limit cannot be"),
+        (["limit", "1", "--compute", "101"], ExitCode.INVALID_ARGS, "from 1 to 100, or none"),
         (["limit", "1", "--memory", "0"], ExitCode.INVALID_ARGS, "that is none at all"),
         (["limit", "1", "--memory", "much"], ExitCode.INVALID_ARGS, "such as 40GiB"),
         (["preempt", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),

@@ -35,12 +35,13 @@ def test_what_the_administrator_sets_holds_as_it_was_said() -> None:
 @pytest.mark.parametrize(("setting", "value", "allowed"), [
     ("memory_limit", 4 * GIB, True), ("memory_limit", 8 * GIB, True),
     ("memory_limit", 8 * GIB + 1, False), ("memory_limit", 0, False),
+    ("compute_limit", 50, True), ("compute_limit", 1, True), ("compute_limit", 51, False),
     ("weight", DEFAULT_WEIGHT, True), ("weight", 1, True), ("weight", DEFAULT_WEIGHT + 1, False),
     ("suspended", True, True), ("suspended", False, False),
 ])
 def test_what_an_owner_may(setting: str, value: int, allowed: bool) -> None:
     made = Agreement().with_memory_limit(8 * GIB, by_owner=False)
-    made = made.with_suspended(True, by_owner=False)
+    made = made.with_suspended(True, by_owner=False).with_compute_limit(50, by_owner=False)
     assert made.allows(setting, value) is allowed
 
 
@@ -57,12 +58,21 @@ def test_a_weight_is_from_one_to_a_thousand(weight: int, by_owner: bool) -> None
         Agreement().with_weight(weight, by_owner=by_owner)
 
 
+@pytest.mark.parametrize("percent", [0, 101])
+@pytest.mark.parametrize("by_owner", [False, True])
+def test_a_compute_limit_is_a_percentage(percent: int, by_owner: bool) -> None:
+    with pytest.raises(InvalidArgs, match=f"the compute limit cannot be {percent} %"):
+        Agreement().with_compute_limit(percent, by_owner=by_owner)
+
+
 @given(st.data())
 def test_an_owner_never_gets_beyond_what_the_administrator_has_set(data: st.DataObject) -> None:
     limits, weights = st.integers(0, 9), st.integers(1, HEAVIEST)
+    percents = st.integers(1, 100)
     made = Agreement()
     made = made.with_memory_limit(data.draw(limits), by_owner=False)
     made = made.with_weight(data.draw(weights), by_owner=False)
+    made = made.with_compute_limit(data.draw(percents), by_owner=False)
     made = made.with_suspended(data.draw(st.booleans()), by_owner=False)
     most = made.terms
     for _ in range(data.draw(st.integers(1, 5))):
@@ -74,6 +84,10 @@ def test_an_owner_never_gets_beyond_what_the_administrator_has_set(data: st.Data
         if made.allows("weight", weight):
             made = made.with_weight(weight, by_owner=True)
             assert made.terms.weight == weight
+        percent = data.draw(percents)
+        if made.allows("compute_limit", percent):
+            made = made.with_compute_limit(percent, by_owner=True)
+            assert made.terms.compute_limit == percent
         if made.allows("suspended", suspended):
             made = made.with_suspended(suspended, by_owner=True)
             assert made.terms.suspended is suspended
@@ -81,4 +95,5 @@ def test_an_owner_never_gets_beyond_what_the_administrator_has_set(data: st.Data
         assert terms.memory_limit <= most.memory_limit or not most.memory_limit
         assert terms.memory_limit or not most.memory_limit
         assert terms.weight <= most.weight
+        assert terms.compute_limit <= most.compute_limit
         assert terms.suspended or not most.suspended

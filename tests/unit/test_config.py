@@ -54,6 +54,19 @@ def test_the_predecessors_variables_work(file: Path) -> None:
     assert not load(file, {"NVSHARE_DEBUG": ""}, {}).debug
     assert load(file, {"NVSHARE_METRICS_ENABLE": "1"}, {}).metrics == 9402
     assert load(file, {"NVSHARE_METRICS_ENABLE": "0"}, {}).metrics == 0
+    file.write_text(
+        "[gpu]\ncompute-window = 1s\nquota-sample-interval = 20ms\n"
+        "quota-carryover = 50%\ndrop-tail-billing = 100\n"
+    )
+    read = load(file, {}, {})
+    assert (read.compute_window, read.quota_sample_interval) == (1_000_000, 20_000)
+    assert (read.quota_carryover, read.drop_tail_billing) == (50, 100)
+    read = load(file, {
+        "NVSHARE_COMPUTE_WINDOW_MS": "500", "NVSHARE_QUOTA_SAMPLE_INTERVAL_MS": "5",
+        "NVSHARE_QUOTA_CARRYOVER_PERCENT": "0", "NVSHARE_DROP_TAIL_BILLING_PERCENT": "10",
+    }, {})
+    assert (read.compute_window, read.quota_sample_interval) == (500_000, 5_000)
+    assert (read.quota_carryover, read.drop_tail_billing) == (0, 10)
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
@@ -72,6 +85,10 @@ def test_the_predecessors_variables_work(file: Path) -> None:
      ":2: swap-budget cannot be '120%'; give a percentage between 0% and 100%"),
     ("[gpu]\ncapacity = 0%\n",
      ":2: capacity cannot be '0%'; give more than nothing, or card for all of it"),
+    ("[gpu]\ncompute-window = 0\n", ":2: compute-window cannot be '0'; "
+     "give a time of at least 1ms, such as 500ms or 2s"),
+    ("[gpu]\nquota-carryover = 101%\n", ":2: quota-carryover cannot be '101%'; "
+     "give a whole percentage from 0 to 100"),
     ("[nvshared]\nsocket = a\n", ":2: socket cannot be 'a'; give an absolute path"),
     ("[nvshared]\nbus = foo\n", ":2: bus cannot be 'foo'; give system, session, none, or an "
      "address such as unix:path=/run/bus"),
@@ -86,6 +103,8 @@ def test_a_wrong_line_is_named(file: Path, text: str, sentence: str) -> None:
 def test_a_wrong_variable_and_a_wrong_option_are_named(file: Path) -> None:
     with pytest.raises(ConfigError, match="the variable NVSHARE_DEBUG cannot be 'x'"):
         load(file, {"NVSHARE_DEBUG": "x"}, {})
+    with pytest.raises(ConfigError, match="NVSHARE_COMPUTE_WINDOW_MS cannot be '2s'; give a pos"):
+        load(file, {"NVSHARE_COMPUTE_WINDOW_MS": "2s"}, {})
     with pytest.raises(InvalidArgs, match="--tq cannot be 'x'"):
         load(file, {}, {"tq": "x"})
 

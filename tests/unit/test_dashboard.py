@@ -26,7 +26,7 @@ CARD = GPU(
 )
 HOLDER = Client(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py", unit="",
-    pod="", state="running", memory_limit=0, weight=100, suspended=False,
+    pod="", state="running", memory_limit=0, compute_limit=100, weight=100, suspended=False,
     allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
     held_usec=4_200_000, waited_usec=0, turns=4, bytes_in=0, bytes_out=0,
 )

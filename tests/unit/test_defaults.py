@@ -11,6 +11,7 @@ from nvshared.config import Config
 from nvshared.defaults import derive
 from nvshared.errors import ConfigError
 from nvshared.quantity import Amount
+from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash
 from tests.unit.scripted import FACTS, GIB, OTHER
 
@@ -40,6 +41,14 @@ def test_shares_are_of_each_card_and_of_the_host() -> None:
     assert defaults.card(OTHER).allowances.configured == 16 * GIB
     assert defaults.settings.host_budget == 64 * GIB
     assert defaults.card(FACTS).step == 4 * MIB
+
+
+def test_the_accounting_of_compute_limits() -> None:
+    assert derive(Config(), [FACTS], 0).settings.accounting == Accounting()
+    config = Config(
+        compute_window=1, quota_sample_interval=2, quota_carryover=3, drop_tail_billing=4
+    )
+    assert derive(config, [FACTS], 0).settings.accounting == Accounting(1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(("config", "sentence"), [
