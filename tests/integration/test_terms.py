@@ -144,3 +144,22 @@ def test_a_limited_program_sees_a_smaller_card(site: Site, start: Callable[..., 
         continue
     said.close()
     assert popen.wait() == 0
+
+
+def test_a_program_with_a_share_of_the_time_gets_that_although_it_is_alone(
+    site: Site, start: Callable[..., Control], eventually: Eventually
+) -> None:
+    control = start("--compute-window", "100ms", "--quota-sample-interval", "1ms")
+    alone = program(site, 1, steps=100)
+    eventually(lambda: any(one.state == "running" for one in control.snapshot().clients))
+    before = view(control, alone)
+    (client,) = control.clients_of(alone.pid)
+    control.set_compute_limit(client, 10)
+    eventually(lambda: view(control, alone).state == "limited")
+    eventually(lambda: view(control, alone).turns >= before.turns + 5)
+    now = view(control, alone)
+    held = now.held_usec - before.held_usec
+    assert held < (now.waited_usec - before.waited_usec) / 2
+    assert '"reason":"limit"' in (site.folder / "trace").read_text().replace('": "', '":"')
+    control.set_compute_limit(client, 100)
+    finish([alone])
