@@ -165,9 +165,10 @@ WIDTHS = {
 }
 
 
-def hooks() -> dict[str, list[int]]:
-    """Every hook, variants too, with the widths in bits of its parameters."""
-    text = re.sub(r"/\*.*?\*/", "", HOOKS.read_text(), flags=re.DOTALL)
+def hooks(part: str = "") -> dict[str, list[int]]:
+    """Every hook of hooks.def, or of a part of its text, variants too, with the widths in bits
+    of its parameters."""
+    text = re.sub(r"/\*.*?\*/", "", part or HOOKS.read_text(), flags=re.DOTALL)
     found: dict[str, list[int]] = {}
     for kind, name, types in re.findall(
         r"^(HOOK\w*)\((\w+),\s*\(([^)]*)\)\)$", text, flags=re.MULTILINE

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from libhook.coverage import reason, reasons
 from libhook.tests.hook import recorded_driver as recorded
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -73,19 +74,6 @@ def test_the_library_compiles_with_nvidias_declarations(file: Path) -> None:
     flags = ["-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
     include = ["-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}", f"-I{SOURCE.parent / 'include'}"]
     subprocess.run(["gcc", *flags, *include, str(file)], check=True)
-
-
-@cache
-def reasons() -> dict[str, str]:
-    """The patterns of unhooked.def with their reasons."""
-    lines = (SOURCE / "unhooked.def").read_text().splitlines()
-    pairs = [line.split(": ", 1) for line in lines if line and not line.startswith("#")]
-    assert len(dict(pairs)) == len(pairs), "a pattern stands twice in unhooked.def"
-    return dict(pairs)
-
-
-def reason(name: str) -> str | None:
-    return next((why for pattern, why in reasons().items() if fnmatchcase(name, pattern)), None)
 
 
 @cache

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of coverage is true, complete and knows every function that a driver exports."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from libhook import coverage
+from libhook.tests.hook import recorded_driver as recorded
+from libhook.tests.hook.programs import compile_c
+from libhook.tests.hook.wrappers import Wrappers
+
+CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+SIMULATOR = Path(__file__).parents[2] / "build" / "simulator" / "libcuda.so.1"
+
+
+def installed_drivers() -> list[Path]:
+    """A driver of this machine, and what the CUDA toolkit has for linking with one."""
+    folders = [*Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64"), Path("/usr/lib/wsl/lib")]
+    found = [folder / "libcuda.so.1" for folder in folders]
+    found += [CUDA / "lib64" / "stubs" / "libcuda.so", *CUDA.glob("targets/*/lib/stubs/libcuda.so")]
+    return [path for path in found if path.exists()]
+
+
+def test_the_table_is_up_to_date() -> None:
+    assert coverage.TABLE.read_text() == coverage.table(), (
+        f"{coverage.TABLE.name} is out of date: make -C libhook coverage"
+    )
+
+
+def test_the_table_names_every_hook_once() -> None:
+    named = [hook for section in coverage.sections() for hook in section.hooks]
+    assert sorted(named) == sorted(recorded.hooks())
+    for section in coverage.sections():
+        for hook in section.hooks:
+            assert hook in coverage.bodies(section.file), f"no wrapper {hook} in {section.file}"
+
+
+def test_what_the_table_calls_gated_waits_at_the_gate_and_calls_inside(wrappers: Wrappers) -> None:
+    gated = [
+        hook
+        for section in coverage.sections()
+        for hook in section.hooks
+        if coverage.does(section, hook) == ["gated"]
+    ]
+    assert len(gated) > 170
+    wrappers(f"""
+for name in {gated!r}:
+    before = core.entered, core.left, calls(name)
+    call(name, *[0] * 12)
+    assert (core.entered, core.left, calls(name)) == tuple(n + 1 for n in before), name
+""")
+
+
+@pytest.mark.parametrize("driver", [SIMULATOR, *installed_drivers()], ids=str)
+def test_every_function_that_a_driver_exports_is_known(driver: Path) -> None:
+    """One that is not: hook it, write a reason into unhooked.def, or record the driver's
+    answers anew in entry_points.txt."""
+    assert len(coverage.exported(driver)) > 300
+    assert coverage.unknown(coverage.exported(driver)) == []
+
+
+def test_what_a_newer_driver_exports_is_listed(tmp_path: Path) -> None:
+    driver = compile_c(
+        """
+        void cuMemTeleport(void) {} void cuMemTeleport_v2_ptsz(void) {} void cuMemFree(void) {}
+        void cuGLGetDevices_v2(void) {} void cudbgApiInit(void) {} void helper(void) {}
+        """,
+        tmp_path / "libcuda.so.1",
+        "-shared",
+    )
+    assert coverage.unknown(coverage.exported(driver)) == [
+        "cuMemTeleport",
+        "cuMemTeleport_v2_ptsz",
+    ]
