@@ -74,6 +74,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             listening = made.socket
             successor = successor or made.found_stale
         manager = _manager(cards, config, read)
+        limited = log.Limited(logger, monotonic, _timer(loop))
         worker = Worker(nvml.sample, _poster(loop))
         sampler = Sampler(worker.question, monotonic, _timer(loop), config.sample_interval)
         trace = None if config.trace is None else Trace(config.trace)
@@ -84,7 +85,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
             sampler.add(gpu)
             gpu.failed.connect(failed)
-            journal.follow(gpu)
+            journal.follow(gpu, limited)
             if trace is not None:
                 trace.add(gpu)
         if config.metrics:
@@ -97,8 +98,8 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             publication = await publish(manager, config.bus)
             stack.push_async_callback(publication.close)
         server = Server(
-            manager, listening, config, _descriptors(config),
-            journal.complainer(log.Limited(logger, monotonic)), notifier, given.kept,
+            manager, listening, config, _descriptors(config), journal.complainer(limited),
+            notifier, given.kept,
         )
         stack.callback(server.close)
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from nvshared.clock import SECOND
-from nvshared.gpu import GPU
+from nvshared.gpu import GPU, Client
 from nvshared.log import Limited
 from nvshared.manager import Manager
 from nvshared.peer import Peer
@@ -18,10 +18,14 @@ logger = logging.getLogger(__name__)
 STATUS_INTERVAL = 2.0                   # seconds
 
 
-def follow(gpu: GPU) -> None:
+def follow(gpu: GPU, limited: Limited) -> None:
     """Says who comes and goes, and with --debug every turn."""
-    gpu.client_new.connect(lambda client: logger.info("%s: %s came", gpu, client))
-    gpu.client_removed.connect(lambda client: logger.info("%s: %s left", gpu, client))
+
+    def say(level: int, client: Client, what: str, words: str) -> None:
+        limited.say(level, (what, client.peer.uid), lambda: f"{gpu}: {client} {words}")
+
+    gpu.client_new.connect(lambda client: say(logging.INFO, client, "came", "came"))
+    gpu.client_removed.connect(lambda client: say(logging.INFO, client, "left", "left"))
     gpu.turn_started.connect(lambda client: logger.debug("%s: %s runs", gpu, client))
     gpu.turn_ended.connect(
         lambda client, why, held: logger.debug(
@@ -29,19 +33,25 @@ def follow(gpu: GPU) -> None:
         )
     )
     gpu.client_stuck.connect(
-        lambda client, state, waited: logger.error(
-            "%s: %s does not answer, %s for %.0f s", gpu, client, state, waited / SECOND
+        lambda client, state, waited: say(
+            logging.ERROR, client, "stuck",
+            f"does not answer, {state} for {waited / SECOND:.0f} s",
         )
     )
 
 
-def complainer(limited: Limited) -> Callable[[Peer, str, str], None]:
-    """A function that says what a client did wrong: who, of what kind, in words."""
+def complainer(limited: Limited) -> Callable[[int, str, Callable[[], Peer], str], None]:
+    """A function that says what a client did wrong: whose it is, of what kind, who, in words."""
 
-    def complain(peer: Peer, kind: str, message: str) -> None:
-        limited.warning(kind, f"{peer} of {peer.user}: {message}")
+    def complain(uid: int, kind: str, who: Callable[[], Peer], message: str) -> None:
+        # Who it was costs a look at the process and one into the list of users.
+        limited.say(logging.WARNING, (kind, uid), lambda: _blame(who(), message))
 
     return complain
+
+
+def _blame(peer: Peer, message: str) -> str:
+    return f"{peer} of {peer.user}: {message}"
 
 
 def cards(manager: Manager) -> str:

@@ -2,18 +2,19 @@
 """Lines for the journal, or for a person who runs the daemon in a terminal.
 
 Under systemd a line begins with its priority in angle brackets (sd-daemon(3))
-and has no time of its own. What clients cause is limited per kind, so that a
-program in a loop cannot fill the disk.
+and has no time of its own. What clients cause is limited, so that a program in
+a loop cannot fill the disk.
 """
 
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 
-from nvshared.clock import SECOND, Clock
+from nvshared.clock import SECOND, Clock, Timer
 
-BURST = 10                              # lines of one kind in one interval, then silence
+BURST = 20                              # lines of one kind in one interval, then no more
 INTERVAL = 30 * SECOND
 
 PRIORITIES = {
@@ -45,25 +46,57 @@ def set_debug(debug: bool) -> None:
     logging.getLogger().setLevel(logging.DEBUG if debug else logging.INFO)
 
 
-class Limited:
-    """At most BURST lines of one kind in an interval; how many were held back is said after."""
+@dataclass(slots=True)
+class _Lines:
+    """Those of one kind, in one interval."""
 
-    def __init__(self, logger: logging.Logger, clock: Clock) -> None:
+    began: int
+    said: int = 0
+    left_out: int = 0
+    last: Callable[[], str] | None = None
+
+
+class Limited:
+    """At most BURST lines of one kind in an interval; how many more there were is said at its end.
+
+    A kind is what happened together with who caused it, so that nobody's noise
+    hides what somebody else does.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Clock, timer: Timer) -> None:
         self._logger = logger
         self._clock = clock
-        self._kinds: dict[str, list[int]] = {}      # when the interval began, lines in it
+        self._timer = timer
+        self._kinds: dict[Hashable, _Lines] = {}
 
-    def warning(self, kind: str, message: str) -> None:
-        """Says `message` unless there were too many of this `kind`; keep kinds few."""
+    def say(self, level: int, kind: Hashable, words: Callable[[], str]) -> None:
+        """Says what `words` gives, which is not asked if there were too many of this `kind`."""
         now = self._clock()
-        began, lines = self._kinds.setdefault(kind, [now, 0])
-        if now - began >= INTERVAL:
-            if lines > BURST:
-                self._logger.warning("%d more of the kind: %s", lines - BURST, kind)
-            began, lines = now, 0
-        self._kinds[kind] = [began, lines + 1]
-        if lines < BURST:
-            self._logger.warning("%s", message)
+        lines = self._kinds.get(kind)
+        if lines is None or (now - lines.began >= INTERVAL and not lines.left_out):
+            self._forget_old(now)
+            lines = self._kinds[kind] = _Lines(now)
+        if lines.said < BURST:
+            lines.said += 1
+            self._logger.log(level, "%s", words())
+            return
+        if not lines.left_out:
+            self._timer(lines.began + INTERVAL, lambda: self._sum_up(level, kind))
+        lines.left_out += 1
+        lines.last = words
+
+    def _sum_up(self, level: int, kind: Hashable) -> None:
+        lines = self._kinds.pop(kind)
+        assert lines.last is not None
+        self._logger.log(
+            level, "%d more such lines were left out within %d s, the last: %s",
+            lines.left_out, INTERVAL // SECOND, lines.last(),
+        )
+
+    def _forget_old(self, now: int) -> None:
+        for kind, lines in tuple(self._kinds.items()):
+            if now - lines.began >= INTERVAL and not lines.left_out:
+                del self._kinds[kind]
 
 
 def _is_journal(stream: str) -> bool:

@@ -45,9 +45,14 @@ def identify(connection: socket.socket) -> Peer:
     A process that has died already has no /proc entry; it is told apart by its
     pid alone, and its connection ends in a moment anyway.
     """
+    return describe(*credentials(connection))
+
+
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """Process id and user id of who connected; no more than a question to the kernel."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(raw)
-    return describe(pid, uid)
+    return pid, uid
 
 
 def describe(pid: int, uid: int) -> Peer:

@@ -3,10 +3,10 @@
 
 A connection is a socket, a queue of packets that it has not taken yet, and a
 descriptor that tells when its process dies (a forked child may hold the socket
-for ever). None of them can hurt the others: reading takes a few packets at a
-time; one that does not read what it is sent, or says nothing, is dropped; too
-many are refused; and when the machine is out of descriptors, new ones wait in
-the kernel's queue.
+for ever). None of them can hurt the others: users take turns at being read, a
+few packets at a time; one that does not read what it is sent, or says nothing,
+is dropped; too many are refused; and when the machine is out of descriptors,
+new ones wait in the kernel's queue.
 
 A keeper outside of this process (systemd's file descriptor store) holds a copy
 of each client's socket, so that its connection outlives us. What is to end for
@@ -24,6 +24,7 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from nvshared import peer, protocol
@@ -32,16 +33,17 @@ from nvshared.errors import ProtocolError
 from nvshared.manager import Manager
 from nvshared.peer import Peer
 from nvshared.protocol import Refusal
+from nvshared.rotation import Rotation
 from nvshared.session import Session
 from nvshared.systemd import KEPT_AS
 
 logger = logging.getLogger(__name__)
 
-PACKETS_AT_A_TIME = 16                  # then the others have their turn
-ACCEPTS_AT_A_TIME = 64
+PACKETS_AT_A_TIME = 4                   # then the others have their turn
+ACCEPTS_AT_A_TIME = 16
 QUEUE_LONGEST = 256                     # packets; the kernel holds about as many before these
 REFUSED_AT_MOST = 64                    # connections over the limit that are still told so
-LINGER = 1.0                            # seconds for a refused client to read why
+LINGER = 1.0                            # seconds for a refused client to ask, and to read why
 ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
 DESCRIPTORS_EACH = 2                    # a socket and a pidfd
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
@@ -96,16 +98,20 @@ class Connection:
         self._queue: deque[bytes] = deque()
         self._ended = False
         self._finishing = False
+        self._waits = False             # for its user's turn, and is not listened to until then
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(who.pid)
         self._timeout: asyncio.TimerHandle | None = None
         connected.setblocking(False)
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
-            self._loop.add_reader(self._pidfd, self.end, "its process ended")
+            self._loop.add_reader(self._pidfd, self._bereaved)
         if name is not None:
             # It may be in a long drain, and is known to be a client: no timeout.
             self.session.take_over(secrets.randbits(63) + 1)
+            return
+        if refusal is not None:
+            self._again_in(LINGER)
             return
         self._timeout = self._loop.call_later(server.config.hello_timeout / 1e6, self._silent)
         if self._kept:
@@ -154,6 +160,19 @@ class Connection:
         self._server.forget(self)
 
     def _readable(self) -> None:
+        if not self._server.rotation.offer(self.peer.uid, self._read):
+            self._waits = True
+            self._loop.remove_reader(self._socket)
+
+    def _bereaved(self) -> None:
+        assert self._pidfd is not None
+        self._loop.remove_reader(self._pidfd)
+        self._server.rotation.offer(self.peer.uid, partial(self.end, "its process ended"))
+
+    def _read(self) -> None:
+        if self._waits and not self._ended:
+            self._waits = False
+            self._loop.add_reader(self._socket, self._readable)
         for _ in range(PACKETS_AT_A_TIME):
             if self._ended:
                 return
@@ -213,7 +232,7 @@ class Connection:
         self.end("it said nothing")
 
     def _complain(self, kind: str, what: str) -> None:
-        self._server.complain(self.peer, kind, what)
+        self._server.complain(self.peer.uid, kind, lambda: self.peer, what)
 
 
 class Server:
@@ -225,13 +244,13 @@ class Server:
         listening: socket.socket,
         config: Config,
         open_files: int,
-        complain: Callable[[Peer, str, str], None],
+        complain: Callable[[int, str, Callable[[], Peer], str], None],
         keeper: Keeper,
         kept: Mapping[str, socket.socket],
     ) -> None:
-        """`open_files`: how many this process may have; `complain`: tells the journal who is
-        at fault, of what kind, and what it did; `kept`: connections of a daemon before us, by
-        the names `keeper` has them under. Must be made in a running event loop."""
+        """`open_files`: how many this process may have; `complain`: tells the journal whose
+        fault it is, of what kind, who it was, and what it did; `kept`: connections of a daemon
+        before us, by the names `keeper` has them under. Must be made in a running event loop."""
         self.manager = manager
         self.keeper = keeper
         self.config = config
@@ -239,30 +258,34 @@ class Server:
         self._listening = listening
         self._most = most_clients(open_files)
         self._connections: set[Connection] = set()
+        self._accepted: set[socket.socket] = set()  # that are no connections yet
         self._admitted = 0              # those that were not refused when they came
+        self._refused = 0               # those that were, and are still told so
         self._by_uid: Counter[int] = Counter()
         self._loop = asyncio.get_running_loop()
+        self.rotation = Rotation(self._loop)
         self._pause: asyncio.TimerHandle | None = None
         self._warned = False
         listening.setblocking(False)
         self._loop.add_reader(listening, self._acceptable)
         for name, connected in kept.items():
-            self._accepted(connected, name)
+            self._take(connected, name)
 
     def close(self) -> None:
         """Accepts no more and lets go of all connections; the clients go on and come back."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening)
+        self.rotation.close()
+        for accepted in self._accepted:
+            accepted.close()
         for connection in tuple(self._connections):
             connection.end("the daemon stops", for_good=False)
 
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
-        if connection.admitted:
-            self._admitted -= 1
-            self._by_uid[connection.peer.uid] -= 1
+        self._release(connection.peer.uid, admitted=connection.admitted)
 
     def _acceptable(self) -> None:
         for _ in range(ACCEPTS_AT_A_TIME):
@@ -275,26 +298,48 @@ class Server:
                     raise
                 self._hold_off(error)
                 return
-            self._accepted(connected)
+            self._take(connected)
 
-    def _accepted(self, connected: socket.socket, name: str | None = None) -> None:
-        who = peer.identify(connected)
-        refusal = self._judge(who)
-        if refusal is not None:
-            self.complain(who, "too many", "refused: there are too many connections already")
-            if len(self._connections) - self._admitted >= REFUSED_AT_MOST:
+    def _take(self, connected: socket.socket, name: str | None = None) -> None:
+        """Whether it may stay is decided at once and cheaply; the rest is its user's time."""
+        pid, uid = peer.credentials(connected)
+        refusal = self._judge(uid)
+        if refusal is None:
+            self._admitted += 1
+            self._by_uid[uid] += 1
+        else:
+            who = partial(peer.describe, pid, uid)
+            self.complain(uid, "too many", who, "refused: there are too many connections already")
+            if self._refused >= REFUSED_AT_MOST:
                 self._decline(connected, name)  # not even the refusal can be afforded
                 return
+            self._refused += 1
+        self._accepted.add(connected)
+        self.rotation.offer(uid, partial(self._begin, connected, pid, uid, refusal, name))
+
+    def _begin(
+        self, connected: socket.socket, pid: int, uid: int, refusal: Refusal | None,
+        name: str | None,
+    ) -> None:
+        self._accepted.discard(connected)
+        who = peer.describe(pid, uid)
         try:
             connection = Connection(self, connected, who, refusal, name)
         except ProcessLookupError:
             logger.debug("%s: died before it was accepted", who)
+            self._release(uid, admitted=refusal is None)
             self._decline(connected, name)
             return
         self._connections.add(connection)
-        if connection.admitted:
-            self._admitted += 1
-            self._by_uid[who.uid] += 1
+
+    def _release(self, uid: int, *, admitted: bool) -> None:
+        if not admitted:
+            self._refused -= 1
+            return
+        self._admitted -= 1
+        self._by_uid[uid] -= 1
+        if not self._by_uid[uid]:
+            del self._by_uid[uid]
 
     def _decline(self, connected: socket.socket, name: str | None) -> None:
         if name is not None:
@@ -303,10 +348,10 @@ class Server:
             connected.shutdown(socket.SHUT_RDWR)
         connected.close()
 
-    def _judge(self, who: Peer) -> Refusal | None:
+    def _judge(self, uid: int) -> Refusal | None:
         if self._admitted >= min(self.config.max_clients, self._most):
             return Refusal.TOO_MANY_CLIENTS
-        if who.uid != 0 and self._by_uid[who.uid] >= self.config.max_clients_per_user:
+        if uid != 0 and self._by_uid[uid] >= self.config.max_clients_per_user:
             return Refusal.TOO_MANY_CLIENTS
         return None
 

@@ -13,7 +13,7 @@ import pytest
 
 from nvshared import journal
 from nvshared.gpu import OVERDUE
-from nvshared.log import Limited
+from nvshared.log import BURST, Limited
 from nvshared.manager import Manager
 from nvshared.nvml import Sample
 from nvshared.scheduler.actions import Action, ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
@@ -27,8 +27,9 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
     script(monkeypatch)
     time = Time()
     made = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
     for facts in (OTHER, FACTS):
-        journal.follow(made.add(facts, Sample(), gather=False))
+        journal.follow(made.add(facts, Sample(), gather=False), limited)
     return made
 
 
@@ -166,9 +167,21 @@ def test_the_journal_follows_clients_and_turns(
     ]
 
 
+def test_who_comes_and_goes_all_the_time_does_not_fill_the_journal(
+    manager: Manager, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    gpu = manager.gpus[0]
+    for number in range(1, 200):
+        gpu.leave(joined(gpu, number, Noted()))
+    assert caplog.messages.count("gpu0: python[4001] came") == 1
+    assert len(caplog.messages) == 2 * BURST
+
+
 def test_faults_name_the_process_and_its_user(caplog: pytest.LogCaptureFixture) -> None:
-    complain = journal.complainer(Limited(logging.getLogger("nvshared.test"), Time().clock))
-    complain(peer(uid=0), "silent", "it said nothing")
+    time = Time()
+    limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
+    journal.complainer(limited)(0, "silent", lambda: peer(uid=0), "it said nothing")
     assert caplog.messages == ["python[4711] of root: it said nothing"]
 
 

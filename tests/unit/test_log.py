@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -54,17 +55,57 @@ def test_the_journal_gets_priorities_and_a_person_the_time(
     assert root.level == logging.DEBUG
 
 
-def test_a_kind_is_silenced_for_a_while_and_what_was_held_back_is_counted(
-    caplog: pytest.LogCaptureFixture,
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def limited(time: Time) -> Limited:
+    return Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
+
+
+def test_a_kind_is_silenced_for_a_while_and_then_what_was_left_out_is_counted(
+    caplog: pytest.LogCaptureFixture, time: Time, limited: Limited
 ) -> None:
-    time = Time()
-    limited = Limited(logging.getLogger("nvshared.test"), time.clock)
     for number in range(BURST + 5):
-        limited.warning("garbage", f"line {number}")
-    limited.warning("silence", "another kind")
-    assert len(caplog.records) == BURST + 1
-    time.now += INTERVAL
-    limited.warning("garbage", "again")
-    assert [record.message for record in caplog.records[BURST + 1:]] == [
-        "5 more of the kind: garbage", "again"
-    ]
+        limited.say(logging.WARNING, "garbage", partial("line {}".format, number))
+    limited.say(logging.ERROR, "silence", lambda: "another kind")
+    assert caplog.messages == [*(f"line {number}" for number in range(BURST)), "another kind"]
+    caplog.clear()
+    time.pass_by(INTERVAL)              # nothing else need happen
+    assert caplog.record_tuples == [(
+        "nvshared.test", logging.WARNING,
+        f"5 more such lines were left out within 30 s, the last: line {BURST + 4}",
+    )]
+    caplog.clear()
+    limited.say(logging.WARNING, "garbage", lambda: "again")
+    assert caplog.messages == ["again"]
+    assert not time.timers
+
+
+def test_nobodys_noise_hides_what_somebody_else_does(
+    caplog: pytest.LogCaptureFixture, limited: Limited
+) -> None:
+    for _ in range(BURST * 2):
+        limited.say(logging.WARNING, ("garbage", 1000), lambda: "loud")
+    limited.say(logging.WARNING, ("garbage", 1001), lambda: "low")
+    assert caplog.messages == ["loud"] * BURST + ["low"]
+
+
+def test_kinds_that_are_over_are_forgotten_and_words_that_are_not_said_not_made(
+    time: Time, limited: Limited
+) -> None:
+    made: list[int] = []
+
+    def words(uid: int) -> str:
+        made.append(uid)
+        return "came"
+
+    for uid in range(1000):
+        limited.say(logging.INFO, ("came", uid), partial(words, uid))
+        time.now += INTERVAL // 10
+    assert len(limited._kinds) <= 11
+    for _ in range(BURST * 3):
+        limited.say(logging.INFO, ("came", 7), partial(words, 7))
+    assert len(made) == 1000 + BURST

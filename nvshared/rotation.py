@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event loop's time, divided among the users who want some of it.
+
+Whatever a client sends is worked off in one event loop, and so is every
+hand-over. A user with a thousand connections, each of which always has
+something to say, would let a user with one wait a thousand times as long as
+need be. So work that clients cause is taken in turns, one piece of each user
+who has any, and only for a moment at a time; then the loop does everything
+else that has become due, and goes on.
+
+As long as there is less than a moment's work, which is nearly always, each
+piece is done at once and nothing is queued.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+MOMENT = 0.001                          # seconds of work, then everything else has its turn
+
+
+class Rotation:
+    """Pieces of work by user id."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[int, deque[Callable[[], None]]] = {}    # whose turn is next is first
+        self._used = 0.0                # of the present moment, on work that did not wait
+        self._ended = 0.0               # when that was done; time that passes after is given back
+        self._serving: asyncio.Handle | None = None
+
+    def offer(self, uid: int, work: Callable[[], None]) -> bool:
+        """Does it at once (True), or when it is this user's turn (False), after what waits."""
+        now = self._loop.time()
+        self._used = max(0.0, self._used - (now - self._ended))
+        self._ended = now
+        if self._serving is not None or self._used >= MOMENT:
+            self._waiting.setdefault(uid, deque()).append(work)
+            if self._serving is None:
+                self._serving = self._loop.call_soon(self._serve)
+            return False
+        try:
+            work()
+        finally:
+            self._ended = self._loop.time()
+            self._used += self._ended - now
+        return True
+
+    def close(self) -> None:
+        """What waits is not done any more."""
+        if self._serving is not None:
+            self._serving.cancel()
+            self._serving = None
+        self._waiting.clear()
+
+    def _serve(self) -> None:
+        end = self._loop.time() + MOMENT
+        try:
+            while self._waiting and self._loop.time() < end:
+                self._next()()
+        finally:
+            self._serving = self._loop.call_soon(self._serve) if self._waiting else None
+
+    def _next(self) -> Callable[[], None]:
+        uid = next(iter(self._waiting))
+        mine = self._waiting.pop(uid)
+        work = mine.popleft()
+        if mine:
+            self._waiting[uid] = mine   # behind the others
+        return work

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users take turns at the event loop's time."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from nvshared.rotation import MOMENT, Rotation
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Its clock stands still but for what work takes."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def done(loop: Loop) -> list[str]:
+    return []
+
+
+def work(loop: Loop, done: list[str], name: str, seconds: float) -> Callable[[], None]:
+    def do() -> None:
+        done.append(name)
+        loop.now += seconds
+
+    return do
+
+
+def passes(loop: Loop, done: list[str]) -> list[list[str]]:
+    """What is done in each pass of the loop until nothing waits."""
+    found: list[list[str]] = []
+    while True:
+        before = len(done)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        if len(done) == before:
+            loop.close()
+            return found
+        found.append(done[before:])
+
+
+def test_little_work_is_done_at_once(loop: Loop, done: list[str]) -> None:
+    rotation = Rotation(loop)
+    for number in range(10):
+        assert rotation.offer(number % 2, work(loop, done, str(number), MOMENT / 20))
+    assert done == [str(number) for number in range(10)]
+    assert passes(loop, done) == []
+
+
+def test_time_that_nobody_uses_is_given_back(loop: Loop, done: list[str]) -> None:
+    rotation = Rotation(loop)
+    for number in range(10):
+        assert rotation.offer(1, work(loop, done, str(number), MOMENT * 0.6))
+        loop.now += MOMENT * 0.6
+    assert passes(loop, done) == []
+
+
+def test_after_a_moment_users_take_turns_and_the_loop_goes_on_between(
+    loop: Loop, done: list[str]
+) -> None:
+    rotation = Rotation(loop)
+    assert rotation.offer(1, work(loop, done, "at once", 2 * MOMENT))
+    for number in range(6):
+        assert not rotation.offer(1, work(loop, done, f"loud {number}", MOMENT * 0.6))
+    assert not rotation.offer(2, work(loop, done, "low 0", MOMENT * 0.6))
+    assert not rotation.offer(2, work(loop, done, "low 1", MOMENT * 0.6))
+    assert done == ["at once"]
+    assert passes(loop, done) == [
+        ["loud 0", "low 0"], ["loud 1", "low 1"], ["loud 2", "loud 3"], ["loud 4", "loud 5"],
+    ]
+
+
+def test_who_has_work_left_when_it_is_done_waits_behind_the_others(
+    loop: Loop, done: list[str]
+) -> None:
+    rotation = Rotation(loop)
+    rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
+
+    def again() -> None:
+        work(loop, done, "loud", 2 * MOMENT)()
+        if done.count("loud") < 3:
+            rotation.offer(1, again)
+
+    rotation.offer(1, again)
+    rotation.offer(2, work(loop, done, "low", 2 * MOMENT))
+    assert passes(loop, done) == [["loud"], ["low"], ["loud"], ["loud"]]
+
+
+def test_work_that_fails_holds_up_nobody(loop: Loop, done: list[str]) -> None:
+    failures: list[str] = []
+    loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
+    rotation = Rotation(loop)
+    rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
+
+    def fail() -> None:
+        raise ValueError("it failed")
+
+    rotation.offer(1, fail)
+    rotation.offer(2, work(loop, done, "next", MOMENT))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert failures == ["it failed"]
+    assert passes(loop, done) == [["next"]]
+
+
+def test_what_waits_when_it_is_closed_is_not_done(loop: Loop, done: list[str]) -> None:
+    rotation = Rotation(loop)
+    rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
+    rotation.offer(1, work(loop, done, "late", MOMENT))
+    rotation.close()
+    assert passes(loop, done) == []
