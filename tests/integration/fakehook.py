@@ -156,10 +156,13 @@ class Hook:
             self.say(Type.EVICTED, number=order.number)
             return
         surplus = max(0, memory.resident + memory.pinned - order.bytes)
-        moved = min(surplus, memory.resident, max(0, order.host - memory.host))
+        # What was swapped out before and came back has left its host memory to be used again.
+        swapped, allowed = memory.allocated - memory.resident, max(memory.host, order.host)
+        moved = min(surplus, memory.resident, max(0, allowed - swapped))
         resident = memory.resident - moved
         self.memory = replace(
-            memory, resident=resident, host=memory.host + moved,
+            memory, resident=resident,
+            host=max(memory.host, min(allowed, swapped + moved)),
             room=max(order.bytes, resident + memory.pinned),
         )
         flags = Flag.NO_HOST_MEMORY if moved < surplus else Flag(0)
