@@ -196,8 +196,7 @@ class GPU:
 
     def join(self, client: Client, *, running: bool, wants: bool, commit: int) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
-        if self.lost:
-            raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")
+        self._demand()
         self.clients[client.id] = client
         self.capacity.joined(client.id)
         self.apply_capacity()
@@ -231,7 +230,8 @@ class GPU:
             self.tell(CapacityChanged(self.capacity.bytes))
 
     def preempt(self) -> None:
-        """If others wait, the present turns end now."""
+        """If others wait, the present turns end now. Raises GPULost."""
+        self._demand()
         self.tell(Preempted())
 
     def lose(self, why: str) -> None:
@@ -257,6 +257,11 @@ class GPU:
         if not self._announcing:
             self._announcing = True
             self._timer(self._clock() + ANNOUNCE_WITHIN, self._announce)
+
+    def _demand(self) -> None:
+        """Raises GPULost if the card is gone."""
+        if self.lost:
+            raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")
 
     def _handle(self, event: Event) -> None:
         now = self._clock()

@@ -22,6 +22,7 @@ from nvshared.cli.parser import build
 from nvshared.cli.verbs import VERBS
 
 INTERFACES = Path(__file__).parents[2] / "dbus"
+CLIENT = Path(__file__).with_name("client.py")
 ORDER = ("com.nvshare.Manager", "com.nvshare.GPU", "com.nvshare.GPU.Statistics",
          "com.nvshare.Client")
 HEADINGS = {"method": "Methods", "property": "Properties", "signal": "Signals"}
@@ -89,6 +90,11 @@ def bus() -> list[str]:
     return lines
 
 
+def client() -> list[str]:
+    """A program that uses the interface; the tests run it."""
+    return roff.verbatim(CLIENT.read_text())
+
+
 def _member(member: members.Member) -> list[str]:
     lines = roff.item(member.declaration, member.description)
     for name, words in member.arguments:
@@ -119,7 +125,7 @@ def _sentence(text: str) -> str:
 
 GENERATED: dict[str, Callable[[], list[str]]] = {
     "@SETTINGS@": settings, "@OPTIONS@": options, "@VERBS@": verbs, "@EVERYWHERE@": everywhere,
-    "@BUS@": bus,
+    "@BUS@": bus, "@CLIENT@": client,
 }
 
 

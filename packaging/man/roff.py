@@ -6,6 +6,7 @@ def escaped(text: str) -> str:
     text = text.replace("\\", r"\e").replace("-", r"\-").replace("~", r"\(ti").replace("^", r"\(ha")
     text = text.replace("…", "...").replace("\N{EN DASH}", r"\(en").replace("'", r"\(aq")
     text = text.replace("`", r"\(ga")
+    text = "".join(one if one.isascii() else rf"\[u{ord(one):04X}]" for one in text)
     return "\n".join(r"\&" + line if line.startswith((".", "'")) else line
                      for line in text.split("\n"))
 

@@ -86,6 +86,13 @@ async def test_preempt(manager: Manager, other: Peeper) -> None:
     assert scheduler(client).events == [Preempted()]
 
 
+async def test_nothing_can_be_done_on_a_lost_gpu(manager: Manager, other: Peeper) -> None:
+    manager.gpus[0].lose("it fell off the bus")
+    assert refusal(await other.call("PreemptGPU", "s", ["0"])) == (
+        "com.nvshare.Error.GPULost", "gpu0 (Card) is lost: it fell off the bus"
+    )
+
+
 async def test_nonsense_is_one_sentence(manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     for member, value, start in (

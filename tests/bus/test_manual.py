@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manual pages: what they show works, what they list is complete, and tools can read them."""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvshared.bus import Publication
+from nvshared.cli.verbs import VERBS
+from nvshared.config import options
+from nvshared.errors import ExitCode, NvshareError
+from nvshared.manager import Manager
+from nvshared.names import client_path
+from tests.bus.service import PrivateBus, a_client
+
+ROOT = Path(__file__).parents[2]
+MAN = ROOT / "packaging" / "man"
+PAGES = sorted(path.name.removesuffix(".in") for path in MAN.glob("*.in"))
+
+
+def page(name: str) -> str:
+    """As it is installed."""
+    command = [sys.executable, "-B", str(MAN / "page.py"), str(MAN / f"{name}.in"), "1.0", "/lib/x"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return ended.stdout
+
+
+def plain(text: str) -> str:
+    """Without the marks of a page's source."""
+    for mark, meant in ((r"\-", "-"), (r"\(aq", "'"), (r"\(ti", "~"), (r"\e", "\\"), (r"\&", "")):
+        text = text.replace(mark, meant)
+    return text
+
+
+async def test_the_client_in_the_manual_works(
+    manager: Manager, publication: Publication, private: PrivateBus
+) -> None:
+    program = (MAN / "client.py").read_text()
+    assert program.rstrip("\n") in plain(page("com.nvshare.5"))
+    assert max(map(len, program.splitlines())) <= 80
+    first = a_client(manager, manager.gpus[0])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(MAN / "client.py"), stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": private.address, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    assert line.decode() == f"{client_path(first.id)} {first.peer.pid} idle\n"
+    said = asyncio.ensure_future(process.stdout.readline())
+    arrived: list[str] = []
+    while not said.done():              # it listens a moment after it has spoken
+        arrived.append(client_path(a_client(manager, manager.gpus[1]).id))
+        await asyncio.wait([said], timeout=0.2)
+    assert said.result().decode().removesuffix(" came\n") in arrived
+    assert await process.wait() == 0
+    assert [gpu.tq for gpu in manager.gpus] == [20, 20]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_tools_read_a_page(name: str, tmp_path: Path) -> None:
+    text = page(name)
+    assert not re.findall(r"@[A-Z]+@", text)
+    for tool in (["mandoc", "-Tlint", "-Wwarning"], ["groff", "-man", "-Tutf8", "-ww", "-z"]):
+        if shutil.which(tool[0]):
+            path = tmp_path / name
+            path.write_text(text)
+            ended = subprocess.run([*tool, str(path)], check=False, capture_output=True, text=True)
+            assert ended.stdout + ended.stderr == ""
+
+
+def test_every_setting_has_its_place_in_the_manual() -> None:
+    text = plain(page("nvshared.conf.5"))
+    for option in options():
+        assert f"\\fB{option.name} = " in text
+        assert option.variable in text
+
+
+def test_every_verb_has_its_place_in_the_manual() -> None:
+    text = plain(page("nvsharectl.1"))
+    for verb in VERBS:
+        assert f"nvsharectl {verb.name}" in text
+        for command, _ in verb.examples:
+            assert command in text
+
+
+def test_every_exit_status_is_explained() -> None:
+    text = page("nvsharectl.1") + page("nvshared.8")
+    explained = {int(number) for line in re.findall(r"^\.BR? (\d[^\n]*)", text, re.MULTILINE)
+                 for number in re.findall(r"\d+", line)}
+    assert explained == set(ExitCode)
+
+
+def test_every_error_in_the_manual_exists() -> None:
+    def names(kind: type[NvshareError]) -> set[str]:
+        return {kind.bus_name}.union(*map(names, kind.__subclasses__()))
+
+    listed = set(re.findall(r"^\.B (\S+Error\.\S+)", page("com.nvshare.5"), re.MULTILINE))
+    assert {"com.nvshare.Error.NoSuchGPU", "com.nvshare.Error.GPULost"} < listed
+    assert listed <= names(NvshareError)
