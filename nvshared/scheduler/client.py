@@ -139,7 +139,10 @@ class Client:
     @property
     def held(self) -> int:
         """What counts against the capacity: while an order is on its way, the more of both."""
-        return max([self.room, self.memory.filled, *(move.room for move in self.moves)])
+        most = max(self.room, self.memory.filled)
+        for move in self.moves:
+            most = max(most, move.room)
+        return most
 
     @property
     def ordered(self) -> int:
@@ -149,14 +152,18 @@ class Client:
     @property
     def whole(self) -> bool:
         """It could run at once, whatever is on its way."""
-        rooms = [self.room, *(move.room for move in self.moves)]
-        return self.memory.resident >= self.memory.allocated and min(rooms) >= self.need
+        if self.memory.resident < self.memory.allocated or self.room < self.need:
+            return False
+        return not self.moves or min(move.room for move in self.moves) >= self.need
 
     @property
     def host_held(self) -> int:
         """Host memory it has or is allowed to take."""
-        allowed = [move.host for move in self.moves if move.way is Way.OUT]
-        return max([self.memory.host, *allowed])
+        most = self.memory.host
+        for move in self.moves:
+            if move.way is Way.OUT:
+                most = max(most, move.host)
+        return most
 
     @property
     def staying(self) -> int:
@@ -191,7 +198,7 @@ class Client:
 
     def moving(self, way: Way) -> bool:
         """An order of this kind is on its way."""
-        return any(move.way is way for move in self.moves)
+        return bool(self.moves) and any(move.way is way for move in self.moves)
 
     def enter(self, phase: Phase, now: int) -> None:
         """Changes phase, and bills the time spent in the one before."""

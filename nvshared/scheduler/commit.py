@@ -55,7 +55,8 @@ def plan(decision: Decision) -> None:
     least = settings.total // WORTH_TELLING
     # What all have in common decides how far each can reach. While that has hardly changed since
     # all of them were looked at, only those that have changed themselves are.
-    reach = (settings.total, settings.capacity, left + lent, pinned)
+    # More than the whole card is as good as that to everybody.
+    reach = (settings.total, settings.capacity, min(left + lent, settings.total), pinned)
     changed = card.groups.news("reach")
     if any(abs(new - old) > least // HARDLY for new, old in zip(reach, card.reach, strict=True)):
         card.reach = reach

@@ -10,63 +10,84 @@ clients are counted anew, and nobody else.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nvshared.scheduler.client import Client, Phase
 from nvshared.scheduler.quota import UNLIMITED
 
-
-def _wants(client: Client) -> int:
-    return max(0, client.need - client.ordered)
-
-
-def _waits(client: Client) -> bool:
-    return client.phase is Phase.WAITING and not client.terms.suspended
-
-
-def _stays(client: Client) -> bool:
-    return client.phase in (Phase.LOADING, Phase.RUNNING)
-
-
-def _in_phase(phase: Phase, client: Client) -> bool:
-    return client.phase is phase
-
-
-# Who is in which group.
-GROUPS: dict[str, Callable[[Client], object]] = {
-    "queued": _waits,                   # wants a turn and may have one
-    "holding": lambda client: client.turn is not None,
-    "moving": lambda client: client.moves,
-    "asking": lambda client: client.question,
-    "bounded": lambda client: client.terms.memory_limit,
-    "suspended": lambda client: client.terms.suspended,
-    "rationed": lambda client: client.terms.compute_limit < UNLIMITED,
-    "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
-    "occupying": lambda client: client.held,
-} | {phase.value: partial(_in_phase, phase) for phase in Phase}
+# Who is in which group; and those in a phase are one that is named like it.
+GROUPS = (
+    "queued",                           # wants a turn and may have one
+    "holding",                          # chosen, running or draining
+    "moving",                           # an EVICT or LOAD is on its way
+    "asking",                           # a COMMIT is unanswered
+    "bounded",                          # has a memory limit
+    "suspended",
+    "rationed",                         # has a compute limit
+    "lacking",                          # chosen or running, and short of room or of memory
+    "occupying",                        # has room on the card
+    *(phase.value for phase in Phase),
+)
 
 # What is summed up over whom; bytes.
-SUMS: dict[str, Callable[[Client], int]] = {
-    "held": lambda client: client.held,
-    "host_held": lambda client: client.host_held,
-    "committed": lambda client: client.committed,
-    "used": lambda client: client.used,
-    "pinned": lambda client: client.memory.pinned,
-    "staying_take": lambda client: client.takes if _stays(client) else 0,
-    "holders_take": lambda client: client.takes if client.turn is not None else 0,
-    "queued_want": lambda client: _wants(client) if _waits(client) else 0,
-}
+SUMS = (
+    "held", "host_held", "committed", "used", "pinned",
+    "staying_take",                     # over those chosen or running
+    "holders_take",                     # over those, and those that drain
+    "queued_want",                      # room that those in the queue have not been promised
+)
+POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
 
-class _Counted(NamedTuple):
+class Counted(NamedTuple):
     """What a client was counted as, so that it can be taken out again."""
 
     groups: tuple[str, ...]
-    sums: tuple[int, ...]
-    place: tuple[int, int]              # in the queue, and its id
+    sums: tuple[int, ...]               # in the order of SUMS
+    place: tuple[int, int] | None       # in the queue, and its id; None: it is not there
     takes: int
+
+
+def counted(client: Client) -> Counted:
+    """In one go, for it is done whenever anything about a client changes."""
+    memory, terms, phase, held = client.memory, client.terms, client.phase, client.held
+    wants = max(0, memory.need - client.ordered)
+    takes = client.takes
+    holds = client.turn is not None
+    queued = phase is Phase.WAITING and not terms.suspended
+    stays = phase is Phase.LOADING or phase is Phase.RUNNING
+    groups = [phase.value]
+    if queued:
+        groups.append("queued")
+    if holds:
+        groups.append("holding")
+    if client.moves:
+        groups.append("moving")
+    if client.question is not None:
+        groups.append("asking")
+    if terms.memory_limit:
+        groups.append("bounded")
+    if terms.suspended:
+        groups.append("suspended")
+    if terms.compute_limit < UNLIMITED:
+        groups.append("rationed")
+    if stays and (wants or not client.whole):
+        groups.append("lacking")
+    if held:
+        groups.append("occupying")
+    return Counted(
+        tuple(groups),
+        (
+            held, client.host_held, client.committed, client.used, memory.pinned,
+            takes if stays else 0, takes if holds else 0, wants if queued else 0,
+        ),
+        (client.place, client.id) if queued else None,
+        takes,
+    )
+
+
+NOTHING = Counted((), (0,) * len(SUMS), None, 0)
 
 
 class Groups:
@@ -76,9 +97,10 @@ class Groups:
         """`clients` by id. Whoever adds or removes one adds the id to `touched`."""
         self.touched: set[int] = set()
         self._clients = clients
-        self._counted: dict[int, _Counted] = {}
+        self._counted: dict[int, Counted] = {}
         self._groups: dict[str, dict[int, Client]] = {name: {} for name in GROUPS}
-        self._sums = dict.fromkeys(SUMS, 0)
+        self._sorted: dict[str, list[Client]] = {}  # members in order, until one comes or goes
+        self._sums = [0] * len(SUMS)
         self._queue: list[tuple[int, int]] = []     # places and ids of those who wait
         self._takes: list[int] = []                 # what they would take, least first
         self._news: dict[str, set[int]] = {}
@@ -90,7 +112,9 @@ class Groups:
         members = self._groups[name]
         if len(members) < 2:
             return list(members.values())
-        return [members[id] for id in sorted(members)]
+        if name not in self._sorted:
+            self._sorted[name] = [members[id] for id in sorted(members)]
+        return self._sorted[name].copy()
 
     def size(self, name: str) -> int:
         """How many are in it."""
@@ -102,7 +126,7 @@ class Groups:
         """One of the sums."""
         if self.touched:
             self._count()
-        return self._sums[name]
+        return self._sums[POSITIONS[name]]
 
     def queue(self) -> Iterator[Client]:
         """Those who wait, by their places, as it is now."""
@@ -128,32 +152,33 @@ class Groups:
             id = self.touched.pop()
             for changed in self._news.values():
                 changed.add(id)
-            if (before := self._counted.pop(id, None)) is not None:
-                self._leave(id, before)
+            before, now = self._counted.pop(id, NOTHING), NOTHING
             if (client := self._clients.get(id)) is not None:
-                self._enter(client)
+                now = self._counted[id] = counted(client)
+                self._enter(client, now.groups, before.groups)
+            self._leave(id, before.groups, now.groups)
+            if now.sums != before.sums:
+                for position, figure in enumerate(now.sums):
+                    self._sums[position] += figure - before.sums[position]
+            if (now.place, now.takes) != (before.place, before.takes):
+                self._queue_up(before, now)
 
-    def _enter(self, client: Client) -> None:
-        counted = _Counted(
-            tuple([name for name, belongs in GROUPS.items() if belongs(client)]),
-            tuple([figure(client) for figure in SUMS.values()]),
-            (client.place, client.id),
-            client.takes,
-        )
-        self._counted[client.id] = counted
-        for name in counted.groups:
-            self._groups[name][client.id] = client
-        for name, figure in zip(SUMS, counted.sums, strict=True):
-            self._sums[name] += figure
-        if "queued" in counted.groups:
-            insort(self._queue, counted.place)
-            insort(self._takes, counted.takes)
+    def _enter(self, client: Client, groups: tuple[str, ...], before: tuple[str, ...]) -> None:
+        for name in groups:
+            if name not in before:
+                self._groups[name][client.id] = client
+                self._sorted.pop(name, None)
 
-    def _leave(self, id: int, counted: _Counted) -> None:
-        for name in counted.groups:
-            del self._groups[name][id]
-        for name, figure in zip(SUMS, counted.sums, strict=True):
-            self._sums[name] -= figure
-        if "queued" in counted.groups:
-            del self._queue[bisect_left(self._queue, counted.place)]
-            del self._takes[bisect_left(self._takes, counted.takes)]
+    def _leave(self, id: int, groups: tuple[str, ...], now: tuple[str, ...]) -> None:
+        for name in groups:
+            if name not in now:
+                del self._groups[name][id]
+                self._sorted.pop(name, None)
+
+    def _queue_up(self, before: Counted, now: Counted) -> None:
+        if before.place is not None:
+            del self._queue[bisect_left(self._queue, before.place)]
+            del self._takes[bisect_left(self._takes, before.takes)]
+        if now.place is not None:
+            insort(self._queue, now.place)
+            insort(self._takes, now.takes)

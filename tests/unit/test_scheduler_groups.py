@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups and sums that are kept up are those that one finds by going through all clients."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.scheduler import groups
 from nvshared.scheduler.actions import Action
+from nvshared.scheduler.client import Client, Phase
 from nvshared.scheduler.events import Event, Joined, Left, Memory, TermsChanged, Wanted, WentIdle
+from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.scheduler import Scheduler
 from nvshared.scheduler.settings import MIB, SECOND, AntiThrash, Settings, Terms
 from tests.unit.scheduler_world import World
@@ -18,14 +23,56 @@ SETTINGS = Settings(
 )
 
 
+def _wants(client: Client) -> int:
+    return max(0, client.need - client.ordered)
+
+
+def _waits(client: Client) -> bool:
+    return client.phase is Phase.WAITING and not client.terms.suspended
+
+
+def _stays(client: Client) -> bool:
+    return client.phase in (Phase.LOADING, Phase.RUNNING)
+
+
+def _in_phase(phase: Phase, client: Client) -> bool:
+    return client.phase is phase
+
+
+BELONGS: dict[str, Callable[[Client], object]] = {
+    "queued": _waits,
+    "holding": lambda client: client.turn is not None,
+    "moving": lambda client: client.moves,
+    "asking": lambda client: client.question,
+    "bounded": lambda client: client.terms.memory_limit,
+    "suspended": lambda client: client.terms.suspended,
+    "rationed": lambda client: client.terms.compute_limit < UNLIMITED,
+    "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
+    "occupying": lambda client: client.held,
+} | {phase.value: partial(_in_phase, phase) for phase in Phase}
+
+FIGURES: dict[str, Callable[[Client], int]] = {
+    "held": lambda client: client.held,
+    "host_held": lambda client: client.host_held,
+    "committed": lambda client: client.committed,
+    "used": lambda client: client.used,
+    "pinned": lambda client: client.memory.pinned,
+    "staying_take": lambda client: client.takes if _stays(client) else 0,
+    "holders_take": lambda client: client.takes if client.turn is not None else 0,
+    "queued_want": lambda client: _wants(client) if _waits(client) else 0,
+}
+
+
 def check(scheduler: Scheduler) -> None:
     """Counts everything anew."""
     card = scheduler._card
     everyone = card.everyone
-    for name, belongs in groups.GROUPS.items():
+    assert {*BELONGS} == {*groups.GROUPS}
+    assert {*FIGURES} == {*groups.SUMS}
+    for name, belongs in BELONGS.items():
         assert card.groups.group(name) == [one for one in everyone if belongs(one)], name
         assert card.groups.size(name) == len(card.groups.group(name))
-    for name, figure in groups.SUMS.items():
+    for name, figure in FIGURES.items():
         assert card.groups.total(name) == sum(map(figure, everyone)), name
     queued = sorted(card.waiting, key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
@@ -80,14 +127,16 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
         world.advance(data.draw(st.integers(0, 300)) * 1000)
 
 
-def test_an_event_costs_the_same_however_many_there_are() -> None:
+def test_an_event_costs_the_same_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not in time, which says little on a busy machine, but in clients that are looked at."""
-    counted: list[int] = []
-    enter = groups.Groups._enter
+    looked: list[Client] = []
+    counted = groups.counted
 
-    def noted(self: groups.Groups, client: object) -> None:
-        counted.append(0)
-        enter(self, client)             # type: ignore[arg-type]
+    def noted(client: Client) -> groups.Counted:
+        looked.append(client)
+        return counted(client)
 
     for number in (10, 500):
         scheduler = Scheduler(replace(SETTINGS, anti_thrash=AntiThrash.ON), 0)
@@ -95,12 +144,10 @@ def test_an_event_costs_the_same_however_many_there_are() -> None:
         for id in range(1, number + 1):
             scheduler.handle(Joined(id, memory, False, False, 0), id)
             scheduler.handle(Wanted(id, memory), id)
-        groups.Groups._enter = noted    # type: ignore[method-assign]
-        try:
-            counted.clear()
+        looked.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(groups, "counted", noted)
             scheduler.handle(WentIdle(1, memory), number + 1)
             scheduler.handle(Left(1), number + 2)
-        finally:
-            groups.Groups._enter = enter    # type: ignore[method-assign]
-        assert 0 < len(counted) < 10
+        assert 0 < len(looked) < 10
         check(scheduler)
