@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each hook, in every way in which a program can come by it: linked with the driver, dlopen() and
+dlsym(), and cuGetProcAddress with old and new versions and both kinds of default stream; from the
+program itself, from libraries it is linked with or opens later, and from constructors that run
+before anything of ours or its own."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.hook import recorded_driver as recorded
+from libhook.tests.hook.programs import compile_c, run
+
+# The linked functions, then those found, then what the driver answers. Each line says who defines
+# what was found, and what calling it returns, which is another number for each of the driver's.
+SURVEY = """
+#include <stdint.h>
+
+static const char *symbol(void *address)
+{
+    Dl_info info;
+    return address == NULL || dladdr(address, &info) == 0 || info.dli_sname == NULL
+        ? "nothing" : info.dli_sname;
+}
+
+static int result(const char *name, void *entry)
+{
+    return strncmp(name, "cuGetProcAddress", 16) == 0 ? 0 : call(entry);
+}
+
+static void survey(const char *way)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    for (unsigned i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+        const char *name = hooks[i].name;
+        void *found = dlsym(driver, name);
+        printf("%s linked %s %s %d\\n", way, name, symbol(hooks[i].entry),
+               result(name, hooks[i].entry));
+        printf("%s found %s %s %s %d\\n", way, name, owner(found), symbol(found),
+               result(name, found));
+    }
+    for (unsigned i = 0; i < sizeof questions / sizeof *questions; i++) {
+        void *old = NULL, *new = NULL;
+        cuGetProcAddress(questions[i].symbol, &old, questions[i].version, questions[i].flags);
+        cuGetProcAddress_v2(questions[i].symbol, &new, questions[i].version, questions[i].flags,
+                            NULL);
+        printf("%s asked %s %d %d %s %s %s\\n", way, questions[i].symbol, questions[i].version,
+               (int)questions[i].flags, owner(new), symbol(new), old == new ? "same" : "differ");
+    }
+}
+"""
+PROGRAM = 'int main(void) { survey("program"); return 0; }'
+CONSTRUCTOR = '__attribute__((constructor(101))) static void early(void) { survey(NAME); }'
+# Before the constructors of all libraries, which only a program can have.
+EARLIEST = """
+static void earliest(void) { survey("earliest"); }
+__attribute__((section(".preinit_array"))) static void (*const first)(void) = earliest;
+int main(void) { return 0; }
+"""
+PLUGIN = 'void plugin(void) { survey("plugin"); }'
+
+
+def tables() -> str:
+    """The hooks, and the recorded questions, as C tables."""
+    lines = ["int cuGetProcAddress(const char *, void **, int, unsigned long);"]
+    lines += ["int cuGetProcAddress_v2(const char *, void **, int, unsigned long, int *);"]
+    for hook in recorded.hooks():
+        if not hook.startswith("cuGetProcAddress") and hook != "cuLaunchKernel":
+            lines.append(f"int {hook}(long, ...);")
+    lines.append("static const struct { const char *name; void *entry; } hooks[] = {")
+    lines += [f'    {{ "{hook}", (void *){hook} }},' for hook in recorded.hooks()]
+    lines.append("};")
+    lines.append("static const struct { const char *symbol; int version; unsigned long flags; }")
+    lines.append("questions[] = {")
+    for answer in recorded.recorded():
+        lines.append(f'    {{ "{answer.symbol}", {answer.version}, {answer.flags} }},')
+    return "\n".join([*lines, "};\n"])
+
+
+def compiled(code: str, target: Path, driver: Path, *flags: object) -> Path:
+    """A program or library that does the survey, linked with the driver."""
+    return compile_c(
+        tables() + SURVEY + code, target, "-Wl,--no-as-needed", *flags, f"-L{driver}", "-lcuda"
+    )
+
+
+def expected(way: str) -> list[str]:
+    """What the survey must say wherever it is made."""
+    lines = []
+    for hook in recorded.hooks():
+        result = 0 if hook.startswith("cuGetProcAddress") else recorded.result_of(hook)
+        lines.append(f"{way} linked {hook} {hook} {result}")
+        lines.append(f"{way} found {hook} libnvshare.so {hook} {result}")
+    for answer in recorded.recorded():
+        owner = "libnvshare.so" if answer.entry in recorded.hooks() else "libcuda.so.1"
+        lines.append(
+            f"{way} asked {answer.symbol} {answer.version} {answer.flags} "
+            f"{owner} {answer.entry} same"
+        )
+    return lines
+
+
+@pytest.mark.parametrize(
+    "flags", [["-pie", "-Wl,-z,now"], ["-pie", "-Wl,-z,lazy"], ["-no-pie"]], ids=" ".join
+)
+def test_a_program_finds_every_wrapper(
+    library: Path, driver: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    program = compiled(PROGRAM, tmp_path / "program", driver, *flags)
+    assert run(program, library, driver) == expected("program")
+
+
+def test_constructors_before_ours_find_every_wrapper(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    """In a library preloaded before us, in one that the program needs, and before them all."""
+    preloaded = compiled(
+        CONSTRUCTOR, tmp_path / "libpreloaded.so", driver, "-shared", '-DNAME="preloaded"'
+    )
+    needed = compiled(CONSTRUCTOR, tmp_path / "libneeded.so", driver, "-shared", '-DNAME="needed"')
+    program = compiled(
+        EARLIEST, tmp_path / "program", driver, needed, f"-Wl,-rpath,{tmp_path}"
+    )
+    lines = run(program, library, driver, preloaded)
+    assert lines[: len(expected("earliest"))] == expected("earliest")
+    for way in ("earliest", "preloaded", "needed"):
+        assert [line for line in lines if line.startswith(way)] == expected(way)
+
+
+def test_a_library_opened_later_finds_every_wrapper(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    """As Python's modules are: each in a scope of its own."""
+    plugin = compiled(PLUGIN, tmp_path / "libplugin.so", driver, "-shared")
+    program = compile_c(
+        f"""
+        int main(void)
+        {{
+            void *plugin = dlopen("{plugin}", RTLD_NOW | RTLD_LOCAL);
+            ((void (*)(void))dlsym(plugin, "plugin"))();
+        }}
+        """,
+        tmp_path / "program",
+    )
+    assert run(program, library, driver) == expected("plugin")
+
+
+def test_without_the_library_the_survey_finds_the_drivers_own(
+    driver: Path, tmp_path: Path
+) -> None:
+    """Or it would prove nothing."""
+    program = compiled(PROGRAM, tmp_path / "program", driver)
+    done = subprocess.run(
+        [program], env={"LD_LIBRARY_PATH": str(driver)}, capture_output=True, text=True,
+        timeout=60, check=True,
+    )
+    assert "libnvshare" not in done.stdout
+    assert done.stdout.splitlines() == [
+        line.replace("libnvshare.so", "libcuda.so.1") for line in expected("program")
+    ]
