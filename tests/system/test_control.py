@@ -100,10 +100,3 @@ def test_a_broken_file_is_named_and_changes_nothing(running: Container, wrong: s
     running.run("rm", path)
     running.run("systemctl", "restart", "nvshared")
     assert card.tq(running) == 19
-
-
-def test_whoever_asks_for_it_on_the_bus_starts_it(running: Container) -> None:
-    running.run("systemctl", "stop", "nvshared")
-    assert card.tq(running) > 0
-    assert running.output("systemctl", "is-active", "nvshared") == "active"
-    assert running.output("systemctl", "is-active", "nvshared.socket") == "active"

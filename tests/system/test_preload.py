@@ -5,12 +5,18 @@ Each command is run with the daemon there and with it gone. A program that minds
 the library says so on standard error, and so does ld.so if it cannot load it.
 """
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests.system import card
 from tests.system.container import Container
-from tests.system.packages import LIBRARY
+from tests.system.packages import LIBRARY, TRIPLET
 
 LIST = "/etc/ld.so.preload"
+OTHER = f"/usr/lib/{TRIPLET}/libz.so.1"
+
+PEOPLE = pytest.mark.parametrize("user", ["", "alice"], ids=["root", "user"])
 
 COMMANDS = {
     "python": ("python3", "-c", "import ssl, ctypes, threading, subprocess; print(1)"),
@@ -20,7 +26,6 @@ COMMANDS = {
     "setuid": ("passwd", "--status"),
 }
 AS_ROOT = {
-    "apt": ("apt-get", "check"),
     "dpkg": ("dpkg", "--verify"),
     "sudo": ("sudo", "--user", "bob", "sudo", "-n", "true"),
     "su": ("su", "-", "alice", "-c", "id"),
@@ -32,7 +37,7 @@ AS_ROOT = {
 @pytest.fixture(scope="module", params=["daemon", "no daemon"])
 def machine(running: Container, request: pytest.FixtureRequest) -> Container:
     """Booted with the line in place, and a daemon or none."""
-    running.write(LIST, f"{LIBRARY}\n")
+    running.run("nvsharectl", "preload", "enable")
     running.write("/etc/sudoers.d/bob", "bob ALL=(ALL) NOPASSWD: ALL\n", mode=0o440)
     verb = "enable" if request.param == "daemon" else "disable"
     running.run("systemctl", verb, "nvshared.service", "nvshared.socket")
@@ -53,7 +58,7 @@ def test_it_boots_and_nothing_failed(machine: Container) -> None:
     assert LIBRARY in machine.output("cat", "/proc/1/maps")
 
 
-@pytest.mark.parametrize("user", ["", "alice"], ids=["root", "user"])
+@PEOPLE
 @pytest.mark.parametrize("name", COMMANDS)
 def test_programs_work(machine: Container, name: str, user: str) -> None:
     assert quiet(machine, *COMMANDS[name], user=user)
@@ -64,35 +69,109 @@ def test_programs_of_root_work(machine: Container, name: str) -> None:
     quiet(machine, *AS_ROOT[name])
 
 
-def test_ssh_works(machine: Container) -> None:
-    machine.run("rm", "-rf", "/home/alice/.ssh")
+def test_apt_works(machine: Container) -> None:
+    """A package of those that are in apt's cache comes, and goes again."""
+    for verb in ("install", "purge"):
+        done = machine.run(
+            "apt-get", verb, "-y", "python3-prometheus-client",
+            environment={"DEBIAN_FRONTEND": "noninteractive"},
+        )
+        assert "ld.so" not in done.stdout + done.stderr
+    assert machine.output("dpkg", "--audit") == ""
+
+
+@PEOPLE
+def test_ssh_works(machine: Container, user: str) -> None:
     machine.run(
         "sh", "-c",
-        "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 "
-        "&& cp ~/.ssh/id_ed25519.pub ~/.ssh/authorized_keys",
-        user="alice",
+        "rm -rf ~/.ssh && mkdir -m 700 ~/.ssh && "
+        "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 && "
+        "cp ~/.ssh/id_ed25519.pub ~/.ssh/authorized_keys",
+        user=user,
     )
+    name = user or "root"
     done = machine.run(
-        "ssh", "-q", "-o", "StrictHostKeyChecking=no", "alice@localhost", "id", "-un",
-        user="alice",
+        "ssh", "-q", "-o", "StrictHostKeyChecking=no", f"{name}@localhost", "id", "-un", user=user,
     )
-    assert done.stdout == "alice\n"
+    assert done.stdout == f"{name}\n"
     assert "ld.so" not in done.stderr
 
 
 def test_cron_works(machine: Container) -> None:
-    machine.run("rm", "-f", "/home/alice/cron")
-    machine.run("crontab", "-", user="alice", given="@reboot echo ran >~/cron 2>&1\n")
+    homes = {"": "/root", "alice": "/home/alice"}
+    for user, home in homes.items():
+        machine.run("rm", "-f", f"{home}/cron")
+        machine.run("crontab", "-", user=user, given="@reboot echo ran >~/cron 2>&1\n")
     machine.reboot()
+    done = [f"{home}/cron" for home in homes.values()]
     machine.until(
-        lambda: machine.run("cat", "/home/alice/cron", check=False).stdout == "ran\n",
-        "cron has run it",
+        lambda: machine.run("cat", *done, check=False).stdout == "ran\n" * len(done),
+        "cron has run both",
     )
 
 
-def test_a_setuid_program_is_not_led_astray(machine: Container) -> None:
-    done = machine.run(
-        "passwd", "--status", user="alice",
+@pytest.fixture
+def tool(machine: Container) -> Iterator[str]:
+    """A program that is setuid root and uses the GPU. Its driver is where every program finds it:
+    for a setuid one, LD_LIBRARY_PATH and all of our variables are nothing."""
+    path, places = "/usr/local/bin/gpu-tool", "/etc/ld.so.conf.d/simulator.conf"
+    machine.run("install", "-m", "4755", card.WORKLOAD, path)
+    machine.write(places, f"{card.HOME}/simulator\n")
+    machine.run("ldconfig")
+    yield path
+    # A setuid program outlives whoever started it, however much that wants it to end with it.
+    machine.run("pkill", "--signal", "KILL", "gpu-tool", check=False)
+    machine.run("rm", path, places)
+    machine.run("ldconfig")
+
+
+def test_a_setuid_program_is_not_led_astray(machine: Container, tool: str) -> None:
+    """Whoever starts it can neither choose its daemon nor have it say more than it does."""
+    daemon = machine.run("systemctl", "is-active", "nvshared", check=False).stdout == "active\n"
+    program = machine.start(
+        tool, "--memory", "16MiB", "--steps", "100000" if daemon else "10", user="alice",
         environment={"NVSHARE_DEBUG": "1", "NVSHARE_SOCKET": "/tmp/elsewhere"},
     )
-    assert done.stderr == ""
+    if daemon:
+        machine.until(
+            lambda: [one["command"].split()[0] for one in card.clients(machine)] == [tool],
+            "it is a client of the machine's daemon",
+        )
+        machine.run("pkill", "gpu-tool")
+    said, _ = program.communicate(timeout=60)
+    assert "nvshare[" not in said
+    assert daemon or program.returncode == 0, said
+
+
+def test_the_list_keeps_what_others_have_in_it(machine: Container) -> None:
+    machine.write(LIST, f"{OTHER}\n", mode=0o644)
+    machine.run("nvsharectl", "preload", "enable")
+    assert machine.output("cat", LIST).split() == [OTHER, LIBRARY]
+    assert LIBRARY in machine.output("nvsharectl", "preload", "status", user="alice")
+    machine.run("nvsharectl", "preload", "disable")
+    assert machine.output("cat", LIST) == OTHER
+    machine.run("rm", LIST)
+    machine.run("nvsharectl", "preload", "enable")
+
+
+# The machine's own library, but for what is written over one byte at an offset, or all from there.
+UNFIT = {
+    "for another processor": "printf '\\363' | dd of=$0 bs=1 seek=18 conv=notrunc status=none",
+    "cut off": "truncate --size=4096 $0",
+    "no library": "echo no library >$0",
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_library_that_does_not_fit_is_refused(machine: Container, name: str) -> None:
+    before = machine.output("cat", LIST)
+    unfit = "/usr/local/lib/libnvshare.so"
+    machine.run("cp", LIBRARY, unfit)
+    machine.run("sh", "-c", UNFIT[name], unfit)
+    done = machine.run("nvsharectl", "preload", "enable", "--library", unfit, check=False)
+    machine.run("rm", unfit)
+    assert done.returncode != 0
+    assert unfit in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert machine.output("cat", LIST) == before
+    assert machine.run("true").stderr == ""
