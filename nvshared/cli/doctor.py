@@ -73,7 +73,7 @@ def _lines(finding: "Finding", width: int) -> list[str]:
 
 VERB = Verb(
     name="doctor",
-    summary="what is wrong with sharing GPUs here, and what to do about it",
+    summary="what keeps programs from sharing GPUs, and what to do",
     description=(
         "Looks at what is installed, whether nvshared runs and can be reached, at the driver and "
         "the GPUs, at programs that use a GPU without sharing it, and at host memory, and says of "

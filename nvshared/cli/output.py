@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from nvshared.tui.tables import Column, plain, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+NARROWEST = 40                          # a terminal that says less is not believed
 
 
 def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> None:
@@ -43,5 +46,12 @@ def complain(error: NvshareError, *, as_json: bool) -> None:
     """Says on stderr what went wrong."""
     if as_json:
         print(json.dumps({"error": error.message, "hint": error.hint}), file=sys.stderr)
-    else:
-        print(f"nvsharectl: {error}", file=sys.stderr)
+        return
+    text = f"nvsharectl: {error}"
+    if sys.stderr is not None and sys.stderr.isatty():
+        # Whole words, and commands that can be copied: one line elsewhere, for those who search.
+        text = "\n".join(textwrap.wrap(
+            text, max(NARROWEST, shutil.get_terminal_size().columns - 1),
+            subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
+        ))
+    print(text, file=sys.stderr)

@@ -4,11 +4,18 @@
 import argparse
 import os
 import textwrap
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import partial
 from typing import Any, NoReturn
 
 from nvshared.cli.verb import MODES, Verb, add_everywhere, seconds
 from nvshared.errors import InvalidArgs
 from nvshared.names import BUS_VARIABLE
+
+WIDTH = 78                              # of a terminal of 80
+FEW = 5                                 # so many choices are listed rather than guessed from
+HELP_COLUMN = 18                        # where the help of an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."
 EXAMPLES = (
@@ -29,8 +36,23 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = ", ".join(map(str, action.choices))
-        raise InvalidArgs(f"{action.metavar} cannot be {value!r}", f"give one of {known}")
+        known = [str(one) for one in action.choices]
+        close = get_close_matches(str(value), known, 1) if len(known) > FEW else []
+        hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(known)}"
+        raise InvalidArgs(f"{action.metavar} cannot be {value!r}", hint)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """As argparse does it, but what a verb does not know is a matter of that verb's help."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            verb = f" {options.verb.name}" if options.verb else ""
+            raise InvalidArgs(
+                f"nvsharectl{verb} does not know {' '.join(unknown)!r}",
+                f"see: nvsharectl{verb} --help",
+            )
+        return options
 
 
 class Version(argparse.Action):
@@ -74,12 +96,21 @@ def _parser(
     description: str, examples: tuple[tuple[str, str], ...], make: Any, below: str = "",
     **options: Any,
 ) -> Parser:
-    longest = max((len(command) for command, _ in examples), default=0)
-    lines = [f"  {command.ljust(longest)}   {what}" for command, what in examples]
     parser: Parser = make(
-        description=textwrap.fill(description, 78),
-        epilog="\n".join(["examples:", *lines, *(["", below] if below else [])]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=textwrap.fill(description, WIDTH),
+        epilog="\n".join(["examples:", *_lines(examples), *(["", below] if below else [])]),
+        formatter_class=partial(
+            argparse.RawDescriptionHelpFormatter, max_help_position=HELP_COLUMN
+        ),
         **options,
     )
     return parser
+
+
+def _lines(examples: tuple[tuple[str, str], ...]) -> list[str]:
+    """What each does beside it, or below where a terminal is too narrow for that."""
+    longest = max((len(command) for command, _ in examples), default=0)
+    beside = [f"  {command.ljust(longest)}   {what}" for command, what in examples]
+    if max(map(len, beside), default=0) <= WIDTH:
+        return beside
+    return [line for command, what in examples for line in (f"  {command}", f"      {what}")]

@@ -136,7 +136,7 @@ def _status(options: Options, tree: "Tree") -> ExitCode:
 
 VERB = Verb(
     name="preload",
-    summary="have every program of the machine share its GPU, or no longer",
+    summary="have every program of this machine share its GPU, or not",
     description=(
         "Puts libnvshare.so into /etc/ld.so.preload, or takes it out. What uses no GPU is not "
         "changed by it. Before anything is written, the library must fit this system, nobody but "

@@ -91,7 +91,8 @@ def _watch(options: Options) -> None:
                     while len(history) > 2 and moment - history[0][0] > WINDOW:
                         history.popleft()
                     began, before = history[0]
-                    shown = dashboard(now, rates(before, now, moment - began))
+                    height = live.console.height - 1        # the keys stand below
+                    shown = dashboard(now, rates(before, now, moment - began), height)
                 live.update(Group(shown, keys), refresh=True)
                 if _quits(options.interval):
                     return

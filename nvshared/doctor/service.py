@@ -55,7 +55,7 @@ def findings(bus: str, answer: Answer) -> Iterator[Finding]:
         assert answer.error is not None
         yield _silent(bus, answer.error)
         return
-    yield ok("bus", f"nvshared answers on the {bus} bus")
+    yield ok("bus", f"nvshared answers on {named(bus)}")
     version = answer.snapshot.version
     if version == __version__:
         yield ok("version", f"nvshared is of version {version}, as this command is")
@@ -66,9 +66,14 @@ def findings(bus: str, answer: Answer) -> Iterator[Finding]:
         )
 
 
+def named(bus: str) -> str:
+    """A message bus in a sentence."""
+    return f"the {bus} bus" if bus in ("system", "session") else f"the bus at {bus}"
+
+
 def _silent(bus: str, error: NvshareError) -> Finding:
     if isinstance(error, NotRunning):
-        return fault("bus", f"nobody answers for com.nvshare on the {bus} bus", error.hint)
+        return fault("bus", f"nobody answers for com.nvshare on {named(bus)}", error.hint)
     return fault("bus", error.message, error.hint or "is dbus running? --bus chooses another")
 
 

@@ -27,26 +27,57 @@ from nvshared.client.snapshot import GPU, Client, Snapshot
 from nvshared.tui.bar import Bar, Part
 from nvshared.tui.quantities import duration, gibibytes, process, size
 from nvshared.tui.rates import Rates
-from nvshared.tui.tables import STATES, user
+from nvshared.tui.tables import STATES, shortened, user
 
 _NOT_MOVING: Final[Mapping[int, Rates]] = {}
 _RESIDENT, _SWAPPED = "█", "▒"
+_ORDER = {"idle": 2, "suspended": 2, "waiting": 1, "limited": 1}     # later ones are left out first
+WHO = 24                                # characters of a process
+FRAME = 4                               # lines of a GPU without its clients
 
 
 def dashboard(
-    snapshot: Snapshot, rates: Mapping[int, Rates] = _NOT_MOVING
+    snapshot: Snapshot, rates: Mapping[int, Rates] = _NOT_MOVING, height: int | None = None
 ) -> RenderableType:
-    """Everything in a snapshot; `rates` by index of the GPU, where they are known."""
+    """Everything in a snapshot; `rates` by index of the GPU, where they are known.
+
+    Where not all clients fit into `height` lines, those are shown that hold or want
+    their GPU before those that are idle, and how many are left out.
+    """
     if not snapshot.gpus:
         return Text("nvshared manages no GPU.", style="yellow")
-    return Group(*(_gpu(snapshot, gpu, rates.get(gpu.index)) for gpu in snapshot.gpus))
+    most = None
+    if height is not None:
+        most = rooms([len(snapshot.of(gpu)) for gpu in snapshot.gpus], height)
+    return Group(*(
+        _gpu(snapshot, gpu, rates.get(gpu.index), most[at] if most else None)
+        for at, gpu in enumerate(snapshot.gpus)
+    ))
 
 
-def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None) -> Panel:
+def rooms(clients: list[int], height: int) -> list[int]:
+    """How many lines each GPU's clients get: what they need, or else an equal part of what is left.
+
+    One at least, even if that is too much.
+    """
+    left = height - sum(FRAME + (1 if number else 0) for number in clients)
+    found = [0] * len(clients)
+    order = sorted(range(len(clients)), key=lambda at: clients[at])
+    for done, at in enumerate(order):
+        found[at] = min(clients[at], max(1, left // (len(order) - done)))
+        left -= found[at]
+    return found
+
+
+def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None, most: int | None) -> Panel:
     clients = snapshot.of(gpu)
     parts: list[RenderableType] = [_memory(gpu, clients), _movement(gpu, rates)]
-    if clients:
+    if clients and (most is None or len(clients) <= most):
         parts += ["", _clients(gpu, clients)]
+    elif clients and most is not None:
+        shown = sorted(clients, key=lambda one: _ORDER.get(one.state, 0))[:most - 1]
+        rest = f"and {len(clients) - len(shown)} more: nvsharectl clients"
+        parts += ["", _clients(gpu, tuple(shown)), Text(rest, style="dim", no_wrap=True)]
     return Panel(
         Group(*parts),
         box=ROUNDED,
@@ -91,16 +122,16 @@ def _movement(gpu: GPU, rates: Rates | None) -> Text:
         ]
     parts.append(f"{gpu.queue_length} waiting")
     if gpu.outside:
-        parts.append(f"{size(gpu.outside)} used outside nvshare")
+        parts.append(f"{size(gpu.outside)} outside")
     return Text("   ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _clients(gpu: GPU, clients: tuple[Client, ...]) -> Table:
     lines = Table.grid(padding=(0, 1))
     lines.add_column(width=1)
-    lines.add_column(no_wrap=True, overflow="ellipsis", max_width=24)
+    lines.add_column(no_wrap=True, max_width=WHO)
     lines.add_column(no_wrap=True, overflow="ellipsis", max_width=10)
-    lines.add_column(no_wrap=True, width=8)
+    lines.add_column(no_wrap=True, width=9)
     lines.add_column(ratio=1)
     lines.add_column(no_wrap=True, justify="right", width=5)
     lines.add_column(no_wrap=True, justify="right", width=13)
@@ -115,7 +146,7 @@ def _clients(gpu: GPU, clients: tuple[Client, ...]) -> Table:
         ))
         lines.add_row(
             Text("▶" if holds else "", style="green"),
-            Text(process(client), style="bold" if holds else ""),
+            Text(shortened(process(client), WHO), style="bold" if holds else ""),
             Text(user(client.uid), style="dim"),
             Text(client.state, style=STATES.get(client.state, "")),
             bar,

@@ -49,6 +49,17 @@ def user(uid: int) -> str:
         return str(uid)
 
 
+def shortened(text: str, width: int) -> str:
+    """Cut to `width` characters at the end, but for a process, which keeps its number."""
+    if len(text) <= width:
+        return text
+    name, bracket, number = text.partition("[")
+    kept = width - len(number) - 2
+    if not bracket or not number.endswith("]") or kept < 1:
+        return text[:max(0, width - 1)] + "…"
+    return f"{name[:kept]}…[{number}"
+
+
 def holder(snapshot: Snapshot, gpu: GPU) -> str:
     """Who has the card: one process, or how many."""
     names = [process(client) for client in snapshot.clients if client.id in gpu.holders]
@@ -116,24 +127,26 @@ def table(columns: list[Column], rows: Iterable[Any], width: int) -> "Table":
     narrow = width < WIDE
     gap = 1 if narrow else 2
     names = [column.short if narrow and column.short else column.name for column in columns]
-    cells = [
-        [Text(column.cell(row), style=column.style(row)) for column in columns] for row in rows
-    ]
+    cells = [[(column.cell(row), column.style(row)) for column in columns] for row in rows]
     natural = [
-        max([len(name), *(len(line[at]) for line in cells)]) for at, name in enumerate(names)
+        max([len(name), *(len(line[at][0]) for line in cells)]) for at, name in enumerate(names)
     ]
     drawn = Table(
         box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False,
         padding=(0, gap - 1, 0, 0),     # the box has a blank of its own between columns
     )
     room = width - gap * (len(columns) - 1)
-    for column, name, wide in zip(columns, names, fitted(columns, natural, room), strict=True):
+    widths = fitted(columns, natural, room)
+    for column, name, wide in zip(columns, names, widths, strict=True):
         drawn.add_column(
             name, justify="right" if column.right else "left", width=wide,
             no_wrap=True, overflow="ellipsis",
         )
     for line in cells:
-        drawn.add_row(*line)
+        drawn.add_row(*(
+            Text(shortened(text, wide), style=style)
+            for (text, style), wide in zip(line, widths, strict=True)
+        ))
     return drawn
 
 

@@ -189,8 +189,10 @@ async def test_the_predecessors_flags(
         (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),
         (["set-tq", "5", "--gpu", ""], ExitCode.NO_SUCH_THING, "no GPU ''"),
         (["clients", "--gpu", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
-        (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; give one of status,"),
-        (["status", "--verbose"], ExitCode.INVALID_ARGS, "--verbose"),
+        (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; did you mean status?"),
+        (["frob"], ExitCode.INVALID_ARGS, "'frob'; give one of status,"),
+        (["status", "--verbose"], ExitCode.INVALID_ARGS, "'--verbose'; see: nvsharectl status --h"),
+        (["--verbose"], ExitCode.INVALID_ARGS, "nvsharectl does not know '--verbose'; see: nvsh"),
         (["top"], ExitCode.INVALID_ARGS, "top needs a terminal"),
         (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
         (["top", "-i", "nan"], ExitCode.INVALID_ARGS, "the interval cannot be 'nan'"),
@@ -218,6 +220,22 @@ async def test_what_is_wrong_is_said_in_one_sentence(
     assert words in sentence(ended)
     assert ended.code == code
     assert [gpu.tq for gpu in manager.gpus] == [30, 30]
+
+
+async def test_an_error_on_a_terminal_is_folded_between_words(
+    ctl: Run, private: PrivateBus
+) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "set-tq", "5", "--gpu", "GPU-of-a-name-that-nobody-has", keys=b"", until=b"",
+        NVSHARE_BUS=private.address, expected=ExitCode.NO_SUCH_THING,
+    )
+    lines = shown.splitlines()
+    assert len(lines) == 2
+    assert max(map(len, lines)) < 80
+    assert " ".join(shown.split()) == (
+        "nvsharectl: there is no GPU 'GPU-of-a-name-that-nobody-has'; "
+        "the indices are: 0, 1; a UUID or a PCI address will do too"
+    )
 
 
 async def test_an_error_as_json(ctl: Run) -> None:
@@ -277,7 +295,9 @@ async def test_a_fault_of_its_own(private: PrivateBus) -> None:
     assert "Traceback" in ended.err
 
 
-async def on_a_terminal(*command: str, keys: bytes, until: bytes, **environment: str) -> str:
+async def on_a_terminal(
+    *command: str, keys: bytes, until: bytes, expected: int = 0, **environment: str
+) -> str:
     """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`."""
     ours, its = pty.openpty()
     process = await asyncio.create_subprocess_exec(
@@ -300,7 +320,7 @@ async def on_a_terminal(*command: str, keys: bytes, until: bytes, **environment:
         if keys and not struck and until in shown:
             struck = True
             os.write(ours, keys)
-    assert await process.wait() == 0
+    assert await process.wait() == expected
     os.close(ours)
     return shown.decode()
 

@@ -39,6 +39,20 @@ def test_help_of_a_verb(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--json" in shown
 
 
+@pytest.mark.parametrize("verb", [None, *VERBS], ids=lambda verb: verb.name if verb else "none")
+def test_help_fits_a_terminal(
+    verb: Verb | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        build(VERBS).parse_args([*([verb.name] if verb else []), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    if verb is None:
+        for one in VERBS:               # a line each
+            assert any(line.split(None, 1) == [one.name, one.summary] for line in lines)
+
+
 def test_help_lists_every_verb() -> None:
     shown = nvsharectl("--help")
     for verb in VERBS:

@@ -2,6 +2,7 @@
 """The pictures: they fit, they say what is so, and they can be read without colours."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from nvshared.tui.bar import Bar, Part
 from nvshared.tui.dashboard import dashboard
 from nvshared.tui.quantities import duration, size
 from nvshared.tui.rates import Rates, rates
-from nvshared.tui.tables import CLIENTS, fitted, gpu_columns, plain, table
+from nvshared.tui.tables import CLIENTS, fitted, gpu_columns, plain, shortened, table
 
 GIB = 1 << 30
 
@@ -154,3 +155,87 @@ def test_rates() -> None:
     assert rates(now, SHARED, 1.5) == {}        # the daemon was restarted
     assert rates(replace(SHARED, gpus=()), now, 1.5) == {}
     assert rates(SHARED, now, 0.0) == {}
+
+
+@pytest.mark.parametrize(("text", "width", "short"), [
+    ("python3[4711]", 13, "python3[4711]"),
+    ("nvshare-workloa[1234567]", 18, "nvshare-…[1234567]"),
+    ("python[1234567]", 11, "p…[1234567]"),
+    ("python[1234567]", 9, "python[1…"),
+    ("python3 train.py", 9, "python3 …"),
+    ("3 programs", 4, "3 p…"),
+])
+def test_what_is_too_long_keeps_what_matters(text: str, width: int, short: str) -> None:
+    assert shortened(text, width) == short
+    assert len(short) <= width
+
+
+LONG = replace(
+    CARD, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", memory_total=288 * GIB,
+    memory_used=287 * GIB, power=1234.5, tq=86400,
+)
+LONGEST = replace(
+    HOLDER, pid=4194304, uid=4_294_967_294, name="a-name-of-15-ch", command="/opt/" + "x y" * 200,
+    state="suspended", allocated=288 * GIB, resident=200 * GIB, swapped=88 * GIB,
+    held_usec=3_599_000_000, waited_usec=86_399_000_000,
+)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: int) -> None:
+    one = Snapshot("1.0", 30, "auto", (LONG,), (LONGEST,))
+    gpus = drawn(table(gpu_columns(one), one.gpus, width), width)
+    clients = drawn(table(CLIENTS, one.clients, width), width)
+    assert len(gpus) == len(clients) == 3       # a heading, a line, a row: nothing is wrapped
+    assert all(len(line) <= width for line in gpus + clients)
+    for words in ("61C", "1234W", "287.0/288.0G", "97%", "86400s", "auto", "[4194304]"):
+        assert words in gpus[2]
+    for words in ("4194304", "289G", "201G", "88.0G", "suspended", "59m59s", "23h59m"):
+        assert words in clients[2].split()
+    for name in ("Memory-Usage", "Holder", "Queue"):
+        assert name in gpus[0]
+    for column in CLIENTS:
+        assert column.name in clients[0].split()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_longest_there_is_fits_the_dashboard(width: int) -> None:
+    one = Snapshot("1.0", 30, "auto", (LONG,), (LONGEST,))
+    lines = drawn(dashboard(one, {0: Rates(99.0, 99.9 * GIB, 99.9 * GIB)}), width)
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) == 6
+    text = "\n".join(lines)
+    for words in (
+        "287.0 of 288.0 GiB  97%  61C  1234W", "5940 turns/min", "out 99.9G/s", "1.0G outside",
+        "[4194304]", "suspended", "289G",
+    ):
+        assert words in text
+
+
+def many(count: int, gpu: int = 0) -> tuple[Client, ...]:
+    first = 1 + 1000 * gpu
+    return tuple(
+        replace(WAITER, id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)
+    )
+
+
+@pytest.mark.parametrize("height", [23, 40])
+@pytest.mark.parametrize("counts", [(1, 100), (100, 100), (0, 7), (5, 0)])
+def test_the_dashboard_is_no_higher_than_the_terminal(
+    height: int, counts: tuple[int, int]
+) -> None:
+    cards = (replace(CARD, holders=(50,)), replace(CARD, index=1, holders=()))
+    clients = tuple(
+        replace(one, state="running") if one.id == 50 else one
+        for gpu, count in enumerate(counts) for one in many(count, gpu)
+    )
+    lines = drawn(dashboard(Snapshot("1.0", 30, "auto", cards, clients), height=height), 80)
+    assert len(lines) <= height
+    text = "\n".join(lines)
+    shown = sum("python3[" in line for line in lines)
+    left_out = [int(n) for n in re.findall(r"and (\d+) more", text)]
+    assert shown + sum(left_out) == sum(counts)
+    if sum(counts) < 10:
+        assert not left_out
+    if counts[0] == 100:
+        assert "▶ python3[50]" in text  # who holds it is not left out
