@@ -134,6 +134,7 @@ class GPU:
         self._disarm: Callable[[], None] | None = None
         self._unanswered: set[tuple[int, int]] = set()
         self._published = self._properties()
+        self._news = False              # something happened that people may want to know
         self._announcing = False
         self._arm()
 
@@ -181,7 +182,7 @@ class GPU:
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
         handled = self._handled
-        self.tell(Tick())
+        self._decide(Tick())            # which is no news to anybody unless it has consequences
         return self._handled > handled
 
     def look(self) -> None:
@@ -242,6 +243,10 @@ class GPU:
 
     def tell(self, event: Event) -> None:
         """Something happened: lets the scheduler decide and carries out what it decides."""
+        self._news = True
+        self._decide(event)
+
+    def _decide(self, event: Event) -> None:
         if self._broken:
             return
         self._events.append(event)
@@ -254,7 +259,7 @@ class GPU:
         finally:
             self._handling = False
         self._arm()
-        if not self._announcing:
+        if self._news and not self._announcing:
             self._announcing = True
             self._timer(self._clock() + ANNOUNCE_WITHIN, self._announce)
 
@@ -283,6 +288,7 @@ class GPU:
             self.failed.emit()
             return
         self._handled += 1
+        self._news = self._news or bool(actions)
         for action in actions:
             self.decided.emit(now, action)
             self._carry_out(action)
@@ -325,7 +331,7 @@ class GPU:
         }
 
     def _announce(self) -> None:
-        self._announcing = False
+        self._news = self._announcing = False
         now = self._properties()
         changed = frozenset(name for name in now if now[name] != self._published[name])
         self._published = now

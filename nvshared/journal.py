@@ -4,7 +4,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from math import inf
 
 from nvshared.clock import SECOND
 from nvshared.gpu import GPU, Client
@@ -15,7 +15,7 @@ from nvshared.systemd import Notifier
 
 logger = logging.getLogger(__name__)
 
-STATUS_INTERVAL = 2.0                   # seconds
+STATUS_INTERVAL = 2.0                   # seconds between two, at least
 
 
 def follow(gpu: GPU, limited: Limited) -> None:
@@ -64,9 +64,15 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
 
     The watchdog is fed only while the loop gets here and all schedulers decide.
     """
-    interval = STATUS_INTERVAL
-    if notifier.watchdog is not None:
-        interval = min(interval, notifier.watchdog / SECOND / 3)
+    if not notifier.listened:
+        await stopped.wait()
+        return
+    pulse = Pulse(None if notifier.watchdog is None else notifier.watchdog / SECOND / 3)
+    ignore = [
+        manager.client_new.connect(pulse.hasten), manager.client_removed.connect(pulse.hasten),
+        *(gpu.turn_started.connect(pulse.hasten) for gpu in manager.gpus),
+        *(gpu.turn_ended.connect(pulse.hasten) for gpu in manager.gpus),
+    ]
     last = ""
     hung: list[str] = []
     while not stopped.is_set():
@@ -75,13 +81,46 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
             notifier.alive()
         elif hung != before:
             logger.critical("nothing is decided any more on %s", ", ".join(hung))
-        notifier.catch_up()
+        if not notifier.catch_up():
+            pulse.hasten()
         status = _status(manager)
         if status != last:
             notifier.status(status)
             last = status
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), interval if notifier.listened else None)
+        await pulse.beat(stopped)
+    for disconnect in ignore:
+        disconnect()
+
+
+class Pulse:
+    """When to look: regularly, and a moment after something happened, but never in between."""
+
+    def __init__(self, regular: float | None) -> None:
+        """`regular`: seconds; None: only when something happened."""
+        self._regular = inf if regular is None else regular
+        self._soon = min(STATUS_INTERVAL, self._regular)
+        self._last = asyncio.get_running_loop().time()
+        self._hurry = False
+        self._limit: asyncio.Timeout | None = None
+
+    def hasten(self, *_: object) -> None:
+        """Something happened."""
+        if not self._hurry:
+            self._hurry = True
+            if self._limit is not None and not self._limit.expired():
+                self._limit.reschedule(self._last + self._soon)
+
+    async def beat(self, stopped: asyncio.Event) -> None:
+        """Returns when it is time to look again, or we are to stop."""
+        when = self._last + (self._soon if self._hurry else self._regular)
+        try:
+            async with asyncio.timeout_at(None if when == inf else when) as self._limit:
+                await stopped.wait()
+        except TimeoutError:
+            self._last = asyncio.get_running_loop().time()
+            self._hurry = False
+        finally:
+            self._limit = None
 
 
 def _status(manager: Manager) -> str:

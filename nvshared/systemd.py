@@ -117,12 +117,13 @@ class Notifier:
         if self._unkept.pop(name, None) is None:
             self._tell(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
-    def catch_up(self) -> None:
-        """Tries again what systemd's queue had no place for."""
+    def catch_up(self) -> bool:
+        """Tries again what systemd's queue had no place for. False: try again later."""
         for name, descriptor in tuple(self._unkept.items()):
             if not self._store(name, descriptor):
-                return
+                return False
             del self._unkept[name]
+        return True
 
     def stopping(self) -> None:
         """We were told to end and do."""

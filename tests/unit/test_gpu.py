@@ -166,6 +166,20 @@ def test_changes_are_announced_together_and_by_name(gpu: GPU, time: Time) -> Non
     assert heard[1:] == [frozenset({"anti_thrash"})]
 
 
+def test_a_look_at_whether_it_decides_has_nothing_announced(gpu: GPU, time: Time) -> None:
+    joined(gpu, 1, Noted())
+    time.pass_by(ANNOUNCE_WITHIN)
+    assert gpu.turns()
+    assert time.timers == []            # nobody is woken up for that
+    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1, 0, False)]
+    Scripted.latest.holders = (1,)
+    heard: list[frozenset[str]] = []
+    gpu.changed.connect(heard.append)
+    assert gpu.turns()
+    time.pass_by(ANNOUNCE_WITHIN)
+    assert heard == [frozenset({"holders"})]
+
+
 def test_unanswered_orders_are_counted(gpu: GPU) -> None:
     joined(gpu, 1, Noted())
     Scripted.latest.decide = lambda event: [Evict(1, 7, 0, 0), Load(1, 8, 0, 0)] if isinstance(

@@ -67,6 +67,78 @@ async def test_systemd_hears_the_status_when_it_changes_and_a_ping_each_time(
     assert heard.pings == 3
 
 
+class Idle(Notifier):
+    """A systemd with a watchdog that is patient."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.words: list[str] = []
+        self.pings = 0
+        self.unkept = 0                 # tries to have sockets kept that will fail
+        self.heard = asyncio.Event()
+        self.all_kept = asyncio.Event()
+        self.watchdog = 3_600_000_000
+
+    @property
+    def listened(self) -> bool:
+        return True
+
+    def status(self, words: str) -> None:
+        self.words.append(words)
+        self.heard.set()
+
+    def alive(self) -> None:
+        self.pings += 1
+
+    def catch_up(self) -> bool:
+        self.unkept -= 1
+        if self.unkept < 0:
+            self.all_kept.set()
+        return self.unkept < 0
+
+
+async def test_it_wakes_up_when_something_happens_and_not_all_the_time(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
+    stopped, heard = asyncio.Event(), Idle()
+    report = asyncio.create_task(journal.report(heard, manager, stopped))
+    await heard.heard.wait()
+    await asyncio.sleep(0.05)           # fifty times as long as a status takes at least
+    assert heard.pings == 1
+    gpu = manager.gpus[0]             # that of the scripted scheduler made last
+    for told in (
+        lambda: joined(gpu, 1, Noted()),
+        lambda: gpu.turn_started.emit(gpu.clients[1]),
+        lambda: gpu.leave(gpu.clients[1]),
+    ):
+        Scripted.latest.holders = (1,) if heard.words[-1].endswith("1 client") else ()
+        heard.heard.clear()
+        told()
+        await heard.heard.wait()
+    stopped.set()
+    await report
+    assert heard.words == [
+        "2 GPUs, 0 clients", "2 GPUs, 1 client", "2 GPUs, 1 client, gpu0: python[4001]",
+        "2 GPUs, 0 clients",
+    ]
+    assert heard.pings == 4
+
+
+async def test_it_wakes_up_until_all_sockets_are_kept(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
+    stopped, heard = asyncio.Event(), Idle()
+    heard.unkept = 3
+    report = asyncio.create_task(journal.report(heard, manager, stopped))
+    await heard.all_kept.wait()
+    await asyncio.sleep(0.05)           # fifty times as long as until another try
+    assert heard.unkept == -1
+    stopped.set()
+    await report
+
+
 async def test_the_status_names_the_holders(manager: Manager) -> None:
     joined(manager.gpus[1], 1, Noted())
     Scripted.latest.holders = (1,)      # the one made last: OTHER came first, FACTS second
