@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The RPM spec: it can be read, and its scripts do what Debian's do.
+"""The RPM spec: packages can be built from it, and its scripts do what Debian's do.
 
-Packages are built from it by `make rpm`; here is what can be asked of it without
-a system that has rpm for its package manager.
+Here is what can be asked of it without a system that has rpm for its package
+manager. There, the packages have in them what Debian's have, at other places.
 """
 
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.system.packages import ROOT
+from tests.system.packages import ROOT, TRIPLET, Packages
 
+# Debian's places, and what is there instead.
+MOVED = {
+    f"/usr/lib/{TRIPLET}/": "/usr/lib64/",
+    "/lib/systemd/system/": "/usr/lib/systemd/system/",
+    "/zsh/vendor-completions/": "/zsh/site-functions/",
+}
+# What each distribution keeps of every package.
+BOOKS = re.compile(
+    r"/usr/share/(doc|licenses|lintian|python3)/|/usr/lib/\.build-id/|/__pycache__/|/$"
+)
 LIBRARY = "/usr/lib64/libnvshare.so"
 LISTS = {
     "alone": (f"{LIBRARY}\n", None),
@@ -40,6 +51,65 @@ def spec() -> str:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def rpms(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The packages, built as `make rpm` does. rpm knows of no package on a Debian machine."""
+    if not shutil.which("rpmbuild"):
+        pytest.skip("there is no rpmbuild on this machine")
+    folder = tmp_path_factory.mktemp("rpms")
+    done = subprocess.run(
+        [
+            "make", "--no-print-directory", "--file=packaging/packaging.mk", "rpm",
+            "RPMFLAGS=--nodeps", f"DIST={folder}", f"PYTHON={sys.executable}",
+        ],
+        cwd=ROOT, capture_output=True, text=True, errors="replace", check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return sorted(folder.glob("*.rpm"))
+
+
+def asked(question: str, package: Path) -> list[str]:
+    """What rpm says of a package file."""
+    command = ["rpm", "--query", "--package", question, str(package)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def files_of_deb(package: Path) -> set[str]:
+    """Without folders, at the places of RPM systems."""
+    listed = subprocess.run(
+        f"dpkg-deb --fsys-tarfile '{package}' | tar --list", shell=True,
+        capture_output=True, text=True, check=True,
+    ).stdout
+    found = set()
+    for line in listed.splitlines():
+        path = line.removeprefix(".").removesuffix(".gz")
+        for place, other in MOVED.items():
+            path = path.replace(place, other)
+        if not BOOKS.search(path):
+            found.add(path)
+    return found
+
+
+def test_what_is_built_has_in_it_what_debians_has(rpms: list[Path], built: Packages) -> None:
+    assert [package.name.split("-")[0] for package in rpms] == ["libnvshare", "nvshared"]
+    for rpm, deb in zip(rpms, (built.libnvshare, built.nvshared), strict=True):
+        modes = asked("--queryformat=[%{FILEMODES:perms} %{FILENAMES}\n]", rpm)
+        folders = {line.split()[1] for line in modes if line.startswith("d")}
+        files = {path for path in asked("--list", rpm) if not BOOKS.search(path)} - folders
+        assert files == files_of_deb(deb)
+
+
+def test_python_need_not_be_compiled_each_time(rpms: list[Path]) -> None:
+    files = set(asked("--list", rpms[1]))
+    sources = {Path(path) for path in files if path.endswith(".py")}
+    assert sources
+    compiled = {
+        path.parent.parent / f"{path.name.split('.')[0]}.py"
+        for path in map(Path, files) if path.suffix == ".pyc"
+    }
+    assert compiled == sources
 
 
 def test_it_is_of_this_version(spec: str) -> None:
