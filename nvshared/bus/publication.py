@@ -31,7 +31,7 @@ from nvshared.names import (
     gpu_path,
 )
 from nvshared.scheduler.actions import Action
-from nvshared.scheduler.events import Event
+from nvshared.scheduler.events import Event, Tick
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,8 @@ class Publication:
         self._export(gpu_path(gpu.facts.index), face, StatisticsInterface(gpu))
 
         def told(_now: int, event: Event) -> None:
-            self._tree.changed(face)    # what has changed, if anything, is found out later
+            if not isinstance(event, Tick):     # mostly nothing; if it was something, so it says
+                self._tree.changed(face)        # what has changed is found out later
             self._client_changed(getattr(event, "client", None))
 
         def decided(_now: int, action: Action) -> None:
@@ -143,6 +144,7 @@ class Publication:
                 lambda client: self._tree.emit(face, face.turn_started, client_path(client.id))
             ),
             gpu.turn_ended.connect(turn_ended),
+            gpu.changed.connect(lambda _names: self._tree.changed(face)),
         ]
 
     def _client_new(self, client: Client) -> None:
