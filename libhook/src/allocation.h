@@ -16,7 +16,7 @@
 
 /* The owner of a page, as region_owner() gives it. */
 struct page_owner {
-    enum { OWNER_LARGE, OWNER_SLAB } kind;
+    enum { OWNER_LARGE, OWNER_SLAB, OWNER_IMPORT } kind;
     struct client *client;
     CUcontext context;
 };
@@ -49,6 +49,20 @@ void slab_release(struct slab *slab, CUdeviceptr address);
 /* All of it, with every object in it. */
 void slab_destroy(struct slab *slab);
 
+/* memory_describe(), with the lock held. */
+bool allocation_describe(CUdeviceptr address, struct memory_description *description);
+
+/* The blocks of an allocation, in order: how many, and each. */
+size_t allocation_blocks(struct page_owner *owner);
+struct block *allocation_block(struct page_owner *owner, size_t index);
+
+/* import.c: memory of another process, mapped here. */
+struct import;
+bool import_describe(const struct import *import, CUdeviceptr address,
+                     struct memory_description *description);
+void import_context_ends(CUcontext context);
+
+struct block *slab_block(struct slab *slab);
 unsigned long long allocation_id(void);           /* a new one */
 
 /* Maps those of the blocks for which there is room; the others stay empty and

@@ -2,10 +2,7 @@
 /*
  * Chunks that must stay on the card, in one piece and under a handle of the
  * driver's. Such memory is made beside the chunk, the content copied, and then
- * mapped in its place. Meanwhile nothing may run that could touch either, and
- * nothing of the chunk may leave the card; so this waits until the program
- * runs with room for the copy, shuts the gate, drains, and keeps the service
- * thread from its orders for as long as it takes.
+ * mapped in its place, while nothing runs that could touch either.
  *
  * Nothing has changed until the copy is complete. Only then is the old memory
  * unmapped, in steps that fail only with the context itself.
@@ -14,13 +11,10 @@
 
 #include <pthread.h>
 
-#include "client_state.h"
-#include "gate.h"
+#include "exclusive.h"
 #include "log.h"
 #include "real.h"
 #include "region.h"
-
-#define TRIES 10
 
 /* The driver's memory for the copy, mapped where only we know. */
 struct copy {
@@ -85,12 +79,14 @@ static CUresult put_in_place(struct chunk *chunk, const struct copy *copy)
         result = block_unmap_aliases(memory->blocks[i]);
     chunk->memory = NULL;
     chunk->real = copy->handle;
+    chunk->client->memory.pinned += chunk->size;
     large_release(memory);
     return result == CUDA_SUCCESS ? alias_map_anchored(chunk) : result;
 }
 
-static CUresult replace(struct chunk *chunk)
+static CUresult replace(void *argument)
 {
+    struct chunk *chunk = argument;
     struct copy copy;
     CUresult result = make(chunk, &copy);
     if (result != CUDA_SUCCESS)
@@ -108,58 +104,14 @@ static CUresult replace(struct chunk *chunk)
     return result;
 }
 
-/* One attempt; releases memory_lock in between. */
-static CUresult attempt(struct chunk *chunk)
-{
-    struct client *client = chunk->client;
-    pthread_mutex_unlock(&memory_lock);
-    gate_enter(GATE_NO_STREAM);      /* until the program runs, with room for the copy */
-    gate_leave();
-    CUcontext before = NULL;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    REAL(cuCtxGetCurrent)(&before);
-    pthread_mutex_lock(&service_lock);
-    pthread_mutex_lock(&memory_lock);
-    CUresult result = CUDA_ERROR_NOT_READY;
-    if (client->granted && !client->starved) {
-        client->remapping = true;
-        client_update(client);
-        pthread_mutex_unlock(&memory_lock);
-        bool ready = drain_all(client, DRAIN_PATIENCE_US) && swap_enter_context(client);
-        pthread_mutex_lock(&memory_lock);
-        if (ready)
-            result = replace(chunk);
-        client->remapping = false;
-        client_update(client);
-    }
-    pthread_mutex_unlock(&memory_lock);
-    pthread_mutex_unlock(&service_lock);
-    REAL(cuCtxSetCurrent)(before);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    pthread_mutex_lock(&memory_lock);
-    return result;
-}
-
 CUresult anchor(struct chunk *chunk)
 {
-    struct client *client = chunk->client;
     while (chunk->anchoring)
         pthread_cond_wait(&memory_changed, &memory_lock);
     if (chunk->memory == NULL)
         return CUDA_SUCCESS;
-    if (!client_commit(client, chunk->size))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     chunk->anchoring = true;
-    client->memory.pending += chunk->size;
-    client_update(client);
-    CUresult result = CUDA_ERROR_NOT_READY;
-    for (unsigned i = 0; i < TRIES && result == CUDA_ERROR_NOT_READY; i++)
-        result = attempt(chunk);
-    client->memory.pending -= chunk->size;
-    if (chunk->memory == NULL)
-        client->memory.pinned += chunk->size;
-    client_update(client);
+    CUresult result = exclusively(chunk->client, chunk->size, replace, chunk);
     chunk->anchoring = false;
     pthread_cond_broadcast(&memory_changed);
     return result;

@@ -7,11 +7,16 @@
 #include "real.h"
 #include "region.h"
 
+static bool usable(enum block_state state)
+{
+    return state == BLOCK_RESIDENT || state == BLOCK_SHARED;
+}
+
 void block_set_state(struct block *block, enum block_state state)
 {
-    if (block->state == BLOCK_RESIDENT)
+    if (usable(block->state))
         block->client->absent += block->size;
-    if (state == BLOCK_RESIDENT)
+    if (usable(state))
         block->client->absent -= block->size;
     block->state = state;
 }
@@ -89,7 +94,10 @@ CUresult block_unmap(struct block *block)
               (unsigned long long)block->address, (int)result);
         return result;
     }
-    block->client->memory.resident -= block->size;
+    if (block->state == BLOCK_SHARED)
+        block->client->memory.pinned -= block->size;
+    else
+        block->client->memory.resident -= block->size;
     return CUDA_SUCCESS;
 }
 
@@ -102,12 +110,13 @@ void block_free(struct block *block)
     }
     /* What the driver does not unmap stays where it is: the address may not
      * be handed out again. */
-    if (block->state != BLOCK_RESIDENT || block_unmap(block) == CUDA_SUCCESS)
+    if (!usable(block->state) || block_unmap(block) == CUDA_SUCCESS)
         region_give(block->address, block->size);
     host_give(block);
-    if (block->state != BLOCK_RESIDENT)
+    if (!usable(block->state))
         client->absent -= block->size;
-    client->memory.allocated -= block->size;
+    if (block->state != BLOCK_SHARED)
+        client->memory.allocated -= block->size;
     if (block->older != NULL)
         block->older->younger = block->younger;
     else

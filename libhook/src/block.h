@@ -23,6 +23,7 @@ enum block_state {
     BLOCK_LEAVING,                   /* being copied out; still mapped */
     BLOCK_SWAPPED,                   /* its bytes are in its host slot */
     BLOCK_COMING,                    /* mapped; being copied in */
+    BLOCK_SHARED,                    /* others reach it too: on the card for good, and pinned */
 };
 
 struct host_slot {

@@ -85,8 +85,8 @@ struct client {
 /*
  * memory_lock protects all bookkeeping of memory and clients in the process.
  * Held for short sections: driver calls that only map, unmap or ask, and the
- * sending of one record, but never a copy, a wait for the GPU or for the
- * daemon. Nothing else is locked by its holder but the gate's lock and the
+ * sending of one record, but never a copy over the bus, a wait for the
+ * program's work or for the daemon. Nothing else is locked by its holder but the gate's lock and the
  * capture lock.
  */
 extern pthread_mutex_t memory_lock;

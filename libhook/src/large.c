@@ -11,6 +11,17 @@ unsigned long long allocation_id(void)
     return ++last;
 }
 
+size_t allocation_blocks(struct page_owner *owner)
+{
+    return owner->kind == OWNER_SLAB ? 1 : ((struct large *)owner)->block_count;
+}
+
+struct block *allocation_block(struct page_owner *owner, size_t index)
+{
+    return owner->kind == OWNER_SLAB ? slab_block((struct slab *)owner)
+                                     : ((struct large *)owner)->blocks[index];
+}
+
 void allocation_fill(struct block **blocks, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

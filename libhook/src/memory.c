@@ -74,6 +74,8 @@ static bool retire(struct page_owner *owner, CUdeviceptr address)
 {
     if (owner->kind == OWNER_SLAB)
         return slab_retire((struct slab *)owner, address);
+    if (owner->kind == OWNER_IMPORT)
+        return false;
     struct large *large = (struct large *)owner;
     if (large->base != address || large->freeing)
         return false;
@@ -131,30 +133,36 @@ static bool describe_alias(CUdeviceptr address, struct memory_description *descr
     return true;
 }
 
+bool allocation_describe(CUdeviceptr address, struct memory_description *description)
+{
+    struct page_owner *owner = region_owner(address);
+    if (owner == NULL)
+        return describe_alias(address, description);
+    if (owner->kind == OWNER_SLAB)
+        return slab_find((struct slab *)owner, address, description);
+    if (owner->kind == OWNER_IMPORT)
+        return import_describe((struct import *)owner, address, description);
+    const struct large *large = (struct large *)owner;
+    if (large->freeing || address - large->base >= large->size)
+        return false;
+    *description = (struct memory_description){
+        .base = large->base,
+        .size = large->size,
+        .context = owner->context,
+        .device = owner->client->device,
+        .id = large->id,
+        .sync_memops = large->sync_memops,
+        .ipc = true,
+    };
+    return true;
+}
+
 bool memory_describe(CUdeviceptr address, struct memory_description *description)
 {
     if (client_none())
         return false;
     pthread_mutex_lock(&memory_lock);
-    struct page_owner *owner = region_owner(address);
-    bool found = false;
-    if (owner != NULL && owner->kind == OWNER_SLAB) {
-        found = slab_find((struct slab *)owner, address, description);
-    } else if (owner != NULL) {
-        const struct large *large = (struct large *)owner;
-        found = !large->freeing && address - large->base < large->size;
-        if (found)
-            *description = (struct memory_description){
-                .base = large->base,
-                .size = large->size,
-                .context = owner->context,
-                .device = owner->client->device,
-                .id = large->id,
-                .sync_memops = large->sync_memops,
-            };
-    } else {
-        found = describe_alias(address, description);
-    }
+    bool found = allocation_describe(address, description);
     pthread_mutex_unlock(&memory_lock);
     return found;
 }
@@ -168,7 +176,7 @@ bool memory_set_sync_memops(CUdeviceptr address, bool on)
     struct page_owner *owner = region_owner(address);
     if (owner != NULL && owner->kind == OWNER_SLAB)
         slab_set_sync_memops((struct slab *)owner, address, on);
-    else if (owner != NULL)
+    else if (owner != NULL && owner->kind == OWNER_LARGE)
         ((struct large *)owner)->sync_memops = on;
     pthread_mutex_unlock(&memory_lock);
     return true;
@@ -244,6 +252,7 @@ void memory_context_ends(CUcontext context)
     pthread_mutex_lock(&service_lock);
     pthread_mutex_lock(&memory_lock);
     release_deferred();
+    import_context_ends(context);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];
         if (client == NULL)

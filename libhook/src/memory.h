@@ -21,6 +21,7 @@ struct memory_description {
     unsigned long long id;           /* unique in the process, for CU_POINTER_ATTRIBUTE_BUFFER_ID */
     bool sync_memops;
     CUmemAllocationHandleType handle_types;        /* that it can be exported as */
+    bool ipc;                        /* or with cuIpcGetMemHandle() */
 };
 
 /* cuMemAlloc. False: no client here, call the driver. Else *result holds what

@@ -2,14 +2,15 @@
 /*
  * What a program asks about its memory. Of ours it hears what the driver says
  * of plain cuMemAlloc memory (as read on an H200 with driver 580), resident
- * or not, at once: the driver itself would see mapped memory, or none. Three
+ * or not, at once: the driver itself would see mapped memory, or none. Two
  * answers differ, because such memory may leave the card at any time: it
- * cannot be sent over legacy IPC, nor registered with a NIC, nor exported.
+ * cannot be registered with a NIC, nor exported.
  */
 #include "interposition.h"
 
 #include "chunk.h"
 #include "memory.h"
+#include "share.h"
 
 /* Ids of ours are told from the driver's own by this bit. */
 #define OUR_ID (1ull << 62)
@@ -73,8 +74,10 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         STORE(unsigned long long, 0);
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        STORE(unsigned int, memory->ipc);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         STORE(unsigned int, 0);
@@ -166,8 +169,26 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
 
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
-    return memory_is_ours(address) ? CUDA_ERROR_INVALID_VALUE   /* as for all mapped memory */
-                                   : REAL(cuIpcGetMemHandle)(handle, address);
+    CUresult result;
+    return handle != NULL && share_give(address, handle, &result)
+               ? result : REAL(cuIpcGetMemHandle)(handle, address);
+}
+
+#define OPEN(name)                                                                          \
+    EXPORT CUresult name(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)   \
+    {                                                                                       \
+        CUresult result;                                                                    \
+        return address != NULL && import_open(&handle, address, &result)                    \
+                   ? result : REAL(name)(address, handle, flags);                           \
+    }
+
+OPEN(cuIpcOpenMemHandle)
+OPEN(cuIpcOpenMemHandle_v2)
+
+EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    CUresult result;
+    return import_close(address, &result) ? result : REAL(cuIpcCloseMemHandle)(address);
 }
 
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,

@@ -160,6 +160,7 @@ bool slab_find(struct slab *slab, CUdeviceptr address, struct memory_description
         .device = slab->owner.client->device,
         .id = object->id,
         .sync_memops = object->sync_memops,
+        .ipc = true,
     };
     return true;
 }
@@ -194,6 +195,11 @@ void slab_release(struct slab *slab, CUdeviceptr address)
      * that a program that allocates and frees in turn does not remap. */
     if (slab->used == 0 && (slab->previous != NULL || slab->next != NULL))
         slab_destroy(slab);
+}
+
+struct block *slab_block(struct slab *slab)
+{
+    return slab->block;
 }
 
 void slab_destroy(struct slab *slab)

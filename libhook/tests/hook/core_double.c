@@ -12,6 +12,7 @@
 #include "gate.h"
 #include "log.h"
 #include "memory.h"
+#include "share.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define BEGINNING 0x100000000ull     /* where our memory lies */
@@ -101,7 +102,7 @@ bool memory_describe(CUdeviceptr address, struct memory_description *description
     if (!core_attached || address - BEGINNING >= SIZE)
         return false;
     *description = (struct memory_description){
-        BEGINNING, SIZE, (CUcontext)0x77, 3, 5, core_sync_memops != 0, CU_MEM_HANDLE_TYPE_NONE
+        BEGINNING, SIZE, (CUcontext)0x77, 3, 5, core_sync_memops != 0, CU_MEM_HANDLE_TYPE_NONE, true
     };
     return true;
 }
@@ -253,6 +254,25 @@ CUresult chunk_anchor_range(CUdeviceptr address, size_t size)
 {
     (void)address, (void)size;
     return CUDA_SUCCESS;
+}
+
+bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
+{
+    (void)handle;
+    *result = CUDA_ERROR_INVALID_VALUE;
+    return memory_is_ours(address);
+}
+
+bool import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result)
+{
+    (void)handle, (void)address, (void)result;
+    return false;
+}
+
+bool import_close(CUdeviceptr address, CUresult *result)
+{
+    (void)address, (void)result;
+    return false;
 }
 
 void memory_context_ends(CUcontext context)

@@ -164,6 +164,8 @@ WIDTHS = {
     "CUstreamCaptureMode": 32,
 }
 
+BY_VALUE = {"CUipcMemHandle"}            # larger than registers: not among those that are counted
+
 
 def hooks(part: str = "") -> dict[str, list[int]]:
     """Every hook of hooks.def, or of a part of its text, variants too, with the widths in bits
@@ -173,7 +175,8 @@ def hooks(part: str = "") -> dict[str, list[int]]:
     for kind, name, types in re.findall(
         r"^(HOOK\w*)\((\w+),\s*\(([^)]*)\)\)$", text, flags=re.MULTILINE
     ):
-        widths = [WIDTHS.get(" ".join(part.split()), 64) for part in types.split(",")]
+        parts = [" ".join(part.split()) for part in types.split(",")]
+        widths = [WIDTHS.get(part, 64) for part in parts if part not in BY_VALUE]
         variants = {"HOOK": [""], "HOOK_PTSZ": ["", "_ptsz"], "HOOK_PTDS": ["", "_ptds"]}[kind]
         for suffix in variants:
             assert name + suffix not in found, f"{name + suffix} is listed twice in hooks.def"

@@ -179,9 +179,9 @@ def test_what_a_program_hears_of_its_memory_is_what_the_driver_says_of_its_own(
     wrappers: Wrappers,
 ) -> None:
     """The expected values were read on an H200 for memory of cuMemAlloc, and for an address where
-    nothing is allocated; those for IPC (10), registration (15) and export (21) are ours."""
+    nothing is allocated; those for registration (15) and export (21) are ours."""
     wrappers("""
-HERE = {1: 0x77, 2: 2, 3: OURS + 16, 6: 0, 7: 5 | 1 << 62, 8: 0, 9: 3, 10: 0, 11: OURS, 12: 4096,
+HERE = {1: 0x77, 2: 2, 3: OURS + 16, 6: 0, 7: 5 | 1 << 62, 8: 0, 9: 3, 10: 1, 11: OURS, 12: 4096,
         13: 1, 14: 0, 15: 0, 16: 3, 17: 0, 18: 4096, 19: OURS, 20: 5 | 1 << 62, 21: 0}
 WIDE = {1, 3, 4, 7, 11, 12, 14, 17, 18, 19, 20}
 UNTOUCHED = 0x5555555555555555

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
-CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "drain", "gate", "host"}
+CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "drain", "exclusive"}
+CORE |= {"gate", "host", "import", "share"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 
 PRELUDE = """

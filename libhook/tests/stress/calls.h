@@ -41,6 +41,7 @@ __asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS
     X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)) \
     X(cuMemExportToShareableHandle, (void *, CUmemGenericAllocationHandle, \
                                      CUmemAllocationHandleType, unsigned long long)) \
+    X(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr)) \
     X(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t)) \
     X(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
     X(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t)) \

@@ -5,7 +5,7 @@
  *     stress --seed S --threads T --seconds N [--megabytes M]
  *
  * Each thread owns buffers on the card and a shadow of each on the host. It
- * allocates, frees, maps, launches, copies, sets, captures and replays graphs, asks
+ * allocates, frees, maps, shares, launches, copies, sets, captures and replays graphs, asks
  * about its pointers, and computes on the shadow what the card must compute;
  * whole buffers are compared again and again, and all of them at the end.
  * Exit code 0: every byte was right. It knows nothing of nvshare: run it under
@@ -48,7 +48,7 @@ struct worker {
     CUgraphExec graph;
     struct recorded nodes[GRAPH_NODES];
     unsigned node_count;
-    uint64_t operations, compared, graphs, moved;
+    uint64_t operations, compared, graphs, moved, shared;
 };
 
 static CUcontext context;
@@ -254,6 +254,21 @@ static void ask(struct buffer *b)
     }
 }
 
+/* Makes a large one known to other processes, with work in flight; then it stays on the card. */
+static void share(struct worker *w, struct buffer *b)
+{
+    CUipcMemHandle handle;
+    for (unsigned i = 0; i < BUFFERS && (b->mapped || b->words * 8 <= (size_t)1 << 20); i++)
+        b = &w->buffers[(b - w->buffers + 1) % BUFFERS];
+    if (b->address == 0 || b->mapped || b->words * 8 <= (size_t)1 << 20)
+        return;
+    CUresult result = cuIpcGetMemHandle(&handle, b->address + 8);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return;
+    check(result, "cuIpcGetMemHandle");
+    w->shared++;
+}
+
 static struct buffer *any(struct worker *w)
 {
     struct buffer *b = &w->buffers[below(w, BUFFERS)];
@@ -305,7 +320,7 @@ static void operate(struct worker *w)
         make(w, slot);
         return;
     }
-    switch (below(w, 16)) {
+    switch (below(w, 17)) {
     case 0: case 1:
         drop(w, slot);
         break;
@@ -341,6 +356,9 @@ static void operate(struct worker *w)
         move(w, slot);
         break;
     case 12:
+        share(w, slot);
+        break;
+    case 13:
         usleep((unsigned)below(w, 2000));
         break;
     default: {
@@ -423,19 +441,21 @@ int main(int argc, char **argv)
              && (double)(now.tv_sec - begun.tv_sec) + 1e-9 * (double)(now.tv_nsec - begun.tv_nsec)
                     < seconds);
     atomic_store(&finish, true);
-    uint64_t operations = 0, compared = 0, graphs = 0, moved = 0;
+    uint64_t operations = 0, compared = 0, graphs = 0, moved = 0, shared = 0;
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(workers[i].thread, NULL);
         operations += workers[i].operations;
         compared += workers[i].compared;
         graphs += workers[i].graphs;
         moved += workers[i].moved;
+        shared += workers[i].shared;
     }
     check(cuDevicePrimaryCtxRelease_v2(device), "cuDevicePrimaryCtxRelease");
     printf("{\"seed\": %llu, \"operations\": %llu, \"compared_bytes\": %llu, \"graphs\": %llu, "
-           "\"mapped_elsewhere\": %llu}\n",
+           "\"mapped_elsewhere\": %llu, \"shared\": %llu}\n",
            (unsigned long long)seed, (unsigned long long)operations,
-           (unsigned long long)compared, (unsigned long long)graphs, (unsigned long long)moved);
+           (unsigned long long)compared, (unsigned long long)graphs, (unsigned long long)moved,
+           (unsigned long long)shared);
     free(workers);
     return 0;
 }

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Changing memory under a program that uses it. Waits until the program runs
+ * with room to spare, shuts the gate, drains, and keeps the service thread
+ * from its orders for as long as it takes: nothing can then be evicted, and
+ * the daemon sees a client that runs.
+ */
+#include "exclusive.h"
+
+#include <pthread.h>
+
+#include "gate.h"
+#include "real.h"
+
+/* A STOP may come between waiting and shutting; work may depend on a thread at the gate. */
+#define TRIES 10
+
+struct task {
+    struct client *client;
+    uint64_t room;
+    CUresult (*action)(void *);
+    void *argument;
+    bool ran;
+};
+
+/* Everything is still. With memory_lock. */
+static CUresult run(struct task *task)
+{
+    struct client *client = task->client;
+    client->remapping = true;
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    bool ready = drain_all(client, DRAIN_PATIENCE_US) && swap_enter_context(client);
+    pthread_mutex_lock(&memory_lock);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (ready) {
+        result = task->action(task->argument);
+        client->memory.pending -= task->room;
+        task->ran = true;
+    }
+    client->remapping = false;
+    client_update(client);
+    return result;
+}
+
+static CUresult attempt(struct task *task)
+{
+    gate_enter(GATE_NO_STREAM);      /* until the program runs, with the room */
+    gate_leave();
+    CUcontext before = NULL;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    REAL(cuCtxGetCurrent)(&before);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    pthread_mutex_lock(&service_lock);
+    pthread_mutex_lock(&memory_lock);
+    if (task->client->granted && !task->client->starved)
+        result = run(task);
+    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&service_lock);
+    REAL(cuCtxSetCurrent)(before);
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return result;
+}
+
+CUresult exclusively(struct client *client, uint64_t room, CUresult (*action)(void *),
+                     void *argument)
+{
+    struct task task = { client, room, action, argument, false };
+    if (!client_commit(client, room))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    client->memory.pending += room;
+    client_update(client);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    pthread_mutex_unlock(&memory_lock);
+    for (unsigned i = 0; i < TRIES && !task.ran; i++)
+        result = attempt(&task);
+    pthread_mutex_lock(&memory_lock);
+    if (!task.ran) {
+        client->memory.pending -= room;
+        client_update(client);
+    }
+    return result;
+}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two processes share memory by legacy IPC, as torch.multiprocessing does, between hand-overs."""
+
+import json
+
+from nvshared.protocol import Type
+from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import pump
+from tests.integration.test_own_memory import Program, give_it_back
+
+SHARING = '''
+class Handle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_char * 64)]
+cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
+def allocate(size):
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), size)
+    return address.value
+def give(address):
+    handle = Handle()
+    call("cuIpcGetMemHandle", byref(handle), address)
+    return bytes(handle).hex()
+def take(text, result=0):
+    address = c_uint64()
+    handle = Handle.from_buffer_copy(bytes.fromhex(text))
+    got = cuda.cuIpcOpenMemHandle_v2(ctypes.addressof(address), handle, 1)
+    assert got == result, f"cuIpcOpenMemHandle_v2: {got}, must be {result}"
+    return address.value
+def say(what):
+    print(json.dumps(what), flush=True)
+def hear():
+    return json.loads(sys.stdin.readline())
+'''
+
+OWNER = SHARING + '''
+large, size = allocate(100 * MIB), 100 * MIB
+small = [allocate(3000) for _ in range(3)]
+other = allocate(64 * MIB)
+put(large, b"L" * size)
+put(small[1], b"S" * 3000)
+put(other, b"O" * 64 * MIB)
+assert attribute(10, large, c_uint) == 1                 # IS_LEGACY_CUDA_IPC_CAPABLE
+handles = [give(large + 5000), give(small[1])]
+assert give(large) == handles[0]
+assert get(large, size) == b"L" * size and get(small[1], 3000) == b"S" * 3000
+say(handles)
+hear()
+assert get(large, size) == b"l" * size and get(small[1], 3000) == b"s" * 3000
+assert get(other, 64 * MIB) == b"O" * 64 * MIB
+put(large + MIB, b"again")
+say("read")
+hear()
+call("cuMemFree_v2", large)
+say("freed")
+hear()
+'''
+
+USER = SHARING + '''
+handles = hear()
+large, small = take(handles[0]), take(handles[1])
+assert take(handles[0]) == large                         # counted, not mapped twice
+base, size = c_uint64(), c_size_t()
+call("cuMemGetAddressRange_v2", byref(base), byref(size), large + 70 * MIB)
+assert (base.value, size.value) == (large, 100 * MIB)
+assert [attribute(w, small + 5, c_uint) for w in (2, 9, 10)] == [2, 0, 0]
+assert get(large, 100 * MIB) == b"L" * 100 * MIB and get(small, 3000) == b"S" * 3000
+call("cuMemFree_v2", large, result=INVALID)
+call("cuMemsetD8_v2", large, ord("l"), 100 * MIB)
+call("cuMemsetD8_v2", small, ord("s"), 3000)
+call("cuCtxSynchronize")
+say("written")
+hear()
+assert get(large + MIB, 5) == b"again"
+call("cuIpcCloseMemHandle", large)
+assert get(large + MIB, 5) == b"again"                   # opened once more
+call("cuIpcCloseMemHandle", large)
+call("cuIpcCloseMemHandle", large, result=INVALID)
+call("cuIpcCloseMemHandle", small)
+say("closed")
+hear()
+take(handles[0], result=INVALID)                         # its owner has freed it
+take("00" * 64, result=INVALID)
+take(handles[1][:16] + "11" * 56, result=INVALID)        # nobody there
+'''
+
+
+def tell(program: Program, text: str) -> None:
+    assert program.popen.stdin is not None
+    program.popen.stdin.write(text + "\n")
+    program.popen.stdin.flush()
+
+
+def test_what_one_writes_the_other_reads(site: Site) -> None:
+
+
+    site.start("--tq", "1")
+    owner, user = Program(site, OWNER), Program(site, USER)
+    handles = owner.hears()
+    # What is shared stays on the card, what is not leaves it.
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(800 * MIB)
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    give_it_back(hook)
+    tell(user, json.dumps(handles))
+    assert user.hears() == "written"
+    tell(owner, "0")
+    assert owner.hears() == "read"
+    tell(user, "0")
+    assert user.hears() == "closed"
+    tell(owner, "0")
+    assert owner.hears() == "freed"
+    tell(user, "0")
+    user.ends_well()
+    tell(owner, "0")
+    owner.ends_well()
