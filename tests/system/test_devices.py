@@ -7,6 +7,8 @@ not is refused before (EPERM). What systemd reads to learn the driver's numbers,
 /proc/devices, is covered with a list that has them.
 """
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.system import card
@@ -34,6 +36,16 @@ with open({FOUND!r}, "w") as found:
             print(name, errno.errorcode[error.errno], file=found)
 """
 
+# As the driver's own tool: loads the driver, or makes the nodes of the numbers it is given.
+TOOL = """\
+#!/bin/sh
+while getopts c: option; do
+    [ $OPTARG = 255 ] && continue       # nvidiactl, which is there
+    mknod -m 660 /dev/nvidia$OPTARG c 195 $OPTARG && chgrp video /dev/nvidia$OPTARG
+done
+"""
+CARDS = "/proc/driver/nvidia/gpus"
+
 
 @pytest.fixture(scope="module")
 def machine(installed: Container) -> Container:
@@ -58,8 +70,27 @@ def test_before_there_is_a_driver_it_opens_nothing(machine: Container) -> None:
     assert set(opened(machine).values()) == {"EPERM"}
 
 
-def test_once_there_is_one_it_opens_all_of_its_nodes_and_no_others(machine: Container) -> None:
+@pytest.fixture
+def driver(machine: Container) -> Iterator[None]:
+    """There is a driver, with numbers for its nodes and two cards."""
     devices = machine.output("cat", "/proc/devices")
     machine.write("/etc/devices", devices.replace("devices:\n", f"devices:\n{DRIVER}", 1) + "\n")
     machine.run("mount", "--bind", "/etc/devices", "/proc/devices")
+    machine.run("mount", "-t", "tmpfs", "tmpfs", "/proc/driver")
+    for number in range(2):
+        machine.write(f"{CARDS}/0000:0{number}:00.0/information", f"Device Minor: \t {number}\n")
+    yield
+    machine.run("umount", "/proc/devices", "/proc/driver")
+
+
+@pytest.mark.usefixtures("driver")
+def test_once_there_is_one_it_opens_all_of_its_nodes_and_no_others(machine: Container) -> None:
     assert opened(machine) == dict.fromkeys(NODES, "ENXIO") | dict.fromkeys(OTHERS, "EPERM")
+
+
+@pytest.mark.usefixtures("driver")
+def test_nodes_that_nobody_has_made_are_made(machine: Container) -> None:
+    machine.run("rm", "/dev/nvidia0", "/dev/nvidia1")
+    machine.write("/usr/bin/nvidia-modprobe", TOOL, mode=0o755)
+    found = opened(machine)
+    assert (found["nvidia0"], found["nvidia1"]) == ("ENXIO", "ENXIO")
