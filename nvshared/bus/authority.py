@@ -25,6 +25,7 @@ POLKIT = (
     "/org/freedesktop/PolicyKit1/Authority",
     "org.freedesktop.PolicyKit1.Authority",
 )
+USERS_REMEMBERED = 256                  # a bus never gives a name to another connection
 _ALLOW_USER_INTERACTION = 1
 _ABSENT = {
     "org.freedesktop.DBus.Error.ServiceUnknown",
@@ -44,8 +45,13 @@ class Caller:
 
     async def uid(self) -> int:
         """User id of the caller. Raises BusError if it has left the bus."""
-        (uid,) = await self._connection.ask(BUS, "GetConnectionUnixUser", "s", [self.name])
-        return int(uid)
+        users = self._connection.users
+        if self.name not in users:
+            (uid,) = await self._connection.ask(BUS, "GetConnectionUnixUser", "s", [self.name])
+            users[self.name] = int(uid)
+            if len(users) > USERS_REMEMBERED:
+                del users[next(iter(users))]
+        return users[self.name]
 
     async def administers(self) -> bool:
         """Root or the user the daemon runs as, who are not asked about."""

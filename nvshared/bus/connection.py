@@ -60,12 +60,15 @@ class BusError(NvshareError):
 class Connection(MessageBus):
     """One connection to one message bus."""
 
+    users: dict[str, int]               # whom other connections on this bus belong to
+
     @classmethod
     async def open(cls, address: str) -> "Connection":
         """Connects. Raises BusUnavailable if nobody listens there or we are not let in."""
         connection: Connection | None = None
         try:
             connection = cls(bus_address=address, negotiate_unix_fd=False)
+            connection.users = {}
             connection._writer = connection._create_writer()    # type: ignore[assignment]
             # Not wait_for(): in Python 3.11 it forgets that it was cancelled, if at that
             # moment what it waits for is done.
