@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,15 +126,17 @@ class Site:
                     pipe.close()
 
 
-@pytest.fixture(scope="session")
-def cards(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[bytes]]:
-    """The environment in which there are simulated cards, and their UUIDs."""
+Cards = tuple[dict[str, str], list[bytes]]      # an environment that has them, and their UUIDs
+
+
+def simulate(folder: Path) -> Cards:
+    """Simulated cards whose state lies in a folder."""
     if not (SIMULATOR / "libnvidia-ml.so.1").exists():
         pytest.fail(f"there is no simulated NVML in {SIMULATOR}; make build makes it")
     environment = {
         "PATH": os.environ["PATH"],
         "LD_LIBRARY_PATH": str(SIMULATOR),
-        "NVSHARE_SIM_DIR": str(tmp_path_factory.mktemp("cards")),
+        "NVSHARE_SIM_DIR": str(folder),
         "NVSHARE_SIM_GPUS": str(CARDS),
         "NVSHARE_SIM_MEMORY": str(CARD),
     }
@@ -144,14 +147,35 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], lis
     return environment, [bytes.fromhex(line) for line in found.stdout.split()]
 
 
+@pytest.fixture(scope="session")
+def cards(tmp_path_factory: pytest.TempPathFactory) -> Cards:
+    """The environment in which there are simulated cards, and their UUIDs."""
+    return simulate(tmp_path_factory.mktemp("cards"))
+
+
 @pytest.fixture
-def site(
-    tmp_path: Path, cards: tuple[dict[str, str], list[bytes]]
-) -> Iterator[Site]:
+def site(tmp_path: Path, cards: Cards) -> Iterator[Site]:
     """A fresh folder; whatever was started in it is killed at the end, and the log shown."""
-    environment, uuids = cards
-    made = Site(tmp_path, environment, uuids)
-    (tmp_path / "nvshared.conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 0\n")
+    yield from _made(tmp_path, cards)
+
+
+@pytest.fixture
+def public_site() -> Iterator[Site]:
+    """The same where every user can get to, which the folders of pytest are not."""
+    with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        simulated = folder / "cards"
+        simulated.mkdir()
+        found = simulate(simulated)
+        for path in (simulated, *simulated.iterdir()):
+            path.chmod(0o777)           # anybody may use the cards
+        yield from _made(folder, found)
+
+
+def _made(folder: Path, cards: Cards) -> Iterator[Site]:
+    made = Site(folder, *cards)
+    (folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 0\n")
     yield made
     made.close()
     if made.log.exists():

@@ -193,11 +193,8 @@ def test_more_than_the_limit_are_refused_until_one_leaves(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_one_user_cannot_take_all_connections(site: Site) -> None:
-    site.folder.chmod(0o755)
-    for parent in site.folder.parents:
-        if parent.stat().st_uid == os.geteuid() and parent != parent.parent:
-            parent.chmod(parent.stat().st_mode | 0o011)
+def test_one_user_cannot_take_all_connections(public_site: Site) -> None:
+    site = public_site
     site.start("--max-clients-per-user", "2")
     script = (
         "import socket, sys\n"

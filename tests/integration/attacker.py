@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ordinary user who means harm, as a program of its own:
+
+    python -m tests.integration.attacker ATTACK ADDRESS [--gpu UUID] [--uid N] [--width N]
+        [--rounds N]
+
+It becomes the user N, says "ready" on stdout, waits for a line on stdin, attacks for so
+many rounds and says "done"; with no number of rounds it goes on until stdin is closed.
+What it holds open it holds until then. ADDRESS is that of the daemon's socket, or of the
+bus. Whatever the daemon does to its connections it bears: an attacker does not complain.
+
+Each attack is a generator of rounds, so that a test may wait for as much as it needs.
+"""
+
+import argparse
+import array
+import contextlib
+import os
+import random
+import resource
+import select
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+from nvshared import protocol
+from nvshared.protocol import Memory, Record, Type
+from tests.integration.busattacks import BUS_ATTACKS, flood
+
+MIB = 1 << 20
+QUESTIONS = 100                         # of one round
+ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.EVICTED, Type.LOAD: Type.LOADED}
+
+
+class Attack:
+    """What all attacks know: where the socket is, which GPU, how wide, and a dice."""
+
+    def __init__(self, address: str, uuid: bytes, width: int) -> None:
+        self.address = address
+        self.width = width              # connections at a time
+        self.hello = protocol.encode(Record(Type.HELLO, uuid=uuid))
+        self.random = random.Random(width)
+
+    def connect(self) -> socket.socket | None:
+        """A connection, or none if the daemon has no place for it at present."""
+        try:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            return None                 # its own limit
+        try:
+            made.connect(self.address)
+        except OSError:
+            made.close()
+            return None
+        made.setblocking(False)
+        return made
+
+    def crowd(self) -> list[socket.socket]:
+        """As many connections as it may have."""
+        return [one for _ in range(self.width) if (one := self.connect()) is not None]
+
+    def registered(self) -> list[socket.socket]:
+        """The same, and all have said HELLO."""
+        crowd = self.crowd()
+        for one in crowd:
+            say(one, self.hello)
+        return crowd
+
+
+def say(one: socket.socket, packet: bytes) -> bool:
+    """False: the connection is over. One that takes no more at present is no reason to wait."""
+    try:
+        one.send(packet)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def hold(attack: Attack) -> Iterator[None]:
+    """Connects and says nothing, again and again, and lets go of nothing."""
+    held: list[list[socket.socket]] = []
+    while True:
+        held.append(attack.crowd())
+        yield
+
+
+def come_and_go(attack: Attack) -> Iterator[None]:
+    """Connects, registers and closes at once."""
+    while True:
+        for one in attack.registered():
+            one.close()
+        yield
+
+
+def answer_nothing(attack: Attack) -> Iterator[None]:
+    """Connects, registers, asks questions, and never reads; once it is dropped, it comes again."""
+    question = protocol.encode(Record(Type.COMMIT, number=1, bytes=MIB))
+    crowd: list[socket.socket] = []
+    while True:
+        crowd += attack.registered()[len(crowd):]
+        for one in tuple(crowd):
+            if not all(say(one, question) for _ in range(QUESTIONS)):
+                one.close()
+                crowd.remove(one)
+        yield
+
+
+def garbage(attack: Attack) -> Iterator[None]:
+    """Halves of records, records of every type, noise, and packets larger than any record."""
+    dice = attack.random
+    while True:
+        for one in attack.registered():
+            for packet in (
+                b"", attack.hello[:dice.randrange(protocol.SIZE)], attack.hello * 2,
+                dice.randbytes(dice.randrange(4096)),
+                bytes([dice.randrange(80)]) + b"\0\1\0" + dice.randbytes(protocol.SIZE - 4),
+            ):
+                say(one, packet)
+            one.close()
+        yield
+
+
+def descriptors(attack: Attack) -> Iterator[None]:
+    """Each record carries descriptors, as many as the kernel lets it."""
+    many = array.array("i", [0] * 250).tobytes()
+    while True:
+        for one in attack.registered():
+            with contextlib.suppress(OSError):
+                one.sendmsg(
+                    [protocol.encode(Record(Type.MEMORY))],
+                    [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)],
+                )
+            one.close()
+        yield
+
+
+def change(attack: Attack) -> Iterator[None]:
+    """Registered clients that do as they are told, and whose state never stands still."""
+    crowd = attack.registered()
+    records = [
+        protocol.encode(Record(kind, memory=Memory(host=size)))
+        for size in (0, 4096) for kind in (Type.MEMORY, Type.WANT, Type.IDLE)
+    ]
+    while True:
+        for one in crowd:
+            for record in records:
+                say(one, record)
+            with contextlib.suppress(OSError):
+                while packet := one.recv(protocol.SIZE):
+                    obey(one, protocol.decode(packet))
+        yield
+
+
+def obey(one: socket.socket, order: Record) -> None:
+    """Has nothing to move, and says so."""
+    answer = ANSWERS.get(order.type)
+    if answer is not None:
+        memory = Memory(room=order.bytes)
+        say(one, protocol.encode(Record(answer, number=order.number, memory=memory)))
+
+
+ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {
+    attack.__name__: attack
+    for attack in (hold, come_and_go, answer_nothing, garbage, descriptors, change)
+}
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("attack", choices=[*ATTACKS, *BUS_ATTACKS])
+    parser.add_argument("address")
+    parser.add_argument("--gpu", default="")
+    parser.add_argument("--uid", type=int)
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--width", type=int, default=1)
+    given = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if given.uid is not None:
+        os.setgroups([])
+        os.setgid(given.uid)
+        os.setuid(given.uid)
+    if given.attack in BUS_ATTACKS:
+        messages, hear = BUS_ATTACKS[given.attack]
+        attack = flood(given.address, given.width, messages, hear=hear)
+    else:
+        uuid = bytes.fromhex(given.gpu)
+        attack = ATTACKS[given.attack](Attack(given.address, uuid, given.width))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    done = 0
+    while done != given.rounds or not done:
+        next(attack)
+        done += 1
+        if not given.rounds and select.select([sys.stdin], [], [], 0)[0]:
+            break
+    print("done", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an ordinary user may do to the daemon over a message bus. See attacker.py.
+
+Written on the bus's socket directly: libraries are too polite.
+"""
+
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from dbus_next.constants import MessageFlag
+from dbus_next.message import Message
+from dbus_next.signature import Variant
+
+from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
+
+BUS = "org.freedesktop.DBus"
+QUIET = MessageFlag.NO_REPLY_EXPECTED
+AT_ONCE = 100                           # messages of one round
+
+
+class Caller:
+    """One connection to the bus, as far as an attacker needs it."""
+
+    def __init__(self, address: str) -> None:
+        """`address` is that of the bus. Raises OSError if the bus will not have us."""
+        self.serial = 0
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(address.removeprefix("unix:path="))
+        identity = str(os.getuid()).encode().hex()
+        self.socket.sendall(b"\0AUTH EXTERNAL " + identity.encode() + b"\r\n")
+        if not self.socket.recv(1000).startswith(b"OK"):
+            raise ConnectionRefusedError
+        self.socket.sendall(b"BEGIN\r\n")
+        self.socket.sendall(self.message("Hello", to=BUS, path="/org/freedesktop/DBus", of=BUS))
+        self.socket.recv(1000)
+
+    def message(
+        self, member: str, signature: str = "", body: Sequence[Any] = (), *,
+        to: str = BUS_NAME, path: str = MANAGER_PATH, of: str = MANAGER_INTERFACE,
+        flags: MessageFlag = MessageFlag(0),        # noqa: B008
+    ) -> bytes:
+        """A method call, ready to be sent."""
+        self.serial += 1
+        made = Message(
+            destination=to, path=path, interface=of, member=member, signature=signature,
+            body=list(body), flags=flags, serial=self.serial,
+        )
+        return bytes(made._marshall(False))     # type: ignore[no-untyped-call]
+
+    def hear(self) -> None:
+        """Reads what there is."""
+        self.socket.setblocking(False)
+        try:
+            while self.socket.recv(1 << 20):
+                continue
+        except BlockingIOError:
+            pass
+        self.socket.setblocking(True)
+
+
+Messages = Callable[[Caller, random.Random], bytes]
+
+
+def flood(address: str, width: int, messages: Messages, *, hear: bool) -> Iterator[None]:
+    """The same again and again, on so many connections; one that the bus ends is made anew."""
+    dice = random.Random(width)
+    callers: list[Caller | None] = [None] * width
+    while True:
+        for number, caller in enumerate(callers):
+            try:
+                if caller is None:
+                    caller = callers[number] = Caller(address)
+                caller.socket.settimeout(0.1)
+                caller.socket.sendall(b"".join(messages(caller, dice) for _ in range(AT_ONCE)))
+                if hear:
+                    caller.hear()
+            except TimeoutError:
+                continue                # the bus has it wait
+            except OSError:
+                if caller is not None:
+                    caller.socket.close()
+                callers[number] = None
+        yield
+
+
+def change(caller: Caller, dice: random.Random) -> bytes:
+    """What it has no right to."""
+    made: Callable[[], bytes] = dice.choice([
+        lambda: caller.message("SetTQ", "u", [dice.randrange(1, 9)]),
+        lambda: caller.message("SetAntiThrash", "s", ["off"]),
+        lambda: caller.message("SetMemoryLimit", "ut", [1, 1]),
+        lambda: caller.message("Reload"),
+        lambda: caller.message(
+            "Set", "ssv", [MANAGER_INTERFACE, "TQ", Variant("u", 1)],
+            of="org.freedesktop.DBus.Properties",
+        ),
+    ])
+    return made()
+
+
+def change_quietly(caller: Caller, dice: random.Random) -> bytes:
+    """The same, and no answer is wanted, so that the bus counts none."""
+    return caller.message("SetTQ", "u", [dice.randrange(1, 9)], flags=QUIET)
+
+
+def everything(caller: Caller, _: random.Random) -> bytes:
+    """The longest answer there is."""
+    return caller.message("GetManagedObjects", of="org.freedesktop.DBus.ObjectManager")
+
+
+def oddities(caller: Caller, dice: random.Random) -> bytes:
+    """Calls of what is not there, with arguments that do not fit."""
+    path = "/" + "/".join("x" * dice.randrange(1, 200) for _ in range(dice.randrange(1, 9)))
+    deep: Any = Variant("s", "deep")
+    for _ in range(20):
+        deep = Variant("v", deep)
+    made: Callable[[], bytes] = dice.choice([
+        lambda: caller.message("Introspect", path=path, of="org.freedesktop.DBus.Introspectable"),
+        lambda: caller.message("Introspect", of="org.freedesktop.DBus.Introspectable"),
+        lambda: caller.message("N" * 255, path=path),
+        lambda: caller.message("SetTQ", "s", ["long " * dice.randrange(1, 5000)]),
+        lambda: caller.message("SetTQ", "v", [deep]),
+        lambda: caller.message("SetTQ", "a{sv}", [{str(n): Variant("u", n) for n in range(200)}]),
+        lambda: caller.message("GetGPU", "s", ["\n\x1b[2J" * 50]),
+    ])
+    return made()
+
+
+# By name: what is sent, and whether the answers are read.
+BUS_ATTACKS: dict[str, tuple[Messages, bool]] = {
+    "change_settings": (change, True),
+    "change_settings_deaf": (change, False),
+    "change_settings_quietly": (change_quietly, False),
+    "get_everything_deaf": (everything, False),
+    "oddities": (oddities, True),
+}

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ordinary user does the worst, and everybody else keeps their turns.
+
+Attackers are processes of another user where this one may become another; else
+they are of ours, and what is left out says why.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nvshared.client import Client as Control
+from nvshared.log import BURST
+from nvshared.protocol import Type
+from nvshared.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
+from tests.bus.service import PrivateBus, private_bus
+from tests.conftest import no_bus
+from tests.integration.attacker import ATTACKS
+from tests.integration.busattacks import BUS_ATTACKS
+from tests.integration.conftest import MIB, ROOT, Process, Site
+from tests.integration.fakehook import PATIENCE, Hook
+from tests.integration.test_kills import BUILD, SETTINGS, finish, program
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+IS_ROOT = os.geteuid() == 0
+SOMEBODY = 65534                        # a user that every system has
+LARGE = 700 * MIB                       # two of these do not fit
+CROWD, CROWDS = 2500, 4                 # connections of each, and how many attackers
+WIDTH = 20                              # connections at a time, of an attack that makes new ones
+OF_ONE_USER = 1024                      # the limit that is set unless somebody sets another
+HAND_OVERS = 10
+MOST_MEMORY = 100 * MIB                 # that the daemon may ever occupy
+KINDS = 6                               # of lines in the journal that one user can cause
+
+another_user = pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
+
+
+@dataclass
+class Daemon:
+    """The daemon, seen from outside."""
+
+    site: Site
+    process: subprocess.Popen[str]
+
+    @property
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    @property
+    def memory(self) -> int:
+        """Bytes that lie in memory."""
+        text = Path(f"/proc/{self.process.pid}/statm").read_text()
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def is_well(self) -> None:
+        """It runs, is not large, and has said no more than it must."""
+        log = self.site.log.read_text()
+        assert self.process.poll() is None, log[-2000:]
+        assert self.memory <= MOST_MEMORY
+        assert "Traceback" not in log
+        # What came before it was attacked, and what each kind may say while that lasts.
+        assert len(log.splitlines()) <= 20 + KINDS * (2 * BURST + 1)
+
+
+@pytest.fixture
+def site(public_site: Site) -> Site:
+    """Where attackers can get to."""
+    return public_site
+
+
+@pytest.fixture
+def start(site: Site) -> Callable[..., Daemon]:
+    """Starts a daemon."""
+    return lambda *options: Daemon(site, site.start(*options))
+
+
+def attack(site: Site, name: str, address: str, *options: str) -> Process:
+    """Begins at once. Without a number of rounds it goes on until `rest`."""
+    # One that plays along as a client may have turns, and may take its time; on another card.
+    card = 1 if name == "change" else 0
+    user = ["--uid", str(SOMEBODY)] if IS_ROOT else []
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.attacker", name, address,
+         "--gpu", site.uuids[card].hex(), *user, *options],
+        env={"PATH": os.environ["PATH"]}, cwd=ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    site.started.append(popen)
+    attacker = Process(popen)
+    attacker.wait_for("ready")
+    assert popen.stdin is not None
+    popen.stdin.write("go\n")
+    popen.stdin.flush()
+    return attacker
+
+
+def rest(attacker: Process) -> None:
+    """Has it end, and lets go of all it held."""
+    assert attacker.popen.stdin is not None
+    attacker.popen.stdin.close()
+    if "done" not in attacker.lines:
+        attacker.wait_for("done")
+    attacker.popen.wait()
+    assert attacker.popen.stdout is not None
+    attacker.popen.stdout.close()
+
+
+def wanting(site: Site) -> Hook:
+    hook = site.hook()
+    answer = hook.hello()
+    assert answer is not None
+    assert answer.type is Type.WELCOME
+    assert hook.allocate(LARGE)
+    hook.say(Type.WANT)
+    return hook
+
+
+def hand_over(site: Site, times: int = HAND_OVERS) -> None:
+    """Two who do not fit together give way to each other, as often as this."""
+    import select
+
+    hooks = [wanting(site), wanting(site)]
+    turns: list[Hook] = []
+    while len(turns) < times:
+        ready, _, _ = select.select([hook.socket for hook in hooks], [], [], 60)
+        assert ready, f"nothing happens any more, after {len(turns)} turns"
+        for hook in hooks:
+            if hook.socket not in ready:
+                continue
+            record = hook.hear()
+            assert record is not None, "it was dropped"
+            hook.obey(record)
+            if hook.running and hook not in turns[-1:]:
+                turns.append(hook)
+            if record.type is Type.RUN and hook.running and hook.contended:
+                hook.say(Type.IDLE)
+    for hook in hooks:
+        hook.close()
+
+
+def test_ten_thousand_connections(
+    site: Site, start: Callable[..., Daemon], eventually: Eventually
+) -> None:
+    daemon = start(*SETTINGS, "--hello-timeout", "1h")
+    programs = [program(site, seed, 12) for seed in (1, 2, 3)]
+    eventually(lambda: daemon.descriptors > 0 and "came" in site.log.read_text())
+    crowds = [
+        attack(site, "hold", str(site.socket), "--width", str(CROWD), "--rounds", "1")
+        for _ in range(CROWDS)
+    ]
+    finish(programs)
+    for crowd in crowds:
+        crowd.wait_for("done")
+    assert daemon.descriptors <= 64 + DESCRIPTORS_EACH * (OF_ONE_USER + REFUSED_AT_MOST)
+    if IS_ROOT:                         # to us the limit of others is none
+        assert daemon.descriptors >= DESCRIPTORS_EACH * OF_ONE_USER
+        finish([program(site, 4, 4)])
+    for crowd in crowds:
+        rest(crowd)
+    eventually(lambda: daemon.descriptors < 64)
+    finish([program(site, 5, 4)])
+    daemon.is_well()
+
+
+@another_user
+def test_a_program_beyond_the_limit_of_its_user_is_told_so(
+    site: Site, start: Callable[..., Daemon], eventually: Eventually
+) -> None:
+    daemon = start("--hello-timeout", "1h", "--max-clients-per-user", "5")
+    crowd = attack(site, "hold", str(site.socket), "--width", "5", "--rounds", "1")
+    crowd.wait_for("done")
+    eventually(lambda: daemon.descriptors >= DESCRIPTORS_EACH * 5)
+    done = as_somebody(site)
+    assert "nvshared refuses this program: it has too many clients. The GPU is used unshared." in (
+        done.stderr
+    )
+    assert done.returncode == 0, done.stderr
+    finish([program(site, 1, 4)])       # another user's
+    rest(crowd)
+    eventually(lambda: daemon.descriptors < DESCRIPTORS_EACH * 5)
+    assert as_somebody(site).stderr == ""
+
+
+def as_somebody(site: Site) -> subprocess.CompletedProcess[str]:
+    """A program of the attacker's, from its start to its end."""
+    return subprocess.run(
+        [str(BUILD / "nvshare-workload"), "--memory", "8MiB", "--steps", "2"],
+        env={
+            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+            "NVSHARE_SOCKET": str(site.socket),
+        },
+        user=SOMEBODY, group=SOMEBODY, extra_groups=[], capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "hold"])
+def test_others_hand_over_while_one_attacks(
+    site: Site, start: Callable[..., Daemon], eventually: Eventually, name: str
+) -> None:
+    daemon = start("--tq", "3600")
+    hand_over(site)
+    before = daemon.descriptors
+    attacker = attack(site, name, str(site.socket), "--width", str(WIDTH))
+    hand_over(site)
+    daemon.is_well()
+    rest(attacker)
+    eventually(lambda: daemon.descriptors <= before)
+    daemon.is_well()
+
+
+def test_programs_are_right_while_all_attack_at_once(
+    site: Site, start: Callable[..., Daemon], eventually: Eventually
+) -> None:
+    daemon = start(*SETTINGS)
+    programs = [program(site, seed, 12) for seed in (1, 2, 3)]
+    attackers = [attack(site, name, str(site.socket), "--width", str(WIDTH)) for name in ATTACKS]
+    finish(programs)
+    for attacker in attackers:
+        rest(attacker)
+    eventually(lambda: daemon.descriptors < 64)
+    daemon.is_well()
+
+
+@pytest.fixture
+def bus() -> Iterator[PrivateBus]:
+    """One whose own complaints nobody reads."""
+    with private_bus() as made:
+        yield made
+
+
+@another_user
+@pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+@pytest.mark.parametrize("name", BUS_ATTACKS)
+def test_others_hand_over_and_nvsharectl_answers_while_one_floods_the_bus(
+    site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str
+) -> None:
+    daemon = start("--tq", "3600", "--bus", bus.address)
+    hand_over(site)
+    before = daemon.descriptors
+    attacker = attack(site, name, bus.address, "--width", "4")
+    hand_over(site)
+    control = Control(bus.address)
+    seen = control.snapshot()
+    control.close()
+    assert seen.gpus[0].tq == 3600
+    rest(attacker)
+    daemon.is_well()
+    assert daemon.descriptors <= before
