@@ -25,6 +25,7 @@ from nvshared.peer import Peer
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import (
     Action,
+    ClientState,
     Evict,
     Load,
     Order,
@@ -90,6 +91,20 @@ class Client:
     def view(self) -> ClientView:
         """How the scheduler sees it: state, room, commit, times, counters."""
         return self.gpu.snapshot().clients[self.id]
+
+    @property
+    def held(self) -> int:
+        """Time with its gate open, until now: the scheduler counts up to its last event."""
+        return self.view.held + self._since(self.id in self.gpu.snapshot().holders)
+
+    @property
+    def waited(self) -> int:
+        """Time wanting it open, until now."""
+        limited = self.view.state is ClientState.LIMITED
+        return self.view.waited + self._since(limited or self.id in self.gpu.snapshot().queue)
+
+    def _since(self, counting: bool) -> int:
+        return self.gpu.since() if counting else 0
 
 
 class GPU:
@@ -194,6 +209,10 @@ class GPU:
         if self._snapshot is None:
             self._snapshot = self._scheduler.snapshot()
         return self._snapshot
+
+    def since(self) -> int:
+        """Time since the snapshot."""
+        return max(0, self._clock() - self.snapshot().now)
 
     def join(self, client: Client, *, running: bool, wants: bool, commit: int) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""

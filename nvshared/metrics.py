@@ -130,8 +130,8 @@ def _clients(clients: Iterable[Client]) -> Iterator[Metric]:
             gauge.add_metric(_client(client), of(client))
         yield gauge
     counters: list[tuple[str, str, Callable[[Client], float]]] = [
-        ("held_seconds", "Time with the gate open", lambda client: client.view.held / SECOND),
-        ("waited_seconds", "Time wanting it open", lambda client: client.view.waited / SECOND),
+        ("held_seconds", "Time with the gate open", lambda client: client.held / SECOND),
+        ("waited_seconds", "Time wanting it open", lambda client: client.waited / SECOND),
     ]
     for name, words, count in counters:
         counter = CounterMetricFamily(f"nvshare_client_{name}", words, labels=CLIENT)

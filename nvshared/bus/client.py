@@ -3,11 +3,9 @@
 
 from nvshared.bus.authority import Caller
 from nvshared.bus.members import Changes, Interface, Owned, method, readable
-from nvshared.clock import monotonic
 from nvshared.gpu import Client
 from nvshared.manager import Manager
 from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, gpu_path
-from nvshared.scheduler.actions import ClientState
 
 
 def owned(**setting: bool | None) -> Owned:
@@ -139,15 +137,12 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     @readable("HeldUSec", "t", Changes.SILENT)
     def held(self) -> int:
         """Time with its gate open."""
-        since = self._since(self._client.gpu.snapshot().holders)
-        return self._client.view.held + since
+        return self._client.held
 
     @readable("WaitedUSec", "t", Changes.SILENT)
     def waited(self) -> int:
         """Time at its closed gate."""
-        view = self._client.view
-        limited = (self._client.id,) if view.state is ClientState.LIMITED else ()
-        return view.waited + self._since(limited or self._client.gpu.snapshot().queue)
+        return self._client.waited
 
     @readable("Turns", "t", Changes.SILENT)
     def turns(self) -> int:
@@ -163,9 +158,3 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     def bytes_out(self) -> int:
         """Moved out to host memory."""
         return self._client.view.bytes_out
-
-    def _since(self, counting: tuple[int, ...]) -> int:
-        """The scheduler's times are as of its last event; they went on for who is in `counting`."""
-        if self._client.id not in counting:
-            return 0
-        return max(0, monotonic() - self._client.gpu.snapshot().now)

@@ -97,7 +97,7 @@ def _parser(
     **options: Any,
 ) -> Parser:
     parser: Parser = make(
-        description=textwrap.fill(description, WIDTH),
+        description=textwrap.fill(description, WIDTH, break_on_hyphens=False),
         epilog="\n".join(["examples:", *_lines(examples), *(["", below] if below else [])]),
         formatter_class=partial(
             argparse.RawDescriptionHelpFormatter, max_help_position=HELP_COLUMN

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Prometheus is told: names, labels, and figures as of now."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client.core import Metric
+
+from nvshared.clock import SECOND
+from nvshared.gpu import Client
+from nvshared.manager import Manager
+from nvshared.metrics import Figures
+from nvshared.nvml import Sample
+from nvshared.scheduler.events import Memory, Wanted
+from tests.unit.scripted import DEFAULTS, FACTS, GIB, Noted, Scripted, Time, joined, script
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    script(monkeypatch)
+    return Time()
+
+
+def manager(time: Time) -> Manager:
+    made = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    made.add(FACTS, Sample(40 * GIB, 0.97, 61, 412.4, ()), gather=False)
+    return made
+
+
+def a_client(made: Manager) -> Client:
+    return joined(made.gpus[0], made.next_id(), Noted(), Memory(3 * GIB, 2 * GIB, GIB, 0, 0, GIB))
+
+
+async def scraped(made: Manager) -> Mapping[str, list[tuple[dict[str, str], float]]]:
+    """Samples by name, as a thread of the HTTP server gets them."""
+    figures = Figures(made)
+    metrics: list[Metric] = await asyncio.to_thread(lambda: list(figures.collect()))
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for metric in metrics:
+        for sample in metric.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+async def test_the_predecessors_names(time: Time) -> None:
+    made = manager(time)
+    client = a_client(made)
+    found = await scraped(made)
+    card = {"gpu": "0", "uuid": FACTS.uuid}
+    assert found["nvshare_gpu_utilization_ratio"] == [(card, 0.97)]
+    assert found["nvshare_gpu_memory_used_bytes"] == [(card, 40 * GIB)]
+    assert found["nvshare_scheduler_running_clients"] == [(card, 0)]
+    whose = {**card, "client": str(client.id), "pid": str(client.peer.pid)}
+    assert found["nvshare_client_managed_allocated_bytes"] == [(whose, 3 * GIB)]
+    ((labels, value),) = found["nvshare_client_info"]
+    assert labels.items() >= whose.items()
+    assert value == 1
+
+
+async def test_times_go_on_while_nothing_happens(time: Time) -> None:
+    made = manager(time)
+    holder, waiter = a_client(made), a_client(made)
+    scheduler = made.gpus[0]._scheduler
+    assert isinstance(scheduler, Scripted)
+    scheduler.holders, scheduler.queue = (holder.id,), (waiter.id,)
+    made.gpus[0].tell(Wanted(waiter.id, waiter.memory))
+    time.now += 3600 * SECOND
+    found = await scraped(made)
+    assert [value for _, value in found["nvshare_client_held_seconds_total"]] == [3600, 0]
+    assert [value for _, value in found["nvshare_client_waited_seconds_total"]] == [0, 3600]
