@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A new administrator's first minute: install, enable, look."""
 
+import json
 import tomllib
 
 import pytest
@@ -71,6 +72,17 @@ def test_enable_now_is_all_it_takes(bare: Container) -> None:
     for user in ("", "alice"):
         assert len(card.status(bare, user)["gpus"]) == 1
     assert "/com/nvshare/gpu/0" in bare.output("busctl", "tree", "com.nvshare", user="alice")
+
+
+@pytest.mark.usefixtures("said")
+@pytest.mark.parametrize("user", ["", "alice"], ids=["root", "user"])
+def test_the_doctor_finds_all_in_order(bare: Container, user: str) -> None:
+    done = bare.run("nvsharectl", "doctor", "--json", user=user, environment=card.ENVIRONMENT)
+    found = json.loads(done.stdout)
+    assert found["healthy"], done.stdout
+    grades = {one["topic"]: one["grade"] for one in found["findings"]}
+    for topic in ("library", "nvshared.socket", "nvshared.service", "socket", "bus", "version"):
+        assert grades[topic] == "ok", done.stdout
 
 
 @pytest.mark.usefixtures("said")

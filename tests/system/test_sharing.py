@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two people's programs that do not fit together share the GPU; so do systemd's units."""
 
+import re
+
 from tests.system import card
 from tests.system.card import Launch
 from tests.system.container import Container
 
 MOST_OF_IT = card.MEMORY * 7 // 10
+STATUS = re.compile(r"1 GPU, 2 clients, gpu0: nvshare-worklo\w*\[\d+\]")
+
+
+def status_line(container: Container) -> str:
+    """What `systemctl status` says of how the daemon is."""
+    return container.output("systemctl", "show", "nvshared", "-P", "StatusText")
+
 
 
 def test_two_users_programs_take_turns_and_are_right(running: Container, launch: Launch) -> None:
@@ -18,6 +27,7 @@ def test_two_users_programs_take_turns_and_are_right(running: Container, launch:
     running.until(lambda: len(card.clients(running)) == 2, "both are there")
     users = running.output("id", "-u", "alice"), running.output("id", "-u", "bob")
     assert {str(one["uid"]) for one in card.clients(running)} == set(users)
+    running.until(lambda: STATUS.fullmatch(status_line(running)), "systemd's status names a holder")
     table = running.output("nvsharectl", "status", user="alice")
     assert "alice" in table
     assert "bob" in table
