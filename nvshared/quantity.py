@@ -6,7 +6,7 @@ sentence on what would have been right; whoever read the text adds where it stoo
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 UNITS = {
     "": 1, "b": 1,
@@ -18,8 +18,7 @@ TIMES = {"": 1_000_000, "s": 1_000_000, "ms": 1_000, "us": 1, "min": 60_000_000,
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(NamedTuple):
     """Bytes, either outright or as a share of something whose size is known later."""
 
     bytes: int = 0

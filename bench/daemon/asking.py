@@ -9,7 +9,8 @@ the first answer has come, and goes on until its standard input ends.
 import select
 import sys
 
-from nvshared.client.connection import Connection, Question
+from nvshared.client.connection import Connection
+from nvshared.client.question import Question
 from nvshared.client.wire import NO_AUTO_START, call, size
 from nvshared.names import BUS_NAME, MANAGER_PATH
 

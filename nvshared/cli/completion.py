@@ -3,7 +3,7 @@
 
 import argparse
 import shlex
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nvshared.cli.verb import Options, Verb
 from nvshared.errors import ExitCode
@@ -11,8 +11,7 @@ from nvshared.errors import ExitCode
 SHELLS = ("bash", "zsh", "fish")
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """What may follow a verb, or nvsharectl itself (then `verb` is empty)."""
 
     verb: str

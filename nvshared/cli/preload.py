@@ -2,7 +2,6 @@
 """nvsharectl preload: the library in every program of the machine."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show
@@ -62,6 +61,8 @@ def _act(options: Options) -> ExitCode:
 
 
 def _enable(options: Options, tree: "Tree") -> ExitCode:
+    from pathlib import Path
+
     from nvshared.preload import switch
 
     named = None if options.library is None else Path(options.library)

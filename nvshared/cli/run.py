@@ -5,7 +5,6 @@ import argparse
 import os
 from typing import NoReturn
 
-from nvshared import library
 from nvshared.cli.verb import Options, Verb
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 from nvshared.names import SOCKET_VARIABLE
@@ -37,6 +36,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> NoReturn:
+    from nvshared import library
+
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise InvalidArgs("no program is named", "write: nvsharectl run -- PROGRAM ARGUMENTS")

@@ -2,13 +2,16 @@
 """nvsharectl status: the GPUs, then the programs that use them."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb
 from nvshared.client import Client
-from nvshared.client.snapshot import Snapshot
 from nvshared.errors import ExitCode
 from nvshared.tui.tables import CLIENTS, gpu_columns
+
+if TYPE_CHECKING:
+    from nvshared.client.snapshot import Snapshot
 
 
 def _configure(_parser: argparse.ArgumentParser) -> None:
@@ -22,7 +25,7 @@ def _act(options: Options) -> ExitCode:
     return ExitCode.OK
 
 
-def _print(now: Snapshot) -> None:
+def _print(now: "Snapshot") -> None:
     show_table(gpu_columns(now), now.gpus)
     print()
     if now.clients:

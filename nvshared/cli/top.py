@@ -12,11 +12,14 @@ import tty
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from nvshared.cli.verb import Options, Verb
 from nvshared.client import Client
-from nvshared.client.snapshot import Snapshot
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
+
+if TYPE_CHECKING:
+    from nvshared.client.snapshot import Snapshot
 
 SHORTEST = 0.1                          # seconds; faster is not seen, only paid for
 LONGEST = 3600.0

@@ -8,7 +8,7 @@ is cheap; rich and the like are imported by the action that draws with them.
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nvshared.errors import ExitCode, InvalidArgs
 from nvshared.names import BUS_VARIABLE
@@ -19,8 +19,7 @@ LONGEST_PID = 1 << 22                   # as the kernel has it
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(NamedTuple):
     """One thing that nvsharectl does."""
 
     name: str

@@ -6,17 +6,20 @@
             print(gpu.name, gpu.tq)
 
 Everything a client wants to know comes with one question; and neither asyncio
-nor dbus-next is imported, since a command should be over before it is noticed.
+nor dbus-next is imported, since a command should be over before it is noticed. What
+only some commands need is imported by those methods that they call.
 """
 
 import sys
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from nvshared.client.connection import Connection, Question
-from nvshared.client.snapshot import Snapshot, snapshot
+from nvshared.client.question import Question
 from nvshared.errors import NoSuchClient
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
+
+if TYPE_CHECKING:
+    from nvshared.client.snapshot import Snapshot
 
 _PROPERTIES = Question(
     MANAGER_PATH, "org.freedesktop.DBus.Properties", "GetAll", "s", (MANAGER_INTERFACE,)
@@ -29,6 +32,8 @@ class Client:
 
     def __init__(self, bus: str = "system") -> None:
         """`bus` is system, session or an address."""
+        from nvshared.client.connection import Connection
+
         self._connection = Connection(bus)
 
     def __enter__(self) -> Self:
@@ -46,8 +51,10 @@ class Client:
         """Ends the connection."""
         self._connection.close()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> "Snapshot":
         """Everything as it is now."""
+        from nvshared.client.snapshot import snapshot
+
         (properties,), (objects,) = self._connection.ask(_PROPERTIES, _OBJECTS)
         return snapshot(properties, objects)
 

@@ -2,9 +2,10 @@
 """A connection to a message bus on which one asks and waits for the answer."""
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from nvshared.client.address import connect, locate
+from nvshared.client.question import Question
 from nvshared.client.wire import (
     ALLOW_INTERACTIVE_AUTHORIZATION,
     ERROR,
@@ -23,16 +24,6 @@ PATIENCE = 25.0                         # seconds for an answer, as libdbus has 
 _BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 _START = 16                             # bytes that tell how long a message is
 _DBUS_ERROR = "org.freedesktop.DBus.Error."
-
-
-class Question(NamedTuple):
-    """A method of nvshared and what it is given."""
-
-    path: str
-    interface: str
-    member: str
-    signature: str = ""
-    body: tuple[Any, ...] = ()
 
 
 class Connection:

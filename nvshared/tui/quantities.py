@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes, times and processes in a few characters."""
 
-from nvshared.client.snapshot import Client
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nvshared.client.snapshot import Client
 
 _STEP = 1024.0
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -41,12 +44,12 @@ def duration(microseconds: int) -> str:
     return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
 
 
-def process(client: Client) -> str:
+def process(client: "Client") -> str:
     """A process as the journal writes it: python[4711]."""
     return f"{client.name}[{client.pid}]"
 
 
-def command(client: Client) -> str:
+def command(client: "Client") -> str:
     """The command line without the folders of its program."""
     program, blank, rest = client.command.partition(" ")
     return (program.rpartition("/")[2] or program) + blank + rest

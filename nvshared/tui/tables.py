@@ -3,20 +3,21 @@
 
 One list of columns serves both ways of drawing: in colours and cut to the
 width of the terminal, or as plain text with whole values, for a pipe. rich is
-imported only for the former.
+imported only for the former; and nothing here is a dataclass, as to import what
+makes them takes longer than all the rest of a command's own.
 """
 
 import pwd
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nvshared.client.snapshot import GPU, Snapshot
 from nvshared.tui.quantities import command, duration, gibibytes, process, size
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from nvshared.client.snapshot import GPU, Snapshot
 
 WIDE = 100                              # columns of a terminal from which there is room to spare
 NARROWEST = 4                           # characters that a flexible column keeps
@@ -28,8 +29,7 @@ STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A heading and how a cell is made from a row."""
 
     name: str
@@ -60,7 +60,7 @@ def shortened(text: str, width: int) -> str:
     return f"{name[:kept]}…[{number}"
 
 
-def holder(snapshot: Snapshot, gpu: GPU) -> str:
+def holder(snapshot: "Snapshot", gpu: "GPU") -> str:
     """Who has the card: one process, or how many."""
     names = [process(client) for client in snapshot.clients if client.id in gpu.holders]
     match len(names):
@@ -72,7 +72,7 @@ def holder(snapshot: Snapshot, gpu: GPU) -> str:
             return f"{many} programs"
 
 
-def gpu_columns(snapshot: Snapshot) -> list[Column]:
+def gpu_columns(snapshot: "Snapshot") -> list[Column]:
     """What nvidia-smi shows, in its order, then what only we know."""
     return [
         Column("GPU", lambda gpu: str(gpu.index), right=True),
@@ -165,7 +165,7 @@ def fitted(columns: list[Column], natural: list[int], room: int) -> list[int]:
     return widths
 
 
-def _memory(gpu: GPU) -> str:
+def _memory(gpu: "GPU") -> str:
     if gpu.memory_used is None:
         return f"-/{gibibytes(gpu.memory_total)}G"
     return f"{gibibytes(gpu.memory_used)}/{gibibytes(gpu.memory_total)}G"
