@@ -136,7 +136,8 @@ static void new_limits(struct client *client, const struct nvshare_record *recor
 {
     pthread_mutex_lock(&memory_lock);
     client->limits = record->limits;
-    if (record->number > client->answered) {
+    /* An answer to a question that nobody asked must not pass for the next ones'. */
+    if (record->number > client->answered && record->number <= client->question) {
         client->answered = record->number;
         client->answer = record->limits.commit;
     }
