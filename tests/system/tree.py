@@ -23,7 +23,7 @@ INSTALLED = (
     "systemd-sysv", "dbus", "polkitd", "libpam-systemd", "python3", "cron", "openssh-server",
     "openssh-client", "sudo", "procps", "man-db",
 )
-# What the packages under test depend on.
+# What the packages under test depend on, and one that they do not: apt installs it in a test.
 DOWNLOADED = ("python3-dbus-next", "python3-rich", "python3-sdnotify", "python3-prometheus-client")
 
 
