@@ -31,10 +31,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the configuration says. `capacity`, `total` and `step` of `settings` are per card."""
+    """What the configuration says. `capacity`, `total` and `step` of `settings` are per card.
+
+    So is `host_budget`, which each card begins with; that of the whole is `budget`.
+    """
 
     settings: Settings
     card: Callable[[Facts], Card]
+    budget: int
 
 
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
@@ -68,7 +72,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
             tail=config.drop_tail_billing,
         ),
     )
-    return Defaults(settings, lambda facts: _card(config, facts))
+    return Defaults(settings, lambda facts: _card(config, facts), budget)
 
 
 def _card(config: Config, facts: Facts) -> Card:

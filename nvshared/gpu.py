@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from nvshared import budget
 from nvshared.agreement import Agreement
 from nvshared.capacity import Allowances, Capacity
 from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
@@ -35,6 +36,7 @@ from nvshared.scheduler.actions import (
     TurnStarted,
 )
 from nvshared.scheduler.events import (
+    BudgetChanged,
     CapacityChanged,
     Event,
     Evicted,
@@ -235,10 +237,13 @@ class GPU:
         self.client_removed.emit(client)
 
     def configure(self, settings: Settings, allowances: Allowances | None = None) -> None:
-        """New settings apply from now on; capacity and total are this card's own."""
+        """New settings apply from now on; capacity, total and host budget are this card's own."""
         if allowances is not None:
             self.capacity.allowances = allowances
-        settings = replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered)
+        settings = replace(
+            settings, capacity=self.capacity.bytes, total=self.capacity.offered,
+            host_budget=self._settings.host_budget,
+        )
         if settings != self._settings:
             self._settings = settings
             self.tell(SettingsChanged(settings))
@@ -248,6 +253,24 @@ class GPU:
         if self.capacity.bytes != self._settings.capacity:
             self._settings = replace(self._settings, capacity=self.capacity.bytes)
             self.tell(CapacityChanged(self.capacity.bytes))
+
+    @property
+    def host_budget(self) -> int:
+        """Bytes of host memory that its clients may take."""
+        return self._settings.host_budget
+
+    @host_budget.setter
+    def host_budget(self, size: int) -> None:
+        if size != self._settings.host_budget:
+            self._settings = replace(self._settings, host_budget=size)
+            self.tell(BudgetChanged(size))
+
+    @property
+    def host_need(self) -> int:
+        """Bytes of the budget that it cannot give up."""
+        now = self.snapshot()
+        held = self._settings.host_budget - now.host_free
+        return budget.least(now.committed, self._settings.capacity, held, len(self.clients))
 
     def preempt(self) -> None:
         """If others wait, the present turns end now. Raises GPULost."""

@@ -146,6 +146,13 @@ class CapacityChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetChanged:
+    """What clients may take of host memory is `bytes` from now on."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsChanged:
     """The settings are these from now on, capacity included."""
 
@@ -180,6 +187,6 @@ Record = (
     | CommitAsked
 )
 Event = (
-    Joined | Left | Record | CapacityChanged | SettingsChanged | TermsChanged | Preempted | Tick
-    | GPULost
+    Joined | Left | Record | CapacityChanged | BudgetChanged | SettingsChanged | TermsChanged
+    | Preempted | Tick | GPULost
 )

@@ -13,6 +13,7 @@ from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Question
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import (
+    BudgetChanged,
     CapacityChanged,
     CommitAsked,
     Event,
@@ -84,6 +85,7 @@ class Scheduler:
             queue=tuple(c.id for c in [*loading, *order.sequence(card)]),
             clients=Views(card),
             counters=card.counters,
+            committed=card.groups.total("committed"),
         )
 
 
@@ -121,6 +123,8 @@ def _note(decision: Decision, event: Event) -> None:
         case CapacityChanged():
             card.settings = replace(card.settings, capacity=event.bytes)
             card.shortfall = 0
+        case BudgetChanged():
+            card.settings = replace(card.settings, host_budget=event.bytes)
         case SettingsChanged():
             card.settings = event.settings
             card.shortfall = 0

@@ -66,3 +66,4 @@ class Snapshot:
     queue: tuple[int, ...]              # clients that want it open, the next one first
     clients: Mapping[int, ClientView]   # to be looked at before the next event
     counters: Counters
+    committed: int = 0                  # what clients have and may take without asking, in sum

@@ -22,7 +22,7 @@ FACTS = Facts(0, "GPU-00112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:1
 OTHER = Facts(1, "GPU-99112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:65:00.0", 32 * GIB)
 SETTINGS = Settings(capacity=0, total=0, host_budget=100 * GIB)
 NO_RESERVE = Allowances(reserve=0, context_reserve=0)
-DEFAULTS = Defaults(SETTINGS, lambda _: Card(NO_RESERVE, GIB))
+DEFAULTS = Defaults(SETTINGS, lambda _: Card(NO_RESERVE, GIB), 200 * GIB)
 
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:

@@ -39,7 +39,7 @@ def test_shares_are_of_each_card_and_of_the_host() -> None:
     defaults = derive(config, [FACTS, OTHER], 0)
     assert defaults.card(FACTS).allowances.configured == 32 * GIB
     assert defaults.card(OTHER).allowances.configured == 16 * GIB
-    assert defaults.settings.host_budget == 64 * GIB
+    assert (defaults.settings.host_budget, defaults.budget) == (64 * GIB, 128 * GIB)
     assert defaults.card(FACTS).step == 4 * MIB
 
 

@@ -14,7 +14,7 @@ LAYERS: list[set[str]] = [
     {"errors", "names", "signal", "clock", "quantity"},
     {"protocol", "config", "systemd", "log", "library", "host", "listening", "rotation"},
     {"scheduler", "nvml", "peer", "capacity", "arguments"},
-    {"agreement"},
+    {"agreement", "budget"},
     {"gpu", "state", "defaults"},
     {"manager", "sampler", "trace"},
     {"session", "client", "preload"},
