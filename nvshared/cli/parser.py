@@ -5,7 +5,6 @@ import argparse
 import os
 import textwrap
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NoReturn
 
@@ -37,7 +36,11 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(one) for one in action.choices]
-        close = get_close_matches(str(value), known, 1) if len(known) > FEW else []
+        close = []
+        if len(known) > FEW:
+            from difflib import get_close_matches
+
+            close = get_close_matches(str(value), known, 1)
         hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(known)}"
         raise InvalidArgs(f"{action.metavar} cannot be {value!r}", hint)
 
