@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Liars against the real scheduler: any bytes, any record at any moment, any figures.
+
+A session that is told nonsense ends, or goes on; nothing else ever happens to
+the daemon. Those who play by the rules are never given more room than there is
+on the card, and when the liars are gone they have their turns as if nothing had
+been.
+"""
+
+from collections import deque
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from nvshared import protocol
+from nvshared.clock import SECOND
+from nvshared.errors import ProtocolError
+from nvshared.manager import Manager
+from nvshared.nvml import Sample
+from nvshared.protocol import FROM_HOOK, Flag, Memory, Record, Type
+from nvshared.session import MOST_BYTES, Session
+from tests.integration.fakehook import Hook
+from tests.unit.scripted import DEFAULTS, FACTS, GIB, OTHER, Time, peer
+
+CARD = FACTS.memory_total
+LARGE = 40 * GIB                        # two of these do not fit
+ORDERS = 30                             # about as many as it takes to hand the card over
+
+sizes = st.one_of(
+    st.integers(0, CARD),
+    st.sampled_from([0, 1, 4096, GIB, CARD // 2, CARD, CARD + 1, MOST_BYTES, MOST_BYTES + 1,
+                     (1 << 64) - 1]),
+)
+possible = st.one_of(st.just(Memory()), st.builds(
+    lambda allocated, resident, pinned, pending, host: Memory(
+        allocated, resident % (CARD // 2), pinned % (CARD // 2), pending, resident + pinned, host
+    ), *[st.integers(0, 2 * CARD)] * 5,
+))
+figures = st.one_of(possible, possible, possible, st.builds(Memory, *[sizes] * 6))
+flags = st.integers(0, (1 << 32) - 1) | st.builds(int, st.sampled_from(Flag))
+kinds = st.sampled_from(sorted(FROM_HOOK - {Type.HELLO}))
+
+
+@settings(max_examples=300)
+@given(packet=st.binary(max_size=2 * protocol.SIZE) | st.binary(
+    min_size=protocol.SIZE, max_size=protocol.SIZE
+) | st.builds(
+    lambda kind, version, rest: bytes([kind, 0, version, 0]) + rest,
+    st.integers(0, 80), st.integers(0, 2),
+    st.binary(min_size=protocol.SIZE - 4, max_size=protocol.SIZE - 4),
+))
+def test_a_packet_is_a_record_or_an_error(packet: bytes) -> None:
+    try:
+        record = protocol.decode(packet)
+    except ProtocolError:
+        return
+    assert protocol.decode(protocol.encode(replace(record, version=protocol.VERSION))).type is (
+        record.type
+    )
+
+
+class Wire:
+    """What the daemon sent and nobody has read yet."""
+
+    def __init__(self, longest: int | None = None) -> None:
+        self.packets: deque[bytes] = deque(maxlen=longest)
+
+    def send(self, packet: bytes) -> None:
+        self.packets.append(packet)
+
+    def finish(self) -> None:
+        return
+
+
+class Liar:
+    """A client, as the daemon has it."""
+
+    def __init__(self, manager: Manager, pid: int) -> None:
+        self.wire = Wire(100)           # it reads nothing
+        self.session = Session(manager, peer(pid), self.wire)
+        self.ended = False
+
+    def say(self, packet: bytes) -> None:
+        """As the server does it."""
+        if self.ended:
+            return
+        try:
+            self.session.received(packet)
+        except ProtocolError:
+            self.end()
+
+    def end(self) -> None:
+        """Its connection is over."""
+        self.ended = True
+        self.session.ended()
+
+    def numbers(self) -> list[int]:
+        """Of the orders it was sent, and some that nobody ever gave."""
+        records = [protocol.decode(packet) for packet in self.wire.packets]
+        return [record.number for record in records] + [0, 1, (1 << 64) - 1]
+
+
+class Honest(Hook):
+    """A client that does as it is told, without a socket."""
+
+    def __init__(self, manager: Manager, pid: int) -> None:
+        self.wire = Wire()
+        self.session = Session(manager, peer(pid), self.wire)
+        super().__init__("", FACTS.uuid_bytes)
+
+    def __repr__(self) -> str:
+        return f"Honest({self.session.peer.pid})"
+
+    @property
+    def promised(self) -> int:
+        """Room that it has, or will have when it has carried out its orders."""
+        orders = [protocol.decode(packet) for packet in self.wire.packets]
+        return max(
+            [self.memory.room] + [order.bytes for order in orders if order.type is Type.LOAD]
+        )
+
+    def connect(self) -> None:
+        return
+
+    def say(self, kind: Type, *, flags: int = 0, number: int = 0, size: int = 0) -> bool:
+        record = Record(
+            kind, flags=flags, number=number, bytes=size, memory=self.memory, uuid=self.uuid
+        )
+        self.session.received(protocol.encode(record))
+        return True
+
+    def hear(self) -> Record:
+        return protocol.decode(self.wire.packets.popleft())
+
+    def do(self) -> bool:
+        """Carries out what it was told, and gives way to whoever waits. False: nothing to do."""
+        if not self.wire.packets:
+            return False
+        order = self.hear()
+        self.obey(order)
+        if order.type is Type.RUN and self.running and self.contended:
+            self.say(Type.IDLE)
+        return True
+
+
+class Liars(RuleBasedStateMachine):
+    """They come, say anything at all, and go."""
+
+    liars: "Bundle[Liar]" = Bundle("liars")
+
+    @initialize()
+    def begin(self) -> None:
+        """Two who share a card by the rules."""
+        self.time = Time()
+        self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
+        self.gpu = self.manager.add(FACTS, Sample(memory_used=0), gather=False)
+        self.manager.add(OTHER, Sample(memory_used=0), gather=False)
+        self.all: list[Liar] = []
+        self.honest = [Honest(self.manager, 1), Honest(self.manager, 2)]
+        for hook in self.honest:
+            assert hook.hello() is not None
+            assert hook.allocate(LARGE)
+            hook.say(Type.WANT)
+        self.settle()
+
+    def settle(self) -> None:
+        """Those who play by the rules carry out what they are told."""
+        for _ in range(ORDERS):         # in the end they only ever give way to each other
+            for hook in self.honest:
+                hook.do()
+            self.time.pass_by(SECOND // 1000)
+
+    @rule(target=liars)
+    def connect(self) -> Liar:
+        """One more."""
+        self.all.append(Liar(self.manager, 100 + len(self.all)))
+        return self.all[-1]
+
+    @rule(
+        liar=liars, memory=figures, said=flags, commit=sizes, other=st.booleans(),
+        version=st.sampled_from([1, 1, 1, 2]),
+    )
+    def hello(
+        self, liar: Liar, memory: Memory, said: int, commit: int, other: bool, version: int
+    ) -> None:
+        """A first one, or a second."""
+        uuid = OTHER.uuid_bytes if other else FACTS.uuid_bytes
+        liar.say(protocol.encode(Record(
+            Type.HELLO, flags=said, bytes=commit, memory=memory, uuid=uuid, version=version
+        )))
+
+    @rule(
+        liar=liars, kind=kinds, memory=figures, said=flags, size=sizes,
+        number=st.integers(0, 1 << 16), times=st.integers(1, 3),
+    )
+    def say(
+        self, liar: Liar, kind: Type, memory: Memory, said: int, size: int, number: int, times: int
+    ) -> None:
+        """Anything; an answer may well be one that is waited for."""
+        known = liar.numbers()
+        for _ in range(times):
+            liar.say(protocol.encode(Record(
+                kind, flags=said, number=known[number % len(known)], bytes=size, memory=memory
+            )))
+
+    @rule(liar=liars, packet=st.binary(max_size=2 * protocol.SIZE))
+    def noise(self, liar: Liar, packet: bytes) -> None:
+        """No record at all."""
+        liar.say(packet)
+
+    @rule(liar=liars)
+    def leave(self, liar: Liar) -> None:
+        """At any moment, and more than once."""
+        liar.end()
+
+    @rule(milliseconds=st.integers(1, 100_000))
+    def wait(self, milliseconds: int) -> None:
+        """Everything that is due comes."""
+        self.time.pass_by(milliseconds * 1000)
+
+    @rule()
+    def play(self) -> None:
+        """The others go on."""
+        self.settle()
+
+    @invariant()
+    def all_is_well(self) -> None:
+        """Whatever was said."""
+        for gpu in self.manager.gpus:
+            assert not gpu.lost
+            assert gpu.turns()
+            snapshot = gpu.snapshot()
+            assert set(snapshot.clients) == set(gpu.clients)
+            assert set(snapshot.holders) <= set(gpu.clients)
+            assert set(snapshot.queue) <= set(gpu.clients)
+        for hook in self.honest:
+            assert hook.session.client in self.gpu.clients.values()
+            assert hook.memory.resident <= hook.memory.room
+        assert sum(hook.promised for hook in self.honest) <= CARD
+        for liar in self.all:
+            known = any(one is liar.session.client for one in self.manager.clients)
+            assert known is (not liar.ended and liar.session.client is not None)
+
+    def teardown(self) -> None:
+        """When the liars are gone, the others have their turns."""
+        for liar in self.all:
+            liar.end()
+        self.time.pass_by(SECOND)
+        had_turns: set[int] = set()
+        for _ in range(1000):
+            for number, hook in enumerate(self.honest):
+                hook.do()
+                if hook.running:
+                    had_turns.add(number)
+            if len(had_turns) == len(self.honest):
+                return
+            self.time.pass_by(SECOND // 100)
+        raise AssertionError(f"only {had_turns} ever had a turn again")
+
+
+TestLiars = Liars.TestCase
+TestLiars.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
