@@ -6,7 +6,7 @@ driver cannot say.
 """
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from nvshared.errors import NvshareError
@@ -95,7 +95,15 @@ class Snapshot:
 
     def as_dict(self) -> dict[str, Any]:
         """What --json prints, and the text shows."""
-        return asdict(self)
+        return {
+            "version": self.version, "tq": self.tq, "anti_thrash": self.anti_thrash,
+            "gpus": [_plain_fields(gpu) for gpu in self.gpus],
+            "clients": [_plain_fields(client) for client in self.clients],
+        }
+
+
+def _plain_fields(one: GPU | Client) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__slots__}
 
 
 def snapshot(manager: Properties, objects: Objects) -> Snapshot:
@@ -128,13 +136,13 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
 def _fill(cls: Any, properties: Properties) -> Any:
     """The dataclass with each field from the property of that name."""
     known = {name.lower(): value for name, value in properties.items()}
-    names = {field.name: field.name.replace("_", "") for field in fields(cls)}
-    if missing := [name for name in names.values() if name not in known]:
+    names = [name.replace("_", "") for name in cls.__slots__]
+    if missing := [name for name in names if name not in known]:
         raise NvshareError(
             f"the nvshared that runs is of another version: it does not tell {missing[0]}",
             "restart it with: systemctl restart nvshared",
         )
-    return cls(**{name: _plain(known[short]) for name, short in names.items()})
+    return cls(*[_plain(known[name]) for name in names])
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,8 @@ https://dbus.freedesktop.org/doc/dbus-specification.html#message-protocol
 """
 
 import struct
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 METHOD_CALL, METHOD_RETURN, ERROR, SIGNAL = 1, 2, 3, 4
@@ -27,6 +29,10 @@ _NUMBERS = {
 }
 _ALIGNMENTS = {"s": 4, "o": 4, "a": 4, "(": 8, "{": 8, "g": 1, "v": 1}
 _LONGEST = 1 << 27                      # bytes of a message, by the specification
+READERS_KEPT = 256
+
+# Takes a whole message and where a value begins, before its padding; returns it and where it ends.
+Reader = Callable[[bytes, int], tuple[Any, int]]
 
 
 class WireError(ValueError):
@@ -106,13 +112,12 @@ def parse(data: bytes) -> Message:
     if size(data) != len(data):
         raise WireError(f"a message of {len(data)} bytes that says it has {size(data)}")
     try:
-        reader = _Reader(data, _order(data))
+        order = _order(data)
         kind = data[1]
-        reader.position = 8
-        serial = reader.get("u")
-        fields = dict(reader.get("a(yv)"))
-        reader.align(8)
-        body = [reader.get(one) for one in split(fields.get(_SIGNATURE, ""))]
+        serial, at = _reader(order, "u")(data, 8)
+        header, at = _reader(order, "a(yv)")(data, at)
+        fields = dict(header)
+        body, _ = _sequence(order, fields.get(_SIGNATURE, ""))(data, at + -at % 8)
     except (struct.error, TypeError, UnicodeDecodeError) as error:
         raise WireError(f"a damaged message: {error}") from error
     return Message(
@@ -193,54 +198,108 @@ class _Writer:
         struct.pack_into("<I", self.bytes, at, len(self.bytes) - start)
 
 
-class _Reader:
-    """Bytes to values."""
+def _sequence(order: str, signature: str) -> Reader:
+    """Reads the values of all these types, one after the other."""
+    readers = [_reader(order, one) for one in split(signature)]
 
-    def __init__(self, data: bytes, order: str) -> None:
-        self.position = 0
-        self._data = data
-        self._order = order
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        values = []
+        for one in readers:
+            value, at = one(data, at)
+            values.append(value)
+        return values, at
 
-    def align(self, to: int) -> None:
-        self.position += -self.position % to
+    return read
 
-    def get(self, type_: str) -> Any:
-        self.align(_alignment(type_))
-        match type_[0]:
-            case "s" | "o":
-                return self._text(self._number("I"))
-            case "g":
-                return self._text(self._number("B"))
-            case "v":
-                inner = split(self.get("g"))
-                if len(inner) != 1:
-                    raise WireError(f"a variant of {len(inner)} types came, and all have one")
-                return self.get(inner[0])
-            case "a":
-                return self._array(type_[1:])
-            case "(" | "{":
-                return [self.get(one) for one in split(type_[1:-1])]
-            case "b":
-                return bool(self._number("I"))
-            case letter:
-                return self._number(_NUMBERS[letter])
 
-    def _number(self, letter: str) -> Any:
-        (value,) = struct.unpack_from(self._order + letter, self._data, self.position)
-        self.position += struct.calcsize("=" + letter)
-        return value
+@lru_cache(READERS_KEPT)
+def _reader(order: str, type_: str) -> Reader:
+    """Reads a value of this type, which is taken to pieces once and not for each value."""
+    match type_[0]:
+        case "s" | "o":
+            return _text(order, "I")
+        case "g":
+            return _text(order, "B")
+        case "v":
+            return _variant(order)
+        case "a":
+            return _array(order, type_[1:])
+        case "(" | "{":
+            parts = _sequence(order, type_[1:-1])
+            return lambda data, at: parts(data, at + -at % 8)
+        case letter:
+            return _number(order, letter)
 
-    def _text(self, length: int) -> str:
-        start, self.position = self.position, self.position + length + 1
-        if self.position > len(self._data):
+
+def _number(order: str, letter: str) -> Reader:
+    form = struct.Struct(order + _NUMBERS[letter])
+    unpack, size = form.unpack_from, form.size
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        at += -at % size
+        return unpack(data, at)[0], at + size
+
+    def truth(data: bytes, at: int) -> tuple[bool, int]:
+        value, at = read(data, at)
+        return bool(value), at
+
+    return truth if letter == "b" else read
+
+
+def _text(order: str, letter: str) -> Reader:
+    form = struct.Struct(order + letter)
+    unpack, size = form.unpack_from, form.size
+
+    def read(data: bytes, at: int) -> tuple[str, int]:
+        at += -at % size
+        start = at + size
+        end = start + unpack(data, at)[0]
+        if end >= len(data):
             raise WireError("a string goes beyond the end of its message")
-        return self._data[start:start + length].decode()
+        return data[start:end].decode(), end + 1
 
-    def _array(self, element: str) -> Any:
-        length = self._number("I")
-        self.align(_alignment(element))
-        end = self.position + length
+    return read
+
+
+def _variant(order: str) -> Reader:
+    signature = _text(order, "B")
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        type_, at = signature(data, at)
+        return _single(order, type_)(data, at)
+
+    return read
+
+
+@lru_cache(READERS_KEPT)
+def _single(order: str, signature: str) -> Reader:
+    types = split(signature)
+    if len(types) != 1:
+        raise WireError(f"a variant of {len(types)} types came, and all have one")
+    return _reader(order, types[0])
+
+
+def _array(order: str, element: str) -> Reader:
+    count = _number(order, "u")
+    alignment = _alignment(element)
+    item = _reader(order, element)
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        length, at = count(data, at)
+        at += -at % alignment
+        end = at + length
         items = []
-        while self.position < end:
-            items.append(self.get(element))
-        return dict(items) if element[0] == "{" else items
+        while at < end:
+            value, at = item(data, at)
+            items.append(value)
+        return items, at
+
+    def entries(data: bytes, at: int) -> tuple[Any, int]:
+        items, at = read(data, at)
+        return dict(items), at
+
+    if element[0] != "{":
+        return read
+    if len(split(element[1:-1])) != 2:
+        raise WireError(f"{element!r} is no entry of a dictionary")
+    return entries
