@@ -146,7 +146,8 @@ class Config:
     swap_budget: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
         "host memory for what does not fit on the cards, shared out to them as they need it: a "
-        "size or a percentage of the host's; auto: 80% of what is free at start", metavar="SIZE", words="auto")
+        "size or a percentage of the host's; auto: 80% of what is free at start",
+        metavar="SIZE", words="auto")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
         "how much one order moves between card and host; auto: 512MiB, less on small cards",

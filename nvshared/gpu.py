@@ -164,6 +164,11 @@ class GPU:
         return max(1, self._settings.tq // SECOND)
 
     @property
+    def tq_usec(self) -> int:
+        """The quantum."""
+        return self._settings.tq
+
+    @property
     def anti_thrash(self) -> AntiThrash:
         """Whether turns are taken when everything fits, never, or as needed."""
         return self._settings.anti_thrash
@@ -365,7 +370,7 @@ class GPU:
 
     def _properties(self) -> dict[str, object]:
         return {
-            "tq": self.tq,
+            "tq": self.tq_usec,
             "anti_thrash": self.anti_thrash,
             "state": self.state,
             "holders": tuple(client.id for client in self.holders),

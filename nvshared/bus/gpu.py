@@ -81,6 +81,11 @@ class GPUInterface(Interface, name=GPU_INTERFACE):
         """Seconds."""
         return self._gpu.tq
 
+    @readable("TQUSec", "t", Changes.ANNOUNCED)
+    def tq_usec(self) -> int:
+        """Microseconds."""
+        return self._gpu.tq_usec
+
     @readable("AntiThrash", "s", Changes.ANNOUNCED)
     def anti_thrash(self) -> str:
         """auto, on or off."""

@@ -33,7 +33,8 @@ class GPU:
     name: str
     pci_bus_id: str
     memory_total: int
-    tq: int                             # seconds
+    tq: int                             # seconds; 1 if it is shorter
+    tq_usec: int
     anti_thrash: str                    # auto, on or off
     state: str                          # gathering, idle, shared, turns or lost
     holders: tuple[int, ...]            # ids of clients

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from nvshared.client.snapshot import GPU, Client, Snapshot
 from nvshared.tui.bar import Bar, Part
-from nvshared.tui.quantities import duration, gibibytes, process, size
+from nvshared.tui.quantities import duration, gibibytes, process, quantum, size
 from nvshared.tui.rates import Rates
 from nvshared.tui.tables import STATES, shortened, user
 
@@ -84,7 +84,8 @@ def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None, most: int | None) ->
         title=Text.assemble((f"GPU {gpu.index}", "bold"), " ", gpu.name.removeprefix("NVIDIA ")),
         title_align="left",
         subtitle=Text.assemble(
-            (gpu.state, STATES.get(gpu.state, "")), f" · {gpu.anti_thrash} · TQ {gpu.tq}s"
+            (gpu.state, STATES.get(gpu.state, "")), f" · {gpu.anti_thrash}",
+            f" · TQ {quantum(gpu.tq_usec)}",
         ),
         subtitle_align="right",
         border_style="red" if gpu.state == "lost" else "bright_black",

@@ -44,6 +44,12 @@ def duration(microseconds: int) -> str:
     return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
 
 
+def quantum(microseconds: int) -> str:
+    """A quantum as it is set: 30s, 250ms."""
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{microseconds / 1000:g}ms" if rest else f"{seconds}s"
+
+
 def process(client: "Client") -> str:
     """A process as the journal writes it: python[4711]."""
     return f"{client.name}[{client.pid}]"

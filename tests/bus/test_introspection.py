@@ -2,6 +2,7 @@
 """The running daemon says what dbus/*.xml says, and what changes something is guarded."""
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,6 +16,8 @@ from nvshared.bus.members import ANYONE, Interface, Method, Owned, Signal
 from nvshared.bus.standard import Introspectable, ObjectManager, PeerInterface, Properties
 from nvshared.manager import Manager
 from nvshared.names import LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
+from nvshared.scheduler.actions import ClientState, TurnEnd
+from nvshared.scheduler.snapshot import CardState
 from tests.bus.service import Peeper, a_client
 
 DBUS = Path(__file__).parents[2] / "dbus"
@@ -97,6 +100,16 @@ def test_every_method_is_authorised_or_declared_open() -> None:
                 assert isinstance(member.action, str), f"anybody may write {member.name}"
                 used.add(member.action)
     assert used == actions
+
+
+@pytest.mark.parametrize(("file", "words"), [
+    ("com.nvshare.GPU", TurnEnd), ("com.nvshare.GPU", CardState),
+    ("com.nvshare.Client", ClientState),
+])
+def test_every_word_that_travels_is_explained(file: str, words: type[StrEnum]) -> None:
+    text = (DBUS / f"{file}.xml").read_text()
+    for word in words:
+        assert f'"{word}"' in text
 
 
 async def test_tools_find_their_way_from_the_root(manager: Manager, other: Peeper) -> None:

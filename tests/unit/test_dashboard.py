@@ -13,7 +13,7 @@ from rich.console import Console
 from nvshared.client.snapshot import GPU, Client, Snapshot
 from nvshared.tui.bar import Bar, Part
 from nvshared.tui.dashboard import dashboard
-from nvshared.tui.quantities import duration, size
+from nvshared.tui.quantities import duration, quantum, size
 from nvshared.tui.rates import Rates, rates
 from nvshared.tui.tables import CLIENTS, fitted, gpu_columns, plain, shortened, table
 
@@ -21,8 +21,8 @@ GIB = 1 << 30
 
 CARD = GPU(
     index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
-    memory_total=80 * GIB, tq=30, anti_thrash="auto", state="turns", holders=(1,), queue_length=1,
-    capacity=78 * GIB, free=0, outside=GIB, memory_used=79 * GIB, utilization=0.97,
+    memory_total=80 * GIB, tq=30, tq_usec=30_000_000, anti_thrash="auto", state="turns",
+    holders=(1,), queue_length=1, capacity=78 * GIB, free=0, outside=GIB, memory_used=79 * GIB, utilization=0.97,
     temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB,
 )
 HOLDER = Client(
@@ -157,6 +157,13 @@ def test_rates() -> None:
     assert rates(SHARED, now, 0.0) == {}
 
 
+@pytest.mark.parametrize(("microseconds", "text"), [
+    (30_000_000, "30s"), (250_000, "250ms"), (1_500_000, "1500ms"), (1_000, "1ms"),
+])
+def test_a_quantum_is_shown_as_it_is(microseconds: int, text: str) -> None:
+    assert quantum(microseconds) == text
+
+
 @pytest.mark.parametrize(("text", "width", "short"), [
     ("python3[4711]", 13, "python3[4711]"),
     ("nvshare-workloa[1234567]", 18, "nvshare-…[1234567]"),
@@ -172,7 +179,7 @@ def test_what_is_too_long_keeps_what_matters(text: str, width: int, short: str) 
 
 LONG = replace(
     CARD, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", memory_total=288 * GIB,
-    memory_used=287 * GIB, power=1234.5, tq=86400,
+    memory_used=287 * GIB, power=1234.5, tq=86400, tq_usec=86_400_000_000,
 )
 LONGEST = replace(
     HOLDER, pid=4194304, uid=4_294_967_294, name="a-name-of-15-ch", command="/opt/" + "x y" * 200,
