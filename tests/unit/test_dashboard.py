@@ -22,7 +22,8 @@ GIB = 1 << 30
 CARD = GPU(
     index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
     memory_total=80 * GIB, tq=30, tq_usec=30_000_000, anti_thrash="auto", state="turns",
-    holders=(1,), queue_length=1, capacity=78 * GIB, free=0, outside=GIB, memory_used=79 * GIB, utilization=0.97,
+    holders=(1,), queue_length=1, capacity=78 * GIB, free=0, outside=GIB,
+    memory_used=79 * GIB, utilization=0.97,
     temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB,
 )
 HOLDER = Client(
