@@ -46,7 +46,7 @@ class Capacity:
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes, as believed now
     _last: int | None = field(default=None, init=False)
-    _seen: dict[int, int] = field(default_factory=dict, init=False)
+    _seen: dict[int, int] = field(default_factory=dict, init=False)     # of those seen too rarely
 
     @property
     def reserve(self) -> int:
@@ -71,7 +71,7 @@ class Capacity:
     @property
     def bytes(self) -> int:
         """Bytes that can be handed out now."""
-        young = sum(seen < SAMPLES_TO_BELIEVE for seen in self._seen.values())
+        young = len(self._seen)
         # And one more may start at any moment, before it can say so.
         free = self.total - self.outside - self.reserve - (young + 1) * self.context_reserve
         return max(0, min(self.offered, free))
@@ -89,5 +89,6 @@ class Capacity:
         outside = max(0, used - held)
         self.outside = outside if self._last is None else min(outside, self._last)
         self._last = outside
-        for client in self._seen:
-            self._seen[client] += 1
+        self._seen = {
+            client: seen + 1 for client, seen in self._seen.items() if seen + 1 < SAMPLES_TO_BELIEVE
+        }

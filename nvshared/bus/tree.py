@@ -23,7 +23,7 @@ from nvshared.bus.members import Changes, Interface, Signal
 from nvshared.bus.packing import Packed, arguments, entry, joined, packer, padded
 
 COALESCE = 0.1                          # seconds between announcements, at least
-SLICE = 0.001                           # seconds of work at a time, then others have their turn
+SLICE = 0.000_25                        # seconds of work at a time, then others have their turn
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 PROPERTIES = "org.freedesktop.DBus.Properties"

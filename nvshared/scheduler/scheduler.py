@@ -4,7 +4,6 @@
 What it does with them is told in plan.py.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from nvshared.scheduler import commit, compute, gate, move, order, terms
@@ -36,7 +35,8 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
-from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot
+from nvshared.scheduler.snapshot import CardState, Snapshot
+from nvshared.scheduler.views import Queue, Views
 
 
 class Scheduler:
@@ -73,41 +73,18 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """How things stand since the last event."""
         card = self._card
-        running = [c for c in card.holders if c.phase is not Phase.LOADING]
-        loading = [c for c in card.holders if c.phase is Phase.LOADING]
         return Snapshot(
             now=card.now,
             state=_state(card),
             capacity=card.capacity,
             free=card.free,
             host_free=card.host_free,
-            holders=tuple(c.id for c in running),
-            queue=tuple(c.id for c in [*loading, *order.sequence(card)]),
+            holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
+            queue=Queue(card),
             clients=Views(card),
             counters=card.counters,
             committed=card.groups.total("committed"),
         )
-
-
-class Views(Mapping[int, ClientView]):
-    """Clients, each viewed when somebody looks: until the next event, as they are now."""
-
-    def __init__(self, card: Card) -> None:
-        self._card = card
-        self._clients = card.clients.copy()
-        self._views: dict[int, ClientView] = {}
-
-    def __getitem__(self, id: int) -> ClientView:
-        view = self._views.get(id)
-        if view is None:
-            view = self._views[id] = _view(self._card, self._clients[id])
-        return view
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
 
 
 def _note(decision: Decision, event: Event) -> None:
@@ -194,22 +171,3 @@ def _state(card: Card) -> CardState:
     if not card.holders:
         return CardState.IDLE
     return CardState.TURNS if card.contended else CardState.SHARED
-
-
-def _view(card: Card, client: Client) -> ClientView:
-    return ClientView(
-        client=client.id,
-        state=client.state,
-        memory=client.memory,
-        room=client.held,
-        commit=client.commit,
-        fits=card.fits([client]),
-        held=client.time_held(card.now),
-        waited=client.time_waited(card.now),
-        turns=client.turns,
-        bytes_in=client.bytes_in,
-        bytes_out=client.bytes_out,
-        reopened=client.reopened,
-        failures=client.failures,
-        terms=client.terms,
-    )

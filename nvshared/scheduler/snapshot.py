@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How things stand, for the bus, the metrics and people. Bytes and microseconds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -63,7 +63,7 @@ class Snapshot:
     free: int                           # room nobody has; negative after the capacity shrank
     host_free: int                      # of the budget; negative after the budget shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
-    queue: tuple[int, ...]              # clients that want it open, the next one first
-    clients: Mapping[int, ClientView]   # to be looked at before the next event
+    queue: Sequence[int]                # clients that want it open, the next one first, and
+    clients: Mapping[int, ClientView]   # all of them; both to be looked at before the next event
     counters: Counters
     committed: int = 0                  # what clients have and may take without asking, in sum

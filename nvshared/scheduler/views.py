@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a snapshot is worked out only when somebody looks at it.
+
+A snapshot is taken each time something has changed, hundreds of times a second;
+who stands where in a queue of a thousand, nobody wants to know that often. So
+these are to be looked at before the next event.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import overload
+
+from nvshared.scheduler import order
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.snapshot import ClientView
+
+
+class Views(Mapping[int, ClientView]):
+    """Clients, each viewed when somebody looks."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._clients = card.clients.copy()
+        self._views: dict[int, ClientView] = {}
+
+    def __getitem__(self, id: int) -> ClientView:
+        view = self._views.get(id)
+        if view is None:
+            view = self._views[id] = _view(self._card, self._clients[id])
+        return view
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
+class Queue(Sequence[int]):
+    """Ids of those that want the card and do not have it: the chosen ones, then those who wait."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+
+    def __len__(self) -> int:
+        groups = self._card.groups
+        return groups.size(Phase.LOADING.value) + groups.size("queued")
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
+        return self._ids[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._members
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._ids == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._ids)
+
+    @cached_property
+    def _ids(self) -> tuple[int, ...]:
+        loading = [c for c in self._card.holders if c.phase is Phase.LOADING]
+        return tuple([client.id for client in [*loading, *order.sequence(self._card)]])
+
+    @cached_property
+    def _members(self) -> frozenset[int]:
+        return frozenset(self._ids)
+
+
+def _view(card: Card, client: Client) -> ClientView:
+    return ClientView(
+        client=client.id,
+        state=client.state,
+        memory=client.memory,
+        room=client.held,
+        commit=client.commit,
+        fits=card.fits([client]),
+        held=client.time_held(card.now),
+        waited=client.time_waited(card.now),
+        turns=client.turns,
+        bytes_in=client.bytes_in,
+        bytes_out=client.bytes_out,
+        reopened=client.reopened,
+        failures=client.failures,
+        terms=client.terms,
+    )
