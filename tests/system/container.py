@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE = 60.0                         # seconds for what takes one or two
+PATIENCE = 180.0                        # seconds for what takes one or two
 POLL = 0.05
 POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
 

@@ -138,7 +138,7 @@ def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container, laun
 
 
 def test_a_daemon_that_hangs_is_started_anew(machine: Container, launch: Launch) -> None:
-    card.drop_in(machine, "watchdog", "WatchdogSec=2s\nTimeoutAbortSec=2s\n")
+    card.drop_in(machine, "watchdog", "WatchdogSec=5s\nTimeoutAbortSec=2s\n")
     machine.run("systemctl", "restart", "nvshared")
     programs = [
         launch(machine, user, memory=MOST_OF_IT, steps=40, cpu_ms=100, seed=seed)

@@ -138,7 +138,7 @@ def test_a_setuid_program_is_not_led_astray(machine: Container, tool: str) -> No
             "it is a client of the machine's daemon",
         )
         machine.run("pkill", "gpu-tool")
-    said, _ = program.communicate(timeout=60)
+    said, _ = program.communicate(timeout=300)
     assert "nvshare[" not in said
     assert daemon or program.returncode == 0, said
 
