@@ -17,6 +17,7 @@
 
 #include "client_state.h"
 #include "gate.h"
+#include "glibc.h"
 #include "interposition.h"
 #include "log.h"
 #include "real.h"
@@ -256,6 +257,16 @@ static void discard(struct client *client)
     free(client);
 }
 
+/* glibc before 2.34 has them in a library of their own; see glibc.h. */
+static bool can_start_threads(void)
+{
+    if (pthread_create != NULL)
+        return true;
+    complain("this program was started without libpthread. The GPU is used unshared; link it "
+             "with -pthread.");
+    return false;
+}
+
 /* Memory that can leave and come back at the same address. */
 static bool can_map(CUdevice device)
 {
@@ -291,7 +302,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
         return NULL;
     }
     /* Only now: it says why, and where there is no daemon nobody wants to know. */
-    if (hook_disabled() || !can_map(device)) {
+    if (hook_disabled() || !can_start_threads() || !can_map(device)) {
         close(client->socket);
         free(client);
         return NULL;
@@ -304,13 +315,14 @@ static struct client *new_client(CUdevice device, CUcontext context)
 static void attach(CUdevice device, CUcontext context)
 {
     static bool prepared;
-    if (!prepared && !gate_prepare()) {
-        complain("this kernel has no membarrier(2). The GPU is used unshared.");
-        return;
-    }
     struct client *client = new_client(device, context);
     if (client == NULL)
         return;
+    if (!prepared && !gate_prepare()) {
+        complain("this kernel has no membarrier(2). The GPU is used unshared.");
+        discard(client);
+        return;
+    }
     if (client->wake < 0 || !introduce(client)) {
         discard(client);
         return;

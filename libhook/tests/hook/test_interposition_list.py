@@ -56,6 +56,19 @@ def test_the_library_needs_nothing_but_the_c_library(library: Path) -> None:
     }
 
 
+def test_the_library_starts_with_glibc_2_28(library: Path) -> None:
+    """What programs find only where they are linked with libpthread or libdl, before glibc 2.34,
+    may be missing, so that every other program starts all the same."""
+    newest_allowed = (2, 28)
+    undefined = output("objdump", "-T", library).splitlines()
+    for line in undefined:
+        for version in re.findall(r"GLIBC_([\d.]+)", line):
+            assert tuple(map(int, version.split("."))) <= newest_allowed, line
+    for name in ("dlopen", "dlinfo", "dlerror", "pthread_create", "pthread_once", "pthread_join"):
+        (line,) = (line for line in undefined if re.search(rf"\) {name}$", line))
+        assert re.match(r"\w+ +w ", line), f"{name} must be there for any program to start"
+
+
 def test_every_hook_is_an_entry_point_of_the_recorded_driver() -> None:
     assert set(recorded.hooks()) <= set(recorded.entries())
 

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The C library's oldest versions of what it has moved about. Included before
+ * everything else in each file (see the Makefile).
+ *
+ * A library that is linked today wants glibc 2.34 at least, since these
+ * functions came from libpthread and libdl into libc then, with new versions.
+ * The old ones are still there and are the same functions; with them the
+ * library runs from glibc 2.28 on. Before 2.34 they are in libraries that not
+ * every program has, and that a library preloaded everywhere must not bring
+ * along: so they may be missing, which matters to none that does not use CUDA.
+ * The driver itself needs both libraries.
+ *
+ * Under a sanitizer the functions are the sanitizer's: NVSHARE_ANY_GLIBC.
+ */
+#ifndef NVSHARE_GLIBC_H
+#define NVSHARE_GLIBC_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE                  /* dlinfo(), pthread_setname_np() */
+#endif
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+
+#if defined(NVSHARE_ANY_GLIBC)
+#define VERSION(name, version)
+#elif defined(__aarch64__)
+#define VERSION(name, version) __asm__(".symver " #name ", " #name "@GLIBC_2.17");
+#else
+#define VERSION(name, version) __asm__(".symver " #name ", " #name "@" version);
+#endif
+#define OLDEST(name, version) \
+    VERSION(name, version)    \
+    extern __typeof__(name) name __attribute__((weak));
+
+OLDEST(dlerror, "GLIBC_2.2.5")
+OLDEST(dlinfo, "GLIBC_2.3.3")
+OLDEST(dlopen, "GLIBC_2.2.5")
+OLDEST(pthread_condattr_setclock, "GLIBC_2.3.3")
+OLDEST(pthread_create, "GLIBC_2.2.5")
+OLDEST(pthread_detach, "GLIBC_2.2.5")
+OLDEST(pthread_join, "GLIBC_2.2.5")
+OLDEST(pthread_key_create, "GLIBC_2.2.5")
+OLDEST(pthread_once, "GLIBC_2.2.5")
+OLDEST(pthread_setname_np, "GLIBC_2.12")
+OLDEST(pthread_setspecific, "GLIBC_2.2.5")
+OLDEST(pthread_sigmask, "GLIBC_2.2.5")
+
+#endif
