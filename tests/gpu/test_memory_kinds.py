@@ -42,3 +42,10 @@ def test_a_tensor_shared_by_two_processes(record: Record) -> None:
         program("torch_share", "--gib", "3", "--private-gib", "6", "--steps", "60"), {},
         competitor(10, 1500),
     )
+
+
+def test_the_drivers_own_pools(record: Record) -> None:
+    compare(
+        record, "cudaMallocAsync", program("torch_train", "--gib", "12", "--steps", "300"),
+        {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, competitor(12, 1500),
+    )

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frameworks and libraries compute what they compute alone, handed over every 200 ms."""
+
+import pytest
+
+from bench.harness import program
+from tests.gpu.test_memory_kinds import compare
+from tests.gpu.test_sharing import Record, competitor
+
+
+@pytest.mark.parametrize("kind", ["amp", "triton", "numba", "libraries"])
+def test_a_framework_shares(kind: str, record: Record) -> None:
+    compare(record, f"framework {kind}", program("framework", kind), {}, competitor(14, 1000))
