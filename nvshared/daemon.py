@@ -12,7 +12,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.start(os.environ, debug=config.debug)
         asyncio.run(_serve(config, lambda: load(file, os.environ, given)))
     except NvshareError as error:
-        print(f"nvshared: {error}", file=sys.stderr)
+        log.tell(f"nvshared: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.OK              # before there was a loop to catch it

@@ -10,6 +10,7 @@
     ├── GPULost                 the GPU fell off the bus or its driver is gone
     ├── NoDriver                no NVIDIA driver, or no library to ask it
     │   └── NoGPU               a driver, but it knows no GPU
+    ├── NotKept                 a change holds, but could not be written down
     ├── AlreadyRunning          another nvshared has the socket or the bus name
     ├── NotRunning              nobody answers for com.nvshare
     ├── BusUnavailable          there is no message bus at that address
@@ -110,6 +111,12 @@ class NoDriver(NvshareError):
 
 class NoGPU(NoDriver):
     """There is a driver, but it knows no GPU."""
+
+
+class NotKept(NvshareError):
+    """A change holds, but could not be written down, so the next daemon will not know of it."""
+
+    bus_name = "com.nvshare.Error.NotKept"
 
 
 class AlreadyRunning(NvshareError):

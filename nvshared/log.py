@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nvshared.clock import SECOND, Clock, Timer
@@ -30,9 +31,28 @@ class JournalFormatter(logging.Formatter):
         return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
+class Lines(logging.Handler):
+    """Writes to stderr, and keeps nothing: what that does not take is lost, and nobody is told.
+
+    A stream would keep it and, with the disk still full at the end, make a failure of a
+    daemon's orderly end.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Once; whoever could be told that this failed would be told here."""
+        tell(self.format(record))
+
+
+def tell(line: str) -> None:
+    """Writes a line to stderr, if that takes it."""
+    if sys.stderr is not None:          # as where it was closed when we were started
+        with suppress(OSError):
+            os.write(sys.stderr.fileno(), f"{line}\n".encode(errors="backslashreplace"))
+
+
 def start(environment: Mapping[str, str], *, debug: bool) -> None:
     """Sends everything to stderr, as whoever reads that wants it."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Lines()
     if _is_journal(environment.get("JOURNAL_STREAM", "")):
         handler.setFormatter(JournalFormatter("%(message)s"))
     else:

@@ -31,7 +31,7 @@ class Store(Protocol):
     """Where overrides outlive a restart."""
 
     def save(self, overrides: Overrides) -> None:
-        """Remembers. Must not raise for want of disk; it says so in the journal."""
+        """Remembers. Raises NotKept, and nothing else, if it cannot."""
         ...
 
 
@@ -140,7 +140,8 @@ class Manager:
     def set_tq(self, seconds: int, gpu: str = "") -> None:
         """For one GPU, or for all of them with whatever they had of their own forgotten.
 
-        Raises InvalidArgs unless `seconds` is positive, NoSuchGPU.
+        Raises InvalidArgs unless `seconds` is positive, NoSuchGPU; NotKept if it holds, but
+        will not outlive a restart, as do the next one and reset_settings.
         """
         if not 1 <= seconds <= LONGEST_TQ:
             raise InvalidArgs(

@@ -5,7 +5,8 @@
     {"version": 1, "everywhere": {"tq": 20}, "gpus": {"GPU-…": {"anti-thrash": "on"}}}
 
 It is written whole and put in place of the old one, so that it is never seen
-in part. A disk that is full costs the memory of a change, not the change.
+in part. A disk that is full costs the memory of a change, not the change; whoever
+made it is told.
 """
 
 import json
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nvshared.errors import NotKept
 from nvshared.scheduler.settings import AntiThrash
 
 logger = logging.getLogger(__name__)
@@ -57,15 +59,18 @@ class StateFile:
             return Overrides()
 
     def save(self, overrides: Overrides) -> None:
-        """Remembers. Never raises for want of disk or permission; the journal says so instead."""
+        """Remembers. Raises NotKept for want of disk or permission, and the journal says so too."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _replace(self.path, json.dumps(_plain(overrides), indent=1) + "\n")
         except OSError as error:
-            logger.warning(
-                "the changed settings hold, but will be forgotten at the next start: "
-                "%s cannot be written: %s", self.path, error.strerror,
+            failure = NotKept(
+                "what was changed holds, but will be forgotten at the next start: "
+                f"{self.path} cannot be written: {error.strerror}",
+                "put that right and change it again",
             )
+            logger.warning("%s", failure)
+            raise failure from error
 
 
 def _replace(path: Path, text: str) -> None:

@@ -53,6 +53,7 @@ class Site:
     folder: Path
     environment: dict[str, str]
     uuids: list[bytes]
+    before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     hooks: list[Hook] = field(default_factory=list)
 
@@ -85,7 +86,7 @@ class Site:
             ready.settimeout(PATIENCE)
             with self.log.open("a") as log:
                 daemon = subprocess.Popen(
-                    self.command(*options), cwd=ROOT, stderr=log, text=True,
+                    [*self.before, *self.command(*options)], cwd=ROOT, stderr=log, text=True,
                     env={**self.environment, "NOTIFY_SOCKET": str(address), **changed},
                 )
             self.started.append(daemon)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU
+from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU, NotKept
 from nvshared.gpu import GPU
 from nvshared.manager import Manager
 from nvshared.nvml import Sample
@@ -119,6 +119,24 @@ def test_the_quantum_of_one_and_of_all(manager: Manager, store: Kept) -> None:
     assert quanta(manager) == [30, 30, 30]
     assert store.saved == Overrides()
     assert heard == [frozenset({"tq", "anti_thrash"})] * 5
+
+
+def test_what_cannot_be_kept_holds_all_the_same(
+    manager: Manager, store: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Overrides) -> None:
+        raise NotKept("the disk is full")
+
+    monkeypatch.setattr(store, "save", full)
+    with pytest.raises(NotKept):
+        manager.set_tq(5, "1")
+    with pytest.raises(NotKept):
+        manager.set_anti_thrash("on")
+    assert quanta(manager) == [30, 30, 5]
+    assert manager.anti_thrash is AntiThrash.ON
+    with pytest.raises(NotKept):
+        manager.reset_settings()
+    assert quanta(manager) == [30, 30, 30]
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1 << 32])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.errors import NotKept
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.state import FILE_NAME, Override, Overrides, StateFile
 
@@ -50,8 +51,14 @@ def test_a_disk_that_takes_nothing_costs_a_line_and_keeps_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    state.save(Overrides())
-    assert "cannot be written: No space left on device" in caplog.text
+    with pytest.raises(NotKept) as caught:
+        state.save(Overrides())
+    assert str(caught.value) == (
+        "what was changed holds, but will be forgotten at the next start: "
+        f"{state.path} cannot be written: No space left on device; "
+        "put that right and change it again"
+    )
+    assert caplog.messages == [str(caught.value)]
     assert state.load() == CHANGED
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full disk, no permission, no bus, no polkit, a name that is taken: a sentence, and no loss."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nvshared.client import Client as Control
+from nvshared.errors import ExitCode, NotKept, NotPermitted
+from nvshared.protocol import Type
+from tests.bus.service import PrivateBus, private_bus
+from tests.conftest import no_bus
+from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_start import one_sentence
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+NOBODY = 65534                          # a user that every system has
+
+needs_bus = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount, or be another user")
+
+# Becomes the command that follows, in a folder of 64 KiB that nobody else sees.
+SMALL_DISK = 'mount -t tmpfs -o size=64k nvshare "$0" && exec "$@"'
+
+# nvsharectl, as another user.
+AS_NOBODY = f"""
+import locale, os, socket, sys
+import nvshared.cli.quantum, nvshared.client.connection
+from nvshared.cli.main import main
+os.setgroups([])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def bus() -> Iterator[PrivateBus]:
+    with private_bus() as made:
+        yield made
+
+
+def fill(folder: Path) -> Path:
+    """Leaves no room where this folder is."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                continue
+        except OSError:
+            return ballast
+    raise AssertionError("unreachable: it is a small disk")
+
+
+@needs_root
+@needs_bus
+def test_a_full_disk_costs_the_memory_of_a_change_and_says_so(site: Site, bus: PrivateBus) -> None:
+    folder = site.folder / "small"
+    folder.mkdir()
+    site.before = ["unshare", "--mount", "sh", "-c", SMALL_DISK, str(folder)]
+    daemon = site.start("--bus", bus.address, "--state-dir", str(folder))
+    small = Path(f"/proc/{daemon.pid}/root{folder}")
+    with Control(bus.address) as control:
+        control.set_tq(5)
+        before = (small / "settings.json").read_text()
+        ballast = fill(small)
+        with pytest.raises(NotKept) as caught:
+            control.set_tq(7)
+        assert str(caught.value) == (
+            "what was changed holds, but will be forgotten at the next start: "
+            f"{folder}/settings.json cannot be written: No space left on device; "
+            "put that right and change it again"
+        )
+        assert str(caught.value) in site.log.read_text()
+        assert control.snapshot().gpus[0].tq == 7
+        assert (small / "settings.json").read_text() == before
+        assert sorted(path.name for path in small.iterdir()) == ["ballast", "settings.json"]
+        ballast.unlink()
+        control.set_tq(9)
+        assert json.loads((small / "settings.json").read_text())["everywhere"] == {"tq": 9}
+
+
+@needs_root
+def test_a_disk_that_fills_up_ends_the_trace_at_a_whole_line_and_nothing_else(
+    site: Site, eventually: Eventually
+) -> None:
+    folder = site.folder / "small"
+    folder.mkdir()
+    site.before = ["unshare", "--mount", "sh", "-c", SMALL_DISK, str(folder)]
+    daemon = site.start("--trace", str(folder / "trace"))
+    hook = site.hook()
+    hook.hello()
+    full = f"the trace ends here, {folder}/trace takes no more: No space left on device"
+
+    def written() -> bool:
+        assert hook.say(Type.MEMORY)
+        return full in site.log.read_text()
+
+    eventually(written)
+    assert hook.allocate(MIB)
+    assert site.log.read_text().count("No space left") == 1
+    *lines, _ = Path(f"/proc/{daemon.pid}/root{folder}/trace").read_text().split("\n")
+    assert len([json.loads(line) for line in lines]) > 100
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(PATIENCE) == 0
+
+
+def test_a_journal_that_takes_nothing_costs_its_lines(site: Site) -> None:
+    site.before = ["sh", "-c", 'exec "$@" 2>/dev/full', "sh"]
+    daemon = site.start()
+    hook = site.hook()
+    hook.hello()
+    assert hook.allocate(MIB)
+    hook.close()
+    assert site.hook().hello() is not None
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(PATIENCE) == 0
+
+
+@needs_root
+@needs_bus
+def test_a_folder_that_may_not_be_written_to_is_named(site: Site, bus: PrivateBus) -> None:
+    locked = site.folder / "locked"
+    locked.mkdir(mode=0o555)
+    os.chown(locked, NOBODY, NOBODY)
+    site.before = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--"]
+    site.start("--bus", bus.address, "--state-dir", str(locked))
+    with Control(bus.address) as control:
+        with pytest.raises(NotKept, match=f"{locked}/settings.json cannot be written: Permission"):
+            control.set_anti_thrash("on")
+        assert control.snapshot().gpus[0].anti_thrash == "on"
+        with pytest.raises(NotKept):
+            control.reset_settings()
+        assert control.snapshot().gpus[0].anti_thrash == "auto"
+
+
+def test_without_a_bus_it_does_not_start_and_says_why(site: Site) -> None:
+    sentence = one_sentence(site.run("--bus", "unix:path=/no/such/bus"), ExitCode.FAILURE)
+    assert sentence == (
+        "cannot connect to the message bus at 'unix:path=/no/such/bus': "
+        "[Errno 2] No such file or directory; "
+        "is dbus running? --bus chooses another, --bus none does without"
+    )
+    assert not site.socket.exists()
+
+
+@needs_bus
+def test_sharing_goes_on_without_the_bus_and_it_comes_back(
+    site: Site, bus: PrivateBus, eventually: Eventually
+) -> None:
+    site.start("--bus", bus.address)
+    hook = site.hook()
+    hook.hello()
+    bus.stop()
+    assert hook.allocate(MIB)
+    hook.say(Type.WANT)
+    hook.obey_until(Type.RUN)
+    bus.start()
+    eventually(lambda: "back on the message bus" in site.log.read_text())
+    with Control(bus.address) as control:
+        assert len(control.snapshot().clients) == 1
+    assert "lost the message bus" in site.log.read_text()
+
+
+@needs_bus
+def test_a_second_one_on_the_same_bus_is_refused_and_takes_nothing(
+    site: Site, bus: PrivateBus
+) -> None:
+    site.start("--bus", bus.address)
+    other = site.folder / "other" / "sock"
+    second = site.run("--bus", bus.address, "--socket", str(other))
+    assert one_sentence(second, ExitCode.ALREADY_RUNNING) == (
+        "another nvshared owns com.nvshare on this message bus; "
+        "stop it first: systemctl stop nvshared"
+    )
+    assert not other.parent.exists()
+    assert site.hook().hello() is not None
+    with Control(bus.address) as control:
+        assert len(control.snapshot().gpus) == 2
+
+
+@needs_root
+@needs_bus
+def test_without_polkit_only_root_may_change_anything(site: Site, bus: PrivateBus) -> None:
+    system = {"DBUS_SYSTEM_BUS_ADDRESS": bus.address}
+    site.start("--bus", "system", **system)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, "set-tq", "5"], env={**site.environment, **system},
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )
+    assert done.returncode == ExitCode.NOT_PERMITTED
+    assert done.stderr.splitlines() == [
+        f"nvsharectl: com.nvshare.set-tq is not permitted to uid {NOBODY}: "
+        "polkit, which could permit it, does not run; run it with sudo"
+    ]
+    with Control(bus.address) as control:
+        assert control.snapshot().gpus[0].tq == 30
+        control.set_tq(5)
+        assert control.snapshot().gpus[0].tq == 5
+
+
+@needs_root
+@needs_bus
+def test_another_user_learns_on_any_bus_that_it_is_not_permitted(
+    site: Site, bus: PrivateBus
+) -> None:
+    site.start("--bus", bus.address)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, "--bus", bus.address, "set-tq", "5"],
+        env=site.environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == NotPermitted.exit_code
+    assert done.stderr.count("\n") == 1
