@@ -17,7 +17,7 @@ from nvshared.defaults import Defaults
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.gpu import GPU, Client
 from nvshared.nvml import Facts, Sample
-from nvshared.scheduler.events import CommitAsked, Event, Joined, Left
+from nvshared.scheduler.events import Awaited, CommitAsked, Event, Joined, Left
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.signal import Signal
 from nvshared.state import Override, Overrides
@@ -59,6 +59,7 @@ class Manager:
         self._clock = clock
         self._timer = timer
         self._ids = count(1)
+        self._strangers: set[object] = set()
         self._split_due: Callable[[], None] | None = None
 
     @property
@@ -102,6 +103,23 @@ class Manager:
         self.gpu_new.emit(gpu)
         self.changed.emit(frozenset({"gpus"}))
         return gpu
+
+    def awaits(self, stranger: object) -> None:
+        """A program is connected that has yet to say what it has, and on which card."""
+        self._strangers.add(stranger)
+        if len(self._strangers) == 1:
+            self._tell_all(Awaited(anybody=True))
+
+    def met(self, stranger: object) -> None:
+        """It has said so, or it is gone. Harmless for one that nobody awaited."""
+        if stranger in self._strangers:
+            self._strangers.remove(stranger)
+            if not self._strangers:
+                self._tell_all(Awaited(anybody=False))
+
+    def _tell_all(self, event: Event) -> None:
+        for gpu in self.gpus:
+            gpu.tell(event)
 
     def next_id(self) -> int:
         """An id for a client, never used before."""

@@ -76,6 +76,7 @@ class Session:
     def take_over(self, number: int) -> None:
         """The connection is an earlier daemon's: asks for a HELLO with this number, not 0."""
         self._introduction = number
+        self._manager.awaits(self)
         self._wire.send(protocol.encode(Record(Type.INTRODUCE, number=number)))
 
     def received(self, packet: bytes) -> None:
@@ -91,12 +92,14 @@ class Session:
             self._introduction = 0
         if self.client is None:
             self._hello(record)
+            self._manager.met(self)
         else:
             self.client.gpu.tell(self._event(self.client, record))
 
     def ended(self) -> None:
         """The connection is gone. Harmless when repeated."""
         self.finished = True
+        self._manager.met(self)
         if self.client is not None:
             self.client.gpu.leave(self.client)
 

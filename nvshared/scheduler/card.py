@@ -20,6 +20,7 @@ class Card:
     gathering_until: int
     clients: dict[int, Client] = field(default_factory=dict)
     groups: Groups = field(init=False)
+    awaiting: bool = False              # somebody has not said yet what it has
     lost: bool = False
     weighted: bool = False              # clients differ in weight
     present: int = 0                    # virtual time, when nobody wants the card
@@ -45,6 +46,15 @@ class Card:
         """A client that is gone; None if it was not there."""
         self.groups.touched.add(id)
         return self.clients.pop(id, None)
+
+    @property
+    def gathered(self) -> int:
+        """When it is known what there is on the card, or as much of it as ever will be.
+
+        Who drains or moves memory introduces itself after that. It is waited for, but not for
+        ever: it may have been stopped.
+        """
+        return self.gathering_until + (self.settings.drain_patience if self.awaiting else 0)
 
     @property
     def capacity(self) -> int:

@@ -35,7 +35,7 @@ HARDLY = 8                              # nor is it looked for them below this p
 def welcome(decision: Decision, client: Client, commit: int) -> None:
     """The first limits of a client, which may hold a commit from before."""
     client.commit = commit
-    if client.committed == 0 and decision.now >= decision.card.gathering_until:
+    if client.committed == 0 and decision.now >= decision.card.gathered:
         client.commit = _lend(decision, client, 0, _left(decision))
     decision.limits(client, 0, _most(decision, client, _left(decision)))
 

@@ -173,6 +173,13 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class Awaited:
+    """Whether clients of an earlier daemon have yet to say what they have, here or elsewhere."""
+
+    anybody: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The scheduler's deadline has passed."""
 
@@ -188,5 +195,5 @@ Record = (
 )
 Event = (
     Joined | Left | Record | CapacityChanged | BudgetChanged | SettingsChanged | TermsChanged
-    | Preempted | Tick | GPULost
+    | Preempted | Awaited | Tick | GPULost
 )

@@ -71,7 +71,9 @@ nothing can be found for a while goes to the end of the queue, if others wait.
 
 **After a restart** of the daemon programs are running and hold memory. For a
 while the scheduler only listens until all have said what they have; it neither
-orders anything nor lets anyone grow, for it does not know yet what is left.
+orders anything nor lets anyone grow, for it does not know yet what is left. Those
+whose connections were kept are known to be there; while one of them drains, or
+moves what it has, it cannot say so yet, and is waited for somewhat longer.
 
 **Time** comes in with each event. Each comparison with a moment that has not
 come notes it; the earliest of them is the deadline, at which the plan may
@@ -87,7 +89,7 @@ def plan(decision: Decision) -> None:
     card = decision.card
     if card.lost:
         return
-    if not decision.due(card.gathering_until):
+    if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
     commit.plan(decision)
     compute.plan(decision)

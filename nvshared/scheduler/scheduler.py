@@ -12,6 +12,7 @@ from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Question
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import (
+    Awaited,
     BudgetChanged,
     CapacityChanged,
     CommitAsked,
@@ -114,6 +115,8 @@ def _note(decision: Decision, event: Event) -> None:
             client = card.clients.get(event.client)
             if client is not None:
                 terms.change(card, client, event.terms)
+        case Awaited():
+            card.awaiting = event.anybody
         case Preempted():
             terms.preempt(card)
         case Tick():
@@ -166,7 +169,7 @@ def _hear(decision: Decision, client: Client, record: Record) -> None:
 def _state(card: Card) -> CardState:
     if card.lost:
         return CardState.LOST
-    if card.now < card.gathering_until:
+    if card.now < card.gathered:
         return CardState.GATHERING
     if not card.holders:
         return CardState.IDLE

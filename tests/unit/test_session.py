@@ -164,9 +164,11 @@ def test_a_connection_taken_over_counts_from_the_hello_that_was_asked_for(
         Record(Type.COMMIT, number=4, bytes=GIB),
     ):
         hook.says(old)
-    assert Scripted.latest.events == []
+    assert Scripted.latest.events == [events.Awaited(anybody=True)]
     hook.says(replace(HELLO, number=7, flags=Flag.RUNNING, bytes=5, memory=FIGURES))
-    assert Scripted.latest.events == [events.Joined(1, SAME, True, False, 5)]
+    assert Scripted.latest.events[1:] == [
+        events.Joined(1, SAME, True, False, 5), events.Awaited(anybody=False),
+    ]
     assert hook.wire.sent[1].type is Type.WELCOME
     with pytest.raises(ProtocolError, match="a second HELLO came"):
         hook.says(replace(HELLO, number=7))

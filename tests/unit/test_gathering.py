@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that takes over decides nothing before it knows what there is on the card.
+
+A program that drains, or moves its memory, while the daemon before it is killed
+introduces itself only after that: later than the others, and later than gathering
+takes. Until then its memory must not be taken for room that is free.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from nvshared import protocol
+from nvshared.clock import SECOND
+from nvshared.manager import Manager
+from nvshared.nvml import Sample
+from nvshared.protocol import Flag, Memory, Record, Type
+from nvshared.session import Session
+from tests.unit.scripted import DEFAULTS, FACTS, GIB, Time, peer
+
+GATHER = SECOND
+LARGE = FACTS.memory_total * 3 // 4     # no two fit together
+ON_CARD = Memory(allocated=LARGE, resident=LARGE, room=LARGE)
+SWAPPED = Memory(allocated=LARGE, host=LARGE)
+FORGETFUL = replace(
+    DEFAULTS, settings=replace(DEFAULTS.settings, gather=GATHER, host_budget=256 * GIB)
+)
+
+
+class Program:
+    """Its side of a connection that an earlier daemon has left."""
+
+    def __init__(self, manager: Manager) -> None:
+        self.heard: list[Record] = []
+        self.session = Session(manager, peer(), self)
+        self.session.take_over(7)
+
+    def send(self, packet: bytes) -> None:
+        """Wire.send."""
+        self.heard.append(protocol.decode(packet))
+
+    def finish(self) -> None:
+        """Wire.finish."""
+
+    def introduces_itself(self, memory: Memory, flags: Flag) -> None:
+        """HELLO, as INTRODUCE asked for."""
+        self.session.received(protocol.encode(Record(
+            Type.HELLO, flags, 7, LARGE, memory=memory, uuid=FACTS.uuid_bytes
+        )))
+
+    @property
+    def told(self) -> list[Type]:
+        """What it was asked to do, limits left aside."""
+        aside = (Type.INTRODUCE, Type.WELCOME, Type.LIMITS)
+        return [record.type for record in self.heard if record.type not in aside]
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def manager(time: Time) -> Manager:
+    made = Manager(lambda: FORGETFUL, time.clock, time.timer)
+    made.add(FACTS, Sample(), gather=True)
+    return made
+
+
+def test_who_introduces_itself_late_is_waited_for(manager: Manager, time: Time) -> None:
+    drains, waits = Program(manager), Program(manager)
+    waits.introduces_itself(SWAPPED, Flag.WANTS)
+    time.pass_by(GATHER + SECOND // 2)
+    assert waits.told == []
+    assert manager.gpus[0].state == "gathering"
+    drains.introduces_itself(ON_CARD, Flag.RUNNING)
+    now = manager.gpus[0].snapshot()
+    assert 0 <= now.free <= now.capacity - LARGE
+    assert manager.gpus[0].state == "turns"
+
+
+def test_who_is_gone_is_not_waited_for(manager: Manager, time: Time) -> None:
+    dies, waits = Program(manager), Program(manager)
+    waits.introduces_itself(SWAPPED, Flag.WANTS)
+    time.pass_by(GATHER + SECOND // 2)
+    assert waits.told == []
+    dies.session.ended()
+    assert Type.LOAD in waits.told
+
+
+def test_who_never_answers_does_not_hold_up_the_others_for_ever(
+    manager: Manager, time: Time
+) -> None:
+    Program(manager)
+    waits = Program(manager)
+    waits.introduces_itself(SWAPPED, Flag.WANTS)
+    time.pass_by(GATHER + FORGETFUL.settings.drain_patience)
+    assert Type.LOAD in waits.told
+
+
+def test_when_all_have_introduced_themselves_it_takes_no_longer_than_ever(
+    manager: Manager, time: Time
+) -> None:
+    waits = Program(manager)
+    waits.introduces_itself(SWAPPED, Flag.WANTS)
+    time.pass_by(GATHER - 1)
+    assert waits.told == []
+    time.pass_by(1)
+    assert Type.LOAD in waits.told
