@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
 from nvshared import __version__, arguments, host, journal, log, systemd
+from nvshared.agreements import Agreements
 from nvshared.clock import SECOND, Timer, monotonic
 from nvshared.config import Config, load
 from nvshared.defaults import Defaults, derive
@@ -79,12 +80,18 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
         trace = None if config.trace is None else Trace(config.trace)
         if trace is not None:
             stack.callback(trace.close)
+        kept = None
+        if config.state_dir is not None:
+            kept = Agreements(config.state_dir, monotonic, _timer(loop))
+            stack.callback(kept.close)
         for facts in cards:
             sample = nvml.sample(facts.uuid)
             gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
             sampler.add(gpu)
             gpu.failed.connect(failed)
             journal.follow(gpu, limited)
+            if kept is not None:
+                kept.follow(gpu)
             if trace is not None:
                 trace.add(gpu)
         if config.metrics:

@@ -85,9 +85,10 @@ class Client:
         return str(self.peer)
 
     def agree(self, agreement: Agreement) -> None:
-        """This is set for it from now on, until it or the daemon ends."""
+        """This is set for it from now on."""
         self.agreement = agreement
         self.gpu.tell(TermsChanged(self.id, agreement.terms))
+        self.gpu.agreed.emit(self)
 
     @property
     def view(self) -> ClientView:
@@ -129,6 +130,7 @@ class GPU:
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
+        self.agreed: Signal[Client] = Signal("agreed")
         self.turn_started: Signal[Client] = Signal("turn_started")
         self.turn_ended: Signal[Client, TurnEnd, int] = Signal("turn_ended")
         self.changed: Signal[frozenset[str]] = Signal("changed")

@@ -86,8 +86,8 @@ VERB = Verb(
         "With --memory, the GPU is as large as that for the program from then on, and what it "
         "tries to allocate beyond fails as out of memory; what it has already it keeps. With "
         "--compute, it uses the GPU for no more than that share of the time, whether others want "
-        "it or not. A limit lasts until the program or nvshared ends. You may limit your own "
-        "programs; for those of others you are asked who you are."
+        "it or not. A limit lasts until the program ends. You may limit your own programs; for "
+        "those of others you are asked who you are."
     ),
     examples=(
         ("nvsharectl limit 4711 --memory 20GiB", "at most 20 GiB on each GPU it uses"),

@@ -40,7 +40,7 @@ VERB = Verb(
     summary="set which share of the time a program gets",
     description=(
         "Programs that take turns share the time as their weights. All begin with 100; one of 200 "
-        "gets twice the time of one of 100. It lasts until the program or nvshared ends."
+        "gets twice the time of one of 100. It lasts until the program ends."
     ),
     examples=(("nvsharectl weight 4711 200", "twice the usual share"),),
     configure=_configure,

@@ -146,6 +146,31 @@ def test_a_limited_program_sees_a_smaller_card(site: Site, start: Callable[..., 
     assert popen.wait() == 0
 
 
+def test_what_is_set_outlives_the_daemon(
+    site: Site, start: Callable[..., Control], eventually: Eventually, bus: str
+) -> None:
+    options = ("--state-dir", str(site.folder / "state"))
+    control = start(*options)
+    alone = program(site, 1, steps=100)
+    eventually(lambda: any(one.allocated for one in control.snapshot().clients))
+    (client,) = control.clients_of(alone.pid)
+    control.set_compute_limit(client, 90)
+    control.suspend(client)
+    kept = site.folder / "state" / "programs.json"
+    eventually(lambda: kept.exists() and '"suspended": true' in kept.read_text())
+    (daemon,) = [one for one in site.started if one is not alone]
+    daemon.kill()
+    daemon.wait()
+    control.close()
+    site.start("--bus", bus, *options)
+    with Control(bus) as other:
+        eventually(lambda: bool(other.snapshot().clients))
+        eventually(lambda: view(other, alone).state == "suspended")
+        assert view(other, alone).compute_limit == 90
+        other.resume(*other.clients_of(alone.pid))
+        finish([alone])
+
+
 def test_a_program_with_a_share_of_the_time_gets_that_although_it_is_alone(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:

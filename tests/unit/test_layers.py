@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"scheduler", "nvml", "peer", "capacity", "arguments"},
     {"agreement", "budget"},
     {"gpu", "state", "defaults"},
-    {"manager", "sampler", "trace"},
+    {"manager", "sampler", "trace", "agreements"},
     {"session", "client", "preload"},
     {"bus", "server", "metrics", "journal", "tui"},
     {"demo", "doctor"},

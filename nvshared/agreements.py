@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is set for single programs outlives the daemon, as the programs do.
+
+    /var/lib/nvshare/programs.json
+    {"version": 1, "boot": "…", "programs": [{"pid": 4711, "started": 123456, "gpu": "GPU-…",
+     "administrator": {"compute_limit": 50, …}, "owner": {…}}]}
+
+A program is known again by its process id together with the moment it was started,
+in ticks since boot, so that no other process gets what was set for it. Users may
+set terms for their own programs as often as they like; so the file is written a
+moment after, once for all changes until then, and not forced to disk: when the
+machine goes down, the programs do, too.
+"""
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nvshared.agreement import HEAVIEST, Agreement
+from nvshared.clock import MILLISECOND, Clock, Timer
+from nvshared.gpu import GPU, Client
+from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.settings import Terms
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "programs.json"
+VERSION = 1
+WRITTEN_WITHIN = 100 * MILLISECOND
+PROC = Path("/proc")
+START_FIELD = 22 - 3                    # of proc(5)'s stat, counted from behind the name
+
+Key = tuple[int, int, str]              # process, when it was started, UUID of its card
+
+
+class Agreements:
+    """Those that differ from the usual, of programs that live."""
+
+    def __init__(self, folder: Path, clock: Clock, timer: Timer) -> None:
+        self.path = folder / FILE_NAME
+        self._clock = clock
+        self._timer = timer
+        self._due = False
+        self._kept = self._load()
+
+    def follow(self, gpu: GPU) -> None:
+        """Keeps what is set for the clients of a GPU, and sets it again when they come back."""
+        gpu.client_new.connect(self._recall)
+        gpu.agreed.connect(self._note)
+
+    def close(self) -> None:
+        """Writes what is not written yet."""
+        if self._due:
+            self._write()
+
+    def _recall(self, client: Client) -> None:
+        if not self._kept:
+            return
+        agreement = self._kept.get(_key(client) or (0, 0, ""))
+        if agreement is not None:
+            client.agree(agreement)
+
+    def _note(self, client: Client) -> None:
+        key = _key(client)
+        if key is None or self._kept.get(key, Agreement()) == client.agreement:
+            return
+        self._kept[key] = client.agreement
+        if not self._due:
+            self._due = True
+            self._timer(self._clock() + WRITTEN_WITHIN, self._write)
+
+    def _write(self) -> None:
+        self._due = False
+        self._kept = {
+            key: kept for key, kept in self._kept.items()
+            if kept != Agreement() and started(key[0]) == key[1]
+        }
+        programs = [
+            {"pid": pid, "started": start, "gpu": gpu, **asdict(kept)}
+            for (pid, start, gpu), kept in self._kept.items()
+        ]
+        text = json.dumps({"version": VERSION, "boot": _boot(), "programs": programs}, indent=1)
+        temporary = self.path.with_name(self.path.name + ".new")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(text + "\n", encoding="utf-8")
+            temporary.replace(self.path)
+        except OSError as error:
+            logger.warning(
+                "what is set for single programs holds, but not beyond a restart: "
+                "%s cannot be written: %s", self.path, error.strerror,
+            )
+
+    def _load(self) -> dict[Key, Agreement]:
+        """What was kept since this boot. A file that cannot be read counts as empty."""
+        try:
+            plain = json.loads(self.path.read_text(encoding="utf-8"))
+            if plain["version"] != VERSION:
+                raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
+            if plain["boot"] != _boot():
+                return {}
+            return {_place(one): _agreement(one) for one in plain["programs"]}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning("%s is not used, no program has limits of its own: %s", self.path, error)
+            return {}
+
+
+def started(pid: int) -> int | None:
+    """When a process was started, in ticks since boot; None if there is no such process."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        # Its name stands in parentheses and may have any of the characters that part fields.
+        return int(stat.rpartition(")")[2].split()[START_FIELD])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _key(client: Client) -> Key | None:
+    start = started(client.peer.pid) if client.peer.pid else None
+    return None if start is None else (client.peer.pid, start, client.gpu.facts.uuid)
+
+
+def _boot() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _place(plain: dict[str, Any]) -> Key:
+    return int(plain["pid"]), int(plain["started"]), str(plain["gpu"])
+
+
+def _agreement(plain: dict[str, Any]) -> Agreement:
+    return Agreement(_terms(plain["administrator"]), _terms(plain["owner"]))
+
+
+def _terms(plain: dict[str, Any]) -> Terms:
+    """Raises ValueError or TypeError for what nobody can have set."""
+    terms = Terms(**plain)
+    possible = (
+        0 <= terms.memory_limit < 1 << 64 and 1 <= terms.weight <= HEAVIEST
+        and 1 <= terms.compute_limit <= UNLIMITED and isinstance(terms.suspended, bool)
+    )
+    if not possible:
+        raise ValueError(f"{plain} cannot be set for a program")
+    return terms

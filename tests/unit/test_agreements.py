@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was set for a program is set again when the daemon has been replaced under it."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared import agreements
+from nvshared.agreement import Agreement
+from nvshared.agreements import Agreements, started
+from nvshared.clock import SECOND
+from nvshared.gpu import GPU, Client
+from nvshared.manager import Manager
+from nvshared.nvml import Sample
+from nvshared.scheduler.events import Memory
+from nvshared.scheduler.settings import Terms
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, peer, script
+
+OURS = os.getpid()
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    script(monkeypatch)
+    return Time()
+
+
+class Daemon:
+    """One that keeps what is set, until the next one comes."""
+
+    def __init__(self, folder: Path, time: Time) -> None:
+        self.manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+        self.kept = Agreements(folder, time.clock, time.timer)
+        for facts in (FACTS, OTHER):
+            self.kept.follow(self.manager.add(facts, Sample(), gather=False))
+
+    def joins(self, pid: int = OURS, gpu: int = 0) -> Client:
+        on: GPU = self.manager.gpus[gpu]
+        client = Client(
+            self.manager.next_id(), on, replace(peer(1), pid=pid), Noted(), Memory()
+        )
+        on.join(client, running=False, wants=False, commit=0)
+        return client
+
+
+def test_all_that_was_set_is_set_again(tmp_path: Path, time: Time) -> None:
+    first = Daemon(tmp_path, time)
+    client = first.joins()
+    first.manager.set_compute_limit(client.id, 50)
+    first.manager.set_compute_limit(client.id, 20, by_owner=True)
+    first.manager.set_memory_limit(client.id, 1 << 30)
+    first.manager.set_weight(client.id, 7)
+    first.manager.suspend(client.id, by_owner=True)
+    before = client.agreement
+    time.pass_by(SECOND)
+    second = Daemon(tmp_path, time)
+    again = second.joins()
+    assert again.agreement == before
+    assert again.agreement.terms == Terms(1 << 30, 7, True, 20)
+    assert second.joins(gpu=1).agreement == Agreement()     # it was for one card
+    assert second.joins(pid=1).agreement == Agreement()     # and for one program
+    second.manager.resume(again.id, by_owner=True)
+    time.pass_by(SECOND)
+    assert not Daemon(tmp_path, time).joins().agreement.terms.suspended
+
+
+def test_the_last_word_is_written_when_the_daemon_ends(tmp_path: Path, time: Time) -> None:
+    first = Daemon(tmp_path, time)
+    first.manager.set_weight(first.joins().id, 7)
+    first.kept.close()
+    assert Daemon(tmp_path, time).joins().agreement.terms.weight == 7
+
+
+def test_many_changes_are_written_once(
+    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = Path.write_text
+
+    def counted(path: Path, text: str, **rest: Any) -> int:
+        written.append(path.name)
+        return write(path, text, **rest)
+
+    monkeypatch.setattr(Path, "write_text", counted)
+    daemon = Daemon(tmp_path, time)
+    client = daemon.joins()
+    for weight in range(1, 1000):
+        daemon.manager.set_weight(client.id, weight)
+    assert written == []
+    time.pass_by(SECOND)
+    assert len(written) == 1
+    daemon.kept.close()
+    assert len(written) == 1
+
+
+def test_another_process_of_that_number_gets_nothing(
+    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Daemon(tmp_path, time)
+    first.manager.set_weight(first.joins().id, 7)
+    time.pass_by(SECOND)
+    now = started(OURS)
+    assert now is not None
+    monkeypatch.setattr(agreements, "started", lambda _pid: now + 1)
+    second = Daemon(tmp_path, time)
+    client = second.joins()
+    assert client.agreement == Agreement()
+    second.manager.set_weight(client.id, 8)
+    time.pass_by(SECOND)
+    (one,) = json.loads((tmp_path / "programs.json").read_text())["programs"]
+    assert one["started"] == now + 1        # of the one that is gone nothing is left
+
+
+def test_after_a_boot_nothing_counts(
+    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Daemon(tmp_path, time)
+    first.manager.set_weight(first.joins().id, 7)
+    time.pass_by(SECOND)
+    monkeypatch.setattr(agreements, "_boot", lambda: "another")
+    assert Daemon(tmp_path, time).joins().agreement == Agreement()
+
+
+@pytest.mark.parametrize("damage", [
+    "", "[]", "{}", '{"version": 2}', '{"version": 1, "boot": 3, "programs": 3}',
+])
+def test_a_damaged_file_is_reported_and_not_used(
+    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    boot = agreements._boot()
+    (tmp_path / "programs.json").write_text(damage.replace("3", json.dumps(boot), 1))
+    assert Daemon(tmp_path, time).joins().agreement == Agreement()
+    assert "programs.json is not used" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("weight", 0), ("weight", 1001), ("compute_limit", 0), ("compute_limit", 101),
+    ("memory_limit", -1), ("memory_limit", 1 << 64), ("suspended", 3), ("nonsense", 1),
+])
+def test_what_nobody_can_have_set_is_not_used(
+    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, name: str, value: int
+) -> None:
+    first = Daemon(tmp_path, time)
+    first.manager.set_weight(first.joins().id, 7)
+    time.pass_by(SECOND)
+    path = tmp_path / "programs.json"
+    plain = json.loads(path.read_text())
+    plain["programs"][0]["owner"][name] = value
+    path.write_text(json.dumps(plain))
+    assert Daemon(tmp_path, time).joins().agreement == Agreement()
+    assert "programs.json is not used" in caplog.text
+
+
+def test_nowhere_to_write(
+    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = Daemon(tmp_path / "file" / "below", time)
+    (tmp_path / "file").write_text("")
+    client = daemon.joins()
+    daemon.manager.set_weight(client.id, 7)
+    time.pass_by(SECOND)
+    assert client.agreement.terms.weight == 7
+    assert "cannot be written: Not a directory" in caplog.text
+
+
+def test_a_process_has_a_start() -> None:
+    assert started(OURS) == started(OURS) is not None
+    assert started(0) is None
