@@ -4,3 +4,5 @@
 .PHONY: coverage
 coverage:
 	cd .. && python3 -m libhook.coverage
+
+include tests/fuzz/fuzz.mk

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "client_state.h"
+#include "fuzz.h"
+#include "real.h"
+
+#define STEPS 48
+
+struct input {
+    const uint8_t *data;
+    size_t size;
+};
+
+static uint64_t take(struct input *input, size_t bytes)
+{
+    uint64_t value = 0;
+    for (; bytes > 0 && input->size > 0; bytes--, input->size--)
+        value = value << 8 | *input->data++;
+    return value;
+}
+
+/* Numbers that matter to the hook as it is now, or any. */
+static uint64_t figure(struct input *input)
+{
+    pthread_mutex_lock(&memory_lock);
+    const struct nvshare_memory memory = clients[0]->memory;
+    uint64_t question = clients[0]->question;
+    pthread_mutex_unlock(&memory_lock);
+    uint64_t filled = memory.resident + memory.pinned;
+    uint64_t need = memory.allocated + memory.pinned + memory.pending;
+    const uint64_t figures[] = {
+        0, 1, filled, filled / 2, filled - 1, need, need - 2 * MIB, need + 2 * MIB,
+        memory.room, memory.host, 2 * MIB, CARD, 2 * CARD, question, question + 1, UINT64_MAX,
+    };
+    uint8_t which = (uint8_t)take(input, 1);
+    if (which >= 0xf0)
+        return take(input, 8);
+    return figures[which % 16];
+}
+
+static void order(struct input *input)
+{
+    static const uint8_t types[] = {
+        NVSHARE_WELCOME, NVSHARE_RUN, NVSHARE_STOP, NVSHARE_EVICT, NVSHARE_LOAD, NVSHARE_LIMITS,
+        NVSHARE_INTRODUCE, NVSHARE_STOP,
+    };
+    struct nvshare_record record = {
+        .type = types[take(input, 1) % sizeof types], .version = NVSHARE_PROTOCOL_VERSION,
+        .flags = (uint32_t)take(input, 1), .number = figure(input), .bytes = figure(input),
+        .host = figure(input),
+    };
+    if (record.type == NVSHARE_LIMITS || record.type == NVSHARE_WELCOME)
+        record.limits = (struct nvshare_limits){
+            .commit = figure(input), .most = figure(input), .total = figure(input),
+            .host_slab = figure(input),
+        };
+    else
+        record.microseconds = figure(input);
+    peer_send(&record, sizeof record);
+}
+
+/* Not what the protocol knows: the wrong size, version or type. */
+static void garbage(struct input *input)
+{
+    uint8_t packet[2 * sizeof(struct nvshare_record)] = { 0 };
+    size_t size = sizeof(struct nvshare_record);
+    uint8_t kind = (uint8_t)take(input, 1);
+    if (kind % 2 == 0)
+        size = 1 + take(input, 1) % sizeof packet;
+    for (size_t i = 0; i < size; i++)
+        packet[i] = (uint8_t)take(input, 1);
+    peer_send(packet, size);
+}
+
+static void step(struct input *input)
+{
+    uint8_t kind = (uint8_t)take(input, 1);
+    if (kind < 100) {
+        order(input);
+    } else if (kind < 240) {
+        uint8_t what = (uint8_t)take(input, 1);
+        program_call(what, (uint8_t)take(input, 1));
+    } else if (kind < 250) {
+        peer_introduce(false);
+        state_check();
+    } else if (kind < 254) {
+        garbage(input);
+    } else {
+        peer_hang_up();
+    }
+    peer_read(false, 0);
+}
+
+/* All the program's calls return, in what time it takes. */
+static void finish(void)
+{
+    for (int waited = 0; !program_done(); waited += 10) {
+        MUST(waited < PATIENCE_MS, "the program hangs, though it has room and may run");
+        peer_accept();
+        peer_read(true, 10);
+    }
+}
+
+static void begin(void)
+{
+    setenv("NVSHARE_SIM_GPUS", "1", 1);
+    setenv("NVSHARE_SIM_MEMORY", "256M", 1);
+    setenv("NVSHARE_SIM_COPY_RATE", "0", 1);
+    peer_listen();
+    program_start();
+    peer_accept();
+    peer_read(true, PATIENCE_MS);
+    finish();
+    /* What the service needs for itself is made when it first moves something. */
+    peer_put_right();
+    peer_introduce(true);
+    state_begin();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static bool begun;
+    if (!begun)
+        begin();
+    begun = true;
+    struct input input = { data, size };
+    for (int steps = 0; steps < STEPS && input.size > 0; steps++)
+        step(&input);
+    peer_put_right();
+    finish();
+    program_call(7, 1);              /* compares and frees all */
+    finish();
+    peer_introduce(true);
+    state_check();
+    return 0;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+
+static int listener = -1;
+static int connection = -1;
+static uint64_t number;              /* of the last INTRODUCE */
+static uint64_t introduced;          /* number of the last HELLO */
+
+void peer_listen(void)
+{
+    static char own[] = "/tmp/nvshare-fuzz-XXXXXX";
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    const char *folder = getenv("NVSHARE_FUZZ_FOLDER");
+    if (folder == NULL)
+        folder = mkdtemp(own);
+    MUST(folder != NULL, "no folder for the socket: %s", strerror(errno));
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", folder);
+    setenv("NVSHARE_SOCKET", address.sun_path, 1);
+    setenv("NVSHARE_SIM_DIR", folder, 1);
+    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    MUST(bind(listener, (struct sockaddr *)&address, sizeof address) == 0
+         && listen(listener, 4) == 0, "no socket: %s", strerror(errno));
+}
+
+void peer_hang_up(void)
+{
+    if (connection >= 0)
+        close(connection);
+    connection = -1;
+}
+
+void peer_accept(void)
+{
+    if (connection >= 0)
+        return;
+    struct pollfd came = { .fd = listener, .events = POLLIN };
+    MUST(poll(&came, 1, PATIENCE_MS) == 1, "the hook does not come back");
+    connection = accept(listener, NULL, NULL);
+    MUST(connection >= 0, "accept: %s", strerror(errno));
+}
+
+void peer_send(const void *packet, size_t size)
+{
+    peer_accept();
+    /* The hook may have left because of what it got before. */
+    if (send(connection, packet, size, MSG_NOSIGNAL) < 0)
+        peer_hang_up();
+}
+
+static void order(unsigned type, uint64_t pairs, uint64_t bytes)
+{
+    struct nvshare_record record = {
+        .type = (uint16_t)type, .version = NVSHARE_PROTOCOL_VERSION, .number = pairs,
+        .bytes = bytes, .host = 2 * CARD,
+    };
+    if (type == NVSHARE_LIMITS || type == NVSHARE_WELCOME)
+        record.limits = (struct nvshare_limits){
+            .commit = MOST, .most = MOST, .total = CARD, .host_slab = 8 * MIB,
+        };
+    peer_send(&record, sizeof record);
+}
+
+static void understand(const struct nvshare_record *record, bool right)
+{
+    MUST(record->version == NVSHARE_PROTOCOL_VERSION, "version %u", record->version);
+    MUST(record->type >= NVSHARE_HELLO && record->type <= NVSHARE_COMMIT,
+         "a hook does not send type %u", record->type);
+    const struct nvshare_memory *memory = &record->memory;
+    MUST(memory->resident <= memory->allocated && memory->resident + memory->pinned <= CARD,
+         "resident %llu pinned %llu allocated %llu", (unsigned long long)memory->resident,
+         (unsigned long long)memory->pinned, (unsigned long long)memory->allocated);
+    if (record->type == NVSHARE_HELLO)
+        introduced = record->number;
+    if (!right)
+        return;
+    if (record->type == NVSHARE_HELLO && record->number == 0)
+        order(NVSHARE_WELCOME, 0, 0);
+    else if (record->type == NVSHARE_COMMIT)
+        order(NVSHARE_LIMITS, record->number, 0);
+    else if (record->type == NVSHARE_ROOM)
+        order(NVSHARE_LOAD, 1, CARD - 32 * MIB);
+}
+
+void peer_read(bool right, int timeout_ms)
+{
+    for (int records = 0; records < 1000; records++, timeout_ms = 0) {
+        struct pollfd ready = { .fd = connection, .events = POLLIN };
+        if (connection < 0 || poll(&ready, 1, timeout_ms) <= 0)
+            return;
+        struct nvshare_record record;
+        ssize_t size = recv(connection, &record, sizeof record, 0);
+        if (size <= 0) {
+            peer_hang_up();
+            return;
+        }
+        MUST(size == (ssize_t)sizeof record, "a packet of %zd bytes", size);
+        understand(&record, right);
+    }
+}
+
+static time_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec;
+}
+
+void peer_introduce(bool right)
+{
+    time_t end = now() + PATIENCE_MS / 1000;
+    for (number++; introduced != number;) {
+        const struct nvshare_record record = {
+            .type = NVSHARE_INTRODUCE, .version = NVSHARE_PROTOCOL_VERSION, .number = number,
+        };
+        peer_send(&record, sizeof record);
+        while (connection >= 0 && introduced != number) {
+            MUST(now() < end, "the hook does not answer INTRODUCE");
+            peer_read(right, 1000);
+        }
+    }
+}
+
+void peer_put_right(void)
+{
+    peer_introduce(true);
+    order(NVSHARE_LIMITS, 0, 0);
+    order(NVSHARE_LOAD, 1, CARD - 32 * MIB);
+    order(NVSHARE_RUN, 0, 0);
+}

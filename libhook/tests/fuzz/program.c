@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that the program fills with a number, and compares with it when it
+ * reads it again: so whatever the daemon orders, no byte may be lost.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "driver.h"
+#include "fuzz.h"
+#include "real.h"
+
+#define PIECES 8
+#define QUEUE 32
+#define PIECE_MAX (12 * MIB)         /* PIECES of them are MOST */
+
+static struct piece {
+    CUdeviceptr address;             /* 0: none */
+    size_t size;
+    unsigned value;
+} pieces[PIECES];
+
+static struct {
+    pthread_mutex_t lock;            /* protects the rest; nothing is called while it is held */
+    pthread_cond_t changed;
+    struct { uint8_t what, with; } calls[QUEUE];
+    unsigned first, count;
+    bool busy;
+} queue = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+static void succeed(CUresult result, const char *what)
+{
+    MUST(result == CUDA_SUCCESS, "%s: error %d", what, (int)result);
+}
+
+static void allocate(struct piece *piece, uint8_t with)
+{
+    static const size_t sizes[] = { 512, 4096, 100000, MIB, 2 * MIB, 3 * MIB, 7 * MIB, PIECE_MAX };
+    CUdeviceptr address = 0;
+    if (piece->address != 0)
+        return;
+    if (with >= 0xf8) {              /* more than there is, which a daemon may grant; or can be */
+        size_t far = with == 0xff ? SIZE_MAX : (size_t)1 << (with - 0xf8 + 32);
+        CUresult result = cuMemAlloc_v2(&address, far);
+        if (result == CUDA_SUCCESS && far != SIZE_MAX)
+            succeed(cuMemFree_v2(address), "freeing what there cannot be");
+        else
+            MUST(result == CUDA_ERROR_OUT_OF_MEMORY, "%zu bytes: error %d", far, (int)result);
+        return;
+    }
+    size_t size = sizes[with % 8];
+    CUresult result = with & 0x40 ? cuMemAllocManaged(&address, size, 1)
+                                  : cuMemAlloc_v2(&address, size);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return;                      /* the daemon may refuse; then nothing was taken */
+    succeed(result, "allocating");
+    piece->size = size;
+    piece->value = with * 0x01010101u;
+    succeed(cuMemsetD32Async(address, piece->value, size / 4, CU_STREAM_PER_THREAD), "filling");
+    piece->address = address;
+}
+
+static void compare(struct piece *piece)
+{
+    static unsigned words[PIECE_MAX / 4];
+    if (piece->address == 0)
+        return;
+    succeed(cuMemcpyDtoHAsync_v2(words, piece->address, piece->size, CU_STREAM_PER_THREAD), "copying");
+    succeed(REAL(cuStreamSynchronize)(CU_STREAM_PER_THREAD), "waiting");
+    for (size_t i = 0; i < piece->size / 4; i++)
+        MUST(words[i] == piece->value, "word %zu of %zu bytes is %#x, not %#x", i, piece->size,
+             words[i], piece->value);
+}
+
+static void release(struct piece *piece)
+{
+    if (piece->address != 0)
+        succeed(cuMemFree_v2(piece->address), "freeing");
+    piece->address = 0;
+}
+
+static void ask(const struct piece *piece)
+{
+    size_t free_bytes, total, size;
+    CUdeviceptr base;
+    succeed(cuMemGetInfo_v2(&free_bytes, &total), "asking for free memory");
+    if (piece->address == 0)
+        return;
+    succeed(cuMemGetAddressRange_v2(&base, &size, piece->address + 8), "asking for a range");
+    MUST(base == piece->address && size == piece->size, "a range of %zu bytes, not %zu", size,
+         piece->size);
+}
+
+static void call(uint8_t what, uint8_t with)
+{
+    struct piece *piece = &pieces[what / 8 % PIECES];
+    switch (what % 8) {
+    case 0: case 1: case 2:
+        allocate(piece, with);
+        break;
+    case 3: case 4:
+        compare(piece);
+        break;
+    case 5:
+        release(piece);
+        break;
+    case 6:
+        ask(piece);
+        break;
+    case 7:
+        for (struct piece *each = pieces; each < pieces + PIECES; each++) {
+            compare(each);
+            if (with & 1)
+                release(each);
+        }
+    }
+}
+
+static void *run(void *argument)
+{
+    CUcontext context;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    (void)argument;
+    MUST(driver != NULL, "no simulated driver: %s", dlerror());
+    succeed(((CUresult (*)(unsigned int))dlsym(driver, "cuInit"))(0), "cuInit");
+    succeed(cuDevicePrimaryCtxRetain(&context, 0), "making a context");
+    succeed(REAL(cuCtxSetCurrent)(context), "entering it");
+    pthread_mutex_lock(&queue.lock);
+    for (;;) {
+        while (queue.count == 0) {
+            queue.busy = false;
+            pthread_cond_wait(&queue.changed, &queue.lock);
+        }
+        uint8_t what = queue.calls[queue.first].what, with = queue.calls[queue.first].with;
+        queue.first = (queue.first + 1) % QUEUE;
+        queue.count--;
+        queue.busy = true;
+        pthread_mutex_unlock(&queue.lock);
+        call(what, with);
+        pthread_mutex_lock(&queue.lock);
+    }
+    return NULL;
+}
+
+void program_call(uint8_t what, uint8_t with)
+{
+    pthread_mutex_lock(&queue.lock);
+    if (queue.count < QUEUE) {
+        unsigned last = (queue.first + queue.count++) % QUEUE;
+        queue.calls[last].what = what;
+        queue.calls[last].with = with;
+        queue.busy = true;
+        pthread_cond_signal(&queue.changed);
+    }
+    pthread_mutex_unlock(&queue.lock);
+}
+
+bool program_done(void)
+{
+    pthread_mutex_lock(&queue.lock);
+    bool done = queue.count == 0 && !queue.busy;
+    pthread_mutex_unlock(&queue.lock);
+    return done;
+}
+
+void program_start(void)
+{
+    pthread_t thread;
+    queue.busy = true;
+    MUST(pthread_create(&thread, NULL, run, NULL) == 0, "no thread");
+    pthread_detach(thread);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must be true of the hook whenever it carries no order out: its figures
+ * are those of its blocks, it holds no more of the card than it says, and the
+ * gate is shut unless it may run and is whole.
+ */
+#include "block.h"
+#include "client_state.h"
+#include "fuzz.h"
+#include "gate.h"
+#include "real.h"
+
+static size_t before;                /* bytes of the card in use when nothing was allocated */
+
+static size_t in_use(void)
+{
+    size_t free_bytes, total;
+    CUcontext context;
+    MUST(REAL(cuDevicePrimaryCtxRetain)(&context, 0) == CUDA_SUCCESS
+         && REAL(cuCtxSetCurrent)(context) == CUDA_SUCCESS
+         && REAL(cuMemGetInfo_v2)(&free_bytes, &total) == CUDA_SUCCESS
+         && REAL(cuDevicePrimaryCtxRelease_v2)(0) == CUDA_SUCCESS, "no card");
+    return total - free_bytes;
+}
+
+void state_begin(void)
+{
+    before = in_use();
+}
+
+static void check(struct client *client)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    uint64_t resident = 0, absent = 0, kept = 0, all = 0;
+    for (const struct block *block = client->blocks; block != NULL; block = block->younger) {
+        all += block->size;
+        resident += block->state == BLOCK_RESIDENT ? block->size : 0;
+        absent += block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED ? block->size : 0;
+        kept += block->slot.slab != NULL ? block->size : 0;
+        MUST(block->state != BLOCK_LEAVING && block->state != BLOCK_COMING && !block->doomed,
+             "a block is on the move without an order");
+        MUST(block->state != BLOCK_SWAPPED || block->slot.slab != NULL,
+             "a block is neither here nor there");
+    }
+    MUST(resident == memory->resident && absent == client->absent && all == memory->allocated,
+         "blocks of %llu bytes, %llu on the card, %llu not; counted are %llu, %llu, %llu",
+         (unsigned long long)all, (unsigned long long)resident, (unsigned long long)absent,
+         (unsigned long long)memory->allocated, (unsigned long long)memory->resident,
+         (unsigned long long)client->absent);
+    MUST(kept <= memory->host, "%llu bytes in host memory, of which %llu are there",
+         (unsigned long long)kept, (unsigned long long)memory->host);
+
+    uint64_t closed = gate_closed;
+    MUST(((closed & GATE_STOPPED(client)) == 0) == client->granted,
+         "the gate is %#llx, granted is %d", (unsigned long long)closed, client->granted);
+    MUST(((closed & GATE_STARVED(client)) == 0) == !client->starved,
+         "the gate is %#llx, starved is %d", (unsigned long long)closed, client->starved);
+    MUST(client->starved || (absent == 0
+         && resident + memory->pinned + memory->pending <= memory->room),
+         "the gate is open with %llu bytes absent and %llu of %llu bytes of room filled",
+         (unsigned long long)absent, (unsigned long long)(resident + memory->pinned),
+         (unsigned long long)memory->room);
+}
+
+void state_check(void)
+{
+    pthread_mutex_lock(&service_lock);
+    pthread_mutex_lock(&memory_lock);
+    struct client *client = clients[0];
+    check(client);
+    uint64_t said = client->memory.resident + client->memory.pinned + client->memory.pending;
+    size_t used = in_use();
+    MUST(used <= before + said, "%zu bytes of the card are in use, of which it says %llu",
+         used - before, (unsigned long long)said);
+    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&service_lock);
+}

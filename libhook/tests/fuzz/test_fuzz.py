@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a daemon sends, the program goes on, with every byte of its memory; see fuzz.h."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LIBHOOK = Path(__file__).parents[2]
+RUNS = 60
+
+
+@pytest.fixture
+def environment() -> Iterator[dict[str, str]]:
+    """With a folder whose name is short enough for a socket's. Leaks are looked for by libFuzzer,
+    which knows when a run ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield {
+            **os.environ, "NVSHARE_FUZZ_FOLDER": folder, "ASAN_OPTIONS": "detect_leaks=0",
+        }
+
+
+def make(target: str) -> None:
+    subprocess.run(["make", "-s", "-C", str(LIBHOOK), target], check=True)
+
+
+def test_random_orders_cost_the_program_nothing(environment: dict[str, str]) -> None:
+    make("fuzz-random")
+    done = subprocess.run(
+        [LIBHOOK / "build" / "fuzz" / "random", str(RUNS)],
+        env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == f"{RUNS} runs\n"
+
+
+def clang_can_fuzz() -> bool:
+    """Whether there is a clang with libFuzzer, which is a package of its own."""
+    if shutil.which("clang") is None:
+        return False
+    done = subprocess.run(
+        ["clang", "-fsanitize=fuzzer", "-x", "c", "-", "-o", "/dev/null"],
+        input="int LLVMFuzzerTestOneInput(const char *d, long n) { return d == 0 && n < 0; }",
+        capture_output=True, text=True, check=False,
+    )
+    return done.returncode == 0
+
+
+@pytest.mark.skipif(not clang_can_fuzz(), reason="no clang with libFuzzer (clang, libclang-rt-dev)")
+def test_libfuzzer_finds_nothing_in_a_few_seconds(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    make("build/fuzz/orders")
+    (tmp_path / "corpus").mkdir()
+    done = subprocess.run(
+        [LIBHOOK / "build" / "fuzz" / "orders", "-max_total_time=5", "-max_len=400", "-seed=1",
+         "-timeout=300", f"-artifact_prefix={tmp_path}/", str(tmp_path / "corpus")],
+        env={**environment, "ASAN_OPTIONS": "detect_leaks=1"},
+        capture_output=True, text=True, timeout=600, check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "DONE" in done.stderr
