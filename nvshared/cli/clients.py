@@ -7,7 +7,7 @@ from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb
 from nvshared.client import Client
 from nvshared.errors import ExitCode, NoSuchGPU
-from nvshared.tui.tables import CLIENTS
+from nvshared.tui.tables import client_columns
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def _act(options: Options) -> ExitCode:
     chosen = [one for one in now.clients if index is None or one.gpu == index]
     wanted = {one.id for one in chosen}
     data = [one for one in now.as_dict()["clients"] if one["id"] in wanted]
-    show(options, {"clients": data}, lambda: show_table(CLIENTS, chosen))
+    show(options, {"clients": data}, lambda: show_table(client_columns(chosen), chosen))
     return ExitCode.OK
 
 
@@ -33,7 +33,8 @@ VERB = Verb(
     description=(
         "Shows one line for each program on each GPU it uses: its memory (MEM), what of it lies "
         "on the card (RESIDENT) and in host memory (SWAPPED), what it does, and for how long it "
-        "has held the GPU and waited for it."
+        "has held the GPU and waited for it; and where something is set for a program, LIMITS: its "
+        "memory limit, its share of the time in percent, its weight (w200)."
     ),
     examples=(
         ("nvsharectl clients", "all of them"),

@@ -8,7 +8,7 @@ from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb
 from nvshared.client import Client
 from nvshared.errors import ExitCode
-from nvshared.tui.tables import CLIENTS, gpu_columns
+from nvshared.tui.tables import client_columns, gpu_columns
 
 if TYPE_CHECKING:
     from nvshared.client.snapshot import Snapshot
@@ -29,7 +29,7 @@ def _print(now: "Snapshot") -> None:
     show_table(gpu_columns(now), now.gpus)
     print()
     if now.clients:
-        show_table(CLIENTS, now.clients)
+        show_table(client_columns(now.clients), now.clients)
     else:
         print("No program uses a GPU through nvshare.")
 

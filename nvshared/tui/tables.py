@@ -17,9 +17,11 @@ from nvshared.tui.quantities import command, duration, gibibytes, process, quant
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nvshared.client.snapshot import GPU, Snapshot
+    from nvshared.client.snapshot import GPU, Client, Snapshot
 
 WIDE = 100                              # columns of a terminal from which there is room to spare
+UNLIMITED = 100                         # percent of the time
+USUAL_WEIGHT = 100
 NARROWEST = 4                           # characters that a flexible column keeps
 
 STATES = {
@@ -102,6 +104,28 @@ CLIENTS = [
     Column("WAITED", lambda client: duration(client.waited_usec), right=True),
     Column("COMMAND", command, flexible=True),
 ]
+
+
+_LIMITS = Column("LIMITS", lambda client: limits(client) or "-", flexible=True)
+
+
+def client_columns(clients: Iterable["Client"]) -> list[Column]:
+    """CLIENTS, and where something is set for one of them, what that is."""
+    if not any(limits(client) for client in clients):
+        return CLIENTS
+    return [*CLIENTS[:-1], _LIMITS, CLIENTS[-1]]
+
+
+def limits(client: "Client") -> str:
+    """What is set for a program, as in 20.0G,50%,w200; empty where nothing is."""
+    parts = []
+    if client.memory_limit:
+        parts.append(size(client.memory_limit))
+    if client.compute_limit < UNLIMITED:
+        parts.append(f"{client.compute_limit}%")
+    if client.weight != USUAL_WEIGHT:
+        parts.append(f"w{client.weight}")
+    return ",".join(parts)
 
 
 def plain(columns: list[Column], rows: Iterable[Any]) -> str:

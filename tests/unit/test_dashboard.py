@@ -15,7 +15,15 @@ from nvshared.tui.bar import Bar, Part
 from nvshared.tui.dashboard import dashboard
 from nvshared.tui.quantities import duration, quantum, size
 from nvshared.tui.rates import Rates, rates
-from nvshared.tui.tables import CLIENTS, fitted, gpu_columns, plain, shortened, table
+from nvshared.tui.tables import (
+    CLIENTS,
+    client_columns,
+    fitted,
+    gpu_columns,
+    plain,
+    shortened,
+    table,
+)
 
 GIB = 1 << 30
 
@@ -185,6 +193,7 @@ LONG = replace(
 LONGEST = replace(
     HOLDER, pid=4194304, uid=4_294_967_294, name="a-name-of-15-ch", command="/opt/" + "x y" * 200,
     state="suspended", allocated=288 * GIB, resident=200 * GIB, swapped=88 * GIB,
+    memory_limit=250 * GIB, compute_limit=99, weight=1000,
     held_usec=3_599_000_000, waited_usec=86_399_000_000,
 )
 
@@ -193,7 +202,7 @@ LONGEST = replace(
 def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: int) -> None:
     one = Snapshot("1.0", 30, "auto", (LONG,), (LONGEST,))
     gpus = drawn(table(gpu_columns(one), one.gpus, width), width)
-    clients = drawn(table(CLIENTS, one.clients, width), width)
+    clients = drawn(table(client_columns(one.clients), one.clients, width), width)
     assert len(gpus) == len(clients) == 3       # a heading, a line, a row: nothing is wrapped
     assert all(len(line) <= width for line in gpus + clients)
     for words in ("61C", "1234W", "287.0/288.0G", "97%", "86400s", "auto", "[4194304]"):
@@ -202,8 +211,23 @@ def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: in
         assert words in clients[2].split()
     for name in ("Memory-Usage", "Holder", "Queue"):
         assert name in gpus[0]
-    for column in CLIENTS:
+    for column in CLIENTS[:-1]:
         assert column.name in clients[0].split()
+    assert "COMM" in clients[0]
+    assert ("250G,99%,w1000" in clients[2]) is (width > 80)
+
+
+@pytest.mark.parametrize(("changes", "text"), [
+    ({}, ""), ({"memory_limit": 20 * GIB}, "20.0G"), ({"compute_limit": 50}, "50%"),
+    ({"weight": 7}, "w7"), ({"memory_limit": 1 << 20, "weight": 200}, "1.0M,w200"),
+])
+def test_what_is_set_has_a_column_of_its_own(changes: dict[str, int], text: str) -> None:
+    one = replace(HOLDER, **changes)    # type: ignore[arg-type]
+    lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
+    assert ("LIMITS" in lines[0]) is bool(text)
+    if text:
+        assert lines[1].split()[9] == text
+        assert lines[2].split()[9] == "-"
 
 
 @pytest.mark.parametrize("width", [80, 140])
