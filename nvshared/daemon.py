@@ -8,10 +8,12 @@ Everything that decides runs in one event loop; NVML has a thread of its own.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
@@ -31,6 +33,9 @@ from nvshared.trace import Trace
 
 logger = logging.getLogger("nvshared")
 
+# Seconds that NVML's thread may keep the interpreter while a hand-over wants it.
+GIVE_WAY = 0.000_5
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status; what went wrong is one line on stderr."""
@@ -38,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         file, given = arguments.parse(argv)
         config = load(file, os.environ, given)
         log.start(os.environ, debug=config.debug)
+        sys.setswitchinterval(GIVE_WAY)
         asyncio.run(_serve(config, lambda: load(file, os.environ, given)))
     except NvshareError as error:
         log.tell(f"nvshared: {error}")
@@ -111,6 +117,8 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
         logger.info("nvshared %s manages %s", __version__, journal.cards(manager))
         logger.info("programs find it at %s", config.socket)
+        # What there is now stays, and need not be looked through for what has become garbage.
+        gc.freeze()
         notifier.ready()
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
