@@ -11,7 +11,8 @@ from statistics import median
 
 from bench.daemon.service import ROOT
 
-RUNS = 31                               # odd, so that a median is one of them
+RUNS = 21                               # odd, so that a median is one of them
+PAUSE = 0.3                             # seconds; who asks for everything again at once has to wait
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 NOTHING = "import sys"                  # what the interpreter takes for itself
 
@@ -39,6 +40,7 @@ def interpreter() -> Duration:
 def _measure(name: str, bus: str, clients: int, program: str, *arguments: str) -> Duration:
     walls, processors = [], []
     for _ in range(RUNS):
+        time.sleep(PAUSE)
         before, began = _spent(), time.perf_counter()
         subprocess.run(
             [sys.executable, "-c", program, *arguments], cwd=ROOT, check=True,

@@ -61,7 +61,7 @@ class Idle:
 
 
 def handovers() -> list[handover.Latency]:
-    """Without memory, with memory, and while somebody asks for everything all the time."""
+    """Without memory, with memory, while somebody asks for everything, and while NVML stalls."""
     found = []
     for number in CROWDS:
         with service(CARD, *SETTINGS) as daemon:
@@ -70,6 +70,8 @@ def handovers() -> list[handover.Latency]:
             found.append(handover.measure(daemon, "memory", number, LARGE, HANDOVERS))
         with service(CARD, *SETTINGS) as daemon, _asked(daemon):
             found.append(handover.measure(daemon, "asked", number, 0, HANDOVERS))
+        with service(CARD, *SETTINGS, module="bench.daemon.stalled") as daemon:
+            found.append(handover.measure(daemon, "stalled", number, 0, HANDOVERS))
     return found
 
 

@@ -42,8 +42,11 @@ class Service:
 
 
 @contextmanager
-def service(memory: int, *options: str) -> Iterator[Service]:
-    """A daemon with a card of `memory` bytes, and ready, for as long as the block lasts."""
+def service(memory: int, *options: str, module: str = "nvshared") -> Iterator[Service]:
+    """A daemon with a card of `memory` bytes, and ready, for as long as the block lasts.
+
+    `module`: what is started as the daemon.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvshare-bench-")))
         environment = {
@@ -66,7 +69,7 @@ def service(memory: int, *options: str) -> Iterator[Service]:
         (folder / "conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 0\n")
         errors = stack.enter_context((folder / "log").open("w+"))
         daemon = subprocess.Popen(
-            [sys.executable, "-m", "nvshared", "--config", str(folder / "conf"), "--bus", bus,
+            [sys.executable, "-m", module, "--config", str(folder / "conf"), "--bus", bus,
              "--socket", str(folder / "sock"), "--max-clients-per-user", "4096", *options],
             env=environment, cwd=ROOT, stderr=errors,
         )

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshared with a driver that takes long to answer: python -m bench.daemon.stalled OPTIONS.
+
+So does the real one when a card is in trouble. The call waits outside of Python,
+as a call of NVML does.
+"""
+
+import ctypes
+import sys
+import threading
+
+from nvshared import daemon
+from nvshared.nvml import NVML, Sample
+
+STALL = 2                               # seconds for an answer
+
+
+class Stalled(NVML):
+    """NVML that answers at once while the daemon starts, and late from then on."""
+
+    def sample(self, uuid: str) -> Sample:
+        """As NVML.sample."""
+        if threading.current_thread() is not threading.main_thread():
+            ctypes.CDLL(None).sleep(STALL)
+        return super().sample(uuid)
+
+
+if __name__ == "__main__":
+    daemon.NVML = Stalled               # type: ignore[attr-defined]
+    sys.exit(daemon.main())
