@@ -244,7 +244,9 @@ def _read(path: Path) -> dict[str, Any]:
         if not line or line[0] in "#;":
             continue
         if line[0] == "[":
-            section = line.strip("[]").strip()
+            section = line[1:-1].strip()
+            if line[-1] != "]":
+                raise ConfigError(f"{place}: {line!r} is no section", "write [gpu] or [nvshared]")
             if section not in sections:
                 raise ConfigError(f"{place}: there is no section {line}", _meant(section, sections))
             continue

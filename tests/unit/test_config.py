@@ -79,6 +79,7 @@ def test_the_predecessors_variables_work(file: Path) -> None:
     ("[gpu]\n\ntq 3\n", ":3: 'tq 3' is no setting; write NAME = VALUE"),
     ("[gpu]\ncapcity = 1\n", ":2: [gpu] has no setting 'capcity'; did you mean capacity?"),
     ("[gpus]\n", ":1: there is no section [gpus]; did you mean gpu?"),
+    ("[gpu\ntq = 3\n", ":1: '[gpu' is no section; write [gpu] or [nvshared]"),
     ("tq = 3\n", ":1: 'tq' stands in no section; put it below [gpu] or [nvshared]"),
     ("[gpu]\nanti-thrash = maybe\n", ":2: anti-thrash cannot be 'maybe'; give auto, on or off"),
     ("[gpu]\nswap-budget = 120%\n",
