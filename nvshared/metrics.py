@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics over HTTP: the predecessors' names, and ours in base units.
 
-Everything is read from the manager when it is asked for. The HTTP server has
-threads of its own, so each scrape waits until the event loop has drawn the
-figures; it never looks at a scheduler while that decides.
+Everything is read from the manager when it is asked for, once in a while at the
+most: anybody may ask, and drawing a thousand clients takes the event loop a while.
+The HTTP server has threads of its own, so each scrape waits until the event loop
+has drawn the figures; it never looks at a scheduler while that decides.
+
+Nor can those who ask, or connect and do not, take threads and descriptors that
+programs need: there are few at a time, and none of them for long.
 """
 
 import asyncio
+import logging
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,7 +28,11 @@ from nvshared.errors import NvshareError
 from nvshared.gpu import GPU, Client
 from nvshared.manager import Manager
 
-PATIENCE = 5.0                          # seconds a scrape waits for the event loop
+logger = logging.getLogger(__name__)
+
+PATIENCE = 5.0                          # seconds a scrape waits for the event loop, or we for it
+FRESH = 1.0                             # seconds for which figures are as good as new ones
+SCRAPES_AT_MOST = 16                    # at a time
 
 CARD = ("gpu", "uuid")
 CLIENT = (*CARD, "client", "pid")
@@ -30,6 +44,8 @@ class Figures(Collector):
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._loop = asyncio.get_running_loop()
+        self._drawn: list[Metric] = []
+        self._drawn_at = float("-inf")
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: registering must not wait for the loop it is called from."""
@@ -40,9 +56,47 @@ class Figures(Collector):
         return asyncio.run_coroutine_threadsafe(self._draw(), self._loop).result(PATIENCE)
 
     async def _draw(self) -> list[Metric]:
-        for gpu in self._manager.gpus:
-            gpu.look()
-        return [*_cards(self._manager.gpus), *_clients(tuple(self._manager.clients))]
+        now = self._loop.time()
+        if now - self._drawn_at >= FRESH:
+            for gpu in self._manager.gpus:
+                gpu.look()
+            everyone = tuple(self._manager.clients)
+            self._drawn = [*_cards(self._manager.gpus), *_clients(everyone)]
+            self._drawn_at = now
+        return self._drawn
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = PATIENCE
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nobody wants to read of scrapes."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        self._scrapes: set[int] = set()     # descriptors
+        super().__init__(*given, **more)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for one more."""
+        if len(self._scrapes) >= SCRAPES_AT_MOST:
+            return False
+        self._scrapes.add(request.fileno())
+        return True
+
+    def close_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        """One has ended, or there was no room for it."""
+        assert isinstance(request, socket.socket)
+        self._scrapes.discard(request.fileno())
+        super().close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who goes away or never asks is no news, and could be so a thousand times a second."""
+        logger.debug("a scrape by %s failed", client_address, exc_info=True)
 
 
 def serve(manager: Manager, port: int) -> Callable[[], None]:
@@ -53,12 +107,14 @@ def serve(manager: Manager, port: int) -> Callable[[], None]:
     registry = CollectorRegistry()
     registry.register(Figures(manager))
     try:
-        server, _ = start_http_server(port, registry=registry)
+        server = make_server("", port, make_wsgi_app(registry), _Server, _Handler)
     except OSError as error:
         raise NvshareError(
             f"the metrics cannot be served on port {port}: {error.strerror}",
             "choose another with --metrics, or 0 for none",
         ) from error
+
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
 
     def stop() -> None:
         server.shutdown()

@@ -6,8 +6,10 @@ they are of ours, and what is left out says why.
 """
 
 import os
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 from nvshared.client import Client as Control
 from nvshared.log import BURST
+from nvshared.metrics import SCRAPES_AT_MOST
 from nvshared.protocol import Type
 from nvshared.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from tests.bus.service import PrivateBus, private_bus
@@ -25,6 +28,7 @@ from tests.integration.busattacks import BUS_ATTACKS
 from tests.integration.conftest import MIB, ROOT, Process, Site
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import BUILD, SETTINGS, finish, program
+from tests.integration.test_start import free_port
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -225,6 +229,31 @@ def test_programs_are_right_while_all_attack_at_once(
     for attacker in attackers:
         rest(attacker)
     eventually(lambda: daemon.descriptors < 64)
+    daemon.is_well()
+
+
+def test_who_connects_to_the_metrics_and_asks_nothing_takes_nothing_from_programs(
+    site: Site, start: Callable[..., Daemon], eventually: Eventually
+) -> None:
+    port = free_port()
+    daemon = start("--metrics", str(port))
+
+    def ask() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as said:
+            return str(said.read().decode())
+
+    assert "nvshare_gpu_capacity_bytes" in ask()
+    before = daemon.descriptors
+    idlers = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+    for idler in idlers:
+        idler.settimeout(PATIENCE)
+    # All but a few are turned away, and the others do not stay for long.
+    assert all(idler.recv(1) == b"" for idler in reversed(idlers))
+    assert daemon.descriptors <= before + SCRAPES_AT_MOST
+    for idler in idlers:
+        idler.close()
+    hand_over(site)
+    assert "nvshare_gpu_capacity_bytes" in ask()
     daemon.is_well()
 
 
