@@ -29,11 +29,12 @@ TABLE = FOLDER / "COVERAGE.md"
 # What a wrapper does is seen from what it calls, itself or through functions of its own file.
 DOES = {
     "gated": "gate_enter",
-    "counted": "pinned_|pools_recount|recount",
-    "swapped": "memory_allocate|memory_free|chunk_(?!access_of|properties|mapped_in|anchor)",
+    "counted": "pinned_|pools_recount|holding_",
+    "swapped": "memory_allocate|memory_free|chunk_(?!access_of|properties|mapped_in|anchor)"
+               "|pool_(?!of|tell)",
     "anchored": "chunk_anchor",
     "answered": "memory_(describe|information|total|is_ours|set_sync_memops)"
-                "|chunk_(access_of|properties|mapped_in)",
+                "|chunk_(access_of|properties|mapped_in)|pool_(of|tell)",
     "context": "client_attach|client_awaits_context|memory_context_ends",
     "capture": "capture_(begins|ends)",
     "translated": "hook_wrapper",
@@ -78,7 +79,7 @@ TESTS = (
     ("tests/fuzz/*.[ch]", "fuzz"),
     ("demo/*.c", "workload"),
 )
-NOT_TESTS = {"test_interposition_coverage", "core_double"}
+NOT_TESTS = {"test_interposition_coverage", "core_double", "pool_double"}
 # Of the driver, but not of its interface for computing.
 FOREIGN = re.compile(r"cu(?![A-Z])|cu(GL|EGL|VDPAU|D3D\d+|WGL|Graphics)|cuda|cuProfilerInit")
 SUFFIX = re.compile(r"((?:_v\d+)?(?:_ptsz|_ptds)?)$")

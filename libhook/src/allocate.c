@@ -6,6 +6,7 @@
  * driver's in any case, and counted as if all of it lay on the card.
  */
 #include "counted.h"
+#include "pool.h"
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
@@ -65,7 +66,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, un
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;
-    if (memory_free(address, &result))
+    if (pool_free(address, &result) || memory_free(address, &result))
         return result;
     result = REAL(cuMemFree_v2)(address);
     if (result == CUDA_SUCCESS)

@@ -46,8 +46,17 @@ void slab_set_sync_memops(struct slab *slab, CUdeviceptr address, bool on);
  * first invalid for the program (false: it was already), then free. */
 bool slab_retire(struct slab *slab, CUdeviceptr address);
 void slab_release(struct slab *slab, CUdeviceptr address);
+/* A retired one is the program's again, as a new one of `bytes`, which its place holds. */
+void slab_renew(struct slab *slab, CUdeviceptr address, size_t bytes);
 /* All of it, with every object in it. */
 void slab_destroy(struct slab *slab);
+size_t slab_place(size_t bytes, unsigned *class); /* that so many bytes take, and its class */
+
+/* The same of either kind, by address: memory.c. Retire: the address belongs
+ * to the program no longer; false: no allocation begins there, or it is retired. */
+bool allocation_retire(CUdeviceptr address);
+void allocation_renew(CUdeviceptr address, size_t bytes);
+void allocation_release(CUdeviceptr address);     /* a retired one, which nothing uses any more */
 
 /* memory_describe(), with the lock held. */
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);

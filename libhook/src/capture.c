@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #include "client.h"
+#include "pool.h"
 
 struct capture {
     CUstream stream;
@@ -141,6 +142,7 @@ EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
     EXPORT CUresult name(CUstream stream)                                          \
     {                                                                              \
         struct capture *capture = stream == NULL ? NULL : take(stream, NULL);      \
+        stream_ends();                                                             \
         CUresult result = REAL(name)(stream);                                      \
         if (capture != NULL && result != CUDA_SUCCESS)                             \
             add(capture);                                                          \

@@ -135,6 +135,8 @@ bool client_commit(struct client *client, uint64_t bytes)
         if (client->socket < 0) {
             /* No daemon to ask: as far as it last said we could go. */
             granted = wanted <= client->limits.most;
+            if (!granted && pools_yield(client, true))
+                continue;
             break;
         }
         uint64_t question = ++client->question;
@@ -147,7 +149,8 @@ bool client_commit(struct client *client, uint64_t bytes)
          * may apply again by now, and another thread's later question may have
          * been answered: then ask again. */
         if (client->socket >= 0 && client->introduced == introduced
-            && client->answered == question && client->answer < wanted)
+            && client->answered == question && client->answer < wanted
+            && !pools_yield(client, true))
             break;
     }
     pthread_setcancelstate(cancel, NULL);

@@ -115,6 +115,10 @@ uint64_t client_free_room(const struct client *client); /* bytes that may be map
 /* Waits, releasing the lock meanwhile, until allocated + pinned + pending may
  * grow by `bytes`. False: refused. */
 bool client_commit(struct client *client, uint64_t bytes);
+/* pool.c: the client needs memory more than what is free in pools does. True
+ * if any went. Waits for work if need be and `wait` says so, and releases the
+ * lock meanwhile. */
+bool pools_yield(const struct client *client, bool wait);
 /* One record with the figures as they are. Failure closes the connection; the
  * service thread reconnects. */
 void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,

@@ -85,7 +85,9 @@ CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
 
 void large_release(struct large *large)
 {
-    region_set_owner(large->base, WHOLE_PAGES(large->size), NULL);
+    /* Not its size, which may be less since it was renewed. */
+    const struct block *last = large->blocks[large->block_count - 1];
+    region_set_owner(large->base, last->address + last->size - large->base, NULL);
     for (size_t i = 0; i < large->block_count; i++)
         block_free(large->blocks[i]);
     free(large);

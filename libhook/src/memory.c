@@ -15,6 +15,8 @@
 
 #include "alias.h"
 #include "client.h"
+#include "piece.h"
+#include "pool.h"
 #include "real.h"
 #include "region.h"
 
@@ -48,7 +50,7 @@ struct deferred {
 static struct deferred *deferred;    /* protected by memory_lock */
 
 /* Second half of freeing: nothing uses it any more. Lock held. */
-static void release(CUdeviceptr address)
+void allocation_release(CUdeviceptr address)
 {
     struct page_owner *owner = region_owner(address);
     struct client *client = owner->client;
@@ -64,7 +66,7 @@ static void release_deferred(void)
     while (deferred != NULL) {
         struct deferred *first = deferred;
         deferred = first->next;
-        release(first->address);
+        allocation_release(first->address);
         free(first);
     }
 }
@@ -80,6 +82,26 @@ static bool retire(struct page_owner *owner, CUdeviceptr address)
     if (large->base != address || large->freeing)
         return false;
     return large->freeing = true;
+}
+
+bool allocation_retire(CUdeviceptr address)
+{
+    struct page_owner *owner = region_owner(address);
+    return owner != NULL && retire(owner, address);
+}
+
+void allocation_renew(CUdeviceptr address, size_t bytes)
+{
+    struct page_owner *owner = region_owner(address);
+    if (owner->kind == OWNER_SLAB) {
+        slab_renew((struct slab *)owner, address, bytes);
+        return;
+    }
+    struct large *large = (struct large *)owner;
+    large->size = bytes;
+    large->id = allocation_id();
+    large->sync_memops = false;
+    large->freeing = false;
 }
 
 bool memory_free(CUdeviceptr address, CUresult *result)
@@ -108,7 +130,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     pthread_mutex_lock(&memory_lock);
     if (waited) {
         release_deferred();
-        release(address);
+        allocation_release(address);
     } else if (later != NULL) {
         *later = (struct deferred){ address, deferred };
         deferred = later;
@@ -152,7 +174,7 @@ bool allocation_describe(CUdeviceptr address, struct memory_description *descrip
         .device = owner->client->device,
         .id = large->id,
         .sync_memops = large->sync_memops,
-        .ipc = true,
+        .ipc = owner->context != NULL,
     };
     return true;
 }
@@ -204,6 +226,7 @@ bool memory_information(size_t *free_bytes, size_t *total_bytes)
     struct client *client = client_current();
     if (client == NULL)
         return false;
+    pools_settle();
     pthread_mutex_lock(&memory_lock);
     information(client, free_bytes, total_bytes);
     pthread_mutex_unlock(&memory_lock);
@@ -253,6 +276,7 @@ void memory_context_ends(CUcontext context)
     pthread_mutex_lock(&memory_lock);
     release_deferred();
     import_context_ends(context);
+    lanes_context_ends(context);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];
         if (client == NULL)

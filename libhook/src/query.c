@@ -10,6 +10,7 @@
 
 #include "chunk.h"
 #include "memory.h"
+#include "pool.h"
 #include "share.h"
 
 /* Ids of ours are told from the driver's own by this bit. */
@@ -72,7 +73,7 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         STORE(unsigned long long, memory->handle_types);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        STORE(unsigned long long, 0);
+        STORE(CUmemoryPool, here ? pool_of(memory->base) : NULL);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         STORE(unsigned int, memory->ipc);

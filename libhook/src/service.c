@@ -122,6 +122,10 @@ static void order_move(struct client *client, const struct nvshare_record *order
     uint64_t began = now_microseconds();
     unsigned flags = 0;
     bool out = order->type == NVSHARE_EVICT;
+    pthread_mutex_lock(&memory_lock);
+    if (out && !client->granted)
+        pools_yield(client, false);  /* cheaper than a copy */
+    pthread_mutex_unlock(&memory_lock);
     uint64_t bytes = out ? swap_out(client, order->bytes, order->host, &flags)
                          : swap_in(client, order->bytes, order->host, &flags);
     pthread_mutex_lock(&memory_lock);

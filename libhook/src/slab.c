@@ -160,7 +160,7 @@ bool slab_find(struct slab *slab, CUdeviceptr address, struct memory_description
         .device = slab->owner.client->device,
         .id = object->id,
         .sync_memops = object->sync_memops,
-        .ipc = true,
+        .ipc = slab->owner.context != NULL,
     };
     return true;
 }
@@ -171,6 +171,19 @@ void slab_set_sync_memops(struct slab *slab, CUdeviceptr address, bool on)
     struct object *object = object_at(slab, address, &base);
     if (object != NULL)
         object->sync_memops = on;
+}
+
+size_t slab_place(size_t bytes, unsigned *class)
+{
+    uint32_t place;
+    *class = class_of(bytes, &place);
+    return place;
+}
+
+void slab_renew(struct slab *slab, CUdeviceptr address, size_t bytes)
+{
+    size_t index = (address - slab->block->address) / slab->place;
+    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
 }
 
 bool slab_retire(struct slab *slab, CUdeviceptr address)

@@ -162,6 +162,7 @@ WIDTHS = {
     "CUmemAllocationHandleType": 32,
     "CUmemRangeHandleType": 32,
     "CUstreamCaptureMode": 32,
+    "CUmemPool_attribute": 32,
 }
 
 BY_VALUE = {"CUipcMemHandle"}            # larger than registers: not among those that are counted

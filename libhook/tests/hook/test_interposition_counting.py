@@ -89,7 +89,7 @@ assert core.entered == core.left
 """)
 
 
-def test_a_pool_counts_what_it_holds(wrappers: Wrappers) -> None:
+def test_a_pool_of_the_drivers_counts_what_it_holds(wrappers: Wrappers) -> None:
     """The driver's figures: a pool takes 32 MiB at a time, keeps what is freed, and gives it up
     later."""
     wrappers("""
@@ -126,15 +126,16 @@ assert allocate(1000) == 0 and core.pinned == 0 and core.stream == 0x10
 assert call("cuMemFreeAsync", 0x9000, 0x10) == 0
 assert calls("cuMemPoolGetAttribute") == asked
 answers("cuStreamIsCapturing", i1=0)
-# Pools of the program's own: on the card, and in host memory.
+# Pools of the program's own that do not move: on the card for others too, and in host memory.
 class Properties(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int),
                 ("id", ctypes.c_int), ("security", ctypes.c_void_p), ("most", ctypes.c_size_t),
                 ("rest", ctypes.c_ubyte * 56)]
-for handle, location in ((0xE1, 1), (0xE2, 2)):
+for handle, location, handles in ((0xE1, 1, 1), (0xE2, 2, 0)):
     answers("cuMemPoolCreate", a0=handle)
-    properties = Properties(1, 0, location, 0)
+    properties = Properties(1, handles, location, 0)
     assert call("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties)) == 0
+assert core.pool_added == 0
 reserved(0)
 def from_pool(handle):
     return call("cuMemAllocFromPoolAsync_ptsz", ctypes.byref(address), 3 * MIB, handle, 0)
@@ -148,4 +149,80 @@ core.refuses = 2
 before = calls("cuMemAllocAsync")
 assert allocate(1) == 2 and calls("cuMemAllocAsync") == before
 assert core.entered == core.left
+""")
+
+
+def test_pools_whose_memory_moves_are_handed_on_after_the_driver(wrappers: Wrappers) -> None:
+    wrappers("""
+POOL = 0xA0                              # the only one that the double says is ours
+address, made, value = u64(), u64(), u64()
+class Properties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int),
+                ("id", ctypes.c_int), ("security", ctypes.c_void_p), ("most", ctypes.c_size_t),
+                ("usage", ctypes.c_ushort), ("rest", ctypes.c_ubyte * 54)]
+answers("cuMemPoolCreate", a0=POOL)
+for usage, type in ((1, 1), (0, 2)):     # for a decoder; managed
+    properties = Properties(type, 0, 1, 0, None, 5, usage)
+    assert call("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties)) == 0
+    assert core.pool_added == 0
+core.attached = 0                        # a pool may be made before there is a context
+properties = Properties(1, 0, 1, 0, None, 5)
+assert call("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties)) == 0
+assert (core.pool_added, core.pool_most) == (POOL, 5)
+core.attached = 1
+
+def from_pool(name, stream, pool=POOL):
+    return call(name, ctypes.byref(address), 1000, pool, stream)
+for name, stream, seen in (("cuMemAllocFromPoolAsync", 0x10, 0x10),
+                           ("cuMemAllocFromPoolAsync", 0, 0),
+                           ("cuMemAllocFromPoolAsync_ptsz", 0, PER_THREAD)):
+    assert from_pool(name, stream) == 0 and address.value == OURS
+    assert core.pool_stream == seen and calls(name) == 0
+for name, stream, seen in (("cuMemFreeAsync", 0x10, 0x10), ("cuMemFreeAsync_ptsz", 0, PER_THREAD)):
+    assert call(name, OURS, stream) == 0 and core.pool_stream == seen and calls(name) == 0
+assert core.entered == 0                 # nothing waits
+# What is wrong, the driver says.
+answers("cuMemAllocFromPoolAsync", 1)
+assert call("cuMemAllocFromPoolAsync", None, 1000, POOL, 0) == 1
+assert call("cuMemAllocFromPoolAsync", ctypes.byref(address), 0, POOL, 0) == 1
+answers("cuStreamIsCapturing", 400)
+assert from_pool("cuMemAllocFromPoolAsync", 0x66) == 1 and call("cuMemFreeAsync", OURS, 0x66) == 400
+# In a capture allocating is the driver's, and memory from elsewhere cannot be freed.
+answers("cuStreamIsCapturing", i1=1)
+answers("cuMemAllocFromPoolAsync", a0=0x9000)
+assert from_pool("cuMemAllocFromPoolAsync", 0x10) == 0 and address.value == 0x9000
+assert call("cuMemFreeAsync", OURS, 0x10) == 1 and calls("cuMemFreeAsync") == 0
+answers("cuStreamIsCapturing", i1=0)
+
+# Figures, settings, access and trimming: the driver first.
+THRESHOLD, USED = ctypes.c_int(4), ctypes.c_int(7)
+answers("cuMemPoolGetAttribute", a2=3)
+assert call("cuMemPoolGetAttribute", POOL, USED, ctypes.byref(value)) == 0
+assert value.value == 0x1000 + 3
+assert call("cuMemPoolGetAttribute", 0xB0, USED, ctypes.byref(value)) == 0 and value.value == 3
+answers("cuMemPoolGetAttribute", 1)
+assert call("cuMemPoolGetAttribute", POOL, USED, ctypes.byref(value)) == 1 and value.value == 3
+answers("cuMemPoolSetAttribute", 1)
+assert call("cuMemPoolSetAttribute", POOL, THRESHOLD, ctypes.byref(u64(9))) == 1
+assert core.pool_threshold == 0
+answers("cuMemPoolSetAttribute")
+assert call("cuMemPoolSetAttribute", POOL, THRESHOLD, ctypes.byref(u64(9))) == 0
+assert core.pool_threshold == 9
+answers("cuMemPoolTrimTo", 1)
+assert call("cuMemPoolTrimTo", POOL, 7) == 1 and core.pool_kept == 0
+answers("cuMemPoolTrimTo")
+settled = core.settled
+assert call("cuMemPoolTrimTo", POOL, 7) == 0 and core.pool_kept == 7 and core.settled > settled
+for name, arguments in (("cuMemPoolSetAccess", (u64(), 0)), ("cuMemPoolDestroy", ())):
+    for result in (0, 1):
+        answers(name, result)
+        before = calls(name)
+        passed = [ctypes.byref(a) if not isinstance(a, int) else a for a in arguments]
+        assert call(name, POOL, *passed) == result and calls(name) == before + 1, name
+# A stream's handle will be another's.
+answers("cuStreamDestroy_v2")
+assert call("cuStreamDestroy_v2", 0x10) == 0 and core.streams_ended == 1
+core.pooled = 1
+assert call("cuPointerGetAttribute", ctypes.byref(value), ctypes.c_int(17), OURS + 5) == 0
+assert value.value == POOL
 """)

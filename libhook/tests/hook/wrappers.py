@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "drain", "exclusive"}
 CORE |= {"gate", "host", "import", "share"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
+CORE |= {"lane", "ordered", "piece", "pool", "stream"}
 
 PRELUDE = """
 import ctypes, sys, threading
@@ -25,6 +26,8 @@ class Core:
     TYPES = {"stream": ctypes.c_uint64, "wished": ctypes.c_uint64, "pinned": ctypes.c_uint64,
              "remembered": ctypes.c_uint64, "context_ended": ctypes.c_uint64,
              "contexts_ended": ctypes.c_uint64, "contexts_attached": ctypes.c_uint64}
+    TYPES |= {"pool_" + name: ctypes.c_uint64
+              for name in ("stream", "added", "most", "kept", "threshold")}
     def variable(self, name):
         return self.TYPES.get(name, ctypes.c_int).in_dll(library, "core_" + name)
     def __getattr__(self, name):
@@ -69,7 +72,7 @@ def build(directory: Path) -> Path:
     sources = [file for file in SOURCE.glob("*.c") if file.stem not in CORE]
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     flags += ["-fvisibility=hidden", "-Wl,-z,defs", f"-I{SOURCE}", f"-I{SOURCE.parent}/include"]
-    command = ["gcc", *flags, *sources, Path(__file__).parent / "core_double.c", "-o", library]
+    command = ["gcc", *flags, *sources, *Path(__file__).parent.glob("*_double.c"), "-o", library]
     subprocess.run(list(map(str, command)), check=True)
     return library
 

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lists that a member leaves in no time: a ring of links, closed by its head.
+ */
+#ifndef NVSHARE_RING_H
+#define NVSHARE_RING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ring {
+    struct ring *previous, *next;
+};
+
+/* What the link `ring` is the member `field` of. */
+#define RING_MEMBER(ring, type, field) ((type *)(void *)((char *)(ring) - offsetof(type, field)))
+
+static inline void ring_clear(struct ring *head)
+{
+    head->previous = head->next = head;
+}
+
+static inline bool ring_empty(const struct ring *head)
+{
+    return head->next == head;
+}
+
+static inline void ring_append(struct ring *head, struct ring *link)
+{
+    link->previous = head->previous;
+    link->next = head;
+    head->previous->next = link;
+    head->previous = link;
+}
+
+static inline void ring_leave(struct ring *link)
+{
+    link->previous->next = link->next;
+    link->next->previous = link->previous;
+    ring_clear(link);
+}
+
+#endif

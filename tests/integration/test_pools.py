@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stream-ordered allocation from swappable memory: what a program sees of it, and others of what
+it holds."""
+
+from nvshared.protocol import Type
+from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import pump
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+
+POOLS = '''
+class PoolProperties(ctypes.Structure):
+    _fields_ = [("type", c_int), ("handles", c_int), ("location", Location), ("win32", c_void_p),
+                ("most", c_size_t), ("usage", ctypes.c_ushort), ("rest", ctypes.c_ubyte * 54)]
+OPPORTUNISTIC, THRESHOLD = 2, 4
+RESERVED, RESERVED_HIGH, USED, USED_HIGH = 5, 6, 7, 8
+FOR_EVER = 2**64 - 1
+OUT_OF_MEMORY, INVALID_HANDLE = 2, 400
+
+def stream(flags=1):
+    made = c_uint64()
+    call("cuStreamCreate", byref(made), flags)
+    return made.value
+def default_pool():
+    pool = c_uint64()
+    call("cuDeviceGetDefaultMemPool", byref(pool), 0)
+    return pool.value
+def make_pool(most=0, handles=0):
+    pool = c_uint64()
+    call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, handles, Location(1, 0), None,
+                                                              most)))
+    return pool.value
+def figure(which, pool=None, kind=c_uint64):
+    value = kind(77)
+    call("cuMemPoolGetAttribute", pool or default_pool(), c_int(which), byref(value))
+    return value.value
+def figures(pool=None):
+    return [figure(which, pool) for which in (USED, USED_HIGH, RESERVED, RESERVED_HIGH)]
+def setting(which, value, pool=None, kind=c_uint64, result=0):
+    call("cuMemPoolSetAttribute", pool or default_pool(), c_int(which), byref(kind(value)),
+         result=result)
+def take(size, stream, pool=None):
+    address = c_uint64()
+    if pool is None:
+        call("cuMemAllocAsync", byref(address), size, stream)
+    else:
+        call("cuMemAllocFromPoolAsync", byref(address), size, pool, stream)
+    return address.value
+def give(address, stream, result=0):
+    call("cuMemFreeAsync", address, stream, result=result)
+def synchronize(stream):
+    call("cuStreamSynchronize", stream)
+def free_memory():
+    free, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    return free.value
+class Held:
+    "Work in a stream that ends when it is let go."
+    def __init__(self, stream):
+        self.stream, self.flag = stream, c_uint64()
+        call("cuMemAlloc_v2", byref(self.flag), 4)
+        put(self.flag, bytes(4))
+        synchronize(1)
+        call("cuStreamWaitValue32_v2", stream, self.flag, 1, 0)
+    def let_go(self):
+        other = stream()
+        call("cuStreamWriteValue32_v2", other, self.flag, 1, 0)
+        synchronize(other)
+        synchronize(self.stream)
+'''
+
+
+def program(site: Site, body: str) -> Program:
+    return Program(site, POOLS + body)
+
+
+def test_content_survives_where_others_have_the_card(site: Site) -> None:
+    site.start("--tq", "1")
+    running = program(site, '''
+own, a = make_pool(), stream()
+sizes = (100 * MIB, 70 * MIB + 12345, 3 * MIB, 1000, 1, 300000)
+pieces = [(take(size, a, pool), os.urandom(size)) for pool in (None, own) for size in sizes]
+synchronize(a)
+for address, data in pieces:
+    put(address, data)
+before = figures(), figures(own), free_memory()
+away()
+for address, data in pieces:
+    assert get(address, len(data)) == data
+assert before == (figures(), figures(own), free_memory())
+for address, data in pieces:
+    give(address, a)
+synchronize(a)
+print(json.dumps([figures()[::2], figures(own)[::2]]), flush=True)
+''')
+    assert running.hears() == "away"
+    hook = take_the_card(site)
+    assert hook.memory.resident == 1000 * MIB
+    running.go_on()
+    give_it_back(hook)
+    assert running.hears() == [[0, 0], [0, 0]]
+    running.ends_well()
+
+
+def test_the_same_stream_has_it_again_at_once_and_others_when_its_work_is_done(
+    site: Site,
+) -> None:
+    site.start()
+    running = program(site, '''
+setting(THRESHOLD, FOR_EVER)
+a, b = stream(), stream()
+for size in (1000, 40 * MIB):
+    first = take(size, a)
+    held = Held(a)
+    give(first, a)
+    assert take(size, b) != first            # in flight
+    assert take(size, a) == first            # behind what is in flight
+    give(first, a)
+    assert take(size, b) != first
+    held.let_go()
+    assert take(size, b) == first            # done
+    # Freed in another stream than it was allocated in.
+    held = Held(a)
+    give(first, a)
+    assert take(size, b) != first
+    held.let_go()
+    # A stream that is destroyed before its work is done, and another after it.
+    c = stream()
+    kept = take(size + 512, c)
+    held = Held(c)
+    give(kept, c)
+    call("cuStreamDestroy_v2", c)
+    others = [stream() for _ in range(8)]
+    assert kept not in [take(size + 512, other) for other in others]
+    call("cuStreamWriteValue32_v2", b, held.flag, 1, 0)
+# The default streams, by all their names.
+for one, two in ((0, 1), (1, 0), (2, 2)):
+    address = take(5000, one)
+    give(address, one)
+    assert take(5000, two) == address
+# Where the program forbids it, not even what is done goes to another stream.
+setting(OPPORTUNISTIC, 0, kind=c_int)
+assert figure(OPPORTUNISTIC, kind=c_int) == 0
+address = take(2000, a)
+give(address, a)
+synchronize(a)
+assert take(2000, b) != address and take(2000, a) == address
+''')
+    running.ends_well()
+
+
+def test_nothing_waits(site: Site) -> None:
+    """Each of these calls returns while its stream is held; nothing else would let it go."""
+    site.start()
+    running = program(site, '''
+a = stream()
+plain = c_uint64()
+call("cuMemAlloc_v2", byref(plain), 3 * MIB)
+held = Held(a)
+pieces = [take(size, a) for size in (100, 2 * MIB, 90 * MIB)]
+for piece in pieces:
+    call("cuMemsetD8Async", piece, 1, 100, a)
+    give(piece, a)
+give(plain, a)                               # of cuMemAlloc, in the order of the stream
+call("cuMemFree_v2", take(1000, a))          # the program answers for it
+call("cuMemPoolTrimTo", default_pool(), 0)
+# What is in flight is not given back.
+print(json.dumps([figure(USED), figure(RESERVED) >= 92 * MIB]), flush=True)
+free = free_memory()
+held.let_go()
+print(json.dumps([figure(USED), figure(RESERVED), free_memory() - free >= 95 * MIB]), flush=True)
+''')
+    assert running.hears() == [0, True]
+    assert running.hears() == [0, 0, True]
+    running.ends_well()
+
+
+def test_figures_and_the_threshold(site: Site) -> None:
+    site.start()
+    running = program(site, '''
+a, own = stream(), make_pool(most=64 * MIB)
+first, second = take(40 * MIB, a, own), take(1000, a, own)
+assert figures(own) == [40 * MIB + 1000, 40 * MIB + 1000, 40 * MIB + 1024, 40 * MIB + 1024]
+assert figures() == [0, 0, 0, 0]
+# A pool's own limit.
+address = c_uint64()
+call("cuMemAllocFromPoolAsync", byref(address), 30 * MIB, own, a, result=OUT_OF_MEMORY)
+# The program sets the marks back, and nothing else.
+give(second, a)
+synchronize(a)
+setting(USED_HIGH, 1, own, result=INVALID)
+setting(USED, 0, own, result=INVALID)
+setting(USED_HIGH, 0, own)
+setting(RESERVED_HIGH, 0, own)
+assert figures(own) == [40 * MIB] * 4
+# What is free and beyond the threshold goes once it is done; what is below it stays.
+setting(THRESHOLD, 30 * MIB, own)
+assert figure(THRESHOLD, own) == 30 * MIB
+third = take(20 * MIB, a, own)
+for piece in (first, third):
+    give(piece, a)
+synchronize(a)
+assert figures(own) == [0, 60 * MIB, 20 * MIB, 60 * MIB]
+assert take(20 * MIB, a, own) == third
+call("cuMemPoolTrimTo", own, 0)
+assert figure(RESERVED, own) == 20 * MIB     # in use
+call("cuMemFree_v2", third)
+assert figures(own)[::2] == [0, 20 * MIB]
+call("cuMemPoolTrimTo", own, 20 * MIB)
+assert figure(RESERVED, own) == 20 * MIB
+call("cuMemPoolTrimTo", own, 20 * MIB - 1)
+assert figure(RESERVED, own) == 0
+# Other sizes do not pile up: those that are free give way.
+setting(THRESHOLD, FOR_EVER)
+for size in range(100, 300, 3):
+    give(take(size * MIB, a), a)
+    synchronize(a)
+assert figure(RESERVED) < 500 * MIB
+''')
+    running.ends_well()
+
+
+def test_a_pool_may_go_before_its_memory(site: Site) -> None:
+    site.start("--tq", "1")
+    running = program(site, '''
+a, own, data = stream(), make_pool(), os.urandom(30 * MIB)
+setting(THRESHOLD, FOR_EVER, own)
+call("cuDeviceSetMemPool", 0, own)
+current = c_uint64()
+call("cuDeviceGetMemPool", byref(current), 0)
+assert current.value == own
+address, other = take(len(data), a), take(1000, a)
+put(address, data)
+assert attribute(17, address + 5) == own     # CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+assert attribute(17, other) == own and figure(USED) == 0 and figure(USED, own) > 30 * MIB
+assert attribute(1, address) == 0            # memory of a pool is of no context
+free = free_memory()
+call("cuMemPoolDestroy", own)
+call("cuMemPoolDestroy", default_pool(), result=INVALID)
+call("cuMemAllocFromPoolAsync", byref(current), 1000, own, a, result=INVALID)
+call("cuMemPoolGetAttribute", own, c_int(USED), byref(current), result=INVALID)
+away()
+assert get(address, len(data)) == data
+give(address, a)
+give(other, a)
+synchronize(a)
+assert free_memory() - free >= 30 * MIB
+fresh = take(4 * MIB, a)
+assert attribute(17, fresh) == default_pool() and figure(USED) == 4 * MIB
+plain = c_uint64()
+call("cuMemAlloc_v2", byref(plain), 1000)
+assert attribute(17, plain) == 0
+''')
+    assert running.hears() == "away"
+    give_hook = take_the_card(site)
+    running.go_on()
+    give_it_back(give_hook)
+    running.ends_well()
+
+
+def test_what_the_driver_refuses_is_refused(site: Site) -> None:
+    site.start()
+    running = program(site, '''
+a, address = stream(), c_uint64(1)
+call("cuMemAllocAsync", byref(address), 0, a)
+assert address.value == 0
+call("cuMemAllocAsync", None, 1000, a, result=INVALID)
+call("cuMemAllocAsync", byref(address), 1000, 0x1234, result=INVALID_HANDLE)
+call("cuMemAllocFromPoolAsync", byref(address), 1000, 0x1234, a, result=INVALID)
+for size in (1 << 40, 1 << 50, 2**64 - 1):
+    call("cuMemAllocAsync", byref(address), size, a, result=OUT_OF_MEMORY)
+give(0, a)
+give(0x1234, a, result=INVALID)
+for size in (1000, 3 * MIB):
+    piece, kept = take(size, a), take(size, a)
+    give(piece, 0x1234, result=INVALID_HANDLE)
+    give(piece + 256, a, result=INVALID)
+    give(piece, a)
+    give(piece, a, result=INVALID)
+    call("cuMemFree_v2", piece, result=INVALID)
+    call("cuPointerGetAttribute", byref(address), c_int(2), piece, result=INVALID)
+    assert attribute(10, kept, c_uint) == 0      # ..._IS_LEGACY_CUDA_IPC_CAPABLE
+    call("cuIpcGetMemHandle", ctypes.create_string_buffer(64), kept, result=INVALID)
+    synchronize(a)
+    give(piece, a, result=INVALID)
+    call("cuMemFree_v2", kept)
+    call("cuMemFree_v2", kept, result=INVALID)
+    call("cuMemAlloc_v2", byref(address), size)
+    give(address.value, a)
+    give(address.value, a, result=INVALID)
+    call("cuMemFree_v2", address.value, result=INVALID)
+    synchronize(a)
+call("cuMemPoolCreate", byref(address), byref(PoolProperties(1, 0, Location(1, 9))), result=101)
+''')
+    running.ends_well()
+
+
+def test_what_is_refused_is_taken_from_what_is_free_first(site: Site) -> None:
+    site.start()
+    running = program(site, '''
+setting(THRESHOLD, FOR_EVER)
+a, b = stream(), stream()
+whole = free_memory() // MIB - 40
+give(take(whole * MIB, a), a)
+synchronize(a)
+assert figure(RESERVED) >= whole * MIB
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), (whole - 100) * MIB)   # plain memory finds it
+assert figure(RESERVED) == 0
+call("cuMemFree_v2", address)
+give(take(whole * MIB, a), a)
+give(take((whole - 10) * MIB, b), b)                         # and another size
+call("cuMemAllocAsync", byref(address), (whole + 500) * MIB, a, result=OUT_OF_MEMORY)
+assert figure(USED) == 0
+''')
+    running.ends_well()
+
+
+def test_a_capture_is_not_disturbed_and_its_memory_is_the_drivers(site: Site) -> None:
+    site.start()
+    running = program(site, '''
+import threading
+a, b, graph, node = stream(), stream(), c_uint64(), c_uint64()
+data = os.urandom(3 * MIB)
+outside = take(len(data), b)
+call("cuStreamBeginCapture_v2", a, c_int(0))
+inside = take(len(data), a)
+assert inside not in (0, outside)
+call("cuMemcpyDtoDAsync_v2", inside, outside, len(data), a)
+give(outside, a, result=INVALID)             # was not allocated in the graph
+def elsewhere():
+    call("cuCtxSetCurrent", context)
+    pieces = [take(size, b) for size in (100, MIB, 50 * MIB)]
+    for piece in pieces:
+        give(piece, b)
+    give(take(50 * MIB, b), b)
+    figures()
+thread = threading.Thread(target=elsewhere)
+thread.start()
+thread.join()
+call("cuStreamEndCapture", a, byref(graph))
+used = figure(USED)
+assert used == len(data)
+call("cuGraphInstantiateWithFlags", byref(node), graph, 0)
+put(outside, data)
+call("cuGraphLaunch", node, a)
+synchronize(a)
+assert get(inside, len(data)) == data and figure(USED) == used
+give(inside, a)
+synchronize(a)
+''')
+    running.ends_well()
+
+
+def test_contexts_come_and_go(site: Site) -> None:
+    site.start("--tq", "1")
+    running = program(site, '''
+setting(THRESHOLD, FOR_EVER)
+other, popped, data = c_void_p(), c_void_p(), os.urandom(5 * MIB)
+call("cuCtxCreate_v2", byref(other), 0, 0)
+a = stream()
+kept, freed, plain = take(len(data), a), take(3 * MIB, a), c_uint64()
+call("cuMemAlloc_v2", byref(plain), 3 * MIB)
+put(kept, data)
+give(freed, a)
+give(plain.value, a)
+call("cuCtxPopCurrent_v2", byref(popped))
+call("cuCtxSetCurrent", context)
+# A stream is where its context is, whichever is current.
+inside = take(1000, a)
+give(inside, a)
+b = stream()
+crossing = take(7 * MIB, b)
+give(crossing, a)
+call("cuCtxDestroy_v2", other)
+assert get(kept, len(data)) == data          # of no context
+assert figure(USED) == len(data)
+assert take(7 * MIB, b) == crossing and take(3 * MIB, b) == freed
+away()
+assert get(kept, len(data)) == data
+give(kept, b)
+''')
+    assert running.hears() == "away"
+    hook = take_the_card(site)
+    running.go_on()
+    give_it_back(hook)
+    running.ends_well()
+
+
+def test_what_is_free_is_given_back_to_others_without_a_copy(site: Site) -> None:
+    site.start("--tq", "1")
+    running = program(site, '''
+setting(THRESHOLD, FOR_EVER)
+a, data = stream(), os.urandom(50 * MIB)
+kept, large = take(len(data), a), take(700 * MIB, a)
+put(kept, data)
+give(large, a)
+print(json.dumps(figure(RESERVED)), flush=True)
+away()
+print(json.dumps(figure(RESERVED)), flush=True)
+assert get(kept, len(data)) == data
+''')
+    assert running.hears() == 750 * MIB
+    assert running.hears() == "away"
+    hook = take_the_card(site)
+    running.go_on()
+    assert running.hears() == 50 * MIB
+    give_it_back(hook)
+    running.ends_well()
+
+
+def test_pools_that_others_can_reach_stay(site: Site) -> None:
+    """The simulated driver makes none that can be exported: what it says is heard."""
+    site.start("--tq", "1")
+    running = program(site, '''
+pool = c_uint64()
+call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 1, Location(1, 0))),
+     result=NOT_SUPPORTED)
+call("cuMemPoolSetAccess", default_pool(), byref(Access(Location(1, 0), 3)), 1)
+a = stream()
+address = take(2 * MIB, a)
+call("cuMemPoolSetAccess", default_pool(), byref(Access(Location(1, 9), 3)), 1, result=101)
+put(address, b"x" * 2 * MIB)
+away()
+assert get(address, 2 * MIB) == b"x" * 2 * MIB
+''')
+    assert running.hears() == "away"
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(1000 * MIB)
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    give_it_back(hook)
+    running.go_on()
+    running.ends_well()
