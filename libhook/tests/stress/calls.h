@@ -42,6 +42,18 @@ __asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS
     X(cuMemExportToShareableHandle, (void *, CUmemGenericAllocationHandle, \
                                      CUmemAllocationHandleType, unsigned long long)) \
     X(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr)) \
+    X(cuMemPoolCreate, (CUmemoryPool *, const CUmemPoolProps *)) \
+    X(cuMemPoolDestroy, (CUmemoryPool)) \
+    X(cuMemPoolTrimTo, (CUmemoryPool, size_t)) \
+    X(cuMemPoolGetAttribute, (CUmemoryPool, CUmemPool_attribute, void *)) \
+    X(cuMemPoolSetAttribute, (CUmemoryPool, CUmemPool_attribute, void *)) \
+    X(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream)) \
+    X(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream)) \
+    X(cuMemFreeAsync, (CUdeviceptr, CUstream)) \
+    X(cuEventCreate, (CUevent *, unsigned)) \
+    X(cuEventRecord, (CUevent, CUstream)) \
+    X(cuEventDestroy_v2, (CUevent)) \
+    X(cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
     X(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t)) \
     X(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
     X(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t)) \

@@ -5,9 +5,10 @@
  *     stress --seed S --threads T --seconds N [--megabytes M]
  *
  * Each thread owns buffers on the card and a shadow of each on the host. It
- * allocates, frees, maps, shares, launches, copies, sets, captures and replays graphs, asks
- * about its pointers, and computes on the shadow what the card must compute;
- * whole buffers are compared again and again, and all of them at the end.
+ * allocates, takes from pools, frees, maps, shares, launches, copies, sets,
+ * captures and replays graphs, asks about its pointers, and computes on the
+ * shadow what the card must compute; whole buffers are compared again and
+ * again, and all of them at the end.
  * Exit code 0: every byte was right. It knows nothing of nvshare: run it under
  * the library with others that fight for the card.
  */
@@ -23,6 +24,7 @@
 
 #include "calls.h"
 #include "mapping.h"
+#include "pooling.h"
 
 #define BUFFERS 24
 #define GRAPH_NODES 4
@@ -33,6 +35,7 @@ struct buffer {
     uint64_t *shadow;
     unsigned generation;             /* changes when the address is freed */
     bool mapped;                     /* by the program's own hand: mapping.h */
+    bool pooled;                     /* pooling.h */
 };
 
 struct recorded { unsigned buffer, generation; uint64_t step; };
@@ -45,6 +48,7 @@ struct worker {
     CUstream stream;
     CUdeviceptr sum;                 /* one word for the checksum kernel */
     struct buffer buffers[BUFFERS];
+    struct pooling pooling;
     CUgraphExec graph;
     struct recorded nodes[GRAPH_NODES];
     unsigned node_count;
@@ -52,6 +56,7 @@ struct worker {
 };
 
 static CUcontext context;
+static CUmemoryPool pool;
 static CUfunction fill_kernel, step_kernel, checksum_kernel, add_kernel;
 static atomic_bool finish;
 
@@ -142,13 +147,18 @@ static void make(struct worker *w, struct buffer *b)
     size_t bytes = below(w, 4) != 0 ? small[below(w, 6)] & ~(size_t)7
                                     : ((size_t)1 << 20) + (below(w, 3 << 20) & ~(size_t)7);
     b->mapped = below(w, 5) == 0;
+    b->pooled = !b->mapped && below(w, 2) == 0;
     if (b->mapped)
         bytes = GRAIN * (1 + below(w, 2));
     if (w->held + bytes > w->limit)
         return;
-    CUresult result = b->mapped ? CUDA_SUCCESS : cuMemAlloc_v2(&b->address, bytes);
+    CUresult result = CUDA_SUCCESS;
     if (b->mapped)
         b->address = map_new(bytes);
+    else if (b->pooled)
+        b->address = take_pooled(&w->pooling, bytes, w->stream, next(w) >> 16);
+    else
+        result = cuMemAlloc_v2(&b->address, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY || b->address == 0) {
         b->address = 0;
         return;
@@ -168,6 +178,8 @@ static void drop(struct worker *w, struct buffer *b)
     if (b->mapped) {
         check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
         unmap(b->address, b->words * 8);
+    } else if (b->pooled || below(w, 4) == 0) {
+        give_pooled(&w->pooling, b->address, w->stream, next(w) >> 16);
     } else {
         check(cuMemFree_v2(b->address), "cuMemFree");
     }
@@ -254,13 +266,18 @@ static void ask(struct buffer *b)
     }
 }
 
+static bool can_be_shared(const struct buffer *b)
+{
+    return b->address != 0 && !b->mapped && !b->pooled && b->words * 8 > (size_t)1 << 20;
+}
+
 /* Makes a large one known to other processes, with work in flight; then it stays on the card. */
 static void share(struct worker *w, struct buffer *b)
 {
     CUipcMemHandle handle;
-    for (unsigned i = 0; i < BUFFERS && (b->mapped || b->words * 8 <= (size_t)1 << 20); i++)
+    for (unsigned i = 0; i < BUFFERS && !can_be_shared(b); i++)
         b = &w->buffers[(b - w->buffers + 1) % BUFFERS];
-    if (b->address == 0 || b->mapped || b->words * 8 <= (size_t)1 << 20)
+    if (!can_be_shared(b))
         return;
     CUresult result = cuIpcGetMemHandle(&handle, b->address + 8);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
@@ -320,7 +337,7 @@ static void operate(struct worker *w)
         make(w, slot);
         return;
     }
-    switch (below(w, 17)) {
+    switch (below(w, 18)) {
     case 0: case 1:
         drop(w, slot);
         break;
@@ -359,6 +376,9 @@ static void operate(struct worker *w)
         share(w, slot);
         break;
     case 13:
+        tend_pools(&w->pooling, next(w) >> 16);
+        break;
+    case 14:
         usleep((unsigned)below(w, 2000));
         break;
     default: {
@@ -375,6 +395,7 @@ static void *work(void *argument)
     CUresult result;
     check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
     check(cuStreamCreate(&w->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    start_pooling(&w->pooling, pool);
     while ((result = cuMemAlloc_v2(&w->sum, 8)) == CUDA_ERROR_OUT_OF_MEMORY)
         usleep(1000);
     check(result, "cuMemAlloc");
@@ -387,6 +408,7 @@ static void *work(void *argument)
         drop(w, &w->buffers[i]);
     }
     check(cuMemFree_v2(w->sum), "cuMemFree");
+    stop_pooling(&w->pooling);
     check(cuStreamDestroy_v2(w->stream), "cuStreamDestroy");
     return NULL;
 }
@@ -427,6 +449,8 @@ int main(int argc, char **argv)
     check(cuModuleGetFunction(&checksum_kernel, module, "nvshare_checksum"), "nvshare_checksum");
     check(cuModuleGetFunction(&add_kernel, module, "nvshare_add"), "nvshare_add");
 
+    pool = make_shared_pool();
+
     for (unsigned i = 0; i < threads; i++) {
         workers[i].random = (seed * 1000003 + i + 1) * 0x9E3779B97F4A7C15u | 1;
         workers[i].limit = limit / threads;
@@ -442,6 +466,7 @@ int main(int argc, char **argv)
                     < seconds);
     atomic_store(&finish, true);
     uint64_t operations = 0, compared = 0, graphs = 0, moved = 0, shared = 0;
+    uint64_t pooled = 0, again = 0;
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(workers[i].thread, NULL);
         operations += workers[i].operations;
@@ -449,13 +474,16 @@ int main(int argc, char **argv)
         graphs += workers[i].graphs;
         moved += workers[i].moved;
         shared += workers[i].shared;
+        pooled += workers[i].pooling.taken;
+        again += workers[i].pooling.again;
     }
+    check(cuMemPoolDestroy(pool), "cuMemPoolDestroy");
     check(cuDevicePrimaryCtxRelease_v2(device), "cuDevicePrimaryCtxRelease");
     printf("{\"seed\": %llu, \"operations\": %llu, \"compared_bytes\": %llu, \"graphs\": %llu, "
-           "\"mapped_elsewhere\": %llu, \"shared\": %llu}\n",
+           "\"mapped_elsewhere\": %llu, \"shared\": %llu, \"pooled\": %llu, \"reused\": %llu}\n",
            (unsigned long long)seed, (unsigned long long)operations,
            (unsigned long long)compared, (unsigned long long)graphs, (unsigned long long)moved,
-           (unsigned long long)shared);
+           (unsigned long long)shared, (unsigned long long)pooled, (unsigned long long)again);
     free(workers);
     return 0;
 }
