@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library among others: constructors, plugins, other preloads, sanitizers, another machine."""
+"""The library among others: constructors, plugins, other preloads, sanitizers."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -177,48 +176,3 @@ def test_a_program_with_a_sanitizer_works(
     done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}"]
-
-
-ARM = "aarch64-linux-gnu"
-
-
-@pytest.mark.skipif(
-    shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
-    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
-)
-def test_the_library_works_on_aarch64(tmp_path: Path) -> None:
-    """The entry of dlsym() is written in assembly for it; here it is built and run."""
-    build = tmp_path / "build"
-    make = ["make", "-s", "-C", str(Path(__file__).parents[2]), f"CC={ARM}-gcc", f"BUILD={build}"]
-    subprocess.run([*make, "hook"], check=True)
-    driver = recorded.build(tmp_path, compiler=f"{ARM}-gcc")
-    program = compile_c(
-        """
-        int main(void)
-        {
-            void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-            void *entry = dlsym(driver, "cuLaunchKernel");
-            printf("%s %d %d\\n", owner(entry), call(entry), call(cuLaunchKernel));
-            printf("%s\\n", owner(dlsym(RTLD_NEXT, "strchr")));
-            printf("%s\\n", owner(dlsym(RTLD_NEXT, "cuLaunchKernel")));
-        }
-        """,
-        tmp_path / "program",
-        f"-L{driver}",
-        "-lcuda",
-        compiler=f"{ARM}-gcc",
-    )
-    variables = {"LD_PRELOAD": build / "libnvshare.so", "LD_LIBRARY_PATH": driver}
-    settings = [part for pair in variables.items() for part in ("-E", "=".join(map(str, pair)))]
-    done = subprocess.run(
-        ["qemu-aarch64", "-L", f"/usr/{ARM}", *settings, program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        f"libnvshare.so {LAUNCH} {LAUNCH}",
-        "libc.so.6",
-        "libnvshare.so",
-    ]

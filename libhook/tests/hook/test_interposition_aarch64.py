@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library built for aarch64, where the entry of dlsym() is assembly of its own, and run
+emulated. Sharing there is tested with the daemon, in tests/integration."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.hook import recorded_driver as recorded
+from libhook.tests.hook.programs import LAUNCH, compile_c
+from libhook.tests.hook.test_interposition_ways import PROGRAM, compiled, expected
+
+ARM = "aarch64-linux-gnu"
+LIBHOOK = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
+    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
+)
+
+
+@pytest.fixture(scope="module")
+def arm_library() -> Path:
+    """libnvshare.so for aarch64."""
+    make = ["make", "-s", "-j2", "-C", str(LIBHOOK), f"CC={ARM}-gcc", "BUILD=build-aarch64"]
+    subprocess.run([*make, "hook"], check=True)
+    return LIBHOOK / "build-aarch64" / "libnvshare.so"
+
+
+@pytest.fixture(scope="module")
+def arm_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the recorded driver for aarch64."""
+    return recorded.build(tmp_path_factory.mktemp("driver"), compiler=f"{ARM}-gcc")
+
+
+def run(program: Path, library: Path, driver: Path) -> list[str]:
+    """The lines it prints, emulated, with the library."""
+    variables = {"LD_PRELOAD": library, "LD_LIBRARY_PATH": driver}
+    settings = [part for pair in variables.items() for part in ("-E", "=".join(map(str, pair)))]
+    done = subprocess.run(
+        ["qemu-aarch64", "-L", f"/usr/{ARM}", *settings, program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_dlsym_and_the_search_behind_the_caller(
+    arm_library: Path, arm_driver: Path, tmp_path: Path
+) -> None:
+    program = compile_c(
+        """
+        int main(void)
+        {
+            void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+            void *entry = dlsym(driver, "cuLaunchKernel");
+            printf("%s %d %d\\n", owner(entry), call(entry), call(cuLaunchKernel));
+            printf("%s\\n", owner(dlsym(RTLD_NEXT, "strchr")));
+            printf("%s\\n", owner(dlsym(RTLD_NEXT, "cuLaunchKernel")));
+        }
+        """,
+        tmp_path / "program",
+        f"-L{arm_driver}",
+        "-lcuda",
+        compiler=f"{ARM}-gcc",
+    )
+    assert run(program, arm_library, arm_driver) == [
+        f"libnvshare.so {LAUNCH} {LAUNCH}",
+        "libc.so.6",
+        "libnvshare.so",
+    ]
+
+
+def test_a_program_finds_every_wrapper(
+    arm_library: Path, arm_driver: Path, tmp_path: Path
+) -> None:
+    program = compiled(PROGRAM, tmp_path / "program", arm_driver, compiler=f"{ARM}-gcc")
+    assert run(program, arm_library, arm_driver) == expected("program")
+
+
+def test_it_starts_with_glibc_2_28(arm_library: Path) -> None:
+    symbols = subprocess.run(
+        [f"{ARM}-objdump", "-T", arm_library], capture_output=True, text=True, check=True
+    ).stdout
+    numbers = re.findall(r"GLIBC_([\d.]+)", symbols)
+    versions = {tuple(map(int, number.split("."))) for number in numbers}
+    assert (2, 17) in versions
+    assert max(versions) <= (2, 28)

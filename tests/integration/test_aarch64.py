@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs for aarch64 share the card, too: the library, the simulated driver and the programs
+are built for it and run emulated, the daemon is this machine's own."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Site
+
+ARM = "aarch64-linux-gnu"
+PATIENCE = 240.0
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
+    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
+)
+
+
+@pytest.fixture(scope="module")
+def build() -> Path:
+    """The folder of a build for aarch64."""
+    make = ["make", "-s", "-j2", "-C", str(ROOT / "libhook"), f"CC={ARM}-gcc"]
+    subprocess.run([*make, "BUILD=build-aarch64", "hook", "simulator", "workload"], check=True)
+    return ROOT / "libhook" / "build-aarch64"
+
+
+def emulated(site: Site, build: Path, *options: str) -> subprocess.Popen[str]:
+    """A program with the library. The card's file holds locks, which are not laid out alike on
+    both machines: the programs have a card of their own, with the same UUID as the daemon's."""
+    card = site.folder / "aarch64"
+    card.mkdir(exist_ok=True)
+    variables = {
+        **{k: v for k, v in site.environment.items() if k.startswith("NVSHARE_")},
+        "LD_PRELOAD": str(build / "libnvshare.so"),
+        "LD_LIBRARY_PATH": str(build / "simulator"),
+        "NVSHARE_SIM_DIR": str(card),
+        "NVSHARE_SOCKET": str(site.socket),
+    }
+    settings = [part for pair in variables.items() for part in ("-E", "=".join(pair))]
+    process = subprocess.Popen(
+        ["qemu-aarch64", "-L", f"/usr/{ARM}", *settings, str(build / "nvshare-workload"), *options],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    site.started.append(process)
+    return process
+
+
+def test_two_programs_that_do_not_fit_take_turns(site: Site, build: Path) -> None:
+    """With that, membarrier(), the gate, and moving memory out and in are shown for aarch64."""
+    trace = site.folder / "trace"
+    site.start("--tq", "200ms", "--capacity", "48MiB", "--trace", str(trace))
+    options = ("--memory", "32MiB", "--chunk", "4MiB", "--steps", "6", "--kernel-us", "20000")
+    programs = [emulated(site, build, *options, "--seed", seed) for seed in ("1", "2")]
+    for program in programs:
+        output, _ = program.communicate(timeout=PATIENCE)
+        assert program.returncode == 0, output
+        assert "right" in output
+        assert "unshared" not in output
+    orders = [json.loads(line).get("order") for line in trace.read_text().splitlines()]
+    assert {"run", "stop", "evict", "load"} <= set(orders)
