@@ -6,8 +6,9 @@ gives it those: events go in with the time, orders go out to the clients'
 links, one timer is kept armed for the scheduler's next deadline, and what
 people want to know is emitted as signals. Everything happens at once, in the
 order in which events arrive; an event caused while another is being handled
-(a broken link found out while sending) waits until that one is done. Only what
-`changed` announces comes a few milliseconds later, all changes of that time together.
+(a broken link found out while sending) waits until that one is done. Programs
+have their orders before people hear of anything, and what `changed` announces
+comes a few milliseconds later, all changes of that time together.
 """
 
 import logging
@@ -30,6 +31,7 @@ from nvshared.scheduler.actions import (
     Evict,
     Load,
     Order,
+    Report,
     Stuck,
     TurnEnd,
     TurnEnded,
@@ -323,11 +325,11 @@ class GPU:
             self._unanswered.discard((event.client, event.number))
         if isinstance(event, Record) and (client := self.clients.get(event.client)) is not None:
             client.memory = event.memory
-        self.told.emit(now, event)
         self._snapshot = None
         try:
             actions = self._scheduler.handle(event, now)
         except Exception:
+            self.told.emit(now, event)
             # A fault of ours. What it knows can no longer be trusted; a daemon that starts
             # afresh learns everything from its clients' HELLO.
             logger.exception("the scheduler of %s failed at %s", self, event)
@@ -339,24 +341,32 @@ class GPU:
         self._handled += 1
         self._news = self._news or bool(actions)
         for action in actions:
+            if not isinstance(action, Report):
+                self._send(action)
+        self.told.emit(now, event)
+        for action in actions:
             self.decided.emit(now, action)
-            self._carry_out(action)
+            if isinstance(action, Report):
+                self._report(action)
 
-    def _carry_out(self, action: Action) -> None:
-        client = self.clients.get(action.client)
+    def _send(self, order: Order) -> None:
+        client = self.clients.get(order.client)
+        if client is not None:
+            if isinstance(order, Evict | Load):
+                self._unanswered.add((order.client, order.number))
+            client.link.order(order)
+
+    def _report(self, report: Report) -> None:
+        client = self.clients.get(report.client)
         if client is None:
             return
-        match action:
+        match report:
             case TurnStarted():
                 self.turn_started.emit(client)
             case TurnEnded():
-                self.turn_ended.emit(client, action.reason, action.held)
+                self.turn_ended.emit(client, report.reason, report.held)
             case Stuck():
-                self.client_stuck.emit(client, str(action.state), action.waited)
-            case _:
-                if isinstance(action, Evict | Load):
-                    self._unanswered.add((action.client, action.number))
-                client.link.order(action)
+                self.client_stuck.emit(client, str(report.state), report.waited)
 
     def _arm(self) -> None:
         if self._disarm is not None:

@@ -146,6 +146,22 @@ def test_a_listener_that_fails_is_reported_and_stops_nothing(
     assert "the bus is gone" in caplog.text
 
 
+def test_programs_have_their_orders_before_people_hear_of_anything(gpu: GPU) -> None:
+    link = Noted()
+    joined(gpu, 1, link)
+    ordered: list[bool] = []
+
+    def heard(*_: object) -> None:
+        ordered.append(link.orders[-1] == Run(1, 0, False))
+
+    gpu.told.connect(heard)
+    gpu.decided.connect(heard)
+    gpu.turn_started.connect(heard)
+    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1, 0, False)]
+    gpu.tell(Wanted(1, Memory()))
+    assert ordered == [True] * 4
+
+
 def test_changes_are_announced_together_and_by_name(gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     heard: list[frozenset[str]] = []
