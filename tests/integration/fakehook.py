@@ -16,6 +16,7 @@ import argparse
 import os
 import select
 import socket
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from nvshared.protocol import Flag, Limits, Memory, Record, Type
 
 Socket = socket.socket                  # in Hook, `socket` is a field
 PATIENCE = 60                           # seconds; only a test that fails waits so long
+SEND_PATIENCE = struct.pack("ll", PATIENCE, 0)      # struct timeval
 
 
 @dataclass
@@ -47,8 +49,10 @@ class Hook:
     def connect(self) -> None:
         """To a daemon that listens already."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(PATIENCE)
+        # A connect that may wait: where the daemon's queue is full, others find EAGAIN.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_PATIENCE)
         self.socket.connect(self.path)
+        self.socket.settimeout(PATIENCE)
 
     def close(self) -> None:
         """As a process's death would."""

@@ -6,6 +6,7 @@ they are of ours, and what is left out says why.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -125,13 +126,13 @@ def wanting(site: Site) -> Hook:
     return hook
 
 
-def hand_over(site: Site, times: int = HAND_OVERS) -> None:
-    """Two who do not fit together give way to each other, as often as this."""
+def hand_over(site: Site) -> None:
+    """Two who do not fit together give way to each other, some times."""
     import select
 
     hooks = [wanting(site), wanting(site)]
     turns: list[Hook] = []
-    while len(turns) < times:
+    while len(turns) < HAND_OVERS:
         ready, _, _ = select.select([hook.socket for hook in hooks], [], [], 60)
         assert ready, f"nothing happens any more, after {len(turns)} turns"
         for hook in hooks:
@@ -230,6 +231,30 @@ def test_programs_are_right_while_all_attack_at_once(
         rest(attacker)
     eventually(lambda: daemon.descriptors < 64)
     daemon.is_well()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_the_daemon_is_replaced_in_the_middle_of_an_attack(
+    site: Site, start: Callable[..., Daemon], how: signal.Signals
+) -> None:
+    first = start(*SETTINGS)
+    programs = [program(site, seed, 8) for seed in (1, 2, 3)]
+    attackers = [
+        attack(site, name, str(site.socket), "--width", str(WIDTH))
+        for name in ("hold", "come_and_go", "garbage")
+    ]
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(MIB)
+    hook.close()
+    first.process.send_signal(how)
+    assert first.process.wait(PATIENCE) == (0 if how is signal.SIGTERM else -how)
+    second = start(*SETTINGS)
+    finish(programs)
+    for attacker in attackers:
+        rest(attacker)
+    assert "Traceback" not in site.log.read_text()
+    assert second.process.poll() is None
 
 
 def test_who_connects_to_the_metrics_and_asks_nothing_takes_nothing_from_programs(
