@@ -32,6 +32,7 @@ from nvshared.names import (
 )
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import Event, Tick
+from nvshared.scheduler.quota import UNLIMITED
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Publication:
         self._dispatcher: Dispatcher | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, ClientInterface] = {}
+        self._limited: set[int] = set()         # clients with a share of the time
         self._gpus: dict[GPU, GPUInterface] = {}
         self._manager = manager
         self._face = ManagerInterface(manager)
@@ -127,9 +129,15 @@ class Publication:
         self._export(gpu_path(gpu.facts.index), face, StatisticsInterface(gpu))
 
         def told(_now: int, event: Event) -> None:
-            if not isinstance(event, Tick):     # mostly nothing; if it was something, so it says
-                self._tree.changed(face)        # what has changed is found out later
+            if isinstance(event, Tick):         # mostly nothing; if it was something, so it says
+                for limited in self._limited & gpu.clients.keys():
+                    self._client_changed(limited)       # but for the end of a window
+                return
+            self._tree.changed(face)            # what has changed is found out later
             self._client_changed(getattr(event, "client", None))
+
+        def agreed(client: Client) -> None:
+            (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
         def decided(_now: int, action: Action) -> None:
             self._client_changed(action.client)
@@ -139,6 +147,7 @@ class Publication:
 
         self._disconnect += [
             gpu.told.connect(told),
+            gpu.agreed.connect(agreed),
             gpu.decided.connect(decided),
             gpu.turn_started.connect(
                 lambda client: self._tree.emit(face, face.turn_started, client_path(client.id))
@@ -151,11 +160,14 @@ class Publication:
         face = self._clients[client.id] = ClientInterface(self._manager, client)
         path = client_path(client.id)
         self._export(path, face)
+        if _is_limited(client):
+            self._limited.add(client.id)
         self._tree.emit(self._face, self._face.client_new, client.id, path)
 
     def _client_removed(self, client: Client) -> None:
         path = client_path(client.id)
         del self._clients[client.id]
+        self._limited.discard(client.id)
         self._tree.remove(path)
         self._tree.emit(self._face, self._face.client_removed, client.id, path)
 
@@ -168,3 +180,7 @@ class Publication:
         face = self._clients.get(number) if number is not None else None
         if face is not None:
             self._tree.changed(face)
+
+
+def _is_limited(client: Client) -> bool:
+    return client.agreement.terms.compute_limit < UNLIMITED

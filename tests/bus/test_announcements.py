@@ -2,6 +2,7 @@
 """What those who listen are told."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from dbus_next.message import Message
@@ -19,7 +20,7 @@ from nvshared.names import (
 from nvshared.nvml import Facts
 from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
 from tests.bus.service import SAMPLE, Peeper, a_client, decide
-from tests.unit.scripted import GIB
+from tests.unit.scripted import GIB, Scripted
 
 PROPERTIES = "org.freedesktop.DBus.Properties"
 
@@ -152,3 +153,31 @@ async def test_a_gpu_that_is_found_later(
     decide(client, TurnStarted(client.id))
     await other.settled()
     assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
+
+
+async def test_the_end_of_a_limit_is_announced_although_nobody_said_anything(
+    manager: Manager, publication: Publication, other: Peeper
+) -> None:
+    client = a_client(manager, manager.gpus[0])
+    scheduler = manager.gpus[0]._scheduler
+    assert isinstance(scheduler, Scripted)
+
+    def becomes(state: ClientState) -> None:
+        view = scheduler._clients[client.id]
+        scheduler._clients[client.id] = replace(view, state=state)
+
+    await other.watch()
+    becomes(ClientState.LIMITED)
+    manager.set_compute_limit(client.id, 50)
+    await announced(publication, other)
+    other.signals.clear()
+    becomes(ClientState.WAITING)
+    assert manager.gpus[0].turns()      # a tick, as at the end of a window
+    assert await announced(publication, other) == [
+        (client_path(client.id), CLIENT_INTERFACE, {"State": "waiting"})
+    ]
+    manager.set_compute_limit(client.id, 100)
+    await announced(publication, other)
+    other.signals.clear()
+    manager.gpus[0].turns()
+    assert publication._tree._dirty == {}       # for others a tick costs nothing
