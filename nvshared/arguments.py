@@ -54,7 +54,10 @@ def parser() -> argparse.ArgumentParser:
     }
     for option in options():
         words = option.help + f" (default: {option.default}"
-        words += f"; environment: {option.variable})" if option.variable else ")"
+        if option.variable:
+            takes = f", {option.variable_words}" if option.variable_words else ""
+            words += f"; environment: {option.variable}{takes}"
+        words += ")"
         words = words.replace("%", "%%")
         group = groups[option.section]
         if option.metavar:

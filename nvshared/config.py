@@ -41,17 +41,19 @@ class Option:
     help: str
     variable: str = ""                  # environment variable that sets it too
     variable_parse: Callable[[str], Any] | None = None
+    variable_words: str = ""            # what it takes, where that is not what files take
 
 
 def _setting(
     section: str, parse: Callable[[str], Any], default: Any, help: str,
     *, metavar: str = "", words: str = "", variable: str = "",
-    variable_parse: Callable[[str], Any] | None = None,
+    variable_parse: Callable[[str], Any] | None = None, variable_words: str = "",
 ) -> Any:
     """A field of Config. `words`: the default as people would write it."""
     metadata = {
         "section": section, "parse": parse, "metavar": metavar, "help": help,
         "default": words or str(default), "variable": variable, "variable_parse": variable_parse,
+        "variable_words": variable_words,
     }
     return field(default=default, metadata=metadata)
 
@@ -117,10 +119,14 @@ class Config:
         "nvshared", _path_or_none, None,
         "file that gets one JSON line for each turn, order and answer, or none",
         metavar="FILE", words="none")
+    sample_interval: int = _setting(
+        "nvshared", quantity.duration, 1_000_000,
+        "how often NVML is asked while there are clients", metavar="TIME", words="1s")
     metrics: int = _setting(
         "nvshared", quantity.port, 0, "TCP port of the Prometheus metrics, 0 for none",
         metavar="PORT", variable="NVSHARE_METRICS_ENABLE",
-        variable_parse=lambda text: METRICS_PORT if quantity.switch(text) else 0)
+        variable_parse=lambda text: METRICS_PORT if quantity.switch(text) else 0,
+        variable_words=f"1 for port {METRICS_PORT}")
     debug: bool = _setting(
         "nvshared", quantity.switch, False, "say everything that happens", words="off",
         variable="NVSHARE_DEBUG")
@@ -155,12 +161,14 @@ class Config:
     compute_window: int = _setting(
         "gpu", quantity.positive_duration, 2_000_000,
         "the time of which a program with a compute limit gets its share", metavar="TIME",
-        words="2s", variable="NVSHARE_COMPUTE_WINDOW_MS", variable_parse=quantity.milliseconds)
+        words="2s", variable="NVSHARE_COMPUTE_WINDOW_MS", variable_parse=quantity.milliseconds,
+        variable_words="in milliseconds")
     quota_sample_interval: int = _setting(
         "gpu", quantity.positive_duration, 50_000,
         "the shortest turn of a program with a compute limit; with less than that left it waits "
         "for the next window", metavar="TIME", words="50ms",
-        variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", variable_parse=quantity.milliseconds)
+        variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", variable_parse=quantity.milliseconds,
+        variable_words="in milliseconds")
     quota_carryover: int = _setting(
         "gpu", quantity.percentage, 25,
         "how much of what a program has used beyond its compute limit is taken off each of the "
@@ -181,9 +189,6 @@ class Config:
         "gpu", quantity.duration, 10_000_000,
         "after how long without an answer a program is reported as stuck", metavar="TIME",
         words="10s")
-    sample_interval: int = _setting(
-        "nvshared", quantity.duration, 1_000_000,
-        "how often NVML is asked while there are clients", metavar="TIME", words="1s")
 
 
 def options() -> Iterator[Option]:

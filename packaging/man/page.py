@@ -39,7 +39,8 @@ def settings() -> list[str]:
         value = option.metavar or "on|off"
         words = _sentence(option.help) + f" Default: {option.default}."
         if option.variable:
-            words += f" The environment variable {option.variable} wins over files."
+            takes = f", {option.variable_words}," if option.variable_words else ""
+            words += f" The environment variable {option.variable}{takes} wins over files."
         lines += roff.item(f"{option.name} = {value}", words)
     return lines
 

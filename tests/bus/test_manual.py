@@ -80,6 +80,8 @@ def test_every_setting_has_its_place_in_the_manual() -> None:
     for option in options():
         assert f"\\fB{option.name} = " in text
         assert option.variable in text
+        assert option.variable_words in text
+    assert text.count(".SS [") == len({option.section for option in options()})
 
 
 def test_every_verb_has_its_place_in_the_manual() -> None:
