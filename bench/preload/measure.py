@@ -3,8 +3,9 @@
 
 /bin/true is started, and waited for, again and again: with nothing preloaded,
 with libnvshare.so, and for scale with libm.so.6, a library of the system that
-does nothing either when it is loaded. Prints a table and, below it, the same as
-JSON, which is also kept in bench/results/.
+does nothing either when it is loaded. What counts is the processor time of a
+start: elapsed time is that of whatever else the machine does as well. Prints a
+table and, below it, the same as JSON, which is also kept in bench/results/.
 """
 
 import ctypes.util
@@ -14,7 +15,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 from bench.harness import machine
 from nvshared import library
@@ -26,51 +27,64 @@ ROUNDS = 2001                           # odd, so that a median is one of them
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """What one start and end took, in microseconds."""
+
+    processor: float                    # of the program, execve included
+    elapsed: float                      # from before the start until it has been waited for
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
-    """One way of starting the program; microseconds from before the start to after the end."""
+    """One way of starting the program; medians, and what is added to those of "nothing"."""
 
     way: str
-    median: float
-    tenth: float                        # of ten starts, one took less than this
-    ninetieth: float                    # and one more than this
-    added: float                        # median less that of "nothing"
+    processor: float
+    added: float
+    elapsed: float
+    added_elapsed: float
 
 
-def start(preload: str) -> float:
-    """Microseconds that one start and end take."""
+def start(preload: str) -> Start:
+    """Starts the program and waits for it. Raises NvshareError unless it ends well."""
     environment = {"LD_PRELOAD": preload} if preload else {}
     began = time.perf_counter_ns()
     pid = os.posix_spawn(PROGRAM, [PROGRAM], environment)
-    _, status = os.waitpid(pid, 0)
+    _, status, used = os.wait4(pid, 0)
     elapsed = time.perf_counter_ns() - began
     if status != 0:
         raise NvshareError(f"{PROGRAM} with LD_PRELOAD={preload!r} ended with status {status}")
-    return elapsed / 1000
+    return Start((used.ru_utime + used.ru_stime) * 1e6, elapsed / 1000)
 
 
 def measure(ways: dict[str, str]) -> list[Figure]:
-    """Starts it in all ways in turns; medians and spread, "nothing" first."""
-    taken: dict[str, list[float]] = {way: [] for way in ways}
+    """Starts it in all ways in turns; the figures, "nothing" first."""
+    starts: dict[str, list[Start]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
         for way, preload in ways.items():
-            taken[way].append(start(preload))
-    figures = []
-    for way, values in taken.items():
-        tenths = quantiles(values, n=10)
-        figures.append(Figure(
-            way, round(median(values), 1), round(tenths[0], 1), round(tenths[-1], 1),
-            round(median(values) - median(taken["nothing"]), 1),
-        ))
-    return figures
+            starts[way].append(start(preload))
+    medians = {
+        way: (median(one.processor for one in taken), median(one.elapsed for one in taken))
+        for way, taken in starts.items()
+    }
+    processor_alone, elapsed_alone = medians["nothing"]
+    return [
+        Figure(
+            way, round(processor, 1), round(processor - processor_alone, 1),
+            round(elapsed, 1), round(elapsed - elapsed_alone, 1),
+        )
+        for way, (processor, elapsed) in medians.items()
+    ]
 
 
 def table(figures: list[Figure]) -> str:
     """For people."""
-    lines = ["preloaded        us a start   10% to 90%           added"]
-    for one in figures:
-        spread = f"{one.tenth:.1f} to {one.ninetieth:.1f}"
-        added = f"{one.added:+.1f}" if one.way != "nothing" else ""
-        lines.append(f"{one.way:15}  {one.median:10.1f}   {spread:18}  {added:>6}")
+    lines = ["us a start       processor   added   elapsed   added"]
+    lines += [
+        f"{one.way:15}  {one.processor:9.1f}  {one.added:+6.1f}  {one.elapsed:8.1f}  "
+        f"{one.added_elapsed:+6.1f}"
+        for one in figures
+    ]
     return "\n".join(lines)
 
 
