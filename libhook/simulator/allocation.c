@@ -239,6 +239,31 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
     return result;
 }
 
+static void set_open(const struct pool *pool, uint32_t opened, uint32_t closed)
+{
+    space_lock_to_write();
+    for (size_t i = 0; i < state.count; i++) {
+        const struct allocation *allocation = state.list[i];
+        struct mapping *mapping = allocation->pool != pool ? NULL : space_find(allocation->base);
+        if (mapping == NULL || (closed != 0 && allocation->chunk != NULL))
+            continue;
+        mapping->readable = (mapping->readable | opened) & ~closed;
+        mapping->writable = (mapping->writable | opened) & ~closed;
+    }
+    space_unlock();
+}
+
+void allocations_open(const struct pool *pool, uint32_t to)
+{
+    if (to != 0)
+        set_open(pool, to, 0);
+}
+
+void allocations_close(const struct pool *pool, uint32_t to)
+{
+    set_open(pool, 0, to);
+}
+
 void device_free(struct allocation *allocation)
 {
     if (allocation->kind == ALLOCATED_IMPORT)

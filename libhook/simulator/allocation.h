@@ -53,6 +53,11 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
                          struct pool *pool, CUdeviceptr *address);
 void device_free(struct allocation *allocation);     /* with the lock held */
 
+/* The pool's memory is open to devices, by the bits of their ordinals, or no
+ * longer. With the lock held. What shares its page with others stays open. */
+void allocations_open(const struct pool *pool, uint32_t to);
+void allocations_close(const struct pool *pool, uint32_t to);
+
 /* Frees all that the context allocated; its work has ended. */
 void allocations_end(struct context *context);
 

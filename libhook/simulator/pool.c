@@ -141,6 +141,7 @@ static CUresult take(struct pool *pool, struct context *context, size_t size,
         return result;
     allocations_lock();
     pool->used += size;
+    allocations_open(pool, pool->readers);
     pool->reserved += reused ? 0 : size;
     if (pool->used > pool->used_high)
         pool->used_high = pool->used;

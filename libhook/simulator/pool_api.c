@@ -146,6 +146,21 @@ API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
     return CUDA_SUCCESS;
 }
 
+/* Its own device has access in any case. */
+static void open_to(struct pool *pool, const CUmemAccessDesc *access)
+{
+    uint32_t bit = 1u << access->location.id;
+    if (device_at(access->location.id) == pool->device)
+        return;
+    if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+        pool->readers &= ~bit;
+        allocations_close(pool, bit);
+    } else {
+        pool->readers |= bit;
+        allocations_open(pool, bit);
+    }
+}
+
 API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t count)
 {
     ENTER(ENTRY_INIT);
@@ -155,8 +170,10 @@ API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t c
         if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE
             || device_at(list[i].location.id) == NULL)
             return CUDA_ERROR_INVALID_DEVICE;
-        else if (device_at(list[i].location.id) != pool_from(pool)->device)
-            return CUDA_ERROR_NOT_SUPPORTED;
+    allocations_lock();
+    for (size_t i = 0; i < count; i++)
+        open_to(pool_from(pool), &list[i]);
+    allocations_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -165,9 +182,10 @@ API(cuMemPoolGetAccess, CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocati
     ENTER(ENTRY_INIT);
     if (flags == NULL || location == NULL || pool_from(pool) == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    bool own = location->type == CU_MEM_LOCATION_TYPE_DEVICE
-        && device_at(location->id) == pool_from(pool)->device;
-    *flags = own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    bool open = location->type == CU_MEM_LOCATION_TYPE_DEVICE && device_at(location->id) != NULL
+        && (device_at(location->id) == pool_from(pool)->device
+            || (pool_from(pool)->readers >> location->id & 1) != 0);
+    *flags = open ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
 

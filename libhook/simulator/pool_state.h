@@ -17,6 +17,7 @@ struct pool {
     uint64_t threshold, maximum;
     uint64_t reserved, reserved_high, used, used_high;
     int reuse[3];
+    uint32_t readers;                /* other devices that it is open to: a bit each */
 };
 
 struct pool *pool_from(CUmemoryPool handle);

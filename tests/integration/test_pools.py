@@ -2,10 +2,9 @@
 """Stream-ordered allocation from swappable memory: what a program sees of it, and others of what
 it holds."""
 
-from nvshared.protocol import Type
 from tests.integration.conftest import MIB, Site
-from tests.integration.fakehook import pump
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.test_peers import KERNEL, TWO
 
 POOLS = '''
 class PoolProperties(ctypes.Structure):
@@ -408,27 +407,67 @@ assert get(kept, len(data)) == data
     running.ends_well()
 
 
-def test_pools_that_others_can_reach_stay(site: Site) -> None:
-    """The simulated driver makes none that can be exported: what it says is heard."""
+def test_what_a_pool_is_open_to_stays_open(site: Site) -> None:
     site.start("--tq", "1")
-    running = program(site, '''
-pool = c_uint64()
-call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 1, Location(1, 0))),
-     result=NOT_SUPPORTED)
-call("cuMemPoolSetAccess", default_pool(), byref(Access(Location(1, 0), 3)), 1)
-a = stream()
-address = take(2 * MIB, a)
-call("cuMemPoolSetAccess", default_pool(), byref(Access(Location(1, 9), 3)), 1, result=101)
-put(address, b"x" * 2 * MIB)
+    running = program(site, TWO + KERNEL + '''
+def opened(pool, flags):
+    call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 1), flags)), 1)
+    got = c_int(77)
+    call("cuMemPoolGetAccess", byref(got), pool, byref(Location(1, 1)))
+    assert got.value == flags
+on(context)
+a, own = stream(), make_pool()
+call("cuMemPoolSetAccess", own, byref(Access(Location(1, 0), 3)), 1)
+call("cuMemPoolSetAccess", own, byref(Access(Location(1, 9), 3)), 1, result=101)
+call("cuMemPoolSetAccess", own, None, 1, result=INVALID)
+before = take(size, a, own)
+put(before, data)
+opened(own, 3)                                           # what it has, and what it will have
+opened(own, 3)
+behind = take(size, a, own)
+put(behind, data[::-1])
+on(other)
+assert copied(before) == data and copied(behind) == data[::-1]
 away()
-assert get(address, 2 * MIB) == b"x" * 2 * MIB
+assert copied(before) == data and copied(behind) == data[::-1]
+opened(own, 0)
+copied(before, result=700)
 ''')
     assert running.hears() == "away"
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(1000 * MIB)
-    hook.say(Type.WANT)
-    pump([hook], lambda: hook.running)
-    give_it_back(hook)
+    hook = take_the_card(site)
     running.go_on()
+    give_it_back(hook)
+    running.ends_well()
+
+
+def test_a_destroyed_pool_is_open_no_longer(site: Site) -> None:
+    site.start()
+    running = program(site, TWO + KERNEL + '''
+pool, piece = default_pool(), c_uint64()
+call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 1), 3)), 1)    # before it is used
+on(context)
+address = take(size, 0)
+put(address, data)
+assert attribute(17, address) == pool
+on(other)
+assert copied(address) == data
+on(context)
+own = make_pool()
+call("cuMemPoolSetAccess", own, byref(Access(Location(1, 1), 3)), 1)
+call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 1), 0)), 1)
+on(other)
+assert copied(first) == data                             # by the other pool's leave
+call("cuMemPoolDestroy", own)
+copied(first, result=700)
+''')
+    running.ends_well()
+
+
+def test_a_pool_that_cannot_be_had_is_refused(site: Site) -> None:
+    """The simulated driver makes none that can be exported."""
+    site.start()
+    running = program(site, '''
+call("cuMemPoolCreate", byref(c_uint64()), byref(PoolProperties(1, 1, Location(1, 0))),
+     result=NOT_SUPPORTED)
+''')
     running.ends_well()
