@@ -11,6 +11,8 @@
 #include "pool.h"
 #include "real.h"
 
+#define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit */
+
 static _Atomic uint64_t streams_ended;
 
 void stream_ends(void)
@@ -34,8 +36,9 @@ uint64_t stream_name(CUstream stream)
     if (HAVE_REAL(cuStreamGetId))
         return REAL(cuStreamGetId)(stream, &id) == CUDA_SUCCESS ? id + 1 : 0;
     if (stream == CU_STREAM_PER_THREAD)
-        return thread_number() << 4 | (uintptr_t)CU_STREAM_PER_THREAD;
-    return (uintptr_t)stream + 1 + (atomic_load(&streams_ended) << 48);
+        return NO_ADDRESS | thread_number();
+    return (uintptr_t)(stream == NULL ? CU_STREAM_LEGACY : stream)
+        | atomic_load(&streams_ended) << 48;
 }
 
 CUresult stream_place(CUstream stream, CUcontext *context, CUdevice *device)

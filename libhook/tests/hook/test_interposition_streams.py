@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By what streams are known where the driver gives them no numbers (before CUDA 12)."""
+
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+PROGRAM = """
+#include <assert.h>
+#include <pthread.h>
+
+#include "piece.h"
+#include "pool.h"
+#include "real.h"
+
+_Atomic(void *) real_functions[REAL_COUNT];
+CUresult real_absent(void) { return CUDA_ERROR_NOT_FOUND; }
+void *real_find(enum real_index index) { (void)index; return real_absent; }
+
+static uint64_t own[3];
+static void *thread(void *number)
+{
+    own[(intptr_t)number] = stream_name(CU_STREAM_PER_THREAD);
+    assert(own[(intptr_t)number] == stream_name(CU_STREAM_PER_THREAD));
+    return NULL;
+}
+
+int main(void)
+{
+    CUstream one = (CUstream)0x5500001000, two = (CUstream)0x5500002000;
+    uint64_t name = stream_name(one), usual = stream_name(NULL);
+    assert(name != 0 && name == stream_name(one) && name != stream_name(two));
+    assert(usual != 0 && usual == stream_name(CU_STREAM_LEGACY));
+    /* One after the other, with the same stack: threads are not known by that. */
+    for (intptr_t i = 0; i < 3; i++) {
+        pthread_t started;
+        pthread_create(&started, NULL, thread, (void *)i);
+        pthread_join(started, NULL);
+    }
+    thread(0);
+    for (int i = 0; i < 3; i++)
+        assert(own[i] != own[(i + 1) % 3] && own[i] != usual && own[i] != name);
+    stream_ends();
+    assert(stream_name(one) != name && stream_name(one) == stream_name(one));
+    assert(stream_name(CU_STREAM_PER_THREAD) == own[0]);
+    return 0;
+}
+"""
+
+
+def test_a_handle_that_is_given_out_again_is_another_stream(tmp_path: Path) -> None:
+    program = tmp_path / "streams"
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{SOURCE}"]
+    command += [f"-I{SOURCE.parent / 'include'}", "-x", "c", "-", "-x", "none"]
+    command += [str(SOURCE / "stream.c"), "-o", str(program)]
+    subprocess.run(command, input=PROGRAM, text=True, check=True)
+    subprocess.run([program], check=True, timeout=60)
