@@ -10,7 +10,7 @@ one wants the card again, which is not part of what is measured.
 
 import time
 from dataclasses import dataclass
-from statistics import mean, median, quantiles
+from statistics import median, quantiles
 
 from bench.daemon.crowd import Client, Crowd
 from bench.daemon.process import megabytes, processor
@@ -32,15 +32,14 @@ class Latency:
     released_99th: float
     stopped: float                      # told to stop → the next one has it, median
     stopped_99th: float
-    worked: float                       # processor time of the daemon for each, all in all, median
-    worked_99th: float
+    worked: float                       # processor time of the daemon for each, all in all, mean
     waited: float                       # what it waited for a processor that others had, mean
     resident: float                     # MB of memory it occupied at most
 
 
 def measure(service: Service, kind: str, number: int, allocated: int, handovers: int) -> Latency:
     """`allocated`: bytes of each of `number` clients."""
-    released, stopped, worked, waited = [], [], [], []
+    released, stopped = [], []
     with Crowd(service.socket, service.uuid, number, allocated) as crowd:
         for client in crowd.clients:
             client.say(Type.WANT)
@@ -53,15 +52,13 @@ def measure(service: Service, kind: str, number: int, allocated: int, handovers:
             holder, whole, part = _hand_over(crowd, holder)
             released.append(whole)
             stopped.append(part)
-            now = processor(service.pid)
-            spent, before = now.since(before), now
-            worked.append(spent.worked * 1e6)
-            waited.append(spent.waited * 1e6)
+        spent = processor(service.pid).since(before)
         resident = megabytes(service.pid, peak=True)
     return Latency(
         kind, number, handovers,
         round(median(released), 1), _99th(released), round(median(stopped), 1), _99th(stopped),
-        round(median(worked), 1), _99th(worked), round(mean(waited), 1), resident,
+        round(spent.worked / handovers * 1e6, 1), round(spent.waited / handovers * 1e6, 1),
+        resident,
     )
 
 

@@ -118,19 +118,19 @@ def tables(
 ) -> str:
     """For people."""
     lines = [
-        "hand-over, us    released -> next   stopped -> next     daemon's work  wait   peak",
-        "clients  kind     median     99th   median     99th   median     99th  mean     MB",
+        "hand-over, us    released -> next   stopped -> next     daemon's         peak",
+        "clients  kind     median     99th   median     99th    work    wait        MB",
     ]
     for one in latencies:
         lines.append(
             f"{one.clients:7}  {one.kind:7}{one.released:8.0f} {one.released_99th:8.0f} "
-            f"{one.stopped:8.0f} {one.stopped_99th:8.0f} {one.worked:8.0f} {one.worked_99th:8.0f} "
-            f"{one.waited:5.0f} {one.resident:6.1f}"
+            f"{one.stopped:8.0f} {one.stopped_99th:8.0f} {one.worked:7.0f} {one.waited:7.0f} "
+            f"{one.resident:9.1f}"
         )
     lines += [
         f"{one.clients:7}  nvshare{one.released:8.0f} {one.released_99th:8.0f} "
-        + ("" if one.stopped is None else f"{one.stopped:8.0f} {one.stopped_99th:8.0f}").ljust(41)
-        + ("" if one.resident is None else f" {one.resident:6.1f}")
+        + ("" if one.stopped is None else f"{one.stopped:8.0f} {one.stopped_99th:8.0f}").ljust(33)
+        + ("" if one.resident is None else f" {one.resident:9.1f}")
         for one in PREDECESSOR
     ]
     lines += ["", f"idle: {alone.resident:.1f} MB, {alone.wakeups:.0f} wake-ups a minute", ""]
