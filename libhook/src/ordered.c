@@ -33,7 +33,6 @@
 #include "piece.h"
 #include "pool.h"
 #include "real.h"
-#include "region.h"
 
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result)
@@ -64,18 +63,10 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
     return ours;
 }
 
-static bool is_ours(CUdeviceptr address)
-{
-    pthread_mutex_lock(&memory_lock);
-    bool ours = region_contains(address);
-    pthread_mutex_unlock(&memory_lock);
-    return ours;
-}
-
 bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
 {
     struct mark mark;
-    if (client_none() || !is_ours(address))
+    if (!memory_is_ours(address))
         return false;
     *result = lane_mark(stream, &mark);
     if (*result != CUDA_SUCCESS)
