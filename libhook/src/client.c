@@ -71,9 +71,12 @@ uint64_t client_free_room(const struct client *client)
 void client_wake(struct client *client)
 {
     uint64_t one = 1;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     /* Fails only if it is set already, many times over. */
     ssize_t written = write(client->wake, &one, sizeof one);
     (void)written;
+    pthread_setcancelstate(cancel, NULL);
 }
 
 void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
@@ -92,10 +95,14 @@ void client_send(struct client *client, unsigned type, unsigned flags, uint64_t 
     };
     memcpy(record.uuid, client->uuid, sizeof record.uuid);
     client->reported = true;
+    /* A thread cancelled in send() would keep the lock. */
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     /* Only the service thread closes it: it may just be waiting for it, and
      * the number could be somebody else's by then. */
     if (!connection_send(client->socket, &record))
         shutdown(client->socket, SHUT_RDWR);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 void client_update(struct client *client)

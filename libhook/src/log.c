@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "log.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -29,9 +30,13 @@ static void line(const char *format, va_list arguments)
     if (length > (int)sizeof text - 2)
         length = (int)sizeof text - 2;
     text[length++] = '\n';
+    /* A thread cancelled in write() would keep what it has locked. */
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     /* Nothing can be done about a stderr that takes no line. */
     ssize_t written = write(STDERR_FILENO, text, (size_t)length);
     (void)written;
+    pthread_setcancelstate(cancel, NULL);
 }
 
 void debug(const char *format, ...)

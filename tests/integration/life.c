@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * life WHAT: a program that holds memory on the card and does what programs do
+ * in their lives. Where it says "away" the test takes the card from it, and
+ * lets it go on with a line on stdin. Ends with 0 if every byte was right.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIZE (32u << 20)
+
+int cuInit(unsigned);
+int cuDevicePrimaryCtxRetain(void **, int);
+int cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(unsigned long long *, size_t);
+int cuMemFree_v2(unsigned long long);
+int cuMemsetD32_v2(unsigned long long, unsigned, size_t);
+int cuMemsetD32Async(unsigned long long, unsigned, size_t, void *);
+int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
+
+static void *context;
+static unsigned long long memory;
+static pthread_barrier_t barrier;
+
+static void must(int right, const char *what)
+{
+    if (right)
+        return;
+    printf("wrong: %s\n", what);
+    fflush(stdout);
+    _exit(1);
+}
+
+static void begin(void)
+{
+    must(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0
+         && cuCtxSetCurrent(context) == 0 && cuMemAlloc_v2(&memory, SIZE) == 0
+         && cuMemsetD32_v2(memory, 0x12345678, SIZE / 4) == 0, "beginning");
+}
+
+static void check(void)
+{
+    unsigned *words = malloc(SIZE);
+    must(cuCtxSetCurrent(context) == 0 && cuMemcpyDtoH_v2(words, memory, SIZE) == 0, "copying");
+    for (size_t i = 0; i < SIZE / 4; i++)
+        must(words[i] == 0x12345678, "a word");
+    free(words);
+}
+
+static void pause_here(const char *word)
+{
+    puts(word);
+    fflush(stdout);
+    must(getchar() == '\n', "a line");
+}
+
+static void *submit_and_go(void *argument)
+{
+    unsigned long long more;
+    (void)argument;
+    must(cuCtxSetCurrent(context) == 0 && cuMemsetD32Async(memory, 0x12345678, SIZE / 4, NULL) == 0
+         && cuMemAlloc_v2(&more, SIZE) == 0, "submitting");
+    pthread_testcancel();
+    return NULL;
+}
+
+static pthread_t thread_at_the_gate(void)
+{
+    pthread_t thread;
+    begin();
+    pause_here("away");
+    must(pthread_create(&thread, NULL, submit_and_go, NULL) == 0, "a thread");
+    pause_here("waiting");
+    return thread;
+}
+
+static void plain(void)
+{
+    begin();
+    pause_here("away");
+    check();
+    must(cuMemFree_v2(memory) == 0, "freeing");
+}
+
+/* As the runtime's destructors do. */
+static void free_at_exit(void)
+{
+    must(cuMemFree_v2(memory) == 0, "freeing at exit");
+}
+
+static void leave(void)
+{
+    atexit(free_at_exit);
+    thread_at_the_gate();
+}
+
+static void cancel(void)
+{
+    void *result;
+    pthread_t thread = thread_at_the_gate();
+    must(pthread_cancel(thread) == 0, "cancelling");
+    pause_here("cancelled");
+    must(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED, "being cancelled");
+    check();
+    must(cuMemFree_v2(memory) == 0, "freeing");
+}
+
+static void *allocate_and_go(void *argument)
+{
+    unsigned long long more = 0;
+    (void)argument;
+    must(cuCtxSetCurrent(context) == 0, "entering a context");
+    pthread_cancel(pthread_self());
+    for (int i = 0; i < 50; i++)
+        must(cuMemAlloc_v2(&more, 4096u << i % 12) == 0, "allocating");
+    pthread_testcancel();
+    return NULL;
+}
+
+/* Whatever the library writes or sends meanwhile, it does not go with a lock held. */
+static void cancel_allocating(void)
+{
+    pthread_t thread;
+    void *result;
+    begin();
+    must(pthread_create(&thread, NULL, allocate_and_go, NULL) == 0, "a thread");
+    must(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED, "being cancelled");
+    check();
+    must(cuMemFree_v2(memory) == 0, "freeing");
+}
+
+static volatile sig_atomic_t interrupts;
+
+static void count(int number)
+{
+    (void)number;
+    interrupts++;
+}
+
+static void interrupted(void)
+{
+    struct sigaction action = { .sa_handler = count };   /* without SA_RESTART */
+    struct itimerval often = { { 0, 1000 }, { 0, 1000 } };
+    begin();
+    pause_here("away");
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    check();
+    must(interrupts > 0, "no signal came");
+    memset(&often, 0, sizeof often);
+    setitimer(ITIMER_REAL, &often, NULL);
+}
+
+static void ends(pid_t child, const char *what)
+{
+    int status;
+    must(child > 0 && waitpid(child, &status, 0) == child, what);
+    must(WIFEXITED(status) && WEXITSTATUS(status) == 0, what);
+}
+
+/* The driver works in no child of a process that has used it; ours does not get in the way. */
+static void fork_with_cuda(void)
+{
+    begin();
+    pause_here("away");
+    pid_t child = fork();
+    if (child == 0) {
+        char word;
+        unsigned long long more;
+        free(malloc(1 << 20));
+        must(cuMemcpyDtoH_v2(&word, memory, 1) != 0, "the driver works in a child");
+        must(cuMemAlloc_v2(&more, SIZE) != 0, "the driver allocates in a child");
+        exit(0);
+    }
+    ends(child, "a child that tries the driver");
+    check();
+}
+
+static void fork_before_cuda(void)
+{
+    pid_t child = fork();
+    begin();
+    if (child == 0) {
+        check();
+        exit(0);
+    }
+    pause_here("away");
+    ends(child, "a child with the driver of its own");
+    check();
+}
+
+static void execute(const char *self)
+{
+    extern char **environ;
+    char *arguments[] = { (char *)self, "threads", NULL };
+    pid_t child;
+    begin();
+    pause_here("away");
+    must(posix_spawn(&child, self, NULL, NULL, arguments, environ) == 0, "spawning");
+    ends(child, "a program that was spawned");
+    if ((child = fork()) == 0) {
+        execv(self, arguments);
+        _exit(127);
+    }
+    ends(child, "a program that was executed");
+    check();
+}
+
+static void *wait_and_check(void *argument)
+{
+    (void)argument;
+    pthread_barrier_wait(&barrier);
+    check();
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t thread[4];
+    pthread_barrier_init(&barrier, NULL, 5);
+    for (int i = 0; i < 4; i++)
+        must(pthread_create(&thread[i], NULL, wait_and_check, NULL) == 0, "a thread");
+    begin();
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+}
+
+int main(int count_of_arguments, char **arguments)
+{
+    const char *what = count_of_arguments > 1 ? arguments[1] : "";
+    if (strcmp(what, "plain") == 0)
+        plain();
+    else if (strcmp(what, "leave") == 0)
+        leave();
+    else if (strcmp(what, "cancel") == 0)
+        cancel();
+    else if (strcmp(what, "cancel-allocating") == 0)
+        cancel_allocating();
+    else if (strcmp(what, "interrupted") == 0)
+        interrupted();
+    else if (strcmp(what, "fork") == 0)
+        fork_with_cuda();
+    else if (strcmp(what, "fork-first") == 0)
+        fork_before_cuda();
+    else if (strcmp(what, "execute") == 0)
+        execute(arguments[0]);
+    else if (strcmp(what, "threads") == 0)
+        threads();
+    else
+        must(0, "what is this to do");
+    return 0;
+}

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in a process's life while the card is somebody else's: threads, signals, children,
+other programs in its place, its end, debuggers. The program is life.c."""
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nvshared.protocol import Type
+from tests.integration.conftest import ROOT, SIMULATOR, Site
+from tests.integration.fakehook import PATIENCE, Hook
+from tests.integration.test_kills import BUILD
+from tests.integration.test_own_memory import give_it_back, take_the_card
+
+SOURCE = Path(__file__).with_name("life.c")
+
+
+def compiled(folder: Path, *flags: str) -> Path:
+    """life.c, linked with the simulated driver."""
+    program = folder / "life"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread", *flags, SOURCE,
+         "-o", program, f"-L{SIMULATOR}", "-l:libcuda.so.1"],
+        check=True,
+    )
+    return program
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """life.c as it is."""
+    return compiled(tmp_path_factory.mktemp("life"))
+
+
+class Life:
+    """One such program, as a child of the test or of what is asked to run it."""
+
+    def __init__(self, site: Site, *command: object, **environment: str) -> None:
+        site.start("--tq", "1")
+        self.site = site
+        self.popen = subprocess.Popen(
+            list(map(str, command)), cwd=ROOT, text=True,
+            env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+                 "NVSHARE_SOCKET": str(site.socket), **environment},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        site.started.append(self.popen)
+        self.lines: list[str] = []
+
+    def says(self, word: str) -> None:
+        """Reads on until it does."""
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            self.lines.append(line.strip())
+            if self.lines[-1] == word:
+                return
+        pytest.fail(f"it ended before {word!r}; it said {self.lines}")
+
+    def go_on(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write("\n")
+        self.popen.stdin.flush()
+
+    def ends(self, code: int = 0) -> str:
+        """What it has said in all."""
+        rest, _ = self.popen.communicate(timeout=PATIENCE)
+        assert self.popen.returncode == code, (self.lines, rest)
+        return "\n".join([*self.lines, rest])
+
+
+def taken(program: Life) -> Hook:
+    """Its memory has left the card when this returns, and it goes on."""
+    program.says("away")
+    hook = take_the_card(program.site)
+    program.go_on()
+    return hook
+
+
+def until_it_waits(hook: Hook) -> None:
+    """The daemon asks for the card back because somebody stands at the gate."""
+    while True:
+        record = hook.hear()
+        assert record is not None
+        if record.type is Type.STOP:
+            return
+        hook.obey(record)
+
+
+@pytest.mark.parametrize("what", ["plain", "fork-first"])
+def test_memory_comes_back(site: Site, life: Path, what: str) -> None:
+    program = Life(site, life, what)
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
+
+
+def test_threads_from_before_may_use_the_card(site: Site, life: Path) -> None:
+    Life(site, life, "threads").ends()
+
+
+def test_signals_disturb_nobody_who_waits(site: Site, life: Path) -> None:
+    program = Life(site, life, "interrupted")
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
+
+
+def test_a_program_may_be_killed_while_it_waits(site: Site, life: Path) -> None:
+    program = Life(site, life, "plain")
+    hook = taken(program)
+    until_it_waits(hook)
+    program.popen.send_signal(signal.SIGTERM)
+    program.ends(-signal.SIGTERM)
+
+
+def test_a_program_may_end_while_a_thread_of_it_waits(site: Site, life: Path) -> None:
+    """And free its memory at the very end, which no longer waits for anything."""
+    program = Life(site, life, "leave")
+    hook = taken(program)
+    program.says("waiting")
+    until_it_waits(hook)
+    program.go_on()
+    program.ends()
+
+
+def test_a_thread_may_be_cancelled_while_it_waits(site: Site, life: Path) -> None:
+    """It goes when its call is over, or in the next one, and takes no lock with it."""
+    program = Life(site, life, "cancel")
+    hook = taken(program)
+    program.says("waiting")
+    until_it_waits(hook)
+    program.go_on()
+    program.says("cancelled")
+    give_it_back(hook)
+    program.go_on()
+    program.ends()
+
+
+def test_a_cancelled_thread_takes_no_lock_with_it(site: Site, life: Path) -> None:
+    Life(site, life, "cancel-allocating").ends()
+
+
+@pytest.mark.parametrize("what", ["fork", "execute"])
+def test_children_are_programs_of_their_own(site: Site, life: Path, what: str) -> None:
+    program = Life(site, life, what)
+    hook = taken(program)
+    if what == "execute":
+        until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_a_program_with_a_sanitizer_loses_its_memory_and_gets_it_back(
+    site: Site, tmp_path: Path, sanitizer: str
+) -> None:
+    program = Life(
+        site, compiled(tmp_path, f"-fsanitize={sanitizer}"), "plain",
+        ASAN_OPTIONS="verify_asan_link_order=0:detect_leaks=0",
+    )
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    assert "WARNING" not in program.ends()
+
+
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
+def test_a_debugger_runs_it_and_looks_at_one_that_waits(site: Site, life: Path) -> None:
+    program = Life(
+        site, "gdb", "-batch", "-ex", "set startup-with-shell off", "-ex", "run", "--args", life,
+        "plain",
+    )
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    assert "exited normally" in program.ends()
+
+
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
+def test_a_debugger_attaches_to_one_that_waits(site: Site, life: Path) -> None:
+    program = Life(site, life, "plain")
+    hook = taken(program)
+    until_it_waits(hook)
+    done = subprocess.run(
+        ["gdb", "-batch", "-p", str(program.popen.pid), "-ex", "thread apply all backtrace"],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )
+    assert "gate_wait" in done.stdout, done.stderr
+    give_it_back(hook)
+    program.ends()
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="there is no valgrind")
+def test_valgrind_sees_a_program_without_a_fault(site: Site, life: Path) -> None:
+    program = Life(site, "valgrind", "-q", "--error-exitcode=9", life, "plain")
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
