@@ -118,6 +118,17 @@ class Hook:
         self.say(Type.MEMORY)
         return True
 
+    def settle(self) -> None:
+        """Carries out what it is told until the daemon has heard the answers to all of that."""
+        self.questions += 1
+        self.say(Type.COMMIT, number=self.questions, size=self.limits.commit)
+        while True:
+            record = self.hear()
+            assert record is not None
+            self.obey(record)
+            if record.type is Type.LIMITS and record.number == self.questions:
+                return
+
     def fill(self) -> None:
         """A holder maps what it has room for, and asks for room when that is not enough."""
         memory = self.memory

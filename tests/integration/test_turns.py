@@ -49,6 +49,8 @@ def test_a_holder_that_idles_gives_way_long_before_its_quantum_is_over(site: Sit
         pump([one, two], lambda waiter=waiter: waiter.running)      # type: ignore[misc]
         assert not holder.running
         assert waiter.memory.resident == LARGE
+    for hook in (one, two) * 2:         # what one answers may be followed by an order to the other
+        hook.settle()
 
     lines = trace(site)
     ordered = {(line["client"], line["number"]) for line in lines
