@@ -33,6 +33,8 @@ DOES = {
     "swapped": "memory_allocate|memory_free|chunk_(?!access_of|properties|mapped_in|anchor)"
                "|pool_(?!of|tell)",
     "anchored": "chunk_anchor",
+    "shared": "share_give|import_(open|close)",
+    "peers": "peer_access",
     "answered": "memory_(describe|information|total|is_ours|set_sync_memops)"
                 "|chunk_(access_of|properties|mapped_in)|pool_(of|tell)",
     "context": "client_attach|client_awaits_context|memory_context_ends",
@@ -46,6 +48,8 @@ LEGEND = """\
   address.
 * **anchored**: memory that could leave the card is kept there from then on, as others will hold its
   physical address.
+* **shared**: the memory is passed to the other process as a descriptor, and stays on the card.
+* **peers**: which GPUs may reach the memory is known, and so again after each return.
 * **counted**: the memory is the driver's and stays; it is taken when there is room, and counted
   until it is given back.
 * **answered**: what the program asks about its memory is answered as the driver would answer for
