@@ -92,6 +92,31 @@ DEVICE_CODE static void checksum_step(const struct span *span, const uint64_t *a
     *sum += total;
 }
 
+static uint64_t examine_key(uint64_t seed, uint64_t i)
+{
+    uint64_t z = seed + i * 0x9E3779B97F4A7C15ull;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+}
+
+DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *arguments,
+                                     uint64_t *sum)
+{
+    uint64_t keys[4];
+    for (int pass = 0; pass < 3; pass++)
+        keys[pass + 1] = examine_key(arguments[2], span->first + pass);
+    for (uint64_t i = 0; i < span->count; i++) {
+        uint64_t word = span->words[0][i];
+        memmove(keys, keys + 1, 3 * sizeof *keys);
+        keys[3] = examine_key(arguments[2], span->first + i + 3);
+        for (int pass = 0; pass < 4; pass++)
+            sum[pass] += (uint64_t)((uint32_t)word + (uint32_t)keys[pass])
+                * ((uint32_t)(word >> 32) + (uint32_t)(keys[pass] >> 32));
+        sum[4] |= word;
+    }
+}
+
 static CUresult run_fill(struct device *device, const uint64_t *arguments,
                          const struct operation *operation)
 {
@@ -130,6 +155,27 @@ static CUresult run_checksum(struct device *device, const uint64_t *arguments,
         __atomic_fetch_add(out, sum, __ATOMIC_RELAXED);
     space_unlock();
     return out != NULL && size == sizeof sum ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static CUresult run_examine(struct device *device, const uint64_t *arguments,
+                            const struct operation *operation)
+{
+    uint64_t sum[5] = {0};
+    CUresult result = for_each_span(device, (CUdeviceptr[]){arguments[0]},
+                                    (enum access[]){ACCESS_READ}, 1, arguments[1], operation,
+                                    examine_step, arguments, sum);
+    size_t size = sizeof sum;
+    if (result != CUDA_SUCCESS || arguments[3] % 8 != 0)
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_MISALIGNED_ADDRESS;
+    space_lock_to_read();
+    uint64_t *out = (uint64_t *)space_resolve(device, arguments[3], ACCESS_WRITE, false, &size);
+    bool there = out != NULL && size == sizeof sum;
+    for (int pass = 0; there && pass < 4; pass++)
+        __atomic_fetch_add(&out[pass], sum[pass], __ATOMIC_RELAXED);
+    if (there)
+        __atomic_fetch_or(&out[4], sum[4], __ATOMIC_RELAXED);
+    space_unlock();
+    return there ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
 static void pause_microseconds(long microseconds)
@@ -182,6 +228,11 @@ static size_t reach_checksum(const uint64_t *arguments, int index)
     return index == 0 ? arguments[1] * 8 : index == 2 ? 8 : 0;
 }
 
+static size_t reach_examine(const uint64_t *arguments, int index)
+{
+    return index == 0 ? arguments[1] * 8 : index == 3 ? 40 : 0;
+}
+
 static size_t reach_add(const uint64_t *arguments, int index)
 {
     return index < 3 ? arguments[3] * 8 : 0;
@@ -204,6 +255,7 @@ static const struct kernel kernels[] = {
     {"nvshare_step", 3, run_step, reach_words},
     {"nvshare_add", 4, run_add, reach_add},
     {"nvshare_checksum", 3, run_checksum, reach_checksum},
+    {"nvshare_examine", 4, run_examine, reach_examine},
     {"nvshare_spin", 1, run_spin, reach_nothing},
     {"nvshare_wait_flag", 2, run_wait_flag, reach_flag},
 };

@@ -31,6 +31,12 @@ struct host_slot {
     char *address;
 };
 
+/* What examine.cu finds in a block. */
+struct content {
+    uint64_t sum[4];
+    uint64_t any;                    /* all words, or-ed */
+};
+
 struct block {
     CUdeviceptr address;
     size_t size;
@@ -39,6 +45,9 @@ struct block {
     bool doomed;                     /* freed while on the move; its mover finishes it */
     CUmemGenericAllocationHandle handle;
     struct host_slot slot;           /* kept while resident, unless host memory is short */
+    struct content content;          /* of the slot, if `known`; of what is leaving, if `looked` */
+    bool looked, known;
+    bool zero;                       /* swapped without a slot: cleared when it comes back */
     struct block *older, *younger;
 };
 

@@ -76,6 +76,13 @@ struct client {
     CUcontext copy_context;          /* where stream and events were made; NULL: not yet */
     CUstream copy_stream;
     CUevent copied[COPIES_IN_FLIGHT];
+    struct examiner {                /* content.c, in the same context */
+        bool settled, usable;        /* whether is known, and whether */
+        CUmodule module;
+        CUfunction kernel;
+        CUstream stream;
+        CUdeviceptr results;
+    } examiner;
     uint64_t drain_patience;         /* us; grows while drains do not end */
 };
 
@@ -170,5 +177,9 @@ void drain_abandon(struct drain *drain);
  * and forbids it. */
 bool drain_context(CUcontext context, CUresult *result);
 bool capture_going_on(void);
+/* Keeps captures from beginning until capture_allow(), for calls that synchronise
+ * a context on their own. False: one is going on. */
+bool capture_forbid(void);
+void capture_allow(void);
 
 #endif

@@ -53,6 +53,20 @@ bool capture_going_on(void)
     return going_on;
 }
 
+bool capture_forbid(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    if (captures == 0)
+        return true;
+    pthread_mutex_unlock(&capture_lock);
+    return false;
+}
+
+void capture_allow(void)
+{
+    pthread_mutex_unlock(&capture_lock);
+}
+
 bool drain_context(CUcontext context, CUresult *result)
 {
     *result = REAL(cuCtxPushCurrent_v2)(context);

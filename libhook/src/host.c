@@ -217,6 +217,7 @@ void host_give(struct block *block)
            block->size / PAGE);
     slab->used -= block->size;
     block->slot = (struct host_slot){ NULL, NULL };
+    block->known = false;
 }
 
 void host_trim(struct client *client, uint64_t allowance)

@@ -15,11 +15,15 @@
  * Blocks leave youngest first and so always in the same order: when a little
  * less than all must go, the same old blocks stay each time.
  *
- * A block that was never brought in holds nothing, so it is mapped without a copy.
+ * Some need no copy. One that was never brought in holds nothing. And those that
+ * are to leave are looked at first (content.c), a few, so that the copies begin,
+ * and then more while these go on: what is all zero just goes, and is cleared
+ * when it comes back; what is as it came in goes too, as its slot is still right.
  */
 #include <pthread.h>
 
 #include "block.h"
+#include "content.h"
 #include "log.h"
 #include "real.h"
 
@@ -58,8 +62,10 @@ bool swap_enter_context(struct client *client)
 /* The driver destroys what lives in a context with it. */
 void swap_leave_context(struct client *client, CUcontext context)
 {
-    if (client->copy_context == context)
-        client->copy_context = NULL;
+    if (client->copy_context != context)
+        return;
+    client->copy_context = NULL;
+    content_leave_context(client);
 }
 
 /* Waits for the oldest copy and completes its block's move. Lock held, released meanwhile. */
@@ -78,7 +84,11 @@ static void complete(struct client *client, struct pipeline *line)
         result = block_unmap(block);
     if (result == CUDA_SUCCESS) {
         block_set_state(block, left ? BLOCK_SWAPPED : BLOCK_RESIDENT);
-        line->bytes += block->size;
+        if (left)
+            block->known = block->looked;
+        if (!block->zero)
+            line->bytes += block->size;
+        block->zero = false;
     } else {
         /* Whichever way it was going, its bytes are still where it came from. */
         line->failed = true;
@@ -95,11 +105,15 @@ static void complete(struct client *client, struct pipeline *line)
 static bool start(struct client *client, struct pipeline *line, struct block *block)
 {
     unsigned slot = (line->first + line->count) % COPIES_IN_FLIGHT;
-    CUresult result = block->state == BLOCK_LEAVING
-        ? REAL(cuMemcpyDtoHAsync_v2)(block->slot.address, block->address, block->size,
-                                     client->copy_stream)
-        : REAL(cuMemcpyHtoDAsync_v2)(block->address, block->slot.address, block->size,
-                                     client->copy_stream);
+    CUresult result;
+    if (block->state == BLOCK_LEAVING)
+        result = REAL(cuMemcpyDtoHAsync_v2)(block->slot.address, block->address, block->size,
+                                            client->copy_stream);
+    else if (block->zero)
+        result = REAL(cuMemsetD8Async)(block->address, 0, block->size, client->copy_stream);
+    else
+        result = REAL(cuMemcpyHtoDAsync_v2)(block->address, block->slot.address, block->size,
+                                            client->copy_stream);
     if (result == CUDA_SUCCESS)
         result = REAL(cuEventRecord)(client->copied[slot], client->copy_stream);
     if (result != CUDA_SUCCESS) {
@@ -135,9 +149,90 @@ static uint64_t leaving(const struct pipeline *line)
     return bytes;
 }
 
+/* Blocks that are to leave and were looked at together. */
+struct batch {
+    struct block *blocks[LOOKS_MAX];
+    struct content contents[LOOKS_MAX];
+    bool looked;
+    size_t limit, count, taken;
+};
+
+/* The next blocks that must go to leave no more than `room` filled. Lock held, released meanwhile. */
+static bool gather(struct client *client, const struct pipeline *line, uint64_t room,
+                   struct batch *batch)
+{
+    uint64_t filled = client->memory.resident - leaving(line) + client->memory.pinned;
+    struct block *block;
+    batch->count = batch->taken = 0;
+    while (!client->granted && filled > room && batch->count < batch->limit
+           && (block = youngest_resident(client)) != NULL) {
+        /* From here on it does not disappear, even if it is freed. */
+        block_set_state(block, BLOCK_LEAVING);
+        batch->blocks[batch->count++] = block;
+        filled -= block->size;
+    }
+    batch->limit = batch->limit * 4 < LOOKS_MAX ? batch->limit * 4 : LOOKS_MAX;
+    if (batch->count == 0)
+        return false;
+    pthread_mutex_unlock(&memory_lock);
+    batch->looked = content_look(client, batch->blocks, batch->count, batch->contents);
+    pthread_mutex_lock(&memory_lock);
+    return true;
+}
+
+/* Leaves without a copy. */
+static bool vanish(struct block *block, bool zero)
+{
+    if (block_unmap(block) != CUDA_SUCCESS) {
+        stay(block);
+        return false;
+    }
+    if (zero)
+        host_give(block);
+    block->zero = zero;
+    block_set_state(block, BLOCK_SWAPPED);
+    pthread_cond_broadcast(&memory_changed);
+    return true;
+}
+
+/* Sends one block on its way. `content` may be NULL. False: no more can go now.
+ * Lock held, may be released meanwhile. */
+static bool leave(struct client *client, struct pipeline *line, struct block *block,
+                  const struct content *content, struct host_provision *provision,
+                  uint64_t host, unsigned *flags)
+{
+    if (block->doomed) {
+        stay(block);
+        return true;
+    }
+    bool zero = content != NULL && content_is_zero(content);
+    if (zero || (content != NULL && block->known && content_equal(content, &block->content))) {
+        line->failed |= !vanish(block, zero);
+        return !line->failed;
+    }
+    if (provision->client == NULL)
+        host_provide(client, host, provision);
+    bool has_slot = host_take(client, block, host);
+    block->known = false;            /* the slot is about to be overwritten */
+    block->looked = content != NULL;
+    if (content != NULL)
+        block->content = *content;
+    if (!has_slot)
+        *flags |= NVSHARE_NO_HOST_MEMORY;
+    if (!has_slot || block->doomed || !start(client, line, block)) {
+        line->failed |= has_slot && !block->doomed;
+        stay(block);
+        return has_slot && !line->failed;
+    }
+    if (line->count == COPIES_IN_FLIGHT)
+        complete(client, line);
+    return true;
+}
+
 uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned *flags)
 {
     struct pipeline line = { .count = 0 };
+    struct batch batch = { .limit = COPIES_IN_FLIGHT };
     bool ready = swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     struct nvshare_memory *memory = &client->memory;
@@ -145,28 +240,14 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
     uint64_t before = memory->room;
     memory->room = room;
     struct host_provision provision = { .count = 0 };
-    if (ready && !client->granted && memory->resident + memory->pinned > room)
-        host_provide(client, host, &provision);
-    struct block *block;
-    while (ready && !client->granted
-           && memory->resident - leaving(&line) + memory->pinned > room
-           && (block = youngest_resident(client)) != NULL) {
-        /* Before host_take(), which may let go of the lock: freed meanwhile,
-         * the block must not disappear. */
-        block_set_state(block, BLOCK_LEAVING);
-        bool has_slot = host_take(client, block, host);
-        if (!has_slot)
-            *flags |= NVSHARE_NO_HOST_MEMORY;
-        if (!has_slot || block->doomed || !start(client, &line, block)) {
-            line.failed |= has_slot && !block->doomed;
-            stay(block);
-            if (!has_slot || line.failed)
-                break;
-            continue;
-        }
-        if (line.count == COPIES_IN_FLIGHT)
-            complete(client, &line);
+    bool more = ready;
+    while (more && (batch.taken < batch.count || gather(client, &line, room, &batch))) {
+        size_t next = batch.taken++;
+        more = leave(client, &line, batch.blocks[next],
+                     batch.looked ? &batch.contents[next] : NULL, &provision, host, flags);
     }
+    while (batch.taken < batch.count)
+        stay(batch.blocks[batch.taken++]);
     while (line.count > 0)
         complete(client, &line);
     pthread_mutex_unlock(&memory_lock);

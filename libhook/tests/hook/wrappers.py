@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
-CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "drain", "exclusive"}
-CORE |= {"gate", "host", "import", "share"}
+CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "drain"}
+CORE |= {"exclusive", "gate", "host", "import", "share"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 CORE |= {"lane", "ordered", "piece", "pool", "stream"}
 

@@ -11,8 +11,10 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[3]))
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import cupy
@@ -68,19 +70,12 @@ def amp(steps: int) -> Callable[[int], int]:
 
 
 def triton(_: int) -> Callable[[int], int]:
-    import triton as language
-    from triton import language as tl
-
-    @language.jit  # type: ignore[untyped-decorator]
-    def mix(x: Any, n: Any, s: Any, BLOCK: tl.constexpr) -> None:  # noqa: N803
-        offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        value = tl.load(x + offset, mask=offset < n)
-        tl.store(x + offset, (value ^ (value >> 7)) * 3 + s + offset, mask=offset < n)
+    from tests.gpu.programs.mixing import mix
 
     data = torch.arange(1 << 26, dtype=torch.int64, device="cuda")
 
     def step(number: int) -> int:
-        mix[(data.numel() // 1024,)](data, data.numel(), number, BLOCK=1024)
+        mix[(data.numel() // 1024,)](data, data.numel(), number, size=1024)
         return fold(data) if number % 50 == 49 else 0
 
     return step

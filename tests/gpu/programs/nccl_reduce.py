@@ -37,7 +37,7 @@ def work(rank: int, options: argparse.Namespace, port: int, results: Any) -> Non
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=1.0, help="two of it on each card")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--port", type=int, default=29517)
     options = parser.parse_args()
     context = mp.get_context("spawn")

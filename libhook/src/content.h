@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NVSHARE_CONTENT_H
+#define NVSHARE_CONTENT_H
+
+#include "block.h"
+
+#define LOOKS_MAX 64
+
+/*
+ * Looks at `count` blocks (at most LOOKS_MAX), all on the card and none in use.
+ * Service thread, in the context that copies, service_lock held and
+ * memory_lock not. False: nothing is known of any of them.
+ */
+bool content_look(struct client *client, struct block *const *blocks, size_t count,
+                  struct content *contents);
+
+/* Every byte is zero. */
+bool content_is_zero(const struct content *content);
+bool content_equal(const struct content *a, const struct content *b);
+
+/* What was made lives in a context that is about to go. */
+void content_leave_context(struct client *client);
+
+#endif
