@@ -147,7 +147,7 @@ static void make(struct worker *w, struct buffer *b)
     size_t bytes = below(w, 4) != 0 ? small[below(w, 6)] & ~(size_t)7
                                     : ((size_t)1 << 20) + (below(w, 3 << 20) & ~(size_t)7);
     b->mapped = below(w, 5) == 0;
-    b->pooled = !b->mapped && below(w, 2) == 0;
+    b->pooled = !b->mapped && below(w, 3) == 0;
     if (b->mapped)
         bytes = GRAIN * (1 + below(w, 2));
     if (w->held + bytes > w->limit)
@@ -337,7 +337,7 @@ static void operate(struct worker *w)
         make(w, slot);
         return;
     }
-    switch (below(w, 18)) {
+    switch (below(w, 20)) {
     case 0: case 1:
         drop(w, slot);
         break;
@@ -372,13 +372,13 @@ static void operate(struct worker *w)
     case 11:
         move(w, slot);
         break;
-    case 12:
+    case 12: case 13: case 14:
         share(w, slot);
         break;
-    case 13:
+    case 15:
         tend_pools(&w->pooling, next(w) >> 16);
         break;
-    case 14:
+    case 16:
         usleep((unsigned)below(w, 2000));
         break;
     default: {
