@@ -2,7 +2,7 @@
 /*
  * Stream-ordered allocation, swappable.
  *
- * To a pool whose memory nobody else can reach belong, besides what the driver
+ * To a pool whose memory nobody else can hold belong, besides what the driver
  * has in it (nothing, as a rule), pieces of ours: allocated like those of
  * cuMemAlloc, so that they leave the card and come back, but of no context.
  * An address is good at once, which is earlier than a stream asks for, so
@@ -25,7 +25,7 @@
  * memory that would be refused is given back first, and waited for.
  *
  * A pool whose memory others may hold (that can be exported, or was imported),
- * or of other than device memory, stays the driver's: pools.c.
+ * or of other than device memory, stays the driver's: holdings.c.
  */
 #include <pthread.h>
 
@@ -51,6 +51,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
             pool = pool_of_device(handle, device);
         struct client *client = pool == NULL || pool->device < 0 || pool->device >= CLIENTS_MAX
             ? NULL : clients[pool->device];
+        bool opening = client != NULL && pool_is_opening(pool);
         ours = client != NULL;
         if (ours) {
             pool->users++;
@@ -58,6 +59,8 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
             pool_leave(pool);
         }
         pthread_mutex_unlock(&memory_lock);
+        if (opening && *result == CUDA_SUCCESS)
+            *result = pool_open(handle);
     }
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return ours;

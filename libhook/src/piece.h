@@ -18,7 +18,8 @@ struct pool {
     CUmemoryPool handle;
     CUdevice device;
     size_t most;                     /* bytes that it may hold; 0: any number */
-    uint32_t readers;                /* other devices that reach it: a bit each */
+    uint32_t readers;                /* other devices that may reach it: a bit each */
+    uint32_t opened;                 /* and those that can, once its device has a client */
     bool destroyed;                  /* and goes with the last that uses it */
     unsigned users;                  /* pieces, and calls under way */
     uint64_t threshold;              /* bytes that it keeps when they are free */
@@ -61,6 +62,9 @@ void piece_idle(struct piece *piece);
 /* Ours, of that name; made so if it is `device`'s own. NULL: the driver's. */
 struct pool *pool_named(CUmemoryPool handle);
 struct pool *pool_of_device(CUmemoryPool handle, CUdevice device);
+/* Some readers wait for what pool_open() does, without the lock. */
+bool pool_is_opening(const struct pool *pool);
+CUresult pool_open(CUmemoryPool handle);
 /* Gives idle pieces back until the pool holds no more than `keep` bytes. True if any went. */
 bool pool_shrink(struct pool *pool, uint64_t keep);
 void pool_leave(struct pool *pool);               /* one user less */

@@ -96,8 +96,7 @@ static void end(struct pool *pool)
     pool_leave(pool);
 }
 
-/* Its own device reaches it anyway. */
-static void close_to_readers(CUdevice device, uint32_t readers)
+static void close_to(CUdevice device, uint32_t readers)
 {
     for (; readers != 0; readers &= readers - 1)
         memory_open_to_peer(device, __builtin_ctz(readers), false);
@@ -117,54 +116,80 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
         *result = REAL(cuMemPoolDestroy)(handle);
     if (ours && *result == CUDA_SUCCESS) {
         device = pool->device;
-        readers = pool->readers;
+        readers = pool->opened;
         end(pool);
     }
     pthread_mutex_unlock(&memory_lock);
-    close_to_readers(device, readers);
+    close_to(device, readers);
     return ours || first;
 }
 
-/* The pool's device, or -1. The device's own pool is asked for before memory from it. */
-static CUdevice device_of(CUmemoryPool handle)
+/* The device's own pool is asked for before there is memory from it. */
+static void adopt(CUmemoryPool handle)
 {
     pthread_mutex_lock(&memory_lock);
     struct pool *pool = pool_named(handle);
     for (unsigned i = 0; i < CLIENTS_MAX && pool == NULL; i++)
         if (clients[i] != NULL)
             pool = pool_of_device(handle, clients[i]->device);
-    CUdevice device = pool == NULL ? -1 : pool->device;
     pthread_mutex_unlock(&memory_lock);
-    return device;
 }
 
-static CUresult open_to(CUmemoryPool handle, CUdevice device, const CUmemAccessDesc *access)
+/* One reader that the memory is not open to yet, or still; -1: there is none.
+ * It counts as done. */
+static int take_reader(CUmemoryPool handle, CUdevice *device, bool *open)
 {
-    CUdevice reader = access->location.id;
-    bool open = access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE, changes = false;
-    if (access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || reader == device || reader < 0
-        || reader >= CLIENTS_MAX)
-        return CUDA_SUCCESS;
+    int reader = -1;
     pthread_mutex_lock(&memory_lock);
     struct pool *pool = pool_named(handle);
-    if (pool != NULL) {
-        changes = (pool->readers >> reader & 1) != open;
-        pool->readers ^= (uint32_t)changes << reader;
+    if (pool != NULL && pool_is_opening(pool)) {
+        reader = __builtin_ctz(pool->readers ^ pool->opened);
+        pool->opened ^= (uint32_t)1 << reader;
+        *device = pool->device;
+        *open = pool->opened >> reader & 1;
     }
     pthread_mutex_unlock(&memory_lock);
-    return changes ? memory_open_to_peer(device, reader, open) : CUDA_SUCCESS;
+    return reader;
 }
 
-bool pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count,
-                     CUresult *result)
+bool pool_is_opening(const struct pool *pool)
 {
-    CUdevice device = device_of(handle);
-    if (device < 0)
-        return false;
-    *result = REAL(cuMemPoolSetAccess)(handle, access, count);
-    for (size_t i = 0; i < count && *result == CUDA_SUCCESS; i++)
-        *result = open_to(handle, device, &access[i]);
-    return true;
+    return pool->readers != pool->opened && pool->device >= 0 && pool->device < CLIENTS_MAX
+        && clients[pool->device] != NULL;
+}
+
+CUresult pool_open(CUmemoryPool handle)
+{
+    CUdevice device = 0;
+    bool open = false;
+    int reader;
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && (reader = take_reader(handle, &device, &open)) >= 0)
+        result = memory_open_to_peer(device, reader, open);
+    return result;
+}
+
+CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
+{
+    if (!client_none())
+        adopt(handle);
+    CUresult result = REAL(cuMemPoolSetAccess)(handle, access, count);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&memory_lock);
+    struct pool *pool = pool_named(handle);
+    for (size_t i = 0; i < count && pool != NULL; i++) {
+        int reader = access[i].location.id;
+        if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || reader == pool->device
+            || reader < 0 || reader >= CLIENTS_MAX)
+            continue;
+        if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            pool->readers &= ~((uint32_t)1 << reader);
+        else
+            pool->readers |= (uint32_t)1 << reader;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return pool_open(handle);
 }
 
 void pool_trim(CUmemoryPool handle, size_t keep)

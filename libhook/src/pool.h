@@ -17,8 +17,7 @@ void pool_add(CUmemoryPool handle, CUdevice device, size_t most);
 /* cuMemPoolDestroy; calls the driver. */
 bool pool_destroy(CUmemoryPool handle, CUresult *result);
 /* cuMemPoolSetAccess; calls the driver. */
-bool pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count,
-                     CUresult *result);
+CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count);
 
 /* What the driver has answered, or accepted, completed by what is ours. */
 void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value);

@@ -120,9 +120,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access,
                                    size_t count)
 {
-    CUresult result;
-    return access != NULL && !client_none() && pool_set_access(pool, access, count, &result)
-               ? result : REAL(cuMemPoolSetAccess)(pool, access, count);
+    return pool_set_access(pool, access, count);
 }
 
 EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,

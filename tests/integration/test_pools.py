@@ -463,6 +463,33 @@ copied(first, result=700)
     running.ends_well()
 
 
+def test_a_pool_is_opened_before_its_device_has_a_context(site: Site) -> None:
+    site.start("--tq", "1")
+    running = program(site, '''
+pool = c_uint64()
+call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 0, Location(1, 1))))
+call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 0), 3)), 1)
+''' + TWO + '''
+address = take(size, 0, pool)                            # on the other card
+assert attribute(9, address, c_int) == 1                 # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+on(context)
+second, zeros = allocate(size), allocate(size)
+call("cuMemsetD8_v2", zeros, 0, size)
+''' + KERNEL + '''
+on(other)
+put(address, data)
+on(context)
+assert copied(address) == data
+away()
+assert copied(address) == data
+''')
+    assert running.hears() == "away"
+    hook = take_the_card(site)
+    running.go_on()
+    give_it_back(hook)
+    running.ends_well()
+
+
 def test_a_pool_that_cannot_be_had_is_refused(site: Site) -> None:
     """The simulated driver makes none that can be exported."""
     site.start()

@@ -26,11 +26,9 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
     return handle == POOL;
 }
 
-bool pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count,
-                     CUresult *result)
+CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
 {
-    *result = handle == POOL ? REAL(cuMemPoolSetAccess)(handle, access, count) : CUDA_SUCCESS;
-    return handle == POOL;
+    return REAL(cuMemPoolSetAccess)(handle, access, count);
 }
 
 void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
