@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens in a process's life while the card is somebody else's: threads, signals, children,
-other programs in its place, its end, debuggers. The program is life.c."""
+other programs in its place, its end, debuggers. The programs are life.c and closing.c."""
 
 import shutil
 import signal
@@ -16,30 +16,28 @@ from tests.integration.test_kills import BUILD
 from tests.integration.test_own_memory import give_it_back, take_the_card
 
 SOURCE = Path(__file__).with_name("life.c")
+LINKED = ("-pthread", f"-L{SIMULATOR}", "-l:libcuda.so.1")
 
 
-def compiled(folder: Path, *flags: str) -> Path:
-    """life.c, linked with the simulated driver."""
-    program = folder / "life"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread", *flags, SOURCE,
-         "-o", program, f"-L{SIMULATOR}", "-l:libcuda.so.1"],
-        check=True,
-    )
+def compiled(folder: Path, *flags: str, source: Path = SOURCE) -> Path:
+    """The program of this source."""
+    program = folder / source.stem
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-o", str(program)]
+    subprocess.run([*command, str(source), *flags], check=True)
     return program
 
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """life.c as it is."""
-    return compiled(tmp_path_factory.mktemp("life"))
+    return compiled(tmp_path_factory.mktemp("life"), *LINKED)
 
 
 class Life:
     """One such program, as a child of the test or of what is asked to run it."""
 
     def __init__(self, site: Site, *command: object, **environment: str) -> None:
-        site.start("--tq", "1")
+        site.start("--tq", "200ms")
         self.site = site
         self.popen = subprocess.Popen(
             list(map(str, command)), cwd=ROOT, text=True,
@@ -92,6 +90,15 @@ def until_it_waits(hook: Hook) -> None:
 @pytest.mark.parametrize("what", ["plain", "fork-first"])
 def test_memory_comes_back(site: Site, life: Path, what: str) -> None:
     program = Life(site, life, what)
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
+
+
+def test_the_driver_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> None:
+    """By a program that finds it as CUDA's runtime does."""
+    program = Life(site, compiled(tmp_path, "-ldl", source=SOURCE.with_name("closing.c")))
     hook = taken(program)
     until_it_waits(hook)
     give_it_back(hook)
@@ -160,7 +167,7 @@ def test_a_program_with_a_sanitizer_loses_its_memory_and_gets_it_back(
     site: Site, tmp_path: Path, sanitizer: str
 ) -> None:
     program = Life(
-        site, compiled(tmp_path, f"-fsanitize={sanitizer}"), "plain",
+        site, compiled(tmp_path, f"-fsanitize={sanitizer}", *LINKED), "plain",
         ASAN_OPTIONS="verify_asan_link_order=0:detect_leaks=0",
     )
     hook = taken(program)
