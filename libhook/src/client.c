@@ -24,6 +24,7 @@
 
 /* How long a program waits for a daemon that is just being started. */
 #define CONNECT_PATIENCE_US 1000000
+#define BUSY_PATIENCE_US 20000000
 #define WELCOME_PATIENCE_MS 10000
 #define DEFAULT_IDLE_WINDOW_US 50000
 #define CONTEXT_RETRY_MS 50
@@ -194,9 +195,11 @@ static int open_patiently(void)
     uint64_t began = now_microseconds();
     for (;;) {
         int fd = connection_open();
-        /* A socket nobody listens on yet: a daemon that is being restarted. */
-        if (fd >= 0 || errno != ECONNREFUSED
-            || now_microseconds() - began > CONNECT_PATIENCE_US)
+        /* A socket nobody listens on yet: a daemon that is being restarted. One
+         * whose queue is full (EAGAIN, after seconds): a daemon that is busy. */
+        uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
+        if (fd >= 0 || (errno != ECONNREFUSED && errno != EAGAIN)
+            || now_microseconds() - began > patience)
             return fd;
         nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
     }
