@@ -106,8 +106,11 @@ static CUresult replace(void *argument)
 
 CUresult anchor(struct chunk *chunk)
 {
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     while (chunk->anchoring)
         pthread_cond_wait(&memory_changed, &memory_lock);
+    pthread_setcancelstate(cancel, NULL);
     if (chunk->memory == NULL)
         return CUDA_SUCCESS;
     chunk->anchoring = true;

@@ -72,10 +72,14 @@ CUresult exclusively(struct client *client, uint64_t room, CUresult (*action)(vo
     client->memory.pending += room;
     client_update(client);
     CUresult result = CUDA_ERROR_NOT_READY;
+    int cancel;
+    /* A thread cancelled while the gate is shut on its behalf would leave it so. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_unlock(&memory_lock);
     for (unsigned i = 0; i < TRIES && !task.ran; i++)
         result = attempt(&task);
     pthread_mutex_lock(&memory_lock);
+    pthread_setcancelstate(cancel, NULL);
     if (!task.ran) {
         client->memory.pending -= room;
         client_update(client);
