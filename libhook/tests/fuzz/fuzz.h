@@ -49,6 +49,7 @@ void peer_hang_up(void);
 void peer_read(bool right, int timeout_ms);    /* what is there, or the first to come */
 void peer_introduce(bool right);     /* all orders so far are carried out when this returns */
 void peer_put_right(void);           /* room, host memory and a turn for all it needs */
+void peer_evict_all(void);           /* the card is somebody else's */
 
 /* The calls a program makes, in order, on a thread of its own. */
 void program_start(void);

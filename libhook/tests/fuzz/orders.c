@@ -115,7 +115,13 @@ static void begin(void)
     peer_read(true, PATIENCE_MS);
     finish();
     /* What the service needs for itself is made when it first moves something. */
+    program_call(0, 4);
     peer_put_right();
+    finish();
+    peer_evict_all();
+    peer_put_right();
+    program_call(7, 1);
+    finish();
     peer_introduce(true);
     state_begin();
 }

@@ -135,3 +135,10 @@ void peer_put_right(void)
     order(NVSHARE_LOAD, 1, CARD - 32 * MIB);
     order(NVSHARE_RUN, 0, 0);
 }
+
+void peer_evict_all(void)
+{
+    order(NVSHARE_STOP, 0, 0);
+    order(NVSHARE_EVICT, 1, 0);
+    peer_introduce(true);
+}
