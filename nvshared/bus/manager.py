@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """com.nvshare.Manager: the whole of the daemon."""
 
+import logging
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -9,6 +10,7 @@ from nvshared import __version__
 from nvshared.bus.authority import Caller
 from nvshared.bus.members import ANYONE, Changes, Interface, Owned, Signal, method, readable
 from nvshared.bus.packing import Body, array, joined, text
+from nvshared.errors import NvshareError
 from nvshared.gpu import Client
 from nvshared.manager import Manager
 from nvshared.names import (
@@ -20,6 +22,8 @@ from nvshared.names import (
     client_path,
     gpu_path,
 )
+
+logger = logging.getLogger(__name__)
 
 _NUMBERS = struct.Struct("<III")
 
@@ -136,8 +140,13 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
 
     @method("Reload", action=ACTION_RELOAD)
     def reload(self, _caller: Caller) -> None:
-        """Reads the configuration again."""
-        self._manager.reload()
+        """Reads the configuration again. What is wrong with it is for the journal, too: of a
+        command that has ended (systemctl reload runs one) it may not know whose words it has."""
+        try:
+            self._manager.reload()
+        except NvshareError as error:
+            logger.error("the settings stay as they are: %s", error)
+            raise
 
     @method("ResetSettings", action=ACTION_RELOAD)
     def reset_settings(self, _caller: Caller) -> None:
