@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs on two cards at once, with somebody on each who fights for it."""
 
-import subprocess
-
 import pytest
 
-from bench.harness import program, run, sharing
+from bench.harness import machine, program, run, sharing
 from bench.trace import summary
 from tests.gpu.test_sharing import BUDGET, Record, competitor, digests
-
-LIST = ["nvidia-smi", "--list-gpus"]
-cards = len(subprocess.run(LIST, capture_output=True, text=True, check=True).stdout.splitlines())
-pytestmark = pytest.mark.skipif(cards < 2, reason="there is one card only")
 
 
 @pytest.mark.parametrize("name", ["cupy_peers", "nccl_reduce"])
 def test_both_cards_are_shared(name: str, record: Record) -> None:
+    if len(machine()["gpu"].splitlines()) < 2:
+        pytest.skip("there is one card only")
     commands = [
         program(name),
         ["env", "CUDA_VISIBLE_DEVICES=0", *competitor(5, 1500)],
