@@ -86,6 +86,8 @@ class _File:
         )
 
     def _unpack(self, form: str, offset: int) -> tuple[int, ...]:
+        if offset > len(self._data):    # and perhaps than any number that struct knows
+            raise IndexError(f"it has no byte {offset}")
         return struct.unpack_from(self._order + form, self._data, offset)
 
     def _headers(self) -> Iterator[tuple[int, int, int, int]]:
