@@ -87,10 +87,10 @@ def kept(container: Container) -> int:
 
 
 def ten(container: Container, launch: Launch) -> list[Program]:
-    """Ten programs, of which three fit: each hand-over moves something."""
+    """Ten programs, of which three fit: each hand-over moves something. None is done soon."""
     programs = [
         launch(
-            container, user, memory=card.MEMORY // 4, steps=30, cpu_ms=40, seed=seed,
+            container, user, memory=card.MEMORY // 4, steps=120, cpu_ms=40, seed=seed,
             environment=COPY_RATE,
         )
         for seed, user in enumerate(("alice", "bob") * 5, 1)
