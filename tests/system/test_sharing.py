@@ -21,7 +21,8 @@ def test_two_users_programs_take_turns_and_are_right(running: Container, launch:
     running.run("nvsharectl", "set-tq", "1")
     turns = card.status(running)["gpus"][0]["turns"]
     programs = [
-        launch(running, user, memory=MOST_OF_IT, steps=15, cpu_ms=100, seed=seed)
+        # They want the GPU all the time, so that somebody holds it whenever one looks.
+        launch(running, user, memory=MOST_OF_IT, steps=100, cpu_ms=0, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     running.until(lambda: len(card.clients(running)) == 2, "both are there")
