@@ -154,22 +154,21 @@ bool swap_enter_context(struct client *client);   /* makes it current, with stre
  * drain_context(). */
 
 /* With the gate closed, waits until nothing is in flight in any context of
- * the client. False: gave up, because threads stand at the gate and
+ * the process. False: gave up, because threads stand at the gate and
  * `patience` microseconds have passed. */
-bool drain_all(struct client *client, uint64_t patience);
+bool drain_all(uint64_t patience);
 
 /* The same in steps, to find out whether a client is idle. */
 struct drain {
-    struct client *client;
-    unsigned contexts_ended;         /* at the beginning */
+    unsigned contexts_ended;         /* of all clients, at the beginning */
     unsigned count;
     struct drain_part {
         CUcontext context;
         CUevent event;
         bool started;
-    } part[CONTEXTS_MAX];
+    } part[CLIENTS_MAX * CONTEXTS_MAX];
 };
-void drain_begin(struct client *client, struct drain *drain);
+void drain_begin(struct drain *drain);
 bool drain_step(struct drain *drain);              /* true: everything submitted before it began is done */
 void drain_abandon(struct drain *drain);
 

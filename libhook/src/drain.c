@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waiting until nothing is in flight, without ever breaking a stream capture.
+ * The gate is the process's, and so is the drain.
  *
  * Synchronising a context, or recording all its work in an event
  * (cuCtxRecordEvent), invalidates any capture that is going on in it. So both
@@ -149,27 +150,39 @@ static bool finished(CUcontext context, CUevent *event)
     return true;
 }
 
-void drain_begin(struct client *client, struct drain *drain)
+static unsigned contexts_ended(void)
 {
-    drain->client = client;
+    unsigned ended = 0;
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        if (clients[i] != NULL)
+            ended += clients[i]->contexts_ended;
+    return ended;
+}
+
+/* Of all devices: a kernel or a copy of another one's may reach this one's memory. */
+void drain_begin(struct drain *drain)
+{
     drain->count = 0;
     pthread_mutex_lock(&memory_lock);
-    drain->contexts_ended = client->contexts_ended;
-    for (unsigned i = 0; i < client->context_count; i++)
-        drain->part[drain->count++] = (struct drain_part){ .context = client->contexts[i] };
+    drain->contexts_ended = contexts_ended();
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        for (unsigned c = 0; clients[i] != NULL && c < clients[i]->context_count; c++)
+            drain->part[drain->count++] = (struct drain_part){
+                .context = clients[i]->contexts[c],
+            };
     pthread_mutex_unlock(&memory_lock);
 }
 
 /* Only under service_lock, which also covers a context's end. */
 static bool still_valid(const struct drain *drain)
 {
-    return drain->contexts_ended == drain->client->contexts_ended;
+    return drain->contexts_ended == contexts_ended();
 }
 
 bool drain_step(struct drain *drain)
 {
     if (!still_valid(drain))
-        drain_begin(drain->client, drain);
+        drain_begin(drain);
     bool all = true;
     for (unsigned i = 0; i < drain->count; i++) {
         struct drain_part *part = &drain->part[i];
@@ -194,14 +207,14 @@ void drain_abandon(struct drain *drain)
     drain->count = 0;
 }
 
-bool drain_all(struct client *client, uint64_t patience)
+bool drain_all(uint64_t patience)
 {
     uint64_t began = now_microseconds();
     struct drain drain;
     while (!gate_empty(1000))
         if (gate_has_waiters() && now_microseconds() - began > patience)
             return false;
-    drain_begin(client, &drain);
+    drain_begin(&drain);
     while (!drain_step(&drain)) {
         uint64_t waited = now_microseconds() - began;
         /* Who stands at the gate may be just the thread that captures. */

@@ -30,7 +30,7 @@ static CUresult run(struct task *task)
     client->remapping = true;
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
-    bool ready = drain_all(client, DRAIN_PATIENCE_US) && swap_enter_context(client);
+    bool ready = drain_all(DRAIN_PATIENCE_US) && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
     if (ready) {

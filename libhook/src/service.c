@@ -53,7 +53,7 @@ static void look_idle(struct client *client, struct idleness *idle)
     if (idle->told)
         return;
     if (!idle->draining) {
-        drain_begin(client, &idle->drain);
+        drain_begin(&idle->drain);
         idle->draining = true;
     }
     if (!drain_step(&idle->drain)) {
@@ -94,7 +94,7 @@ static void order_stop(struct client *client)
     client->room_asked = false;
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    bool drained = drain_all(client, client->drain_patience);
+    bool drained = drain_all(client->drain_patience);
     /* A drain is when the driver's pools let go of what the program has freed. */
     if (drained && swap_enter_context(client))
         pools_recount();

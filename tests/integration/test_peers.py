@@ -67,6 +67,30 @@ copied(first, result=700)                                # for good, as without 
     program.ends_well()
 
 
+def test_what_another_card_is_still_reading_stays(site: Site) -> None:
+    """Nothing is in flight on the first card, but the other has yet to read its memory."""
+    site.start("--tq", "1")
+    program = Program(site, TWO + KERNEL + '''
+call("cuCtxEnablePeerAccess", context, 0)
+spin = c_void_p()
+call("cuModuleGetFunction", byref(spin), module, b"nvshare_spin")
+microseconds = c_uint64(3_000_000)
+passed = (c_void_p * 1)(ctypes.cast(byref(microseconds), c_void_p))
+call("cuLaunchKernel", spin, *(1, 1, 1, 1, 1, 1, 0, 0), passed, None)
+values = [c_uint64(v) for v in (second, first, zeros, size // 8)]
+passed = (c_void_p * 4)(*(ctypes.cast(byref(v), c_void_p) for v in values))
+call("cuLaunchKernel", kernel, *(64, 1, 1, 256, 1, 1, 0, 0), passed, None)
+away()
+call("cuCtxSynchronize")
+assert get(second, size) == data
+''')
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    give_it_back(hook)
+    program.ends_well()
+
+
 def test_each_card_counts_what_is_taken_of_it(site: Site) -> None:
     """Whichever context is current when it is taken."""
     site.start()
