@@ -13,7 +13,6 @@
  * the library with others that fight for the card.
  */
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -24,54 +23,12 @@
 
 #include "calls.h"
 #include "mapping.h"
-#include "pooling.h"
-
-#define BUFFERS 24
-#define GRAPH_NODES 4
-
-struct buffer {
-    CUdeviceptr address;
-    size_t words;
-    uint64_t *shadow;
-    unsigned generation;             /* changes when the address is freed */
-    bool mapped;                     /* by the program's own hand: mapping.h */
-    bool pooled;                     /* pooling.h */
-};
-
-struct recorded { unsigned buffer, generation; uint64_t step; };
-
-struct worker {
-    pthread_t thread;
-    uint64_t random;
-    size_t limit;                    /* bytes */
-    size_t held;
-    CUstream stream;
-    CUdeviceptr sum;                 /* one word for the checksum kernel */
-    struct buffer buffers[BUFFERS];
-    struct pooling pooling;
-    CUgraphExec graph;
-    struct recorded nodes[GRAPH_NODES];
-    unsigned node_count;
-    uint64_t operations, compared, graphs, moved, shared;
-};
+#include "worker.h"
 
 static CUcontext context;
 static CUmemoryPool pool;
 static CUfunction fill_kernel, step_kernel, checksum_kernel, add_kernel;
 static atomic_bool finish;
-
-static uint64_t next(struct worker *w)
-{
-    w->random ^= w->random << 13;
-    w->random ^= w->random >> 7;
-    w->random ^= w->random << 17;
-    return w->random * 0x2545F4914F6CDD1Du;
-}
-
-static uint64_t below(struct worker *w, uint64_t limit)
-{
-    return (next(w) >> 16) % limit;
-}
 
 static void launch(struct worker *w, CUfunction kernel, void **parameters)
 {
@@ -271,19 +228,42 @@ static bool can_be_shared(const struct buffer *b)
     return b->address != 0 && !b->mapped && !b->pooled && b->words * 8 > (size_t)1 << 20;
 }
 
-/* Makes a large one known to other processes, with work in flight; then it stays on the card. */
-static void share(struct worker *w, struct buffer *b)
+/*
+ * Makes a large one known to other processes, with work in flight; then it
+ * stays on the card. false: there is none, or no room for it to stay.
+ */
+static bool share(struct worker *w, struct buffer *b)
 {
     CUipcMemHandle handle;
     for (unsigned i = 0; i < BUFFERS && !can_be_shared(b); i++)
         b = &w->buffers[(b - w->buffers + 1) % BUFFERS];
     if (!can_be_shared(b))
-        return;
+        return false;
     CUresult result = cuIpcGetMemHandle(&handle, b->address + 8);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return;
+        return false;
     check(result, "cuIpcGetMemHandle");
     w->shared++;
+    return true;
+}
+
+/*
+ * One is shared before the program has filled what it may have: later there is
+ * rarely room, and a run must not depend on luck for trying everything.
+ */
+static void share_first(struct worker *w)
+{
+    struct buffer *b = &w->buffers[0];
+    CUresult result;
+    b->words = ((size_t)3 << 20) / 2 / 8;
+    while ((result = cuMemAlloc_v2(&b->address, b->words * 8)) == CUDA_ERROR_OUT_OF_MEMORY)
+        usleep(1000);
+    check(result, "cuMemAlloc");
+    b->shadow = malloc(b->words * 8);
+    w->held += b->words * 8;
+    device_fill(w, b, next(w));
+    while (!share(w, b))
+        usleep(1000);
 }
 
 static struct buffer *any(struct worker *w)
@@ -399,6 +379,8 @@ static void *work(void *argument)
     while ((result = cuMemAlloc_v2(&w->sum, 8)) == CUDA_ERROR_OUT_OF_MEMORY)
         usleep(1000);
     check(result, "cuMemAlloc");
+    if (w->first)
+        share_first(w);
     while (!atomic_load(&finish))
         operate(w);
     for (unsigned i = 0; i < BUFFERS; i++) {
@@ -454,6 +436,7 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < threads; i++) {
         workers[i].random = (seed * 1000003 + i + 1) * 0x9E3779B97F4A7C15u | 1;
         workers[i].limit = limit / threads;
+        workers[i].first = i == 0;
         pthread_create(&workers[i].thread, NULL, work, &workers[i]);
     }
     struct timespec begun, now;
