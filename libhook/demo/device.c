@@ -71,6 +71,7 @@ void device_open(struct device *device, int ordinal)
     device_expect(device, device->module_load(&module, device_kernels), "loading the kernels");
     device->fill = kernel(device, module, "nvshare_fill");
     device->step = kernel(device, module, "nvshare_step");
+    device->advance = kernel(device, module, "nvshare_advance");
     device->checksum = kernel(device, module, "nvshare_checksum");
     device->spin = kernel(device, module, "nvshare_spin");
     device_expect(device, device->memory_information(&device->free, &device->total),

@@ -40,7 +40,7 @@ struct device {
     DEVICE_FUNCTIONS(MEMBER)
 #undef MEMBER
     CUcontext context;
-    CUfunction fill, step, checksum, spin;
+    CUfunction fill, step, advance, checksum, spin;
     char name[128];
     size_t free, total;                  /* bytes, as cuMemGetInfo said at the start */
 };

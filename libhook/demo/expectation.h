@@ -5,15 +5,21 @@
 #ifndef NVSHARE_DEMO_EXPECTATION_H
 #define NVSHARE_DEMO_EXPECTATION_H
 
-#include <stddef.h>
 #include <stdint.h>
+
+#include "chunks.h"
 
 /* What nvshare_fill gets for a chunk; no two chunks hold the same. */
 uint64_t expectation_fill_value(uint64_t seed, uint64_t chunk);
 
-/* The checksum of each chunk of `words[i]` words after nvshare_fill and steps 1 to `steps`,
- * each word computed, on all CPUs; no chunk is ever held in memory as a whole. */
-void expectation_checksums(uint64_t seed, uint64_t chunks, const uint64_t *words, uint64_t steps,
-                           uint64_t *sums);
+/*
+ * For each chunk what nvshare_checksum must have added up. It ran once in the end and,
+ * where nothing changes, once in each step.
+ *
+ * With `rounds` 0 those that change have been through nvshare_step: each word is computed, on
+ * all CPUs, and no chunk is ever held in memory as a whole. Else they have been through
+ * nvshare_advance, and the sums follow from formulas, however large the memory.
+ */
+void expectation_sums(uint64_t seed, uint64_t rounds, const struct chunks *chunks, uint64_t *sums);
 
 #endif

@@ -17,7 +17,14 @@ static const char usage[] =
     "  --memory SIZE    how much to allocate: bytes, 512MiB, 1.5GiB, or 70% of what is free\n"
     "                   (default 50%)\n"
     "  --chunk SIZE     bytes of each allocation (default 64MiB)\n"
+    "  --used SIZE      use only so much of it, at its end; 10% of it, say (default 100%)\n"
+    "  --change SIZE    of what is used, change only so much, at its end, and sum up the rest in\n"
+    "                   each step (default 100%)\n"
     "  --steps N        how often to compute on all of it (default 8)\n"
+    "  --seconds N      instead, for so long from the start on\n"
+    "  --rounds N       in each step advance each word by N rounds of a generator, whose result\n"
+    "                   the CPU has a formula for, instead of mixing it once, which the CPU\n"
+    "                   computes word by word\n"
     "  --cpu-ms N       compute on the CPU for N milliseconds after each step (default 0)\n"
     "  --kernel-us N    keep the GPU busy N microseconds longer for each chunk (default 0)\n"
     "  --threads N      share the chunks among N threads with a stream each (default 1)\n"
@@ -65,12 +72,19 @@ static uint64_t size(const char *option, const char *text, double *share)
 
 struct options options_parse(int count, char **arguments)
 {
-    enum { HELP, MEMORY, CHUNK, STEPS, CPU_MS, KERNEL_US, THREADS, SEED, DEVICE, CHECK, HOLD, JSON };
+    enum {
+        HELP, MEMORY, CHUNK, USED, CHANGE, STEPS, SECONDS, ROUNDS, CPU_MS, KERNEL_US, THREADS, SEED,
+        DEVICE, CHECK, HOLD, JSON,
+    };
     static const struct option known[] = {
         {"help", no_argument, NULL, HELP},
         {"memory", required_argument, NULL, MEMORY},
         {"chunk", required_argument, NULL, CHUNK},
+        {"used", required_argument, NULL, USED},
+        {"change", required_argument, NULL, CHANGE},
         {"steps", required_argument, NULL, STEPS},
+        {"seconds", required_argument, NULL, SECONDS},
+        {"rounds", required_argument, NULL, ROUNDS},
         {"cpu-ms", required_argument, NULL, CPU_MS},
         {"kernel-us", required_argument, NULL, KERNEL_US},
         {"threads", required_argument, NULL, THREADS},
@@ -82,7 +96,8 @@ struct options options_parse(int count, char **arguments)
         {0},
     };
     struct options options = {
-        .share = 0.5, .chunk = 64u << 20, .steps = 8, .threads = 1, .seed = 1, .check = true,
+        .share = 0.5, .used_share = 1, .changed_share = 1, .chunk = 64u << 20, .steps = 8,
+        .threads = 1, .seed = 1, .check = true,
     };
     int which, index = 0;
     while ((which = getopt_long(count, arguments, "", known, &index)) != -1) {
@@ -91,6 +106,10 @@ struct options options_parse(int count, char **arguments)
         case HELP: fputs(usage, stdout); exit(EXIT_RIGHT);
         case MEMORY: options.memory = size(name, optarg, &options.share); break;
         case CHUNK: options.chunk = size(name, optarg, NULL); break;
+        case USED: options.used = size(name, optarg, &options.used_share); break;
+        case CHANGE: options.changed = size(name, optarg, &options.changed_share); break;
+        case SECONDS: options.seconds = number(name, optarg, 1, UINT32_MAX); break;
+        case ROUNDS: options.rounds = number(name, optarg, 1, UINT32_MAX); break;
         case STEPS: options.steps = number(name, optarg, 0, UINT32_MAX); break;
         case CPU_MS: options.cpu_ms = number(name, optarg, 0, UINT32_MAX); break;
         case KERNEL_US: options.kernel_us = number(name, optarg, 0, UINT32_MAX); break;
@@ -103,6 +122,8 @@ struct options options_parse(int count, char **arguments)
         default: exit(EXIT_USAGE);       /* getopt_long has said what is wrong */
         }
     }
+    if (options.seconds != 0)
+        options.steps = 0;               /* how many there will be is not known */
     if (optind < count)
         device_die(EXIT_USAGE, "'%s' is not an option; see --help", arguments[optind]);
     return options;

@@ -9,7 +9,9 @@
  * Right or wrong is decided per chunk: the GPU sums up each chunk, each word
  * weighted by its place, and the CPU computes the same sum from the seed
  * alone. Chunks hold different numbers, so one that came back in another's
- * place is as wrong as one with a flipped bit.
+ * place is as wrong as one with a flipped bit. What the kernels that change
+ * memory do to a word can be undone, so that no error is lost on the way; and
+ * what does not change is summed up in each step, every sum counting.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -18,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "chunks.h"
 #include "device.h"
 #include "expectation.h"
 #include "options.h"
@@ -25,11 +28,9 @@
 struct work {
     struct device device;
     struct options options;
-    uint64_t chunks, bytes;
-    CUdeviceptr *addresses;              /* one per chunk, as are the next two */
-    uint64_t *words;
-    uint64_t *sums;
-    CUdeviceptr device_sums;
+    struct chunks chunks;
+    CUdeviceptr sums;                    /* on the GPU, one per chunk */
+    double start;
 };
 
 struct worker {
@@ -45,14 +46,6 @@ static double seconds_on(clockid_t clock)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-static void *array(uint64_t count, size_t size)
-{
-    void *memory = calloc(count, size);
-    if (memory == NULL)
-        device_die(EXIT_FAILED, "no host memory for %llu chunks", (unsigned long long)count);
-    return memory;
-}
-
 static void print_name(const char *name)
 {
     for (; *name != '\0'; name++)
@@ -60,40 +53,17 @@ static void print_name(const char *name)
             putchar(*name);
 }
 
-static void allocate(struct work *work)
+static void report_memory(const struct work *work)
 {
-    const struct options *options = &work->options;
     const struct device *device = &work->device;
-    work->bytes = options->memory;
-    if (work->bytes == 0)
-        work->bytes = (uint64_t)(options->share * (double)device->free) / 8 * 8;
-    if (work->bytes == 0)
-        device_die(EXIT_NO_MEMORY, "out of memory: %s has none free", device->name);
-    work->chunks = (work->bytes + options->chunk - 1) / options->chunk;
-    work->addresses = array(work->chunks, sizeof *work->addresses);
-    work->words = array(work->chunks, sizeof *work->words);
-    work->sums = array(work->chunks, sizeof *work->sums);
-    for (uint64_t i = 0, left = work->bytes; i < work->chunks; i++) {
-        uint64_t size = left < options->chunk ? left : options->chunk;
-        CUresult result = device->allocate(&work->addresses[i], size);
-        if (result == CUDA_ERROR_OUT_OF_MEMORY)
-            device_die(EXIT_NO_MEMORY,
-                       "out of memory: %s gave %.1f of the %.1f MiB asked for, and no %.1f MiB more",
-                       device->name, (double)(work->bytes - left) / 0x1p20,
-                       (double)work->bytes / 0x1p20, (double)size / 0x1p20);
-        device_expect(device, result, "allocating memory on the GPU");
-        work->words[i] = size / 8;
-        left -= size;
-    }
-    if (options->json) {
+    unsigned long long bytes = work->chunks.bytes, chunks = work->chunks.count;
+    if (work->options.json) {
         fputs("{\"event\": \"allocated\", \"gpu\": \"", stdout);
         print_name(device->name);
-        printf("\", \"bytes\": %llu, \"chunks\": %llu, \"total\": %zu, \"free\": %zu}\n",
-               (unsigned long long)work->bytes, (unsigned long long)work->chunks, device->total,
-               device->free);
+        printf("\", \"bytes\": %llu, \"chunks\": %llu, \"total\": %zu, \"free\": %zu}\n", bytes,
+               chunks, device->total, device->free);
     } else {
-        printf("%s: %.1f MiB in %llu chunks\n", device->name, (double)work->bytes / 0x1p20,
-               (unsigned long long)work->chunks);
+        printf("%s: %.1f MiB in %llu chunks\n", device->name, (double)bytes / 0x1p20, chunks);
     }
 }
 
@@ -109,22 +79,55 @@ static void compute_on_cpu(uint64_t milliseconds)
     }
 }
 
+/* `at` is in microseconds of CLOCK_MONOTONIC, as in the daemon's trace. */
 static void report_step(const struct work *work, uint64_t step)
 {
-    printf(work->options.json ? "{\"event\": \"step\", \"step\": %llu, \"steps\": %llu}\n"
-                              : "step %llu of %llu\n",
-           (unsigned long long)step, (unsigned long long)work->options.steps);
+    unsigned long long number = step, all = work->options.steps;
+    if (work->options.json)
+        printf("{\"event\": \"step\", \"step\": %llu, \"steps\": %llu, \"at\": %.0f}\n", number, all,
+               seconds_on(CLOCK_MONOTONIC) * 1e6);
+    else if (work->options.seconds != 0)
+        printf("step %llu\n", number);
+    else
+        printf("step %llu of %llu\n", number, all);
 }
 
-static void step_chunk(struct work *work, uint64_t chunk, uint64_t step, CUstream stream)
+static void sum_up(const struct work *work, uint64_t number, CUstream stream)
 {
     const struct device *device = &work->device;
-    uint64_t words = work->words[chunk], spin = work->options.kernel_us;
-    void *parameters[] = {&work->addresses[chunk], &words, &step};
-    device_launch(device, device->step, words, stream, parameters, "launching nvshare_step");
+    struct chunk *chunk = &work->chunks.chunk[number];
+    CUdeviceptr sum = work->sums + number * sizeof(uint64_t);
+    void *parameters[] = {&chunk->address, &chunk->words, &sum};
+    device_launch(device, device->checksum, chunk->words, stream, parameters,
+                  "launching nvshare_checksum");
+}
+
+static void step_chunk(struct work *work, uint64_t number, uint64_t step, CUstream stream)
+{
+    const struct device *device = &work->device;
+    struct chunk *chunk = &work->chunks.chunk[number];
+    uint64_t rounds = work->options.rounds, spin = work->options.kernel_us;
+    void *parameters[] = {&chunk->address, &chunk->words, rounds != 0 ? &rounds : &step};
+    if (!chunk->changes)
+        sum_up(work, number, stream);
+    else if (rounds != 0)
+        device_launch(device, device->advance, chunk->words, stream, parameters,
+                      "launching nvshare_advance");
+    else
+        device_launch(device, device->step, chunk->words, stream, parameters,
+                      "launching nvshare_step");
+    chunk->steps++;
     void *spin_parameters[] = {&spin};
     if (spin != 0)
         device_launch(device, device->spin, 1, stream, spin_parameters, "launching nvshare_spin");
+}
+
+static bool another(const struct work *work, uint64_t step)
+{
+    const struct options *options = &work->options;
+    if (options->seconds == 0)
+        return step <= options->steps;
+    return step == 1 || seconds_on(CLOCK_MONOTONIC) - work->start < (double)options->seconds;
 }
 
 static void *run_worker(void *argument)
@@ -133,29 +136,30 @@ static void *run_worker(void *argument)
     struct work *work = worker->work;
     const struct device *device = &work->device;
     const struct options *options = &work->options;
+    struct chunk *chunk = work->chunks.chunk;
+    uint64_t count = work->chunks.count;
     CUstream stream;
     device_expect(device, device->context_set(device->context), "using the context");
     device_expect(device, device->stream_create(&stream, CU_STREAM_NON_BLOCKING), "making a stream");
-    for (uint64_t i = worker->number; i < work->chunks; i += options->threads) {
-        uint64_t words = work->words[i], value = expectation_fill_value(options->seed, i);
-        void *parameters[] = {&work->addresses[i], &words, &value};
-        device_launch(device, device->fill, words, stream, parameters, "launching nvshare_fill");
+    for (uint64_t i = worker->number; i < count; i += options->threads) {
+        uint64_t value = expectation_fill_value(options->seed, i);
+        void *parameters[] = {&chunk[i].address, &chunk[i].words, &value};
+        if (chunk[i].words != 0)
+            device_launch(device, device->fill, chunk[i].words, stream, parameters,
+                          "launching nvshare_fill");
     }
-    for (uint64_t step = 1; step <= options->steps; step++) {
-        for (uint64_t i = worker->number; i < work->chunks; i += options->threads)
-            step_chunk(work, i, step, stream);
+    for (uint64_t step = 1; another(work, step); step++) {
+        for (uint64_t i = worker->number; i < count; i += options->threads)
+            if (chunk[i].words != 0)
+                step_chunk(work, i, step, stream);
         device_expect(device, device->stream_synchronize(stream), "computing on the GPU");
         compute_on_cpu(options->cpu_ms);
         if (worker->number == 0)
             report_step(work, step);
     }
-    for (uint64_t i = worker->number; i < work->chunks; i += options->threads) {
-        uint64_t words = work->words[i];
-        CUdeviceptr sum = work->device_sums + i * sizeof(uint64_t);
-        void *parameters[] = {&work->addresses[i], &words, &sum};
-        device_launch(device, device->checksum, words, stream, parameters,
-                      "launching nvshare_checksum");
-    }
+    for (uint64_t i = worker->number; i < count; i += options->threads)
+        if (chunk[i].words != 0)
+            sum_up(work, i, stream);
     device_expect(device, device->stream_synchronize(stream), "summing up on the GPU");
     return NULL;
 }
@@ -163,11 +167,12 @@ static void *run_worker(void *argument)
 static void run(struct work *work)
 {
     const struct device *device = &work->device;
-    uint64_t threads = work->options.threads, bytes = work->chunks * sizeof(uint64_t);
-    device_expect(device, device->allocate(&work->device_sums, bytes), "allocating the checksums");
-    device_expect(device, device->set(work->device_sums, 0, bytes), "clearing the checksums");
+    uint64_t threads = work->options.threads, count = work->chunks.count;
+    uint64_t bytes = count * sizeof(uint64_t), *sums = chunks_array(count, sizeof *sums);
+    device_expect(device, device->allocate(&work->sums, bytes), "allocating the checksums");
+    device_expect(device, device->set(work->sums, 0, bytes), "clearing the checksums");
     device_expect(device, device->context_synchronize(), "clearing the checksums");
-    struct worker *workers = array(threads, sizeof *workers);
+    struct worker *workers = chunks_array(threads, sizeof *workers);
     for (uint64_t i = 0; i < threads; i++) {
         workers[i] = (struct worker){.work = work, .number = i};
         if (i > 0 && pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) != 0)
@@ -178,33 +183,25 @@ static void run(struct work *work)
     for (uint64_t i = 1; i < threads; i++)
         pthread_join(workers[i].thread, NULL);
     free(workers);
-    device_expect(device, device->copy_to_host(work->sums, work->device_sums, bytes),
-                  "reading the checksums");
+    device_expect(device, device->copy_to_host(sums, work->sums, bytes), "reading the checksums");
+    for (uint64_t i = 0; i < count; i++)
+        work->chunks.chunk[i].sum = sums[i];
+    free(sums);
 }
 
 /* True if every chunk's checksum is what the CPU computes. */
 static bool check(const struct work *work)
 {
-    uint64_t *expected = array(work->chunks, sizeof *expected), wrong = 0, first = 0;
-    expectation_checksums(work->options.seed, work->chunks, work->words, work->options.steps,
-                          expected);
-    for (uint64_t i = work->chunks; i-- > 0;)
-        if (work->sums[i] != expected[i]) {
-            wrong++;
-            first = i;
-        }
-    free(expected);
+    uint64_t first = 0, wrong = chunks_wrong(&work->chunks, &work->options, &first);
+    unsigned long long chunks = work->chunks.count;
     if (work->options.json)
         printf("{\"event\": \"checked\", \"right\": %s, \"chunks\": %llu, \"wrong\": %llu}\n",
-               wrong == 0 ? "true" : "false", (unsigned long long)work->chunks,
-               (unsigned long long)wrong);
+               wrong == 0 ? "true" : "false", chunks, (unsigned long long)wrong);
     else if (wrong == 0)
-        printf("right: all %llu chunks hold what the CPU computes\n",
-               (unsigned long long)work->chunks);
+        printf("right: all %llu chunks hold what the CPU computes\n", chunks);
     else
         printf("WRONG: %llu of %llu chunks differ from what the CPU computes, number %llu first\n",
-               (unsigned long long)wrong, (unsigned long long)work->chunks,
-               (unsigned long long)first);
+               (unsigned long long)wrong, chunks, (unsigned long long)first);
     return wrong == 0;
 }
 
@@ -213,9 +210,10 @@ int main(int count, char **arguments)
     static struct work work;
     setvbuf(stdout, NULL, _IOLBF, 0);
     work.options = options_parse(count, arguments);
-    double start = seconds_on(CLOCK_MONOTONIC);
+    work.start = seconds_on(CLOCK_MONOTONIC);
     device_open(&work.device, work.options.device);
-    allocate(&work);
+    work.chunks = chunks_allocate(&work.device, &work.options);
+    report_memory(&work);
     if (work.options.hold) {
         char ignored;
         while (read(STDIN_FILENO, &ignored, 1) > 0)
@@ -224,11 +222,11 @@ int main(int count, char **arguments)
     }
     run(&work);
     uint64_t checksum = 0;
-    for (uint64_t i = 0; i < work.chunks; i++)
-        checksum += work.sums[i] * (2 * i + 1);
+    for (uint64_t i = 0; i < work.chunks.count; i++)
+        checksum += work.chunks.chunk[i].sum * (2 * i + 1);
     printf(work.options.json
                ? "{\"event\": \"finished\", \"checksum\": \"%016llx\", \"seconds\": %.6f}\n"
                : "checksum %016llx after %.2f s\n",
-           (unsigned long long)checksum, seconds_on(CLOCK_MONOTONIC) - start);
+           (unsigned long long)checksum, seconds_on(CLOCK_MONOTONIC) - work.start);
     return !work.options.check || check(&work) ? EXIT_RIGHT : EXIT_FAILED;
 }

@@ -74,6 +74,19 @@ DEVICE_CODE static void step_step(const struct span *span, const uint64_t *argum
     }
 }
 
+DEVICE_CODE static void advance_step(const struct span *span, const uint64_t *arguments,
+                                     uint64_t *sum)
+{
+    (void)sum;
+    uint64_t factor = 1, offset = 0;     /* all rounds are one multiplication and one addition */
+    for (uint64_t round = 0; round < arguments[2]; round++) {
+        factor *= 0x5851F42D4C957F2Dull;
+        offset = offset * 0x5851F42D4C957F2Dull + 0x14057B7EF767814Full;
+    }
+    for (uint64_t i = 0; i < span->count; i++)
+        span->words[0][i] = span->words[0][i] * factor + offset;
+}
+
 DEVICE_CODE static void add_step(const struct span *span, const uint64_t *arguments,
                                  uint64_t *sum)
 {
@@ -129,6 +142,13 @@ static CUresult run_step(struct device *device, const uint64_t *arguments,
 {
     return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
                          arguments[1], operation, step_step, arguments, NULL);
+}
+
+static CUresult run_advance(struct device *device, const uint64_t *arguments,
+                            const struct operation *operation)
+{
+    return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
+                         arguments[1], operation, advance_step, arguments, NULL);
 }
 
 static CUresult run_add(struct device *device, const uint64_t *arguments,
@@ -253,6 +273,7 @@ static size_t reach_nothing(const uint64_t *arguments, int index)
 static const struct kernel kernels[] = {
     {"nvshare_fill", 3, run_fill, reach_words},
     {"nvshare_step", 3, run_step, reach_words},
+    {"nvshare_advance", 3, run_advance, reach_words},
     {"nvshare_add", 4, run_add, reach_add},
     {"nvshare_checksum", 3, run_checksum, reach_checksum},
     {"nvshare_examine", 4, run_examine, reach_examine},

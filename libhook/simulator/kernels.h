@@ -9,6 +9,8 @@
  *   nvshare_fill(ptr, count, value)     word[i] = value + i * 0x9E3779B97F4A7C15
  *   nvshare_step(ptr, count, step)      word[i] = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9
  *                                                 + step + i, x being the word as it was
+ *   nvshare_advance(ptr, count, rounds) rounds times: word[i] = word[i] * 0x5851F42D4C957F2D
+ *                                                 + 0x14057B7EF767814F
  *   nvshare_add(dst, a, b, count)       dst[i] = a[i] + b[i]
  *   nvshare_checksum(ptr, count, out)   out[0] += sum of word[i] * (2 * i + 1)
  *   nvshare_examine(ptr, count, seed, out)  what the library asks of its own

@@ -13,6 +13,7 @@ KERNELS = Path(__file__).parents[2] / "demo" / "kernels.ptx"
 PARAMETERS = {
     "nvshare_fill": ["u64", "u64", "u64"],
     "nvshare_step": ["u64", "u64", "u64"],
+    "nvshare_advance": ["u64", "u64", "u64"],
     "nvshare_checksum": ["u64", "u64", "u64"],
     "nvshare_add": ["u64", "u64", "u64", "u64"],
     "nvshare_spin": ["u64"],

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,58 @@ def test_the_checksum_is_that_of_its_description(
     assert said["checked"]["right"] is True
 
 
+def advanced(seed: int, chunks: list[int], changed: set[int], steps: int, rounds: int) -> int:
+    """As checksum(), of steps that advance some chunks and sum up the others."""
+    total = 0
+    for number, words in enumerate(chunks):
+        value, part = mixed(seed, number), 0
+        for i in range(words):
+            x = (value + i * 0x9E3779B97F4A7C15) & MASK
+            for _ in range(steps * rounds if number in changed else 0):
+                x = (x * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & MASK
+            part += x * (2 * i + 1)
+        total += part * (1 if number in changed else steps + 1) * (2 * number + 1)
+    return total & MASK
+
+
+def test_some_of_it_used_and_some_of_that_changed(environment: dict[str, str]) -> None:
+    done = workload(
+        environment, "--json", "--memory", "20000", "--chunk", "8000", "--used", "60%",
+        "--change", "4008", "--steps", "3", "--rounds", "5", "--seed", "7",
+    )
+    assert done.returncode == 0, done.stderr
+    assert events(done)["checked"]["right"] is True
+    wanted = advanced(7, [0, 1000, 500], {1, 2}, 3, 5)
+    assert events(done)["finished"]["checksum"] == f"{wanted:016x}"
+
+
+@pytest.mark.parametrize("rounds", [[], ["--rounds", "3"]])
+def test_what_is_not_changed_is_summed_up(
+    environment: dict[str, str], rounds: list[str]
+) -> None:
+    done = workload(
+        environment, "--json", "--memory", "24000", "--chunk", "8000", "--change", "20%",
+        "--steps", "2", *rounds,
+    )
+    assert done.returncode == 0, done.stderr
+    assert events(done)["checked"]["right"] is True
+    if rounds:
+        wanted = advanced(1, [1000, 1000, 1000], {2}, 2, 3)
+        assert events(done)["finished"]["checksum"] == f"{wanted:016x}"
+
+
+def test_for_some_time(environment: dict[str, str]) -> None:
+    options = ("--memory", "1MiB", "--seconds", "1", "--rounds", "1")
+    before = time.monotonic()
+    done = workload(environment, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line) for line in done.stdout.splitlines() if '"step"' in line]
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    assert before * 1e6 < steps[0]["at"] <= steps[-1]["at"] < time.monotonic() * 1e6
+    assert steps[-1]["at"] - before * 1e6 > 1e6
+    assert events(done)["checked"]["right"] is True
+
+
 def test_as_text(environment: dict[str, str]) -> None:
     done = workload(environment, "--memory", "1MiB", "--chunk", "512KiB", "--steps", "2")
     assert done.returncode == 0, done.stderr
@@ -120,6 +173,10 @@ def test_without_a_driver(environment: dict[str, str], tmp_path: Path) -> None:
         ("--memory", "12x", "is not a size; write for example 512MiB or 70%"),
         ("--memory", "0", "is not a size"),
         ("--memory", "101%", "is not a size"),
+        ("--used", "0", "is not a size"),
+        ("--change", "101%", "is not a size"),
+        ("--seconds", "0", "is not a number from 1 to"),
+        ("--rounds", "0", "is not a number from 1 to"),
         ("--chunk", "50%", "is not a size; write for example 512MiB\n"),
         ("--steps", "-1", "is not a number from 0 to"),
         ("--threads", "0", "is not a number from 1 to 1024"),
