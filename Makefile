@@ -6,6 +6,7 @@
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
 #   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
 #   make bench-preload  what the library costs the start of a program that has no use for it
+#   make bench-colocation  programs that share a card, and what each takes alone
 #   make build, install, dist, clean
 #   make deb, rpm       packages for distributions, see packaging/README.md
 # demo and test install what they need: Debian packages (as root, or with sudo)
@@ -19,7 +20,7 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-preload build install dist clean needs environment
+.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-preload bench-colocation build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -41,6 +42,10 @@ bench-daemon: build $(VENV)/demo-ready
 
 bench-preload: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.preload.measure
+
+bench-colocation: build $(VENV)/demo-ready
+	@$(MAKE) -C bench/colocation -s
+	@$(VENV)/bin/python -m bench.colocation.measure $(addprefix --variant=,$(VARIANTS)) $(OPTIONS)
 
 # PyTorch is not installed by us: PYTHON is one that has it.
 bench-training: build
