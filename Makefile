@@ -5,6 +5,8 @@
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
 #   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
+#   make bench-handover what a hand-over takes: bytes, time, what others feel (a GPU, or simulated);
+#                       VARIANTS="two-large ..." measures those alone
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
 #   make build, install, dist, clean
@@ -39,6 +41,10 @@ bench-gate: build $(VENV)/demo-ready
 
 bench-daemon: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.daemon.measure
+
+bench-handover: build $(VENV)/demo-ready
+	@$(MAKE) -C bench/handover -s
+	@$(VENV)/bin/python -m bench.handover.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
 
 bench-preload: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.preload.measure

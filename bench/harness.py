@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from nvshared.errors import NvshareError
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "libhook" / "build" / "libnvshare.so"
@@ -50,20 +52,22 @@ class Sharing:
 
 
 @contextmanager
-def sharing(*options: str, environment: dict[str, str] | None = None) -> Iterator[Sharing]:
-    """A daemon with these options, for as long as the block lasts."""
+def sharing(
+    *options: str, environment: dict[str, str] | None = None, log: IO[bytes] | None = None
+) -> Iterator[Sharing]:
+    """A daemon with these options, for as long as the block lasts; `log` gets what it says."""
     with tempfile.TemporaryDirectory(prefix="nvshare-") as folder:
         socket, trace = Path(folder, "nvshare.sock"), Path(folder, "trace.jsonl")
         process = subprocess.Popen(
             [sys.executable, "-m", "nvshared", "--bus", "none", "--socket", str(socket),
              "--trace", str(trace), *options],
-            cwd=ROOT, env={**os.environ, **(environment or {})},
+            cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=log,
         )
         try:
             deadline = time.monotonic() + 30
             while not socket.exists():
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError("the daemon did not start")
+                    raise NvshareError("the daemon did not start", "its log says why")
                 time.sleep(0.02)
             yield Sharing(socket, trace, process, {
                 "LD_PRELOAD": str(LIBRARY), "NVSHARE_SOCKET": str(socket), **(environment or {}),

@@ -9,11 +9,14 @@ Line = dict[str, Any]
 MEASURABLE = 256 << 20                  # bytes; smaller moves say more of latency than of speed
 
 
-def summary(trace: Sequence[Line]) -> dict[str, Any]:
-    """Figures of one GPU's trace. Times in ms, speeds in GB/s (10**9), medians unless named."""
-    moves = list(_moves(trace))
-    out = [move for move in moves if move["event"] == "evicted"]
-    back = [move for move in moves if move["event"] == "loaded"]
+def summary(trace: Sequence[Line], least: int = MEASURABLE) -> dict[str, Any]:
+    """Figures of one GPU's trace. Times in ms, speeds in GB/s (10**9), medians unless named.
+
+    Of moves of at least `least` bytes.
+    """
+    found = list(moves(trace, least))
+    out = [move for move in found if move["event"] == "evicted"]
+    back = [move for move in found if move["event"] == "loaded"]
     # Host memory is made on a client's first way out, and kept.
     first = [move for move in out if move["host_grew"]]
     again = [move for move in out if not move["host_grew"]]
@@ -35,19 +38,25 @@ def summary(trace: Sequence[Line]) -> dict[str, Any]:
     }
 
 
-def _moves(trace: Iterable[Line]) -> Iterable[Line]:
-    """Answers that moved much over the bus. A load before a client's first eviction only maps."""
-    host: dict[int, int] = {}
+def moves(trace: Iterable[Line], least: int = MEASURABLE) -> Iterable[Line]:
+    """Answers that moved at least so many bytes over the bus, with when that began.
+
+    A load before a client's first eviction only maps, and is left out. `host_grew`:
+    host memory had to be made for it.
+    """
+    host: dict[int, list[tuple[int, int]]] = {}     # when, and what was held from then on
     for line in trace:
         if "memory" not in line:
             continue
-        client, held = line["client"], line["memory"]["host"]
-        grew = held > host.get(client, 0)
-        host[client] = held
-        if line.get("event") not in ("evicted", "loaded") or line["bytes"] < MEASURABLE:
-            continue
-        if line["event"] == "evicted" or held > 0:
-            yield {**line, "host_grew": grew, "began": line["at"] - line["microseconds"]}
+        held = line["memory"]["host"]
+        history = host.setdefault(line["client"], [])
+        if line.get("event") in ("evicted", "loaded") and line["bytes"] >= max(1, least):
+            began = line["at"] - line["microseconds"]
+            before = next((size for at, size in reversed(history) if at <= began), 0)
+            if line["event"] == "evicted" or held > 0:
+                yield {**line, "host_grew": held > before, "began": began}
+        if not history or held != history[-1][1]:
+            history.append((line["at"], held))
 
 
 def _overlaps(move: Line, others: Iterable[Line]) -> bool:

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How fast a program gets, first uses and gives back memory of the GPU:
+ *
+ *     allocate TOUCHED LARGE LARGES SMALL SMALLS LIVE ROUNDS
+ *
+ * One JSON line for each of ROUNDS rounds, in which
+ *   - one block of TOUCHED bytes is allocated and set, twice;
+ *   - LARGES blocks of LARGE bytes are allocated, and then freed again in another order;
+ *   - SMALLS blocks of SMALL bytes likewise;
+ *   - the same while LIVE others of that size are there.
+ * Times are microseconds; those of several calls are for each of them.
+ *
+ * In the first round, and with small blocks in every one, each block is written with a value of its
+ * own and read back before it is freed, outside of what is timed; a wrong word ends the program
+ * with status 1.
+ */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LOOK ((size_t)32 << 20)      /* bytes read back at a time */
+#define STRIDE 7919
+
+typedef unsigned long long address;
+
+/* X(member, symbol, parameters): what is asked of the driver; results are CUresult. */
+#define DRIVER(X)                                                                                  \
+    X(init, cuInit, (unsigned))                                                                    \
+    X(device, cuDeviceGet, (int *, int))                                                           \
+    X(retain, cuDevicePrimaryCtxRetain, (void **, int))                                            \
+    X(set_context, cuCtxSetCurrent, (void *))                                                      \
+    X(synchronize, cuCtxSynchronize, (void))                                                       \
+    X(allocate, cuMemAlloc_v2, (address *, size_t))                                                \
+    X(release, cuMemFree_v2, (address))                                                            \
+    X(set, cuMemsetD32_v2, (address, unsigned, size_t))                                            \
+    X(copy, cuMemcpyDtoH_v2, (void *, address, size_t))
+
+static struct {
+#define MEMBER(member, symbol, parameters) int (*member) parameters;
+    DRIVER(MEMBER)
+} driver;
+
+static unsigned *seen;
+
+static void expect(int result, const char *doing)
+{
+    if (result == 0)
+        return;
+    fprintf(stderr, "allocate: %s failed with error %d\n", doing, result);
+    exit(1);
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
+}
+
+static void start(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
+    int device;
+    if (library == NULL) {
+        fprintf(stderr, "allocate: no CUDA driver: %s\n", dlerror());
+        exit(1);
+    }
+#define FIND(member, symbol, parameters)                                                           \
+    driver.member = (int (*) parameters)dlsym(library, #symbol);                                   \
+    expect(driver.member == NULL, "finding " #symbol);
+    DRIVER(FIND)
+    expect(driver.init(0), "cuInit");
+    expect(driver.device(&device, 0), "finding the GPU");
+    expect(driver.retain(&context, device), "making a context");
+    expect(driver.set_context(context), "using the context");
+}
+
+static void set(address at, unsigned value, size_t bytes)
+{
+    expect(driver.set(at, value, bytes / 4), "setting memory");
+    expect(driver.synchronize(), "setting memory");
+}
+
+/* All of it, word by word. */
+static void look(address at, unsigned value, size_t bytes)
+{
+    for (size_t done = 0; done < bytes; done += LOOK) {
+        size_t size = bytes - done < LOOK ? bytes - done : LOOK;
+        memset(seen, 0x5A, size);
+        expect(driver.copy(seen, at + done, size), "reading memory");
+        for (size_t i = 0; i < size / 4; i++)
+            if (seen[i] != value) {
+                fprintf(stderr, "WRONG RESULT: word %zu of a block holds %08x and not %08x\n",
+                        done / 4 + i, seen[i], value);
+                exit(1);
+            }
+    }
+}
+
+static void touch(size_t bytes, unsigned value, bool checked)
+{
+    address at;
+    double begin = now();
+    expect(driver.allocate(&at, bytes), "allocating memory to be set");
+    double allocated = now();
+    set(at, value, bytes);
+    double first = now();
+    if (checked)
+        look(at, value, bytes);
+    double again = now();
+    set(at, ~value, bytes);
+    double end = now();
+    if (checked)
+        look(at, ~value, bytes);
+    expect(driver.release(at), "freeing it");
+    printf("\"touch_allocate\": %.3f, \"touch_first\": %.3f, \"touch_again\": %.3f",
+           allocated - begin, first - allocated, end - again);
+}
+
+static address *allocate_all(size_t bytes, size_t count)
+{
+    address *made = calloc(count, sizeof *made);
+    expect(made == NULL, "finding host memory for the addresses");
+    for (size_t i = 0; i < count; i++)
+        expect(driver.allocate(&made[i], bytes), "allocating memory");
+    return made;
+}
+
+/* In an order that is neither that of their making nor its reverse; STRIDE is a prime. */
+static void free_all(const address *made, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        expect(driver.release(made[i * STRIDE % count]), "freeing memory");
+}
+
+static void write_all(const address *made, size_t bytes, size_t count, unsigned value)
+{
+    for (size_t i = 0; i < count; i++)
+        expect(driver.set(made[i], value + (unsigned)i, bytes / 4), "setting memory");
+    expect(driver.synchronize(), "setting memory");
+}
+
+static void look_all(const address *made, size_t bytes, size_t count, unsigned value)
+{
+    for (size_t i = 0; i < count; i++)
+        look(made[i], value + (unsigned)i, bytes);
+}
+
+static void rate(const char *name, size_t bytes, size_t count, unsigned value, bool checked)
+{
+    double begin = now();
+    address *made = allocate_all(bytes, count);
+    double allocated = now();
+    if (checked) {
+        write_all(made, bytes, count, value);
+        look_all(made, bytes, count, value);
+    }
+    double again = now();
+    free_all(made, count);
+    double end = now();
+    printf(", \"%s_allocate\": %.4f, \"%s_free\": %.4f", name, (allocated - begin) / (double)count,
+           name, (end - again) / (double)count);
+    free(made);
+}
+
+int main(int count, char **arguments)
+{
+    size_t number[7];
+    if (count != 8) {
+        fprintf(stderr, "allocate: seven numbers are needed\n");
+        return 2;
+    }
+    for (int i = 0; i < 7; i++)
+        number[i] = strtoull(arguments[i + 1], NULL, 10);
+    size_t touched = number[0], large = number[1], larges = number[2], small = number[3];
+    size_t smalls = number[4], live = number[5], rounds = number[6];
+    for (int i = 0; i < 6; i++)
+        if (number[i] % STRIDE == 0) {
+            fprintf(stderr, "allocate: '%s' is not a number that can be measured\n",
+                    arguments[i + 1]);
+            return 2;
+        }
+    seen = malloc(LOOK);
+    expect(seen == NULL, "finding host memory to read into");
+    start();
+    for (size_t round = 0; round < rounds; round++) {
+        unsigned value = (unsigned)round * 0x10001u + 1;
+        fputs("{", stdout);
+        touch(touched, value, round == 0);
+        rate("large", large, larges, value, round == 0);
+        rate("small", small, smalls, value, true);
+        address *others = allocate_all(small, live);
+        write_all(others, small, live, ~value);
+        rate("crowded", small, smalls, value, true);
+        look_all(others, small, live, ~value);
+        free_all(others, live);
+        free(others);
+        puts("}");
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program's own allocating costs, with the library and without, in turns (a b b a).
+
+allocate.c says what is timed. `touch` is the time from before cuMemAlloc until
+a first memset over all of the new memory has ended. Medians over all rounds but
+the first of each process, in which memory is also read back.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.handover.card import MIB, Card, unshared
+from bench.handover.goal import Goal, Result
+from bench.harness import ROOT, sharing
+from nvshared.errors import NvshareError
+
+PROGRAM = ROOT / "build" / "bench-handover" / "allocate"
+ORDER = ("without", "with", "with", "without")
+SMALL = 4096
+LIMIT = 120.0                           # seconds for one process
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is allocated; bytes."""
+
+    touched: int
+    large: int
+    larges: int                         # how many of them
+    smalls: int = 1000
+    live: int = 20_000                  # small ones beside those, where it says crowded
+    rounds: int = 6
+
+    def arguments(self) -> list[str]:
+        """As the program is called."""
+        return [str(number) for number in (
+            self.touched, self.large, self.larges, SMALL, self.smalls, self.live, self.rounds,
+        )]
+
+
+def allocation(card: Card) -> Result:
+    """On a card that nobody else uses."""
+    sizes = Sizes(card.total // 16 // MIB * MIB, 64 * MIB, 48)
+    if card.simulated:
+        sizes = Sizes(8 * MIB, 4 * MIB, 16, 100, live=200, rounds=2)
+    rounds: dict[str, list[dict[str, float]]] = {"without": [], "with": []}
+    wrong = []
+    with card.log.open("ab") as log, sharing(
+        "--swap-budget", str(card.budget), environment=dict(card.environment), log=log,
+    ) as daemon:
+        for way in ORDER:
+            ours = daemon.environment if way == "with" else unshared()
+            done = _run(sizes, {**card.environment, **ours})
+            if done.returncode != 0:
+                wrong.append(f"{way} the library: {done.stderr.strip()}")
+            rounds[way] += [json.loads(line) for line in done.stdout.splitlines()[1:]]
+    medians = {
+        way: {name: statistics.median(one[name] for one in found) for name in found[0]}
+        for way, found in rounds.items() if found
+    }
+    return Result(
+        "allocation", f"with against without; crowded: beside {sizes.live:,} of 4 KiB",
+        _goals(sizes, medians) if len(medians) == 2 else (),
+        {
+            "touched_bytes": sizes.touched, "large_bytes": sizes.large, "small_bytes": SMALL,
+            "live": sizes.live, "medians_us": medians, "rounds_us": rounds,
+        },
+        tuple(wrong),
+    )
+
+
+def _run(
+    sizes: Sizes, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            [PROGRAM, *sizes.arguments()], env={**os.environ, **environment},
+            capture_output=True, text=True, check=False, timeout=LIMIT, start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise NvshareError(f"{PROGRAM} did not end within {LIMIT:.0f} s") from None
+    except FileNotFoundError:
+        raise NvshareError(f"{PROGRAM} is missing", "make bench-handover builds it") from None
+
+
+def _goals(sizes: Sizes, medians: Mapping[str, Mapping[str, Any]]) -> tuple[Goal, ...]:
+    speeds = {
+        way: sizes.touched / (found["touch_allocate"] + found["touch_first"]) / 1000
+        for way, found in medians.items()
+    }
+    goals = [Goal(
+        f"speed of first use: {speeds['with']:.1f} against {speeds['without']:.1f} GB/s",
+        100 * speeds["with"] / speeds["without"], "%", least=95,
+    )]
+    for kind, words, most in (
+        ("large", f"{sizes.large // MIB} MiB", 105.0), ("small", "4 KiB", 100.0),
+        ("crowded", "4 KiB crowded", 100.0),
+    ):
+        for verb in ("allocate", "free"):
+            ours, theirs = (medians[way][f"{kind}_{verb}"] for way in ("with", "without"))
+            goals.append(Goal(
+                f"{verb} {words}: {ours:.2f} against {theirs:.2f} us",
+                100 * ours / theirs, "%", most=most,
+            ))
+    return tuple(goals)

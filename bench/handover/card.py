@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU that is measured: the machine's own, or a simulated one whose figures mean nothing."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvshared import host, library
+from nvshared.errors import NvshareError
+
+MIB = 1 << 20
+GIB = 1 << 30
+NO_DRIVER = 5                           # nvshare-workload's exit status
+HOST_SHARE = 0.86                       # of the host's memory, for what is swapped out,
+HOST_MOST = 108 * GIB                   # and at most so much
+SIMULATED = 256 * MIB
+SIMULATED_COPIES = 2 * GIB              # bytes a second each way
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU, how to reach it, and how much time one run of programs on it takes."""
+
+    name: str
+    total: int                          # bytes
+    simulated: bool
+    budget: int                         # bytes of host memory for the daemon
+    seconds: float                      # that programs compute for
+    block: int                          # bytes that the library moves as one
+    log: Path                           # what the daemons say
+    environment: Mapping[str, str]      # of every process that uses it
+
+    def share(self, share: float) -> int:
+        """So much of its memory, in bytes, of whole blocks."""
+        return max(1, round(share * self.total / self.block)) * self.block
+
+    def quantum(self, seconds: float) -> str:
+        """A quantum that keeps the same number of turns in a run, however long that is."""
+        return f"{round(1000 * (seconds / 5 if self.simulated else seconds))}ms"
+
+
+def unshared() -> dict[str, str]:
+    """What makes a program use the GPU as if we did not exist."""
+    ours = library.hook().name
+    preloaded = os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":")
+    return {
+        "LD_PRELOAD": ":".join(one for one in preloaded if Path(one).name != ours),
+        # A name where no daemon listens, should the library be preloaded everywhere.
+        "NVSHARE_SOCKET": "/nonexistent/nvshare.sock",
+    }
+
+
+def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None) -> Card:
+    """The machine's GPU, or a simulated one. What is kept of them lies in `folder`.
+
+    `simulate`: do not look for a real one. `seconds` and `budget` None: as fits the card.
+    Raises NvshareError if there is a GPU that does not work.
+    """
+    log = folder / "log"
+    if budget is None:
+        budget = min(HOST_MOST, int(HOST_SHARE * host.total()))
+    if not simulate:
+        done = subprocess.run(
+            [library.workload(), "--json", "--memory", "1MiB", "--steps", "1"],
+            env={**os.environ, **unshared()}, capture_output=True, text=True, check=False,
+        )
+        if done.returncode == 0:
+            said = json.loads(done.stdout.splitlines()[0])
+            return Card(
+                said["gpu"], said["total"], False, budget, seconds or 25.0, 32 * MIB, log, {}
+            )
+        if done.returncode != NO_DRIVER:
+            raise NvshareError(
+                f"the GPU of this machine does not work: {done.stderr.strip()}",
+                "try the benchmark itself with --simulate",
+            )
+    path = [str(library.simulator()), os.environ.get("LD_LIBRARY_PATH", "")]
+    return Card("a simulated GPU", SIMULATED, True, budget, seconds or 4.0, 4 * MIB, log, {
+        "LD_LIBRARY_PATH": ":".join(filter(None, path)),
+        "NVSHARE_SIM_DIR": str(folder / "simulator"),
+        "NVSHARE_SIM_GPUS": "1",
+        "NVSHARE_SIM_MEMORY": str(SIMULATED),
+        "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPIES),
+        # As on a real card, where what a program gets has been cleared after the one before it.
+        "NVSHARE_SIM_ZERO": "1",
+    })

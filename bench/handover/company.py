@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs together under a daemon of their own, and what became of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.handover.card import Card
+from bench.handover.passage import shared
+from bench.handover.program import Outcome, Task, perform
+from bench.harness import sharing
+
+
+def run(
+    card: Card, tasks: Sequence[Task], capacity: str, quantum: float, examined: bool = True
+) -> tuple[list[dict[str, Any]], list[Outcome]]:
+    """Runs programs under a daemon of their own; the trace until the first one ended."""
+    examine = {"NVSHARE_EXAMINE": "1" if examined else "0"}
+    with card.log.open("ab") as log, sharing(
+        "--tq", card.quantum(quantum), "--capacity", capacity, "--swap-budget", str(card.budget),
+        environment={**card.environment, **examine}, log=log,
+    ) as daemon:
+        outcomes = perform(tasks, daemon.environment)
+        return shared(daemon.trace()), outcomes
+
+
+def wrong(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """What those said that are not right."""
+    return tuple(f"program {one.task.seed}: {one.message}" for one in outcomes if not one.right)
+
+
+def described(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What was run, for the report."""
+    return {"programs": [
+        {"bytes": task.memory, "used": task.used or task.memory,
+         "changed": task.changed or task.used or task.memory,
+         "steps": len(one.steps), "right": one.right}
+        for task, one in zip(tasks, outcomes, strict=True)
+    ]}

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what hand-overs take: python -m bench.handover.measure.
+
+Prints a table, or the same as JSON; what a real card gave is kept in
+bench/results/. bench/README.md says what is measured and how. Exit status 1 if
+any program ended with data that is not what it should be.
+"""
+
+import argparse
+import json
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from bench.handover.allocation import allocation
+from bench.handover.card import Card, find
+from bench.handover.goal import Result
+from bench.handover.swapping import three_ahead, two_large
+from bench.handover.table import show
+from bench.handover.undisturbed import LOADS, undisturbed
+from bench.handover.unused import little_used
+from bench.harness import ROOT, machine
+from nvshared import quantity
+from nvshared.errors import NvshareError
+
+RESULTS = ROOT / "bench" / "results"
+INTERRUPTED = 128
+
+VARIANTS: dict[str, Callable[[Card], Iterator[Result]]] = {
+    "two-large": lambda card: (two_large(card, examined) for examined in (False, True)),
+    "three-ahead": lambda card: iter([three_ahead(card)]),
+    "undisturbed": lambda card: (undisturbed(card, load) for load in LOADS),
+    "little-used": little_used,
+    "allocation": lambda card: iter([allocation(card)]),
+}
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.handover.measure", allow_abbrev=False,
+        description="Measures what hand-overs take; without --variant, all of it.",
+    )
+    parser.add_argument(
+        "--variant", action="append", choices=list(VARIANTS), help="this one; more than once: these"
+    )
+    parser.add_argument(
+        "--simulate", action="store_true",
+        help="on a simulated card, to try the benchmark itself; its figures mean nothing",
+    )
+    parser.add_argument(
+        "--seconds", type=_seconds, metavar="N",
+        help="that programs compute for in each run (default: 25, on a simulated card 4)",
+    )
+    parser.add_argument(
+        "--swap-budget", type=_bytes, metavar="SIZE",
+        help="host memory for the daemon (default: 86%% of the host's, at most 108GiB)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where to keep the JSON (default: a file in "
+        "bench/results/, and none if the card is simulated)",
+    )
+    return parser
+
+
+def main() -> int:
+    """Measures, prints and keeps the results."""
+    options = arguments().parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupted)
+    try:
+        with tempfile.TemporaryDirectory(prefix="nvshare-bench-") as folder:
+            card = find(Path(folder), options.simulate, options.seconds, options.swap_budget)
+            results = _measure(card, options.variant or list(VARIANTS))
+    except NvshareError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return INTERRUPTED + signal.SIGINT
+    _report(card, results, options.json, options.output)
+    return 1 if any(result.wrong for result in results) else 0
+
+
+def _measure(card: Card, names: Sequence[str]) -> list[Result]:
+    """Shows what the daemons have said if anything has gone wrong."""
+    results: list[Result] = []
+    try:
+        for name in names:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            results += VARIANTS[name](card)
+    except Exception:
+        print(card.log.read_text(), file=sys.stderr)
+        raise
+    if any(result.wrong for result in results):
+        print(card.log.read_text(), file=sys.stderr)
+    return results
+
+
+def _report(card: Card, results: list[Result], only_json: bool, output: Path | None) -> None:
+    where = {
+        **machine(), "card": card.name, "card_bytes": card.total, "simulated": card.simulated,
+        "swap_budget": card.budget, "seconds": card.seconds,
+    }
+    report = {"machine": where, "results": [result.report() for result in results]}
+    text = json.dumps(report, indent=1)
+    if only_json:
+        print(text)
+    else:
+        show(results, where, Console(highlight=False))
+    if output is None and not card.simulated:
+        stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
+        RESULTS.mkdir(exist_ok=True)
+        output = RESULTS / f"handover-{stamp}.json"
+    if output is not None:
+        output.write_text(text + "\n")
+        print(f"kept in {output}", file=sys.stderr)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return quantity.size(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; {wrong}") from None
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,6}", text, re.ASCII) or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give whole seconds, at least 2")
+    return float(text)
+
+
+def _interrupted(number: int, _: object) -> NoReturn:
+    sys.exit(INTERRUPTED + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hand-overs as the daemon's trace tells them: how long each took, and what crossed the bus.
+
+    STOP to A        A has drained            B's turn starts
+    |---- drain ------|-------- passage --------|
+                           A's blocks out
+                             B's blocks in
+
+A move is one answer to an order, and says how many bytes it copied in how many
+microseconds until then. Moves may begin before a passage and end after it; a
+part of their time counts as the same part of their bytes. `both` is the time in
+which something was moving out and something in at the same moment.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from bench.trace import Line, moves
+
+Span = tuple[float, float]              # from, until; microseconds of CLOCK_MONOTONIC
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """From STOP to one program to the start of another's turn."""
+
+    stop_to_run_ms: float
+    drain_ms: float
+    out_bytes: float                    # that crossed the bus in the passage
+    in_bytes: float
+    both_ms: float                      # of the passage, both directions moving
+    both_out_bytes: float               # that crossed meanwhile
+    both_in_bytes: float
+    warmed_up: bool                     # no host memory had to be made since the one before
+
+    @property
+    def less_drain_ms(self) -> float:
+        """What the hand-over itself took."""
+        return self.stop_to_run_ms - self.drain_ms
+
+
+def shared(trace: Iterable[Line]) -> list[Line]:
+    """What happened until the first program ended, after which less has to move."""
+    return list(takewhile(lambda line: line.get("event") != "left", trace))
+
+
+def handovers(trace: Sequence[Line]) -> list[Handover]:
+    """In the order of time. One whose program could not stop at once is left out."""
+    # A hook may answer less than a whole order's worth, so the least move counts.
+    found = list(moves(trace, least=1))
+    out = [move for move in found if move["event"] == "evicted"]
+    into = [move for move in found if move["event"] == "loaded"]
+    both = common(spans(out), spans(into))
+    made, before = [], 0.0
+    for stop, drain, run in _marks(trace):
+        passage = [(stop + drain, run)] if run > stop + drain else []
+        together = common(both, passage)
+        made.append(Handover(
+            stop_to_run_ms=(run - stop) / 1000,
+            drain_ms=drain / 1000,
+            out_bytes=_bytes(out, passage),
+            in_bytes=_bytes(into, passage),
+            both_ms=covered(together) / 1000,
+            both_out_bytes=_bytes(out, together),
+            both_in_bytes=_bytes(into, together),
+            warmed_up=not any(move["host_grew"] for move in out if before < move["at"] <= run),
+        ))
+        before = run
+    return made
+
+
+def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
+    """The time that at least one of them covers; gaps up to `gap` count as covered."""
+    merged: list[Span] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1] + gap:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def common(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
+    """The time that both cover."""
+    pairs = ((max(a[0], b[0]), min(a[1], b[1])) for a in one for b in other)
+    return [(begin, end) for begin, end in pairs if begin < end]
+
+
+def covered(spans: Iterable[Span]) -> float:
+    """Microseconds in all, of spans that do not overlap."""
+    return sum(end - begin for begin, end in spans)
+
+
+def spans(found: Iterable[Line]) -> list[Span]:
+    """When they were under way."""
+    return union((move["began"], move["at"]) for move in found)
+
+
+def figures(found: Sequence[Handover]) -> dict[str, Any]:
+    """Medians and spread over those for which no host memory had to be made."""
+    warm = [one for one in found if one.warmed_up]
+    moved = [one for one in warm if one.both_ms > 0]
+    return {
+        "handovers": len(found),
+        "warmed_up": len(warm),
+        "stop_to_run_less_drain_ms": spread([one.less_drain_ms for one in warm]),
+        "drain_ms": spread([one.drain_ms for one in warm]),
+        "out_gib": spread([one.out_bytes / GIB for one in warm]),
+        "in_gib": spread([one.in_bytes / GIB for one in warm]),
+        "both_ms": spread([one.both_ms for one in warm]),
+        "out_gbps_both": spread([one.both_out_bytes / one.both_ms / 1e6 for one in moved]),
+        "in_gbps_both": spread([one.both_in_bytes / one.both_ms / 1e6 for one in moved]),
+        "out_gbps_passage": spread(
+            [one.out_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0]
+        ),
+        "in_gbps_passage": spread(
+            [one.in_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0]
+        ),
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float] | None:
+    """None if there are no values."""
+    if not values:
+        return None
+    return {
+        "median": round(statistics.median(values), 4),
+        "least": round(min(values), 4), "most": round(max(values), 4),
+    }
+
+
+def median(found: dict[str, Any], name: str) -> float | None:
+    """Of a spread, if there is one."""
+    return None if found[name] is None else float(found[name]["median"])
+
+
+def most(found: dict[str, Any], name: str) -> float | None:
+    """Likewise."""
+    return None if found[name] is None else float(found[name]["most"])
+
+
+def _marks(trace: Iterable[Line]) -> Iterator[tuple[float, float, float]]:
+    """Of each hand-over: STOP, drained, the next turn's start."""
+    stop: Line | None = None
+    drained: Line | None = None
+    for line in trace:
+        if line.get("order") == "stop":
+            stop, drained = stop or line, None
+        elif line.get("event") == "reopened":
+            stop = None
+        elif line.get("event") == "stopped" and stop and line["client"] == stop["client"]:
+            drained = line
+        elif line.get("report") == "turn-started" and stop is not None:
+            if drained is not None and line["client"] != stop["client"]:
+                yield stop["at"], drained["microseconds"], line["at"]
+            stop = None
+
+
+def _bytes(found: Iterable[Line], during: Sequence[Span]) -> float:
+    """That they moved in this time, if each moved evenly."""
+    total = 0.0
+    for move in found:
+        span = (move["began"], move["at"])
+        share = covered(common([span], during)) / max(1, move["microseconds"])
+        total += move["bytes"] * share
+    return total

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs that share the card: nvshare-workload, at the same time, and how each ended.
+
+They are in sessions of their own, so that a Ctrl-C in the terminal reaches the
+benchmark alone, which ends them before it ends itself; and each asks the kernel
+to be killed when the benchmark is, before it can.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from nvshared import library
+from nvshared.errors import NvshareError
+
+PATIENCE = 120.0                        # seconds for a program to end after its time
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a program does; sizes in bytes."""
+
+    memory: int
+    seconds: float                      # that it computes for, from its start on
+    seed: int
+    chunk: int                          # of each allocation
+    used: int = 0                       # of the memory, at its end; 0: all
+    changed: int = 0                    # of that, at its end; the rest is read. 0: all
+    rounds: int = 1                     # of computing on each word in each step
+    after: float = 0.0                  # seconds after the first program that it starts
+
+    def command(self) -> list[str]:
+        """As nvshare-workload is called."""
+        command = [
+            str(library.workload()), "--json", "--memory", str(self.memory),
+            "--chunk", str(self.chunk), "--seconds", str(max(1, round(self.seconds))),
+            "--rounds", str(self.rounds), "--seed", str(self.seed),
+        ]
+        if self.used:
+            command += ["--used", str(self.used)]
+        if self.changed:
+            command += ["--change", str(self.changed)]
+        return command
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program ended."""
+
+    task: Task
+    pid: int
+    started: int                        # microseconds of CLOCK_MONOTONIC, as the next
+    steps: tuple[int, ...]              # when each of its steps ended
+    right: bool                         # every word is what the CPU computes
+    message: str                        # its last words if it ended otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A program on its way."""
+
+    task: Task
+    process: subprocess.Popen[bytes]
+    started: int
+    output: IO[bytes]
+    errors: IO[bytes]
+
+
+def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outcome]:
+    """Runs all of them and waits until they have ended.
+
+    Raises NvshareError if one does not end; none is left when this returns, however it does.
+    """
+    began = time.monotonic()
+    running: list[Running] = []
+    try:
+        for task in tasks:
+            time.sleep(max(0.0, began + task.after - time.monotonic()))
+            running.append(_start(task, environment))
+        limit = began + max(task.after + task.seconds for task in tasks) + PATIENCE
+        for one in running:
+            try:
+                one.process.wait(max(0.0, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise NvshareError(
+                    f"a program did not end within {PATIENCE:.0f} s after its time: "
+                    + " ".join(one.task.command())
+                ) from None
+        return [_outcome(one) for one in running]
+    finally:
+        for one in running:
+            one.process.kill()          # does nothing to one that has been waited for
+        for one in running:
+            one.process.wait()
+            one.output.close()
+            one.errors.close()
+
+
+def _die_with_us() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _start(task: Task, environment: Mapping[str, str]) -> Running:
+    # Both are closed by perform(). Files, for a pipe that nobody reads would stop the program.
+    output = tempfile.TemporaryFile()  # noqa: SIM115
+    errors = tempfile.TemporaryFile()  # noqa: SIM115
+    process = subprocess.Popen(
+        task.command(), env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+        stdout=output, stderr=errors, start_new_session=True, preexec_fn=_die_with_us,
+    )
+    return Running(task, process, time.monotonic_ns() // 1000, output, errors)
+
+
+def _outcome(one: Running) -> Outcome:
+    one.output.seek(0)
+    one.errors.seek(0)
+    events: list[dict[str, Any]] = [json.loads(line) for line in one.output]
+    checked = [event["right"] for event in events if event["event"] == "checked"]
+    right = one.process.returncode == 0 and checked == [True]
+    words = one.errors.read().decode(errors="replace").strip().splitlines()
+    if checked == [False]:
+        words.append("WRONG RESULT: its memory does not hold what the CPU computes")
+    message = words[-1] if words else f"it ended with status {one.process.returncode}"
+    return Outcome(
+        one.task, one.process.pid, one.started,
+        tuple(int(event["at"]) for event in events if event["event"] == "step"),
+        right, "" if right else message,
+    )

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that do not fit together: what their hand-overs take.
+
+`two_large`: two programs of 80 of 140 GiB, so that a part of each has to change
+places at each hand-over, in both directions at once.
+
+`three_ahead`: three of 45 GiB in three quarters of the card. One and a half of
+them fit beside the one that runs, so the one whose turn is next can be there
+before its turn begins, in place of the one whose turn was before.
+"""
+
+from bench.handover.card import Card
+from bench.handover.company import described, run, wrong
+from bench.handover.goal import Goal, Result
+from bench.handover.passage import figures, handovers, median, most
+from bench.handover.program import Task
+from bench.trace import summary
+
+CHUNK = 256 << 20
+LARGE = 0.57                            # of the card: 80 of 140 GiB
+MIDDLE = 0.32                           # 45 of 140 GiB
+AHEAD = "75%"                           # of the card for three of those
+QUANTUM = 1.0                           # seconds
+
+
+def two_large(card: Card, examined: bool) -> Result:
+    """`examined`: whether the library looks what need not be copied."""
+    tasks = _tasks(card, 2, LARGE)
+    trace, outcomes = run(card, tasks, "100%", QUANTUM, examined)
+    found = figures(handovers(trace))
+    return Result(
+        "two-large",
+        "blocks examined" if examined else "blocks not examined",
+        (
+            Goal("out, while both move", median(found, "out_gbps_both"), "GB/s", least=45),
+            Goal("in, while both move", median(found, "in_gbps_both"), "GB/s", least=45),
+            Goal(
+                "STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
+                most=550,
+            ),
+            Goal("out, over all of that time", median(found, "out_gbps_passage"), "GB/s"),
+            Goal("in, over all of that time", median(found, "in_gbps_passage"), "GB/s"),
+            Goal("drain", median(found, "drain_ms"), "ms"),
+        ),
+        {**found, "moves": summary(trace, 8 * card.block), **described(tasks, outcomes)},
+        wrong(outcomes),
+    )
+
+
+def three_ahead(card: Card) -> Result:
+    """The next one is already there when a turn ends."""
+    tasks = _tasks(card, 3, MIDDLE)
+    trace, outcomes = run(card, tasks, AHEAD, QUANTUM)
+    found = figures(handovers(trace))
+    return Result(
+        "three-ahead", f"{AHEAD} of the card",
+        (
+            Goal(
+                "STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
+                most=10,
+            ),
+            Goal("the longest of them", most(found, "stop_to_run_less_drain_ms"), "ms"),
+            Goal("drain", median(found, "drain_ms"), "ms"),
+        ),
+        {**found, "moves": summary(trace, 8 * card.block), **described(tasks, outcomes)},
+        wrong(outcomes),
+    )
+
+
+def _tasks(card: Card, number: int, share: float) -> list[Task]:
+    memory, chunk = card.share(share), min(CHUNK, card.total // 32)
+    return [Task(memory, card.seconds, seed, chunk) for seed in range(1, number + 1)]
