@@ -74,11 +74,17 @@ class Job:
         except TimeoutError:
             raise NvshareError(f"a program did not answer within {limit:.0f} seconds") from None
         if not line:
-            said = (await self._errors).decode(errors="replace").strip().splitlines()
-            last = said[-1].removeprefix(NAME_IN_ERRORS) if said else "it said nothing"
-            raise NvshareError(f"a program ended with status {await self._process.wait()}: {last}")
+            raise NvshareError(await self._how_it_ended())
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    async def _how_it_ended(self) -> str:
+        status = await self._process.wait()
+        if status < 0:
+            return f"a program was ended by signal {-status}"
+        said = (await self._errors).decode(errors="replace").strip().splitlines()
+        last = said[-1].removeprefix(NAME_IN_ERRORS) if said else "it said nothing"
+        return f"a program ended with status {status}: {last}"
 
     async def _ask(self, order: str, limit: float) -> Done:
         assert self._process.stdin is not None

@@ -65,9 +65,10 @@ def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
     """
     wanted = int(total * SHARE) // MIB * MIB
     card = Capacity(total)
-    capacity = card.bytes - number * card.context_reserve
+    for notebook in range(number):
+        card.joined(notebook)
     margin = min(max(host // MARGIN_PART, MARGIN_EACH * number), host // MARGIN_MOST)
-    most = int(SPARE * (capacity + host - margin) / number) // MIB * MIB
+    most = int(SPARE * (card.bytes + host - margin) / number) // MIB * MIB
     if most < MIB:
         raise NvshareError(
             f"{number} notebooks need more than a card of {total >> 20} MiB and {host >> 20} MiB "

@@ -37,6 +37,7 @@ class Report:
     trials: list[Trial] = field(default_factory=list)
     day: Day | None = None
     failures: list[Failure] = field(default_factory=list)
+    complete: bool = False              # all that was wanted has been measured, or has failed
 
     @property
     def right(self) -> bool:
@@ -68,6 +69,7 @@ class Report:
         card = self.card
         return {
             "machine": self.machine,
+            "complete": self.complete,
             "right": self.right,
             "simulated": card.simulated,
             **({"note": MEANINGLESS} if card.simulated else {}),
@@ -92,8 +94,10 @@ class Report:
             "failures": [asdict(failure) for failure in self.failures],
         }
 
-    def keep(self, path: Path) -> None:
-        """Writes it, so that a run that is cut short leaves what it has measured."""
+    def keep(self, path: Path | None) -> None:
+        """Writes it, if there is anything, so that a run that is cut short leaves what it has."""
+        if path is None or not (self.trials or self.day or self.failures):
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.document(), indent=1) + "\n")
 

@@ -14,12 +14,11 @@ from bench.colocation.report import MEANINGLESS, Report
 from bench.colocation.thesis import PUBLISHED
 
 SHARING = {"none": "free", "auto": "auto", "on": "turns"}
-CAPTION = """\
-free: without the library; auto: turns if they do not fit together; turns: always.
-on a P100: the thesis's, where free is unified memory.
-=: another quantum's figure, as neither of the two would end a turn.
-serial: seconds one after the other. gap: ms from STOP to one until the other's
-turn, the median of the quanta's medians."""
+LEGEND = """\
+free: without the library; turns: always; auto: if they do not fit together
+on a P100: the thesis's figures, free with unified memory
+=: the figure of another quantum, as neither of the two would end a turn
+serial: seconds, one after the other; gap: ms from STOP to the other's turn"""
 
 
 def show(report: Report, console: Console) -> None:
@@ -33,8 +32,13 @@ def show(report: Report, console: Console) -> None:
         console.print(f"[bold yellow]{MEANINGLESS}[/]")
     if report.trials:
         console.print(_thesis(report))
+        console.print(LEGEND, style="dim", highlight=False)
     if report.day is not None:
         console.print(_notebooks(report.day))
+        size = report.day.size
+        if size.chosen != size.wanted:
+            console.print(f"{size.wanted / 2**30:.2f} GiB were wanted: {size.why}.", style="dim")
+    console.print()
     for failure in report.failures:
         console.print(f"[bold red]{failure.variant} failed:[/] {failure.reason}", highlight=False)
     wrong = [trial for trial in report.trials if not trial.right]
@@ -50,7 +54,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def _thesis(report: Report) -> Table:
-    table = _table("Two copies of a program, time together over one after the other", CAPTION)
+    table = _table("Two copies of a program, time together over one after the other")
     for heading in ("program", "CPU and GPU", "way"):
         table.add_column(heading, no_wrap=True)
     for heading in ("serial", *(f"TQ {tq:g}" for tq in report.quanta), "gap"):
@@ -70,19 +74,18 @@ def _thesis(report: Report) -> Table:
     return table
 
 
-def _table(title: str, caption: str) -> Table:
+def _table(title: str) -> Table:
     return Table(
-        title=f"\n{title}", caption=caption, title_justify="left", caption_justify="left",
+        title=f"\n{title}", title_justify="left", title_style="bold",
         box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False,
-        title_style="bold", caption_style="dim",
     )
 
 
 def _published(program: str, quanta: Sequence[float]) -> list[list[str]]:
     one = next(one for one in PUBLISHED if one.program == program)
-    free = f"={one.without / one.serial:.2f}"
+    free = f"={_ratio(one.without / one.serial)}"
     turns = (one.turns.get(f"{tq:g}") for tq in quanta)
-    figures = [f"{seconds / one.serial:.2f}" if seconds else "" for seconds in turns]
+    figures = [_ratio(seconds / one.serial) if seconds else "" for seconds in turns]
     return [
         [program, "on a P100", way, f"{one.serial:.0f}", *row, ""]
         for way, row in ((SHARING["none"], [free for _ in quanta]), (SHARING["on"], figures))
@@ -94,12 +97,17 @@ def _figure(report: Report, of: list[Trial], tq: float) -> str:
     """`of`: those of one row. Where no quantum ends a turn there is one figure."""
     program, shape, mode = of[0].program, of[0].shape, of[0].way.mode
     if mode == "none":
-        return f"={median(trial.over_serial for trial in of):.2f}"
+        return f"={_ratio(median(trial.over_serial for trial in of))}"
     measured = report.over_serial(program, shape, mode, tq)
     if measured is None and mode == "auto":
         same = report.over_serial(program, shape, mode, report.measured_for(program, tq))
-        return "" if same is None else f"={same:.2f}"
-    return "" if measured is None else f"{measured:.2f}"
+        return "" if same is None else f"={_ratio(same)}"
+    return "" if measured is None else _ratio(measured)
+
+
+def _ratio(value: float) -> str:
+    """In four or five characters, up to a thousand."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def _stop_to_run(of: list[Trial]) -> str:
@@ -108,15 +116,12 @@ def _stop_to_run(of: list[Trial]) -> str:
 
 
 def _notebooks(day: Day) -> Table:
-    caption = ""
-    if day.size.chosen != day.size.wanted:
-        caption = f"{day.size.wanted / 2**30:.2f} GiB were wanted: {day.size.why}."
-    table = _table("Notebooks: a cell's time from submit to result over its time alone", caption)
+    table = _table("Notebooks: from submit to result over the cell alone")
     for heading in ("notebooks", "GiB each", "cells", "alone s", "median", "99th", "hand-overs"):
         table.add_column(heading, justify="right")
     table.add_row(
         str(len({cell.notebook for cell in day.cells})), f"{day.size.chosen / 2**30:.2f}",
         str(len(day.cells)), f"{median(cell.alone for cell in day.cells):.2f}",
-        f"{day.median:.2f}", f"{day.percentile_99:.2f}", str(day.trace.get("handovers", "")),
+        _ratio(day.median), _ratio(day.percentile_99), str(day.trace.get("handovers", "")),
     )
     return table

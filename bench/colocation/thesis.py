@@ -18,7 +18,7 @@ GPU_SECONDS = 650.0                     # of each program in the thesis, about
 PERIOD = 4.0                            # seconds on CPU and GPU together, where they alternate
 LEAST_BURSTS = 4                        # however short the program is
 QUANTA = (1.0, 2.0, 5.0, 30.0, 1000.0)  # seconds
-SCALE = 0.004                           # 2.6 s on the GPU
+SCALE = 0.0035                          # 2.3 s on the GPU
 SHAPES = ("sequence", "alternating")
 # A quantum that is longer than the two programs one after the other, by so much, ends no turn.
 ENDLESS = 1.5
