@@ -301,8 +301,10 @@ void allocations_end(struct context *context)
         struct allocation *allocation = state.list[i - 1];
         if (allocation->context != context)
             continue;
-        if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
-            || allocation->kind == ALLOCATED_IMPORT)
+        if (allocation->kind == ALLOCATED_POOL)
+            pool_loses(allocation);
+        else if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_IMPORT
+                 || allocation->kind == ALLOCATED_VARIABLE)
             device_free(allocation);
         else
             host_free(allocation);

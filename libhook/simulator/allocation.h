@@ -15,6 +15,7 @@ enum allocation_kind {
     ALLOCATED_HOST,                  /* cuMemHostAlloc */
     REGISTERED_HOST,                 /* cuMemHostRegister */
     ALLOCATED_IMPORT,                /* cuIpcOpenMemHandle */
+    ALLOCATED_VARIABLE,              /* a module's, which goes with it alone */
 };
 
 struct allocation {
@@ -30,6 +31,7 @@ struct allocation {
     unsigned long long id;
     bool sync_memops, hidden;        /* hidden: an array's, or kept by its pool; found by no pointer */
     bool freeing;                    /* cuMemFreeAsync was called, and has not come to pass */
+    bool graphs;                     /* came from an allocation node: there as long as that is */
 };
 
 /* Protects all allocations. Behind it the space's lock is taken. Taken behind

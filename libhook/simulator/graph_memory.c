@@ -39,6 +39,9 @@ CUresult graph_memory_capture(struct stream *stream, size_t size, CUdeviceptr *a
         free(memory);
         return result;
     }
+    allocations_lock();
+    allocation_find(memory->address)->graphs = true;
+    allocations_unlock();
     struct work work = {.kind = WORK_GRAPH_MEMORY, .memory = memory};
     result = capture_add(stream, &work);
     if (result == CUDA_SUCCESS)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A program is PTX text; all that is looked at is the name behind each
- * `.entry`. A function that the simulated GPU cannot run makes the whole
- * program invalid, as one with unknown instructions would be.
+ * `.entry`, and `.global .align A .b8 NAME[SIZE];`. A function that the
+ * simulated GPU cannot run makes the whole program invalid, as one with
+ * unknown instructions would be.
  */
 #include "module.h"
 
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocation.h"
 #include "entry.h"
 #include "object.h"
 #include "stream.h"
@@ -46,6 +48,54 @@ static CUresult find_kernels(const char *text, const struct kernel **kernels, si
     return CUDA_SUCCESS;
 }
 
+static void fill_with_zeros(const struct device *device, const struct variable *variable)
+{
+    space_lock_to_read();
+    for (size_t done = 0, some; done < variable->size; done += some) {
+        some = variable->size - done;
+        memset(space_resolve(device, variable->address + done, ACCESS_WRITE, true, &some), 0, some);
+    }
+    space_unlock();
+}
+
+/* Its variables, in device memory and of zeros; a library's are made where it is used. */
+static CUresult make_variables(const char *text, struct module *module)
+{
+    struct variable found;
+    unsigned alignment;
+    CUresult result = CUDA_SUCCESS;
+    for (const char *at = text; module->context != NULL && result == CUDA_SUCCESS
+                                && (at = strstr(at, ".global .align")) != NULL; at++) {
+        if (sscanf(at, ".global .align %u .b8 %63[A-Za-z0-9_$][%zu]", &alignment, found.name,
+                   &found.size) != 3)
+            continue;
+        result = device_allocate(module->context, found.size, ALLOCATED_VARIABLE, NULL,
+                                 &found.address);
+        if (result != CUDA_SUCCESS)
+            break;
+        module->variables = realloc(module->variables,
+                                    (module->variable_count + 1) * sizeof found);
+        if (module->variables == NULL)
+            abort();
+        module->variables[module->variable_count++] = found;
+        fill_with_zeros(module->context->device, &found);
+    }
+    return result;
+}
+
+static void drop_variables(struct module *module)
+{
+    allocations_lock();
+    for (size_t i = 0; i < module->variable_count; i++) {
+        struct allocation *allocation = allocation_find(module->variables[i].address);
+        if (allocation != NULL && allocation->base == module->variables[i].address
+            && allocation->kind == ALLOCATED_VARIABLE)
+            device_free(allocation);         /* else it went with its context */
+    }
+    allocations_unlock();
+    free(module->variables);
+}
+
 /* Nothing follows the three directives that every program begins with. */
 static bool is_empty_program(const char *text)
 {
@@ -69,7 +119,7 @@ CUresult module_load(const char *image, struct context *context, struct module *
     CUresult found = find_kernels(image, kernels, FUNCTIONS, &count);
     if (found != CUDA_SUCCESS)
         return found;
-    if (count == 0 && !is_empty_program(image))
+    if (count == 0 && strstr(image, ".global .align") == NULL && !is_empty_program(image))
         return CUDA_ERROR_INVALID_PTX;
     struct module *module = calloc(1, sizeof *module);
     struct function *functions = calloc(count + 1, sizeof *functions);
@@ -81,6 +131,11 @@ CUresult module_load(const char *image, struct context *context, struct module *
         object_add(&functions[i], OBJECT_FUNCTION);
     }
     object_add(module, context != NULL ? OBJECT_MODULE : OBJECT_LIBRARY);
+    found = make_variables(image, module);
+    if (found != CUDA_SUCCESS) {
+        module_unload(module);
+        return found;
+    }
     *result = module;
     return CUDA_SUCCESS;
 }
@@ -127,6 +182,7 @@ void module_unload(struct module *module)
     for (size_t i = 0; i < module->count; i++)
         object_remove(&module->functions[i]);
     object_remove(module);
+    drop_variables(module);
     free(module->functions);
     free(module);
 }
@@ -212,14 +268,24 @@ API(cuModuleEnumerateFunctions, CUfunction *functions, unsigned int room, CUmodu
     return CUDA_SUCCESS;
 }
 
-/* PTX may define variables; these programs have none. */
 API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, const char *name)
 {
     ENTER(ENTRY_CONTEXT);
-    (void)address, (void)size;
+    const struct module *module = module_from(handle);
     if (name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    return module_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_FOUND;
+    if (module == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    for (size_t i = 0; i < module->variable_count; i++) {
+        if (strcmp(module->variables[i].name, name) != 0)
+            continue;
+        if (address != NULL)
+            *address = module->variables[i].address;
+        if (size != NULL)
+            *size = module->variables[i].size;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_FOUND;
 }
 
 API(cuModuleGetLoadingMode, CUmoduleLoadingMode *mode)

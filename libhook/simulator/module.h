@@ -12,11 +12,20 @@ struct function {
     struct module *module;
 };
 
+/* A `.global` array of bytes in device memory. */
+struct variable {
+    char name[64];
+    CUdeviceptr address;
+    size_t size;
+};
+
 struct module {
     struct context *context;         /* NULL: a library */
     unsigned long long context_id;   /* an instance's: a primary context may come back as another */
     struct function *functions;
     size_t count;
+    struct variable *variables;
+    size_t variable_count;
     struct module *instances;        /* a library's, one per context that used it */
     struct module *next;
 };

@@ -13,6 +13,7 @@ struct known {
     struct device *device;
     struct pool *pool;
     unsigned long long id;
+    CUmemAllocationHandleType handle_types;
     bool managed, ipc, host, sync_memops;
 };
 
@@ -30,14 +31,15 @@ static bool from_allocation(CUdeviceptr address, struct known *known)
         found = true;
         bool managed = allocation->kind == ALLOCATED_MANAGED;
         bool device = allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
-            || allocation->kind == ALLOCATED_IMPORT;
+            || allocation->kind == ALLOCATED_IMPORT || allocation->kind == ALLOCATED_VARIABLE;
         size_t grain = allocation->kind == REGISTERED_HOST ? 4096 : PHYSICAL_GRAIN;
         *known = (struct known){
             .base = allocation->base, .mapping_base = allocation->base, .size = allocation->size,
             .mapping_size = whole(allocation->size, grain),
             .type = device || managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
-            .context = allocation->context, .device = allocation->device,
-            .pool = allocation->pool, .id = allocation->id, .managed = managed,
+            .context = allocation->pool == NULL ? allocation->context : NULL,
+            .device = allocation->device, .pool = allocation->pool, .id = allocation->id,
+            .managed = managed,
             .ipc = allocation->kind == ALLOCATED, .host = !device,
             .sync_memops = allocation->sync_memops};
     }
@@ -45,7 +47,7 @@ static bool from_allocation(CUdeviceptr address, struct known *known)
     return found;
 }
 
-/* Memory that the program mapped itself belongs to no context. */
+/* Memory that the program mapped itself belongs to no context; its range is the reservation. */
 static bool from_mapping(CUdeviceptr address, struct known *known)
 {
     bool found = false;
@@ -54,9 +56,11 @@ static bool from_mapping(CUdeviceptr address, struct known *known)
     if (mapping != NULL && mapping->physical != NULL && !mapping->allocated) {
         found = true;
         *known = (struct known){
-            .base = mapping->base, .mapping_base = mapping->base, .size = mapping->size,
-            .mapping_size = mapping->size, .type = CU_MEMORYTYPE_DEVICE,
-            .device = mapping->physical->device, .id = mapping->base / PHYSICAL_GRAIN};
+            .mapping_base = mapping->base, .mapping_size = mapping->size,
+            .type = CU_MEMORYTYPE_DEVICE, .device = mapping->physical->device,
+            .id = mapping->base / PHYSICAL_GRAIN,
+            .handle_types = mapping->physical->handle_types};
+        space_reservation(address, &known->base, &known->size);
     }
     space_unlock();
     return found;
@@ -76,10 +80,8 @@ static CUresult tell(const struct known *known, CUpointer_attribute attribute,
         *(CUdeviceptr *)value = address;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (!known->host)
-            return CUDA_ERROR_INVALID_VALUE;
-        *(void **)value = (void *)(uintptr_t)address;
-        return CUDA_SUCCESS;
+        *(void **)value = known->host ? (void *)(uintptr_t)address : NULL;
+        return known->host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         *(bool *)value = known->sync_memops;
         return CUDA_SUCCESS;
@@ -105,7 +107,7 @@ static CUresult tell(const struct known *known, CUpointer_attribute attribute,
         *(bool *)value = true;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(cuuint64_t *)value = 0;
+        *(cuuint64_t *)value = known->handle_types;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
@@ -164,7 +166,27 @@ static size_t width_of(CUpointer_attribute attribute)
     }
 }
 
-/* Unlike the single question, this one answers zeros for what it does not know. */
+/* What the second question says where the first has no answer. */
+static void tell_nothing(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    struct known known;
+    bool unknown = !from_allocation(address, &known) && !from_mapping(address, &known);
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)value = CU_DEVICE_INVALID;
+        return;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        *(CUdeviceptr *)value = unknown ? address : 0;       /* it may be the host's */
+        return;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        return;                              /* stays as it was */
+    default:
+        memset(value, 0, width_of(attribute));
+    }
+}
+
+/* Unlike the single question, this one has an answer for what it does not know. */
 API(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes, void **values,
     CUdeviceptr address)
 {
@@ -174,12 +196,8 @@ API(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes,
     for (unsigned i = 0; i < count; i++) {
         if (values[i] == NULL)
             return CUDA_ERROR_INVALID_VALUE;
-        if (attribute_of(values[i], attributes[i], address) == CUDA_SUCCESS)
-            continue;
-        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-            *(int *)values[i] = CU_DEVICE_INVALID;
-        else
-            memset(values[i], 0, width_of(attributes[i]));
+        if (attribute_of(values[i], attributes[i], address) != CUDA_SUCCESS)
+            tell_nothing(values[i], attributes[i], address);
     }
     return CUDA_SUCCESS;
 }

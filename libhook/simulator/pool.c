@@ -85,6 +85,15 @@ void pool_free_now(struct allocation *allocation)
     pool_shrink(pool, pool->threshold > pool->used ? pool->threshold : pool->used);
 }
 
+void pool_loses(struct allocation *allocation)
+{
+    if (allocation->hidden)
+        return;                      /* it is the pool's */
+    allocation->pool->used -= allocation->size;
+    allocation->pool->reserved -= allocation->size;
+    device_free(allocation);
+}
+
 void pool_give_back(CUdeviceptr address)
 {
     allocations_lock();
@@ -135,6 +144,9 @@ static CUresult take(struct pool *pool, struct context *context, size_t size,
     allocations_unlock();
     if (full)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    /* A pool is the device's, and its memory stays when a context ends that took some. */
+    if (context->device->primary != NULL)
+        context = context->device->primary;
     if (!reused)
         result = device_allocate(context, size, ALLOCATED_POOL, pool, address);
     if (result != CUDA_SUCCESS)
@@ -192,10 +204,16 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     if (result != CUDA_SUCCESS || address == 0)
         return result;
     struct work work = {.kind = WORK_FREE, .freed = address};
+    allocations_lock();
+    struct allocation *allocation = allocation_find(address);
+    bool graphs = allocation != NULL && allocation->base == address && allocation->graphs;
+    allocations_unlock();
     pthread_mutex_lock(&engine_lock);
     bool capturing = stream->capture != NULL;
+    /* The node says that the graph is done with it; the next launch finds it again. */
     if (capturing)
-        result = capture_add(stream, &work);
+        result = graphs ? capture_add(stream, &(struct work){.kind = WORK_FREE})
+                        : CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&engine_lock);
     if (capturing)
         return result;
@@ -203,7 +221,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     if (result != CUDA_SUCCESS)
         return result;
     allocations_lock();
-    struct allocation *allocation = allocation_find(address);
+    allocation = allocation_find(address);
     bool pooled = allocation != NULL && allocation->base == address && !allocation->hidden
         && !allocation->freeing
         && (allocation->kind == ALLOCATED_POOL || allocation->kind == ALLOCATED);

@@ -9,6 +9,8 @@ struct allocation;
 
 /* Stream-ordered freeing has come to pass. */
 void pool_give_back(CUdeviceptr address);
+/* Its context ends. With the allocations' lock held. */
+void pool_loses(struct allocation *allocation);
 
 /* The same, with the allocations' lock held. */
 void pool_free_now(struct allocation *allocation);

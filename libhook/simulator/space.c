@@ -186,8 +186,10 @@ bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t 
     struct mapping *mapping = *first;
     while (mapping < end && mapping->base < base + size)
         mapping++;
+    if (mapping != *first && mapping[-1].base + mapping[-1].size > base + size)
+        return false;                /* and then nothing is to be done to the others, too */
     *count = (size_t)(mapping - *first);
-    return *count == 0 || mapping[-1].base + mapping[-1].size <= base + size;
+    return true;
 }
 
 void space_unmap(struct mapping *first, size_t count)
