@@ -159,6 +159,20 @@ static CUresult map_blocks(const struct alias *alias)
     return result;
 }
 
+/* A program may ask for it when nothing is mapped there, and the driver has forgotten. */
+static void learn_range(struct alias *alias)
+{
+    CUdeviceptr range;
+    size_t size;
+    if (REAL(cuPointerGetAttribute)(&range, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, alias->address)
+            != CUDA_SUCCESS
+        || REAL(cuPointerGetAttribute)(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, alias->address)
+            != CUDA_SUCCESS)
+        return;
+    alias->range = range;
+    alias->range_size = size;
+}
+
 CUresult alias_add(struct chunk *chunk, CUdeviceptr address)
 {
     bool any;
@@ -169,6 +183,7 @@ CUresult alias_add(struct chunk *chunk, CUdeviceptr address)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *alias = (struct alias){
         .address = address, .size = chunk->size, .chunk = chunk, .next = chunk->aliases,
+        .range = address, .range_size = chunk->size,
     };
     CUresult result = chunk->memory != NULL
         ? map_blocks(alias) : map_at(alias, address, chunk->size, chunk->real);
@@ -183,6 +198,7 @@ CUresult alias_add(struct chunk *chunk, CUdeviceptr address)
     }
     chunk->aliases = alias;
     chunk->written = true;
+    learn_range(alias);
     return CUDA_SUCCESS;
 }
 

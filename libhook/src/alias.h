@@ -28,6 +28,8 @@ struct chunk {
 struct alias {
     CUdeviceptr address;
     size_t size;
+    CUdeviceptr range;               /* what the program reserved around it, */
+    size_t range_size;               /* as the driver tells while it is mapped */
     struct chunk *chunk;
     struct alias *next;              /* of the same chunk */
     size_t access_count;

@@ -208,6 +208,20 @@ bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
     return alias != NULL;
 }
 
+bool chunk_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    const struct alias *alias = alias_at(address);
+    if (alias != NULL) {
+        *base = alias->range;
+        *size = alias->range_size;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return alias != NULL;
+}
+
 /* Everything of ours is on the card from here to leave(). */
 static void enter(void)
 {

@@ -34,6 +34,8 @@ bool chunk_mapped_in(CUdeviceptr address, size_t size);
 /* What a processor may do at an address. False: none of ours is mapped there. */
 bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
                      unsigned long long *flags);
+/* The reservation around an address, as pointer attributes tell it. False: the same. */
+bool chunk_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size);
 
 /* Memory that others than this program's kernels are about to reach stays on
  * the card from now on, for good. *handle becomes the driver's own handle;

@@ -26,6 +26,8 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
                                 const struct memory_description *memory)
 {
     bool here = memory->size != 0;
+    CUdeviceptr range = memory->base;
+    size_t range_size = memory->size;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         STORE(CUcontext, memory->context);
@@ -53,12 +55,15 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         STORE(unsigned int, here);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        /* Of what the program mapped itself the range is its reservation. */
+        chunk_range_of(address, &range, &range_size);
         if (here)
-            STORE(CUdeviceptr, memory->base);
+            STORE(CUdeviceptr, range);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        chunk_range_of(address, &range, &range_size);
         if (here)
-            STORE(size_t, memory->size);
+            STORE(size_t, range_size);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         STORE(CUdeviceptr, memory->base);
@@ -144,13 +149,12 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     struct memory_description memory;
     if (!describe(address, &memory))
         return REAL(cuMemGetAddressRange_v2)(base, size, address);
-    if (memory.size == 0)
-        return CUDA_ERROR_NOT_FOUND;
+    /* Zeros where there is nothing, as the driver's. */
     if (base != NULL)
         *base = memory.base;
     if (size != NULL)
         *size = memory.size;
-    return CUDA_SUCCESS;
+    return memory.size == 0 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
