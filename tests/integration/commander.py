@@ -48,7 +48,10 @@ class Hook:
 class Commander:
     """Listens on `path` and shares out `capacity` bytes for as long as step() is called."""
 
-    def __init__(self, path: Path, capacity: int, most: int, seed: int) -> None:
+    def __init__(
+        self, path: Path, capacity: int, most: int, seed: int, refuses: float = 0.03
+    ) -> None:
+        self.refuses = refuses          # this part of what is asked for, although there is room
         self.random = random.Random(seed)
         self.capacity = capacity
         self.most = most                # bytes, of one program
@@ -244,7 +247,7 @@ class Commander:
                 self._send(hook, self._limits(hook, record.number, record.bytes))
 
     def _limits(self, hook: Hook, number: int, asked: int = 0) -> Record:
-        grant = asked <= self.most and self.random.random() < 0.97
+        grant = asked <= self.most and self.random.random() >= self.refuses
         self.refused += asked > 0 and not grant
         held = hook.memory.allocated + hook.memory.pinned
         return Record(Type.LIMITS, number=number, limits=Limits(

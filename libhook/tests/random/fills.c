@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fills of every width and shape, in streams and not; and what is said of managed memory. */
+#include "actions.h"
+
+/* So many elements from that place on that the block still holds them. */
+static size_t some(struct place place, size_t element)
+{
+    size_t most = place.room / element;
+    return one_in(4) ? most : roll(most + 1);
+}
+
+void fill(void)
+{
+    struct block *block = block_of_device();
+    unsigned value = (unsigned)roll(1u << 31);
+    if (block == NULL || block->size < 8)
+        return;
+    struct place place = place_in(block, 4);
+    bool waits = one_in(2);
+    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    size_t width = (size_t)1 << roll(3), count = some(place, width);
+    block_enter(block, lane.stream);
+#define FILL(sync, async, type, word)                                                       \
+    if (waits)                                                                              \
+        SYNC(sync, lane, (place.address, (type)value, count), "%s, %u, %zu", place.text,    \
+             (unsigned)(type)value, count);                                                 \
+    else                                                                                    \
+        IN_LANE(async, lane, (place.address, (type)value, count, lane.handle),              \
+                "%s, %u, %zu, %s", place.text, (unsigned)(type)value, count, lane.text)
+    if (width == 1)
+        FILL(cuMemsetD8_v2, cuMemsetD8Async, unsigned char, 1);
+    else if (width == 2)
+        FILL(cuMemsetD16_v2, cuMemsetD16Async, unsigned short, 2);
+    else
+        FILL(cuMemsetD32_v2, cuMemsetD32Async, unsigned, 4);
+#undef FILL
+}
+
+void fill_shape(void)
+{
+    struct block *block = block_of_device();
+    unsigned value = (unsigned)roll(1u << 31);
+    if (block == NULL || block->size < 64)
+        return;
+    size_t width = (size_t)1 << roll(3), columns = 1 + roll(12);
+    size_t pitch = (columns * width + roll(3) * 4 + 3) / 4 * 4;
+    struct place place = place_in(block, 4);
+    size_t rows = place.room / pitch;
+    bool waits = one_in(2);
+    struct lane lane = waits ? lane_sync(one_in(2)) : lane_any();
+    if (rows == 0)
+        return;
+    rows = 1 + roll(rows < 50 ? rows : 50);
+    block_enter(block, lane.stream);
+#define FILL(sync, async, type)                                                             \
+    if (waits)                                                                              \
+        SYNC(sync, lane, (place.address, pitch, (type)value, columns, rows),                \
+             "%s, %zu, %u, %zu, %zu", place.text, pitch, (unsigned)(type)value, columns, rows); \
+    else                                                                                    \
+        IN_LANE(async, lane, (place.address, pitch, (type)value, columns, rows, lane.handle), \
+                "%s, %zu, %u, %zu, %zu, %s", place.text, pitch, (unsigned)(type)value,      \
+                columns, rows, lane.text)
+    if (width == 1)
+        FILL(cuMemsetD2D8_v2, cuMemsetD2D8Async, unsigned char);
+    else if (width == 2)
+        FILL(cuMemsetD2D16_v2, cuMemsetD2D16Async, unsigned short);
+    else
+        FILL(cuMemsetD2D32_v2, cuMemsetD2D32Async, unsigned);
+#undef FILL
+}
+
+static struct block *managed_one(void)
+{
+    struct block *block;
+    for (int tries = 0; tries < BLOCKS; tries++)
+        if ((block = block_any()) != NULL && block->kind == MANAGED)
+            return block;
+    return NULL;
+}
+
+void managed_advised(void)
+{
+    struct block *block = managed_one();
+    struct lane lane = lane_own();
+    CUmemLocation place = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
+    CUmem_advise advice = (CUmem_advise)(1 + roll(6));
+    if (block == NULL || lane.handle == NULL)
+        return;
+    block_enter(block, lane.stream);
+    switch (roll(7)) {
+    case 0:
+        IN_LANE(cuMemPrefetchAsync, lane, (block->address, block->size, device, lane.handle),
+                "b%u, %s", block->number, lane.text);
+        break;
+    case 1:
+        IN_LANE(cuMemPrefetchAsync_v2, lane, (block->address, block->size, place, 0, lane.handle),
+                "b%u, %s", block->number, lane.text);
+        break;
+    case 2:
+        DO(cuMemAdvise, (block->address, block->size, advice, device), "b%u, %d", block->number,
+           (int)advice);
+        break;
+    case 3:
+        DO(cuMemAdvise_v2, (block->address, block->size, advice, place), "b%u, %d", block->number,
+           (int)advice);
+        break;
+    case 4:
+        IN_LANE(cuStreamAttachMemAsync, lane, (lane.handle, block->address, 0,
+                                              CU_MEM_ATTACH_GLOBAL),
+                "%s, b%u", lane.text, block->number);
+        break;
+    case 5:
+        IN_LANE(cuMemPrefetchBatchAsync, lane, (&block->address, &block->size, 1, &place,
+                (size_t[]){ 0 }, 1, 0, lane.handle), "b%u, %s", block->number, lane.text);
+        break;
+    default:
+        /* The processor's own look at it, and writes. */
+        wait_for_all();
+        tell(" processor reads b%u", block->number);
+        tell_bytes((void *)(uintptr_t)block->address, block->size);
+        *(unsigned char *)(uintptr_t)block->address ^= 1;
+    }
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that the program creates, maps, shares and unmaps by its own hand. */
+#include <unistd.h>
+
+#include "actions.h"
+
+#define INTO_VOID ((CUdeviceptr)0x1000000)
+
+static CUmemAllocationProp properties_here(void)
+{
+    return (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
+    };
+}
+
+static CUresult allow(CUdeviceptr address, size_t size, CUmemAccess_flags flags, const char *name)
+{
+    const CUmemAccessDesc access = {
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device }, .flags = flags,
+    };
+    return DO(cuMemSetAccess, (address, size, &access, 1), "%s, %zu, %d", name, size, (int)flags);
+}
+
+static void ask_handle(CUmemGenericAllocationHandle handle)
+{
+    CUmemAllocationProp told = { .type = (CUmemAllocationType)77 };
+    DO(cuMemGetAllocationPropertiesFromHandle, (&told, handle), "handle");
+    tell(" type=%d handles=%d location=%d,%d rdma=%d", (int)told.type,
+         (int)told.requestedHandleTypes, (int)told.location.type, told.location.id,
+         told.allocFlags.gpuDirectRDMACapable);
+}
+
+/* A whole handle of so many bytes, and what comes behind it is reserved and stays a hole. */
+static struct block *map_handle(CUmemGenericAllocationHandle handle, size_t size)
+{
+    CUdeviceptr address;
+    struct block *block;
+    if (DO(cuMemAddressReserve, (&address, size + GRAIN, 0, 0, 0), "%zu", size + GRAIN)
+        != CUDA_SUCCESS)
+        return NULL;
+    if (DO(cuMemMap, (address, size, 0, handle, 0), "%zu, handle", size) != CUDA_SUCCESS) {
+        DO(cuMemAddressFree, (address, size + GRAIN), "%zu", size + GRAIN);
+        return NULL;
+    }
+    allow(address, size, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "mapped");
+    block = block_new(MAPPED, size);
+    block->address = block->reserved = address;
+    tell(" b%u", block->number);
+    return block;
+}
+
+void map_own(void)
+{
+    CUmemAllocationProp properties = properties_here();
+    CUmemGenericAllocationHandle handle;
+    size_t size = (1 + roll(2)) * GRAIN;
+    if (block_size() == 0 || blocks_held() + size > HELD_MOST)
+        return;
+    properties.requestedHandleTypes *= one_in(2);
+    if (DO(cuMemCreate, (&handle, size, &properties, 0), "%zu", size) != CUDA_SUCCESS)
+        return;
+    if (one_in(3))
+        ask_handle(handle);
+    struct block *block = map_handle(handle, size);
+    if (block != NULL && one_in(2))
+        block->handle = handle;
+    else
+        DO(cuMemRelease, (handle), "handle");
+    if (block != NULL)
+        block_fill(block);
+}
+
+static struct block *mapped_one(void)
+{
+    struct block *block = NULL;
+    for (int tries = 0; tries < BLOCKS; tries++)
+        if ((block = block_any()) != NULL && block->kind == MAPPED)
+            return block;
+    return NULL;
+}
+
+/* Out of the process and in again, as the same memory. */
+static void export(CUmemGenericAllocationHandle handle, size_t size)
+{
+    int file = -1;
+    CUmemGenericAllocationHandle again;
+    if (DO(cuMemExportToShareableHandle, (&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                          0), "handle") != CUDA_SUCCESS)
+        return;
+    if (DO(cuMemImportFromShareableHandle, (&again, (void *)(uintptr_t)file,
+                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), "file")
+        == CUDA_SUCCESS) {
+        struct block *block = map_handle(again, size);
+        DO(cuMemRelease, (again), "handle");
+        if (block != NULL) {
+            block_read(block);
+            block_free(block);
+        }
+    }
+    close(file);
+}
+
+/* Its memory at another address as well, or from now on. */
+void map_twice(void)
+{
+    struct block *block = mapped_one(), *other;
+    CUmemGenericAllocationHandle handle;
+    size_t size;
+    if (block == NULL || block_size() == 0 || blocks_held() + block->size > HELD_MOST)
+        return;
+    size = block->size;
+    struct place place = place_in(block, 1);
+    if (DO(cuMemRetainAllocationHandle, (&handle, (void *)(uintptr_t)place.address), "%s",
+           place.text) != CUDA_SUCCESS)
+        return;
+    ask_handle(handle);
+    wait_for_all();
+    if (one_in(3) && (other = map_handle(handle, size)) != NULL) {
+        /* Both show the same: only here, where nothing else writes to either. */
+        block_read(other);
+        struct place there = place_in(other, 8);
+        DO(cuMemsetD8_v2, (there.address, 5, 1), "%s, 5, 1", there.text);
+        wait_for_all();
+        block_read(block);
+        block_free(other);
+    } else if (one_in(3)) {
+        export(handle, size);
+    } else {
+        block_free(block);
+        if ((other = map_handle(handle, size)) != NULL)
+            block_read(other);
+    }
+    DO(cuMemRelease, (handle), "handle");
+}
+
+/* What the driver refuses, and what it does not. */
+void map_wrongly(void)
+{
+    struct block *block = mapped_one();
+    CUmemAllocationProp properties = properties_here();
+    CUmemGenericAllocationHandle handle = 0;
+    unsigned long long flags = 77;
+    size_t grain = 0;
+    CUmemLocation here = properties.location;
+    if (block == NULL)
+        return;
+    struct place place = place_in(block, GRAIN), inside = place_in(block, 1);
+    wait_for_all();
+    switch (roll(14)) {
+    case 0:
+        DO(cuMemCreate, (&handle, 4096, &properties, 0), "4096");
+        break;
+    case 1:
+        DO(cuMemCreate, (NULL, GRAIN, &properties, 0), "NULL");
+        break;
+    case 2:
+        properties.location.id = 9;
+        DO(cuMemCreate, (&handle, GRAIN, &properties, 0), "device 9");
+        break;
+    case 3:
+        DO(cuMemCreate, (&handle, (size_t)1 << 50, &properties, 0), "1 << 50");
+        break;
+    case 4:
+        DO(cuMemUnmap, (place.address, GRAIN), "%s, a part or all of %zu", place.text, block->size);
+        if (block->size == GRAIN) {
+            if (block->handle != 0)
+                DO(cuMemRelease, (block->handle), "b%u", block->number);
+            DO(cuMemAddressFree, (block->reserved, block->size + GRAIN), "b%u", block->number);
+            block_gone(block);
+        }
+        break;
+    case 5:
+        DO(cuMemUnmap, (INTO_VOID, GRAIN), "void");
+        break;
+    case 6:
+        DO(cuMemAddressFree, (block->reserved, block->size + GRAIN), "b%u in use", block->number);
+        break;
+    case 7:
+        DO(cuMemRetainAllocationHandle,
+           (&handle, (void *)(uintptr_t)(block->address + block->size)), "behind b%u",
+           block->number);
+        break;
+    case 8:
+        DO(cuMemGetAccess, (&flags, &here, inside.address), "%s", inside.text);
+        tell(" access=%llu", flags);
+        break;
+    case 9:
+        DO(cuMemGetAccess, (&flags, &here, block->address + block->size), "behind b%u",
+           block->number);
+        break;
+    case 10:
+        allow(block->address + block->size, GRAIN, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "behind");
+        break;
+    case 11:
+        DO(cuMemMap, (block->address, block->size, 0, INTO_VOID, 0), "b%u, no handle",
+           block->number);
+        break;
+    case 12:
+        DO(cuMemRelease, (INTO_VOID), "no handle");
+        break;
+    default:
+        DO(cuMemGetAllocationGranularity, (&grain, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+           "minimum");
+        tell(" grain=%zu", grain);
+    }
+}

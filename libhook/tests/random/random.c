@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls the driver at random and writes down what it answers.
+ *
+ *     random --seed S [--sequences N] [--calls N] [--called FILE]
+ *
+ * Each sequence depends on its seed alone, begins with nothing and gives back
+ * all it took. The transcript has no address and no handle in it, so that the
+ * same seed gives the same bytes with any library in front of the driver that
+ * keeps its promises: that is the test. FILE: the functions that were called.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "actions.h"
+
+static unsigned char pattern_bytes[SCRATCH];
+const unsigned char *pattern = pattern_bytes;
+
+static const struct {
+    void (*act)(void);
+    unsigned weight;
+} actions[] = {
+    { allocate, 12 }, { give_back, 9 }, { pool_used, 8 }, { pools_asked, 6 }, { map_own, 4 },
+    { map_twice, 4 }, { map_wrongly, 5 }, { copy_line, 14 }, { copy_shape, 6 }, { copy_batch, 5 },
+    { copy_array, 2 }, { fill, 10 }, { fill_shape, 5 }, { managed_advised, 9 }, { launch, 10 },
+    { write_value, 4 }, { capture, 5 }, { build_graph, 3 }, { ask_pointer, 14 },
+    { ask_pointers, 6 }, { ask_card, 2 }, { share, 5 }, { visit_context, 1 }, { reset_context, 2 },
+    { use_module, 1 }, { mistake, 10 }, { read_block, 6 }, { stream_made, 3 },
+    { stream_destroyed, 2 }, { streams_asked, 4 },
+};
+#define ACTIONS (sizeof actions / sizeof *actions)
+
+static void act(void)
+{
+    unsigned total = 0, chosen, i = 0;
+    for (size_t n = 0; n < ACTIONS; n++)
+        total += actions[n].weight;
+    for (chosen = (unsigned)roll(total); chosen >= actions[i].weight; i++)
+        chosen -= actions[i].weight;
+    actions[i].act();
+}
+
+static void sequence(uint64_t seed, unsigned calls)
+{
+    dice_seed(seed);
+    blocks_begin();
+    DO(cuDevicePrimaryCtxRetain, (&primary, device), "sequence %llu", (unsigned long long)seed);
+    context = primary;
+    DO(cuCtxSetCurrent, (primary), "primary");
+    kernels_begin();
+    pools_begin();
+    streams_begin();
+    while (calls-- > 0)
+        act();
+    wait_for_all();
+    for (size_t i = 0; i < BLOCKS; i++)
+        if (blocks[i].kind != NOTHING) {
+            block_read(&blocks[i]);
+            block_free(&blocks[i]);
+        }
+    streams_end();
+    pools_end();
+    kernels_end();
+    if (one_in(10))
+        EITHER(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, (device), "0");
+    EITHER(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (device), "0");
+}
+
+static const char *option(int argc, char **argv, const char *name, const char *fallback)
+{
+    for (int i = 1; i + 1 < argc; i += 2)
+        if (strcmp(argv[i], name) == 0)
+            return argv[i + 1];
+    return fallback;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seed = strtoull(option(argc, argv, "--seed", "1"), NULL, 0);
+    uint64_t sequences = strtoull(option(argc, argv, "--sequences", "1"), NULL, 0);
+    unsigned calls = (unsigned)atoi(option(argc, argv, "--calls", "60"));
+    const char *list = option(argc, argv, "--called", NULL);
+    calls_load();
+    dice_seed(0);
+    for (size_t i = 0; i < SCRATCH; i++)
+        pattern_bytes[i] = (unsigned char)roll(256);
+    if (DO(cuInit, (0), "0") != CUDA_SUCCESS || DO(cuDeviceGet, (&device, 0), "0") != CUDA_SUCCESS)
+        return 2;
+    for (uint64_t i = 0; i < sequences; i++)
+        sequence(seed + i, calls);
+    DO(cuInit, (0), "the end");
+    calls_end();
+    if (list != NULL)
+        calls_list(list);
+    return 0;
+}

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the program that calls the driver at random (libhook/tests/random), and compares."""
+
+import difflib
+import os
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.integration.commander import MIB, Commander
+
+LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
+CARD = 1024 * MIB
+# What the program has at a time fits, so that all it is refused, any driver would refuse.
+CAPACITY = 320 * MIB
+PATIENCE = 600.0                        # seconds, for a whole run
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a program wrote."""
+
+    lines: list[str]
+    called: frozenset[str]
+    errors: str
+    code: int
+
+    def sequences(self) -> dict[int, list[str]]:
+        """The lines of each, by its seed."""
+        found: dict[int, list[str]] = {}
+        lines: list[str] = []
+        for line in self.lines:
+            if begun := re.match(r"cuDevicePrimaryCtxRetain\(sequence (\d+)\)", line):
+                lines = found.setdefault(int(begun[1]), [])
+            lines.append(line)
+        return found
+
+
+class Leisurely(Commander):
+    """Leaves the program more time between two orders: it is the calls that matter here."""
+
+    def step(self) -> None:
+        super().step()
+        for _ in range(3):
+            self._receive(0.002)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Where programs run, and with which build."""
+
+    folder: Path
+    build: Path
+    environment: dict[str, str]
+
+    def _start(self, name: str, seed: int, sequences: int,
+               environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with (self.folder / name).open("wb") as output, \
+                (self.folder / f"{name}.errors").open("wb") as errors:
+            return subprocess.Popen(
+                [str(self.build / "random"), "--seed", str(seed), "--sequences", str(sequences),
+                 "--called", str(self.folder / f"{name}.called")],
+                env={**os.environ, **self.environment, **environment},
+                stdout=output, stderr=errors,
+            )
+
+    def _read(self, name: str, code: int) -> Run:
+        called = self.folder / f"{name}.called"
+        return Run(
+            lines=(self.folder / name).read_text().splitlines(),
+            called=frozenset(called.read_text().split()) if called.exists() else frozenset(),
+            errors=(self.folder / f"{name}.errors").read_text()[-4000:],
+            code=code,
+        )
+
+    def alone(self, seed: int, sequences: int) -> Run:
+        """Without the library."""
+        program = self._start("alone", seed, sequences, {})
+        try:
+            return self._read("alone", program.wait(PATIENCE))
+        finally:
+            program.kill()
+
+    def shared(self, seed: int, sequences: int, environment: dict[str, str]) -> Run:
+        """Under the library, with a daemon that somebody else runs."""
+        program = self._start("shared", seed, sequences, {
+            "LD_PRELOAD": str(self.build / "libnvshare.so"), **environment,
+        })
+        try:
+            return self._read("shared", program.wait(PATIENCE))
+        finally:
+            program.kill()
+
+    def ordered(self, seed: int, sequences: int) -> tuple[Run, Commander]:
+        """Under the library, ordered about at random; the orders depend on the seed too."""
+        socket = self.folder / "socket"
+        commander = Leisurely(socket, CAPACITY, CARD, seed, refuses=0)
+        program = self._start("ordered", seed, sequences, {
+            "LD_PRELOAD": str(self.build / "libnvshare.so"), "NVSHARE_SOCKET": str(socket),
+        })
+        # It resets its contexts, and ends, whatever it was told meanwhile.
+        commander.ending = True
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while program.poll() is None:
+                assert time.monotonic() < deadline, f"it does not end: {commander.hooks}"
+                commander.step()
+            return self._read("ordered", program.returncode), commander
+        finally:
+            program.kill()
+            program.wait()
+            commander.close()
+
+
+def difference(alone: Run, under: Run) -> str:
+    """Where the two first differ, with the seed to see it again; empty if nowhere."""
+    if alone.lines == under.lines and alone.code == under.code == 0:
+        return ""
+    theirs = under.sequences()
+    for seed, lines in alone.sequences().items():
+        if theirs.get(seed) != lines:
+            said = difflib.unified_diff(
+                lines, theirs.get(seed, []), "without the library", "under it", lineterm="", n=12)
+            shown = [line for _, line in zip(range(60), said, strict=False)]
+            return "\n".join([f"seed {seed}; exit codes {alone.code} and {under.code}", *shown,
+                              under.errors])
+    return f"exit codes {alone.code} and {under.code}\n{alone.errors}{under.errors}"
+
+
+def hooked() -> set[str]:
+    """The functions that the library wraps."""
+    from libhook.tests.hook import recorded_driver
+
+    return set(recorded_driver.hooks())

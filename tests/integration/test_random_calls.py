@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random sequences of driver calls answer the same under the library as without it.
+
+The program of libhook/tests/random writes down every answer; the transcripts
+of a run without the library and of one under it, ordered about at random, must
+be the same to the byte. What may differ stands, with its reason, in
+exceptions.c there.
+
+NVSHARE_TEST_SEQUENCES=5000 runs more of them.
+"""
+
+import os
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from tests.integration.randomcalls import CARD, LIBHOOK, Run, Runner, difference, hooked
+
+SEQUENCES = int(os.environ.get("NVSHARE_TEST_SEQUENCES", "120"))
+FIRST = 20_000
+AT_ONCE = 500                           # sequences in one process
+
+# Each showed a bug once, of the library or of the simulator, when it ran by itself.
+ONCE_WRONG = (123, 1006, 1049, 2046)
+
+# What no sequence calls, and why.
+EXCUSED = {
+    "cuGetProcAddress*": "asks for functions and calls none",
+    "cuLaunch": "of CUDA 2; no parameters can be set, as no hooked function does",
+    "cuLaunchGrid*": "of CUDA 2, as cuLaunch",
+    "cuLaunchCooperativeKernelMultiDevice": "for several devices, and gone from CUDA 13",
+    "*ExternalSemaphores*": "needs a semaphore of a graphics library",
+    "cuGraphExecChildGraphNodeSetParams": "the simulator has no such entry point",
+    "cuMemBatchDecompress*": "needs compressed data and an engine for it",
+    "cuMemDiscard*": "leaves contents undefined, and nothing could be compared",
+    "cuMemMapArrayAsync*": "needs sparse arrays, which no framework uses",
+    "cuMulticastBind*": "needs several devices with NVSwitch",
+    "cuGreenCtx*": "needs a partition of the multiprocessors; the simulator has none",
+    "cuMipmappedArrayDestroy": "the simulator makes none; on a card it is called",
+    "cuMemAlloc": "of CUDA 2: no address of a 64-bit program fits",
+    "cuMemAllocPitch": "of CUDA 2, as cuMemAlloc",
+    "cuMemFree": "of CUDA 2, as cuMemAlloc",
+    "cuMemGetInfo": "of CUDA 2, as cuMemAlloc",
+    "cuDeviceTotalMem": "of CUDA 2, as cuMemAlloc",
+    "cuArrayCreate": "of CUDA 2, as cuMemAlloc",
+    "cuArray3DCreate": "of CUDA 2, as cuMemAlloc",
+    "cuMemcpy[HDA]to[HDA]": "of CUDA 2, as cuMemAlloc",
+    "cuMemcpy[HDA]to[HDA]Async": "of CUDA 2, as cuMemAlloc",
+    "cuMemcpy[23]D": "of CUDA 2, as cuMemAlloc",
+    "cuMemcpy2DUnaligned": "of CUDA 2, as cuMemAlloc",
+    "cuMemcpy[23]DAsync": "of CUDA 2, as cuMemAlloc",
+    "cuMemsetD8": "of CUDA 2, as cuMemAlloc",
+    "cuMemsetD16": "of CUDA 2, as cuMemAlloc",
+    "cuMemsetD32": "of CUDA 2, as cuMemAlloc",
+    "cuMemsetD2D8": "of CUDA 2, as cuMemAlloc",
+    "cuMemsetD2D16": "of CUDA 2, as cuMemAlloc",
+    "cuMemsetD2D32": "of CUDA 2, as cuMemAlloc",
+}
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    """The build without sanitizers and a simulated card of its own."""
+    build = LIBHOOK / "build"
+    if not (build / "random").exists():
+        pytest.fail(f"{build / 'random'} is missing; make it with: make -C libhook random")
+    return Runner(tmp_path, build, {
+        "LD_LIBRARY_PATH": str(build / "simulator"),
+        "NVSHARE_SIM_DIR": str(tmp_path),
+        "NVSHARE_SIM_MEMORY": str(CARD),
+        "NVSHARE_SIM_COPY_RATE": "0",
+    })
+
+
+def compare(runner: Runner, seed: int, sequences: int) -> tuple[Run, int]:
+    """The run under the library, and how often it was given the card."""
+    alone = runner.alone(seed, sequences)
+    under, commander = runner.ordered(seed, sequences)
+    found = difference(alone, under)
+    assert not found, found
+    return under, commander.turns
+
+
+@pytest.mark.parametrize("seed", ONCE_WRONG)
+def test_what_was_wrong_once_stays_right(runner: Runner, seed: int) -> None:
+    compare(runner, seed, 1)
+
+
+def test_every_answer_is_that_of_a_run_without_the_library(runner: Runner) -> None:
+    called: set[str] = set()
+    turns = 0
+    for done in range(0, SEQUENCES, AT_ONCE):
+        run, more = compare(runner, FIRST + done, min(AT_ONCE, SEQUENCES - done))
+        called |= run.called
+        turns += more
+    missing = sorted(
+        name for name in hooked() - called
+        if not any(fnmatchcase(name, excused) for excused in EXCUSED)
+    )
+    print(f"{SEQUENCES} sequences, {turns} turns, {len(called)} functions called")
+    assert turns > SEQUENCES // 10, "it was hardly ever sent away"
+    assert not missing, f"no sequence calls {', '.join(missing)}"
+
+
+def test_no_excuse_is_left_for_what_is_called(runner: Runner) -> None:
+    called = runner.alone(FIRST, SEQUENCES).called & hooked()
+    unneeded = [
+        name for name in EXCUSED if any(fnmatchcase(function, name) for function in called)
+    ]
+    assert not unneeded
