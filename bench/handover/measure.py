@@ -71,49 +71,58 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Measures, prints and keeps the results."""
+    """Measures, prints and keeps the results, also those of a run that was cut short."""
     options = arguments().parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
+    card: Card | None = None
+    results: list[Result] = []
+    status = 0
     try:
         with tempfile.TemporaryDirectory(prefix="nvshare-bench-") as folder:
             card = find(Path(folder), options.simulate, options.seconds, options.swap_budget)
-            results = _measure(card, options.variant or list(VARIANTS))
+            _measure(card, options.variant or list(VARIANTS), results)
     except NvshareError as error:
         print(error, file=sys.stderr)
-        return int(error.exit_code)
+        status = int(error.exit_code)
     except KeyboardInterrupt:
-        return INTERRUPTED + signal.SIGINT
-    _report(card, results, options.json, options.output)
-    return 1 if any(result.wrong for result in results) else 0
+        status = INTERRUPTED + signal.SIGINT
+    except SystemExit as end:
+        status = int(end.code or 0)
+    if card is not None and results:
+        _report(card, results, status == 0, options.json, options.output)
+    return status or int(any(result.wrong for result in results))
 
 
-def _measure(card: Card, names: Sequence[str]) -> list[Result]:
-    """Shows what the daemons have said if anything has gone wrong."""
-    results: list[Result] = []
+def _measure(card: Card, names: Sequence[str], results: list[Result]) -> None:
+    """Adds to the results. Shows what the daemons have said if anything has gone wrong."""
     try:
         for name in names:
             print(f"{name} ...", file=sys.stderr, flush=True)
-            results += VARIANTS[name](card)
-    except Exception:
+            for result in VARIANTS[name](card):
+                results.append(result)  # those before one that fails are kept
+    except NvshareError:
         print(card.log.read_text(), file=sys.stderr)
         raise
     if any(result.wrong for result in results):
         print(card.log.read_text(), file=sys.stderr)
-    return results
 
 
-def _report(card: Card, results: list[Result], only_json: bool, output: Path | None) -> None:
+def _report(
+    card: Card, results: list[Result], complete: bool, only_json: bool, output: Path | None
+) -> None:
     where = {
         **machine(), "card": card.name, "card_bytes": card.total, "simulated": card.simulated,
         "swap_budget": card.budget, "seconds": card.seconds,
     }
-    report = {"machine": where, "results": [result.report() for result in results]}
+    report = {
+        "machine": where, "complete": complete, "results": [result.report() for result in results],
+    }
     text = json.dumps(report, indent=1)
     if only_json:
         print(text)
     else:
-        show(results, where, Console(highlight=False))
+        show(results, where, complete, Console(highlight=False))
     if output is None and not card.simulated:
         stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
         RESULTS.mkdir(exist_ok=True)

@@ -10,7 +10,9 @@ from rich.table import Table
 from bench.handover.goal import Goal, Result
 
 
-def show(results: Sequence[Result], where: dict[str, Any], console: Console) -> None:
+def show(
+    results: Sequence[Result], where: dict[str, Any], complete: bool, console: Console
+) -> None:
     """A table with a line for each goal; what was wrong below it."""
     name = where["card"]
     console.print(f"{name}, {where['cpu']}, {where['cores']} cores, {where['date']}")
@@ -31,6 +33,8 @@ def show(results: Sequence[Result], where: dict[str, Any], console: Console) -> 
     for result in results:
         for words in result.wrong:
             console.print(f"[red]{result.variant}, {result.setting}[/red]: {words}")
+    if not complete:
+        console.print("Cut short: what is missing was not measured.")
     if where["simulated"]:
         console.print("The card is simulated: its data means something, its figures do not.")
 
