@@ -244,6 +244,12 @@ bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
     return false;
 }
 
+bool chunk_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+{
+    (void)address, (void)base, (void)size;
+    return false;
+}
+
 CUresult chunk_anchor(CUmemGenericAllocationHandle *handle)
 {
     (void)handle;
