@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.trace import MEASURABLE
 from nvshared import host
 from nvshared.demo import card as demonstration
 
@@ -34,6 +35,11 @@ class Card:
     def capacity(self) -> int:
         """What the thesis's programs share of it."""
         return self.bytes(CAPACITY)
+
+    @property
+    def measurable(self) -> int:
+        """Bytes of a move that says something of speed."""
+        return int(MEASURABLE * self.shrunk)
 
     def bytes(self, size: float) -> int:
         """The thesis's `size` as it is on this card, in whole megabytes."""

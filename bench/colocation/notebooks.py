@@ -24,7 +24,7 @@ from bench.colocation.card import MIB, Card
 from bench.colocation.job import Job, calibrate, job
 from bench.colocation.progress import Progress
 from bench.colocation.service import service
-from bench.trace import summary
+from bench.colocation.thesis import Way
 from nvshared.capacity import Capacity
 from nvshared.errors import NvshareError
 from nvshared.scheduler.commit import MARGIN_EACH, MARGIN_MOST, MARGIN_PART
@@ -150,7 +150,7 @@ async def measure(card: Card, cells: int, folder: Path, progress: Progress) -> D
             alone.append([await one.work(work, LIMIT) for _ in range(cells)])
     async with AsyncExitStack() as stack:
         progress.step("notebooks: starting them together")
-        tq = f"{max(1, round(TQ * card.haste * 1000))}ms"
+        tq = Way("auto", TQ).setting(card.haste)
         daemon = await stack.enter_async_context(
             service(folder, plain, tq=tq, **card.settings)
         )
@@ -178,5 +178,5 @@ async def measure(card: Card, cells: int, folder: Path, progress: Progress) -> D
         used = await asyncio.gather(*(
             use(number, notebook, times[number]) for number, notebook in enumerate(notebooks)
         ))
-        figures = summary(daemon.trace()[known:])
+        figures = daemon.figures(known, card.measurable)
     return Day(each, TQ * card.haste, tuple(cell for cells_ in used for cell in cells_), figures)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.colocation import notebooks
-from bench.colocation.thesis import PROGRAMS, QUANTA, SCALE, SHAPES
+from bench.colocation.thesis import AUTO, PROGRAMS, QUANTA, SCALE, SHAPES
 from nvshared import quantity
 
 NOTEBOOKS = "notebooks"
@@ -40,8 +40,8 @@ def parse(arguments: Sequence[str]) -> Wanted:
                         help="only this one, or these: " + ", ".join(VARIANTS))
     parser.add_argument("--shape", action="append", choices=SHAPES,
                         help="only this order of CPU and GPU work")
-    parser.add_argument("--tq", action="append", type=_positive, metavar="SECONDS",
-                        help="these quanta (default: 1, 2, 5, 30, 1000)")
+    parser.add_argument("--tq", action="append", type=_quantum, metavar="SECONDS",
+                        help="these quanta, or auto (default: 1, 2, 5, 30, 1000)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--scale", type=_positive, default=SCALE, metavar="X",
                         help=f"length of the thesis's programs over the thesis's ({SCALE:g})")
@@ -68,6 +68,10 @@ def parse(arguments: Sequence[str]) -> Wanted:
 
 def _chosen(given: list[str] | None, of: Sequence[str]) -> tuple[str, ...]:
     return tuple(one for one in of if given is None or one in given)
+
+
+def _quantum(text: str) -> float:
+    return AUTO if text == "auto" else _positive(text)
 
 
 def _positive(text: str) -> float:

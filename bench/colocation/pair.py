@@ -21,8 +21,7 @@ from bench.colocation.card import Card
 from bench.colocation.job import Done, Job, Rates, Work, calibrate, job
 from bench.colocation.progress import Progress
 from bench.colocation.service import Service, service
-from bench.colocation.thesis import WITHOUT, Program, Way
-from bench.trace import summary
+from bench.colocation.thesis import WITHOUT, Program, Way, words
 
 SEEDS = (1, 2)                          # of the two copies, so that neither's memory is the other's
 CALIBRATION = 0.5                       # seconds of each kind of work
@@ -114,9 +113,8 @@ async def together(
             for shape, way in ((shape, way) for shape in plan.work for way in chosen):
                 progress.step(f"{plan.program.name}: two together, {shape}, {described(way)}")
                 if daemon is not None:
-                    tq = f"{max(1, round(way.tq * card.haste * 1000))}ms"
-                    await daemon.change(tq=tq, anti_thrash=way.mode)
-                keep(await _trial(plan, shape, way, before, copies, daemon))
+                    await daemon.change(tq=way.setting(card.haste), anti_thrash=way.mode)
+                keep(await _trial(card, plan, shape, way, before, copies, daemon))
 
 
 @asynccontextmanager
@@ -139,7 +137,7 @@ async def _copies(
 
 
 async def _trial(
-    plan: Plan, shape: str, way: Way, before: Alone, copies: Sequence[Job],
+    card: Card, plan: Plan, shape: str, way: Way, before: Alone, copies: Sequence[Job],
     daemon: Service | None,
 ) -> Trial:
     await _fill(copies)
@@ -150,7 +148,7 @@ async def _trial(
     return Trial(
         plan.program.name, shape, way, seconds, tuple(done), before.serial,
         tuple(one.digest for one in done) == before.digests,
-        {} if daemon is None else summary(daemon.trace()[known:]),
+        {} if daemon is None else daemon.figures(known, card.measurable),
     )
 
 
@@ -161,4 +159,6 @@ async def _fill(copies: Sequence[Job]) -> None:
 
 def described(way: Way) -> str:
     """In words, for the progress."""
-    return "without the library" if way == WITHOUT else f"anti-thrash {way.mode}, TQ {way.tq:g} s"
+    if way == WITHOUT:
+        return "without the library"
+    return f"anti-thrash {way.mode}, TQ {words(way.tq)}"

@@ -11,7 +11,15 @@ from typing import Any
 from bench.colocation.card import Card
 from bench.colocation.notebooks import Day
 from bench.colocation.pair import Trial
-from bench.colocation.thesis import PROGRAMS, Way, measured_for, published
+from bench.colocation.thesis import (
+    AUTO,
+    PROGRAMS,
+    WITHOUT,
+    Way,
+    measured_for,
+    published,
+    words,
+)
 
 MEANINGLESS = (
     "The card is simulated: the figures say that the benchmark works, and nothing else."
@@ -80,14 +88,14 @@ class Report:
             },
             "thesis": {
                 "scale": self.scale,
-                "quanta": list(self.quanta),
+                "quanta": [_quantum(tq) for tq in self.quanta],
                 "same_as": {
-                    name: {f"{tq:g}": self.measured_for(name, tq) for tq in self.quanta}
+                    name: {
+                        words(tq): _quantum(self.measured_for(name, tq)) for tq in self.quanta
+                    }
                     for name in {trial.program: 0 for trial in self.trials}
                 },
-                "trials": [
-                    {**asdict(trial), "over_serial": trial.over_serial} for trial in self.trials
-                ],
+                "trials": [_trial(trial) for trial in self.trials],
                 "published": published(),
             },
             "notebooks": None if self.day is None else _notebooks(self.day),
@@ -100,6 +108,17 @@ class Report:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.document(), indent=1) + "\n")
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    tq = None if trial.way == WITHOUT else _quantum(trial.way.tq)
+    way = {"mode": trial.way.mode, "tq": tq}
+    return {**asdict(trial), "way": way, "over_serial": trial.over_serial}
+
+
+def _quantum(tq: float) -> float | str:
+    """Seconds, or auto."""
+    return words(tq) if tq == AUTO else tq
 
 
 def _notebooks(day: Day) -> dict[str, Any]:

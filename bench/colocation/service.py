@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import ROOT
+from bench.trace import summary
 from nvshared import library
 from nvshared.demo.process import running
 from nvshared.errors import NvshareError
@@ -51,6 +52,17 @@ class Service:
         """What happened so far, oldest first. A line that is being written is left out."""
         text = (self.folder / "trace").read_text()
         return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+    def figures(self, known: int, least: int) -> dict[str, Any]:
+        """bench.trace.summary of what happened since the trace had `known` lines.
+
+        `least`: bytes of the moves that count.
+        """
+        trace = self.trace()
+        # What each client had by then, lest host memory it has had for long counts as new.
+        had = {line["client"]: line for line in trace[:known] if "memory" in line}
+        before = [{**line, "event": "memory"} for line in had.values()]
+        return summary([*before, *trace[known:]], least)
 
     async def started(self) -> None:
         """Returns when programs can connect."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from bench.colocation.notebooks import Day
 from bench.colocation.pair import Trial
 from bench.colocation.report import MEANINGLESS, Report
-from bench.colocation.thesis import PUBLISHED
+from bench.colocation.thesis import PUBLISHED, words
 
 SHARING = {"none": "free", "auto": "auto", "on": "turns"}
 LEGEND = """\
@@ -45,7 +45,7 @@ def show(report: Report, console: Console) -> None:
     for trial in wrong:
         console.print(
             f"[bold red]WRONG:[/] {trial.program}, {trial.shape}, {SHARING[trial.way.mode]}, "
-            f"TQ {trial.way.tq:g} s: another result than alone", highlight=False,
+            f"TQ {words(trial.way.tq)}: another result than alone", highlight=False,
         )
     if report.day is not None and not report.day.right:
         console.print("[bold red]WRONG:[/] a notebook's cell has another result than alone")
@@ -57,7 +57,7 @@ def _thesis(report: Report) -> Table:
     table = _table("Two copies of a program, time together over one after the other")
     for heading in ("program", "CPU and GPU", "way"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("serial", *(f"TQ {tq:g}" for tq in report.quanta), "gap"):
+    for heading in ("serial", *(f"TQ {words(tq)}" for tq in report.quanta), "gap"):
         table.add_column(heading, justify="right")
     rows = dict.fromkeys((t.program, t.shape, t.way.mode) for t in report.trials)
     for program in dict.fromkeys(program for program, _, _ in rows):
@@ -84,7 +84,7 @@ def _table(title: str) -> Table:
 def _published(program: str, quanta: Sequence[float]) -> list[list[str]]:
     one = next(one for one in PUBLISHED if one.program == program)
     free = f"={_ratio(one.without / one.serial)}"
-    turns = (one.turns.get(f"{tq:g}") for tq in quanta)
+    turns = (one.turns.get(words(tq)) for tq in quanta)
     figures = [_ratio(seconds / one.serial) if seconds else "" for seconds in turns]
     return [
         [program, "on a P100", way, f"{one.serial:.0f}", *row, ""]

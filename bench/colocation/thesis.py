@@ -18,6 +18,7 @@ GPU_SECONDS = 650.0                     # of each program in the thesis, about
 PERIOD = 4.0                            # seconds on CPU and GPU together, where they alternate
 LEAST_BURSTS = 4                        # however short the program is
 QUANTA = (1.0, 2.0, 5.0, 30.0, 1000.0)  # seconds
+AUTO = 0.0                              # the daemon's choice
 SCALE = 0.0035                          # 2.3 s on the GPU
 SHAPES = ("sequence", "alternating")
 # A quantum that is longer than the two programs one after the other, by so much, ends no turn.
@@ -69,10 +70,19 @@ class Way:
     """How two programs share: the daemon's anti-thrash mode and its quantum."""
 
     mode: str                           # auto or on; "none" without daemon and library
-    tq: float                           # seconds; 0 where no turn ever ends by it
+    tq: float                           # seconds, or AUTO; of no meaning without a daemon
+
+    def setting(self, haste: float) -> str:
+        """The daemon's tq for it, where seconds are the thesis's times `haste`."""
+        return words(self.tq) if self.tq == AUTO else f"{max(1, round(self.tq * haste * 1000))}ms"
 
 
-WITHOUT = Way("none", 0.0)
+WITHOUT = Way("none", AUTO)
+
+
+def words(tq: float) -> str:
+    """A quantum as people and the daemon know it."""
+    return "auto" if tq == AUTO else f"{tq:g}"
 
 
 def ways(program: Program, card: Card, quanta: Sequence[float], scale: float) -> list[Way]:

@@ -21,6 +21,7 @@ from bench.colocation.options import VARIANTS, Wanted, parse
 from bench.colocation.pair import Trial
 from bench.colocation.report import Failure, Report, name
 from bench.colocation.thesis import (
+    AUTO,
     PROGRAMS,
     PUBLISHED,
     QUANTA,
@@ -99,6 +100,16 @@ def test_quanta_that_end_no_turn_are_measured_once() -> None:
         Way("auto", 1.0), Way("auto", 2.0), Way("auto", 5.0), Way("auto", 1000.0)
     ]
     assert measured_for(PROGRAMS["big_50"], H200, QUANTA, SCALE, 30.0) == 1000.0
+
+
+def test_the_daemon_may_choose_the_quantum() -> None:
+    assert ways(PROGRAMS["big_90"], H200, (AUTO, 2.0, 1000.0), SCALE)[0] == Way("auto", AUTO)
+    assert Way("auto", AUTO).setting(0.1) == "auto"
+    assert Way("auto", 2.0).setting(0.1) == "200ms"
+    found = report(trial(way=Way("auto", AUTO)))
+    found.quanta = (AUTO, 2.0)
+    assert "TQ auto" in shown(found)
+    assert found.document()["thesis"]["trials"][0]["way"] == {"mode": "auto", "tq": "auto"}
 
 
 def test_all_quanta_differ_for_programs_as_long_as_the_thesiss() -> None:
@@ -233,6 +244,7 @@ def test_the_document_has_everything_and_is_json() -> None:
     assert not document["complete"]
     assert document["thesis"]["trials"][0]["over_serial"] == 0.75
     assert document["thesis"]["trials"][0]["way"] == {"mode": "auto", "tq": 2.0}
+    assert document["thesis"]["trials"][1]["way"] == {"mode": "none", "tq": None}
     assert document["thesis"]["same_as"]["big_50"]["30"] == 1000.0
     assert document["notebooks"]["over_alone_median"] == 2.0
     assert document["notebooks"]["bytes"]["why"].startswith("10 of the size wanted")
@@ -267,7 +279,7 @@ def test_the_table_names_what_is_wrong_and_what_failed() -> None:
     wrong.failures.append(Failure("notebooks", "a program was ended by signal 9"))
     wrong.day = day(Cell(1, 0.0, 1.0, 1.0, False))
     text = shown(wrong)
-    assert "WRONG: big_50, sequence, auto, TQ 2 s" in text
+    assert "WRONG: big_50, sequence, auto, TQ 2:" in text
     assert "WRONG: a notebook's cell" in text
     assert "notebooks failed: a program was ended by signal 9" in text
     assert "Every result" not in text
@@ -302,6 +314,7 @@ def test_all_is_measured_unless_something_is_chosen() -> None:
     ])
     assert chosen.variants == ("big_90", "notebooks")
     assert chosen.quanta == (0.5, 5.0)
+    assert parse(["--tq", "auto", "--tq", "2"]).quanta == (AUTO, 2.0)
     assert chosen.scale == 1.0
     assert chosen.budget == 108 * GIB
     assert chosen.cells == 7
