@@ -13,7 +13,7 @@
 #include "driver.h"
 #include "nvshare/protocol.h"
 
-#define CLIENTS_MAX 32
+#define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */
 #define CONTEXTS_MAX 16
 #define SLAB_CLASSES 48
 #define COPIES_IN_FLIGHT 4

@@ -31,6 +31,8 @@
 _Atomic uint64_t gate_closed;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 void (*gate_on_waiter)(void);
+_Atomic uint64_t gate_taken, gate_goal;
+void (*gate_on_taken)(uint64_t number);
 
 static struct {
     /* Protects opening, closing and the two conditions. Nothing else is
@@ -114,8 +116,34 @@ static bool is_capturing(CUstream stream)
         && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+static bool take(void)
+{
+    uint64_t number = atomic_load(&gate_taken);
+    while (number < atomic_load(&gate_goal))
+        if (atomic_compare_exchange_weak(&gate_taken, &number, number + 1)) {
+            gate_on_taken(number + 1);
+            return true;
+        }
+    return false;
+}
+
+/* `closed` was read inside. */
+static bool may_pass(uint64_t closed)
+{
+    return closed == 0 || (closed == GATE_PACED && take());
+}
+
+static bool worth_another_look(void)
+{
+    uint64_t closed = atomic_load(&gate_closed);
+    return closed == 0
+           || (closed == GATE_PACED && atomic_load(&gate_taken) < atomic_load(&gate_goal));
+}
+
 void gate_wait(struct gate_thread *self, CUstream stream)
 {
+    if (may_pass(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire))))
+        return;
     /* A capture submits nothing. Staying inside meanwhile is harmless: the
      * call into the driver is short. */
     if (is_capturing(stream))
@@ -132,12 +160,12 @@ void gate_wait(struct gate_thread *self, CUstream stream)
         if (gate_on_waiter != NULL)
             gate_on_waiter();
         pthread_mutex_lock(&gate.lock);
-        while (atomic_load(&gate_closed) != 0)
+        while (!worth_another_look())
             pthread_cond_wait(&gate.opened, &gate.lock);
         pthread_mutex_unlock(&gate.lock);
         atomic_store_explicit(&self->inside, 1, GATE_ORDER(memory_order_relaxed));
         GATE_FENCE();
-    } while (atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire)) != 0);
+    } while (!may_pass(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire))));
     atomic_fetch_sub(&gate.waiters, 1);
     errno = saved_errno;
     pthread_setcancelstate(cancel, NULL);
@@ -171,8 +199,17 @@ void gate_close(uint64_t reason)
 void gate_open(uint64_t reason)
 {
     pthread_mutex_lock(&gate.lock);
-    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason) == 0)
+    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason & ~GATE_PACED) == 0)
         pthread_cond_broadcast(&gate.opened);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+void gate_allow(uint64_t goal)
+{
+    if (atomic_exchange(&gate_goal, goal) == goal)
+        return;
+    pthread_mutex_lock(&gate.lock);
+    pthread_cond_broadcast(&gate.opened);
     pthread_mutex_unlock(&gate.lock);
 }
 

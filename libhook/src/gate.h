@@ -14,6 +14,7 @@
  *
  * One gate per process: a program with clients on several GPUs may submit
  * only while all of them run. Each reason to be closed is one bit of a word.
+ * If the only one is GATE_PACED, so many passes are let through all the same.
  */
 #ifndef NVSHARE_GATE_H
 #define NVSHARE_GATE_H
@@ -24,6 +25,7 @@
 
 #include "driver.h"
 
+#define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that no capture can swallow */
 
 /* One per thread that has ever passed, on cache lines of its own. `inside`
@@ -79,8 +81,8 @@ static inline void gate_leave(void)
                           atomic_load_explicit(&self->inside, memory_order_relaxed) - 1,
                           GATE_ORDER(memory_order_release));
     GATE_FENCE();
-    if (__builtin_expect(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_relaxed)) != 0,
-                         0))
+    uint64_t closed = atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_relaxed));
+    if (__builtin_expect((closed & ~GATE_PACED) != 0, 0))
         gate_wake_closer();
 }
 
@@ -91,9 +93,15 @@ void gate_open(uint64_t reason);
 bool gate_empty(int64_t timeout_microseconds);     /* nobody (but the caller) inside any more */
 bool gate_has_waiters(void);
 uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
+void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
 void gate_abandon(void);                           /* open for ever; in a forked child */
 
 /* Called by a thread that is about to stand at the gate, with no lock held. */
 extern void (*gate_on_waiter)(void);
+
+/* Passes let through while paced, of all times, and how many may be. */
+extern _Atomic uint64_t gate_taken, gate_goal;
+/* Called inside by a thread that passes so, with which of them it is. */
+extern void (*gate_on_taken)(uint64_t number);
 
 #endif

@@ -16,9 +16,11 @@
 #include "client_state.h"
 #include "counted.h"
 #include "log.h"
+#include "pace.h"
 
 #define REPORT_INTERVAL_US 5000
 #define IDLE_LOOK_US 5000
+#define PACE_LOOK_US 2000
 #define RECONNECT_FIRST_MS 20
 #define RECONNECT_LAST_MS 500
 
@@ -254,6 +256,15 @@ static int wait_for(struct client *client, int timeout_ms)
     return fds[1].revents != 0 ? fds[1].fd : -1;
 }
 
+/* It runs and others wait. service_lock is held. */
+static bool competes(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    bool competes = client->socket >= 0 && client->granted && client->contended;
+    pthread_mutex_unlock(&memory_lock);
+    return competes;
+}
+
 void *service_run(void *argument)
 {
     struct client *client = argument;
@@ -264,6 +275,7 @@ void *service_run(void *argument)
     struct idleness idle = { .watching = false };
     int retry_ms = RECONNECT_FIRST_MS;
     uint64_t reported = 0;
+    bool pressing = false;
     for (;;) {
         pthread_mutex_lock(&memory_lock);
         bool connected = client->socket >= 0, changed = !client->reported;
@@ -274,7 +286,7 @@ void *service_run(void *argument)
         if (!connected) {
             timeout = retry_ms;
         } else if (watch) {
-            timeout = IDLE_LOOK_US / 1000;
+            timeout = (pressing ? PACE_LOOK_US : IDLE_LOOK_US) / 1000;
         } else if (changed) {
             timeout = REPORT_INTERVAL_US / 1000;
         }
@@ -299,6 +311,11 @@ void *service_run(void *argument)
             look_idle(client, &idle);
         else
             forget_idleness(&idle);
+        if (competes(client))
+            pace_step(client);
+        else
+            pace_end(client);
+        pressing = pace_pressing(client);
         pthread_mutex_unlock(&service_lock);
     }
 }

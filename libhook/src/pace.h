@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Keeps the work in flight short while others wait for the GPU; pace.c.
+ */
+#ifndef NVSHARE_PACE_H
+#define NVSHARE_PACE_H
+
+#include <stdbool.h>
+
+struct client;
+
+/* For service threads, under service_lock. */
+
+/* To be called every few milliseconds while this client runs and others wait. */
+void pace_step(const struct client *client);
+/* They don't, or it does not run any more. */
+void pace_end(const struct client *client);
+/* Threads may be waiting for pace_step(): it should not be long. */
+bool pace_pressing(const struct client *client);
+
+#endif

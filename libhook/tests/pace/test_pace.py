@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a program gets ahead of the card while others wait, in figures alone: pace_double.c.
+
+A program submits whenever it may. The card, the clock and the service thread's
+looks are simulated, so that nothing depends on the machine.
+"""
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+MS = 1000                               # times are microseconds
+TARGET = 50 * MS
+CALL = 5                                # what a call takes the program: pace_double.c
+
+
+class Card:
+    """A fresh library: its state is static, so each has a file of its own."""
+
+    def __init__(self, library: Path) -> None:
+        self.c = ctypes.CDLL(str(library))
+        self.c.look.restype = ctypes.c_bool
+
+    def run(self, lengths: Sequence[int], duration: int, others_wait: bool = True,
+            needs: int = 0) -> None:
+        """The program submits what takes so long, in turns, whenever it may."""
+        passed = (ctypes.c_uint64 * len(lengths))(*lengths)
+        self.c.run(passed, ctypes.c_uint64(len(lengths)), ctypes.c_uint64(duration), others_wait,
+                   ctypes.c_uint64(needs))
+
+    def figure(self, name: str) -> int:
+        """What has been counted since the last time, and starts again."""
+        counter = ctypes.c_uint64.in_dll(self.c, name)
+        value, counter.value = counter.value, 0
+        return value
+
+    def learns(self, *lengths: int) -> None:
+        """As `run`, for so long that the first moments don't count."""
+        self.run(lengths, 3_000 * MS)
+        for name in ("idle", "longest_drain", "submissions"):
+            self.figure(name)
+
+
+@pytest.fixture(scope="module", name="built")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("pace") / "pace.so"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
+         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include", HERE / "pace_double.c",
+         SOURCE / "pace.c", "-o", library, "-pthread"], check=True)
+    return library
+
+
+@pytest.fixture(name="card")
+def new_card(built: Path, tmp_path: Path) -> Callable[[], Card]:
+    return lambda: fresh(built, tmp_path)
+
+
+def fresh(built: Path, folder: Path) -> Card:
+    copy = folder / f"pace-{len(list(folder.iterdir()))}.so"
+    copy.write_bytes(built.read_bytes())
+    return Card(copy)
+
+
+@pytest.mark.parametrize("length", [10, 20, 200, 3 * MS, 30 * MS, 200 * MS])
+def test_a_drain_is_short_and_the_card_has_work_all_the_time(
+        card: Callable[[], Card], length: int) -> None:
+    it = card()
+    it.learns(length)
+    it.run([length], 5_000 * MS)
+    assert it.figure("longest_drain") <= max(1.5 * TARGET, 2 * length)
+    assert it.figure("idle") == 0
+
+
+def test_what_was_submitted_before_is_worked_off_first(card: Callable[[], Card]) -> None:
+    it = card()
+    it.run([5 * MS], 20 * MS, others_wait=False)
+    assert it.figure("longest_drain") > 19_000 * MS     # nobody is held back whom nobody waits for
+    it.run([5 * MS], 21_000 * MS)
+    it.learns(5 * MS)
+    it.run([5 * MS], 3_000 * MS)
+    assert it.figure("longest_drain") <= 1.5 * TARGET
+    assert it.figure("idle") == 0
+
+
+# A step of a training, say: many small kernels and some large ones, in any order.
+steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1, max_size=400)
+
+
+@settings(max_examples=100, deadline=None)
+@given(step=steps)
+def test_any_mixture_has_short_drains_and_a_busy_card(
+        built: Path, tmp_path_factory: pytest.TempPathFactory, step: list[int]) -> None:
+    it = fresh(built, tmp_path_factory.mktemp("mixture"))
+    it.learns(*step)
+    it.run(step, 3_000 * MS)
+    assert it.figure("longest_drain") <= 4 * TARGET
+    assert it.figure("idle") <= 30 * MS         # one percent
+
+
+def test_the_next_turn_knows_what_the_last_one_has_learned(card: Callable[[], Card]) -> None:
+    it = card()
+    it.learns(20 * MS)
+    it.c.look(False)
+    it.c.capture(False)
+    it.c.skip(ctypes.c_uint64(1_000 * MS))
+    it.run([20 * MS], 1_000 * MS)
+    assert it.figure("longest_drain") <= 1.5 * TARGET
+
+
+def test_work_that_waits_for_work_that_was_held_back_gets_it(card: Callable[[], Card]) -> None:
+    it = card()
+    it.learns(100 * MS)                         # two at a time now
+    it.run([100 * MS], 10_000 * MS, needs=5)
+    assert it.figure("submissions") > 10
+
+
+def test_a_capture_is_never_held_up(card: Callable[[], Card]) -> None:
+    it = card()
+    it.learns(100 * MS)
+    it.c.capture(True)
+    it.run([0], 10 * MS)
+    assert it.figure("submissions") == 10 * MS // CALL
+    it.c.capture(False)
+    it.learns(30 * MS)
+    it.run([30 * MS], 3_000 * MS)
+    assert it.figure("longest_drain") <= 1.5 * TARGET
+
+
+def test_the_service_thread_looks_often_only_while_something_is_in_flight(
+        card: Callable[[], Card]) -> None:
+    it = card()
+    it.run([3 * MS], 100 * MS)
+    assert it.c.look(True)
+    it.c.skip(ctypes.c_uint64(1_000 * MS))
+    assert not it.c.look(True)
+    it.run([3 * MS], 10 * MS)
+    assert it.c.look(True)
+    assert not it.c.look(False)
