@@ -140,6 +140,9 @@ void block_free(struct block *block)
         free((void *)(uintptr_t)block->address);
         break;
     default:
+        /* The driver waits for the work of the context that it was allocated in alone. */
+        if (block->busy && block->context != context)
+            wait_for_all();
         /* Plain memory too may be freed in the order of a stream. */
         if (block->kind == PLAIN && one_in(4))
             free_pooled(block);

@@ -42,6 +42,18 @@ static void act(void)
     actions[i].act();
 }
 
+/* Nothing that a sequence does may break its context, or all that follows means nothing. */
+static void still_well(uint64_t seed)
+{
+    CUresult result = DO(cuCtxSynchronize, (), "%s", "");
+    if (result == CUDA_SUCCESS)
+        return;
+    calls_end();
+    fprintf(stderr, "random: after sequence %llu the context is broken: error %d\n",
+            (unsigned long long)seed, (int)result);
+    exit(3);
+}
+
 static void sequence(uint64_t seed, unsigned calls)
 {
     dice_seed(seed);
@@ -54,7 +66,7 @@ static void sequence(uint64_t seed, unsigned calls)
     streams_begin();
     while (calls-- > 0)
         act();
-    wait_for_all();
+    still_well(seed);
     for (size_t i = 0; i < BLOCKS; i++)
         if (blocks[i].kind != NOTHING) {
             block_read(&blocks[i]);
