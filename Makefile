@@ -22,7 +22,7 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-preload bench-colocation build install dist clean needs environment
+.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
