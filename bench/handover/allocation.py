@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.handover.card import MIB, Card, unshared
 from bench.handover.goal import Goal, Result
+from bench.handover.program import die_with_us
 from bench.harness import ROOT, sharing
 from nvshared.errors import NvshareError
 
@@ -81,6 +82,7 @@ def _run(
         return subprocess.run(
             [PROGRAM, *sizes.arguments()], env={**os.environ, **environment},
             capture_output=True, text=True, check=False, timeout=LIMIT, start_new_session=True,
+            preexec_fn=die_with_us,
         )
     except subprocess.TimeoutExpired:
         raise NvshareError(f"{PROGRAM} did not end within {LIMIT:.0f} s") from None

@@ -22,6 +22,7 @@ from nvshared.errors import NvshareError
 
 PATIENCE = 120.0                        # seconds for a program to end after its time
 PR_SET_PDEATHSIG = 1
+INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -86,7 +87,12 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
     try:
         for task in tasks:
             time.sleep(max(0.0, began + task.after - time.monotonic()))
-            running.append(_start(task, environment))
+            # An interrupt in the middle of a start would leave a program that nobody knows of.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+            try:
+                running.append(_start(task, environment))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         limit = began + max(task.after + task.seconds for task in tasks) + PATIENCE
         for one in running:
             try:
@@ -106,8 +112,10 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
             one.errors.close()
 
 
-def _die_with_us() -> None:
+def die_with_us() -> None:
+    """For a child, before it becomes another program."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
 
 
 def _start(task: Task, environment: Mapping[str, str]) -> Running:
@@ -116,7 +124,7 @@ def _start(task: Task, environment: Mapping[str, str]) -> Running:
     errors = tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
         task.command(), env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-        stdout=output, stderr=errors, start_new_session=True, preexec_fn=_die_with_us,
+        stdout=output, stderr=errors, start_new_session=True, preexec_fn=die_with_us,
     )
     return Running(task, process, time.monotonic_ns() // 1000, output, errors)
 
