@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A running program's speed while others are moved out and in, over its speed alone.
 
-Three programs of 45 of 140 GiB take turns in three quarters of the card; each
-time the first one runs, one of the others comes in and the other leaves. Those
-two change all their memory in each turn. The first computes on a small part of
+Three programs of 45 of 140 GiB take turns in three quarters of the card, one at
+a time (the mode `on`: two would fit together, and take time from each other);
+each time the first one runs, one of the others comes in and the other leaves.
+Those two change all their memory in each turn. The first computes on a small part of
 its own, so that one step takes a few milliseconds, and notes when each step
 ended. A step counts as
 
@@ -65,7 +66,7 @@ def undisturbed(card: Card, load: Load) -> Result:
     )
     other = Task(memory, card.seconds - later, 2, chunk, after=later)
     tasks = [runner, other, replace(other, seed=3)]
-    trace, outcomes = run(card, tasks, CAPACITY, QUANTUM)
+    trace, outcomes = run(card, tasks, CAPACITY, QUANTUM, mode="on")
     found = speeds(trace, outcomes[0], min(one.started for one in outcomes[1:]))
     return Result(
         "undisturbed", load.name,
