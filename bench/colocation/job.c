@@ -3,8 +3,8 @@
  * A program that works on the CPU and on a GPU, a fixed amount of each however
  * long that takes: job BYTES SEED.
  *
- * It allocates BYTES on the GPU and then does what it is told, one line of
- * standard input after the other, until that ends. Each line is answered with
+ * It allocates BYTES on the GPU, says so, and then does what it is told, one line
+ * of standard input after the other, until that ends. Each line is answered with
  * one of JSON when all of it is done, which says how many seconds of it were
  * for work on the CPU and on the GPU.
  *
@@ -186,7 +186,7 @@ int main(int count, char **arguments)
     setvbuf(stdout, NULL, _IOLBF, 0);
     device_open(&job.device, 0);
     allocate(&job, bytes);
-    printf("{\"bytes\": %" PRIu64 ", \"total\": %zu}\n", bytes, job.device.total);
+    printf("{\"bytes\": %" PRIu64 "}\n", bytes);
     while (fgets(line, sizeof line, stdin) != NULL)
         obey(&job, line);
     return EXIT_RIGHT;

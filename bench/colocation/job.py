@@ -55,7 +55,6 @@ class Job:
     def __init__(self, process: asyncio.subprocess.Process, errors: "asyncio.Task[bytes]") -> None:
         self._process = process
         self._errors = errors
-        self.total = 0                  # bytes on the card, as the program sees it
 
     async def fill(self) -> float:
         """Starts anew. Returns the seconds that took."""
@@ -78,6 +77,15 @@ class Job:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    async def ended(self, limit: float) -> None:
+        """Returns when it has ended by itself, which it does once nobody can tell it anything."""
+        try:
+            await asyncio.wait_for(self._process.wait(), limit)
+        except TimeoutError:
+            raise NvshareError(f"a program did not end within {limit:.0f} seconds") from None
+        if self._process.returncode != 0:
+            raise NvshareError(await self._how_it_ended())
+
     async def _how_it_ended(self) -> str:
         status = await self._process.wait()
         if status < 0:
@@ -99,7 +107,12 @@ class Job:
 
 @asynccontextmanager
 async def job(size: int, seed: int, environment: Mapping[str, str]) -> AsyncIterator[Job]:
-    """A program with `size` bytes on the card, gone when the block is left."""
+    """A program with `size` bytes on the card, gone when the block is left.
+
+    Raises NvshareError if it cannot start, or does not end well.
+    """
+    if not PROGRAM.is_file():
+        raise NvshareError(f"{PROGRAM} is missing", "build it with: make -C bench/colocation")
     command = [str(PROGRAM), str(size), str(seed)]
     async with running(command, environment, stdin=asyncio.subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -107,10 +120,10 @@ async def job(size: int, seed: int, environment: Mapping[str, str]) -> AsyncIter
         errors = asyncio.create_task(process.stderr.read())
         try:
             one = Job(process, errors)
-            one.total = int((await one.answer(START))["total"])
+            await one.answer(START)
             yield one
-            process.stdin.close()       # it ends by itself
-            await asyncio.wait_for(process.wait(), START)
+            process.stdin.close()
+            await one.ended(START)
         finally:
             errors.cancel()
 

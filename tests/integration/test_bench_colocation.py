@@ -35,7 +35,7 @@ def start(tmp_path: Path) -> Start:
     def started(*options: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "bench.colocation.measure", "--simulate", "--variant", "big_50",
-             "--shape", "alternating", "--tq", "1", "--scale", "0.002", *options],
+             "--shape", "alternating", "--tq", "5", "--scale", "0.001", *options],
             cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen_to_ctrl_c,
         )
@@ -65,7 +65,7 @@ def test_two_programs_that_do_not_fit_are_measured_and_right(start: Start, tmp_p
     assert report["right"]
     assert report["simulated"]
     [trial] = report["thesis"]["trials"]
-    assert trial["way"] == {"mode": "auto", "tq": 1.0}
+    assert trial["way"] == {"mode": "auto", "tq": 5.0}
     assert trial["over_serial"] > 0
     assert trial["trace"]["handovers"] > 0
     assert [one["digest"] for one in trial["each"]] != ["0" * 16, "0" * 16]

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -123,6 +123,7 @@ def test_programs_that_fit_are_shared_freely_and_with_forced_turns() -> None:
     assert ways(PROGRAMS["small_50"], H200, (30.0,), SCALE)[-1] == Way("on", 30.0)
 
 
+@settings(deadline=None)
 @given(
     quanta=st.sets(st.floats(0.1, 1e4), min_size=1, max_size=6).map(lambda one: tuple(sorted(one))),
     program=st.sampled_from(sorted(PROGRAMS)), scale=st.floats(1e-4, 1.0),
@@ -149,6 +150,7 @@ def test_notebooks_are_smaller_where_the_host_has_little_memory() -> None:
     assert "host" in chosen.why
 
 
+@settings(deadline=None)
 @given(total=st.integers(512, 200 << 10), host=st.integers(64, 2 << 20), number=st.integers(1, 20))
 def test_all_notebooks_can_be_promised_their_memory(total: int, host: int, number: int) -> None:
     total, host = total * MIB, host * MIB
@@ -166,6 +168,7 @@ def test_all_notebooks_can_be_promised_their_memory(total: int, host: int, numbe
         assert chosen.chosen <= chosen.wanted
 
 
+@settings(deadline=None)
 @given(number=st.integers(1, 12), cells=st.integers(1, 20), seed=st.integers(0, 2**32))
 def test_a_notebooks_cells_lie_in_order_within_its_time(
     number: int, cells: int, seed: int
@@ -190,6 +193,7 @@ def test_the_schedule_is_that_of_its_seed_and_its_pauses_are_exponential() -> No
     assert fmean((pause - mean) ** 2 for pause in pauses) ** 0.5 == pytest.approx(40.0, rel=0.05)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=300))
 def test_the_percentile_is_a_value_and_not_below_so_many(values: list[float]) -> None:
     found = percentile(values, 0.99)
