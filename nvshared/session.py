@@ -210,7 +210,9 @@ class Session:
         match order:
             case Run():
                 flags = Flag.CONTENDED if order.contended else Flag(0)
-                return Record(Type.RUN, flags=flags, bytes=order.quantum)
+                return Record(
+                    Type.RUN, flags=flags, bytes=order.quantum, microseconds=order.idle_window
+                )
             case Stop():
                 self._stops += 1
                 return Record(Type.STOP)

@@ -42,7 +42,8 @@ class Run:
 
     client: int
     quantum: int                        # what is left of the turn; 0: no end is planned
-    contended: bool                     # others wait, so report idleness
+    contended: bool                     # others wait, so report idleness,
+    idle_window: int = 0                # when it has lasted so long; 0: as before
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import Counters
@@ -25,6 +26,11 @@ class Card:
     weighted: bool = False              # clients differ in weight
     present: int = 0                    # virtual time, when nobody wants the card
     contended: bool = False             # someone waits for another's turn to end
+    head: int | None = None             # who that is, or was when last looked
+    quantum: int = 0                    # after which turns may end at this moment,
+    told_quantum: int = field(init=False)       # and as it is told where it is auto
+    latency: Average = LATENCY          # of hand-overs, see cost.py
+    pace: Average = PACE
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
@@ -37,6 +43,7 @@ class Card:
 
     def __post_init__(self) -> None:
         self.groups = Groups(self.clients)
+        self.told_quantum = self.settings.longest_tq
 
     def add(self, client: Client) -> None:
         """A client that is new."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, TurnEnd
+from nvshared.scheduler.cost import PACE, Average
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
@@ -62,7 +63,8 @@ class Turn:
     beside: frozenset[int] = frozenset()  # turns it may not outlast, as it overtook the queue
     started: int | None = None          # when RUN was sent
     idle: bool = False                  # the hook says so, since it was told of contention
-    told: tuple[bool, int] | None = None  # contention and TQ, as last sent
+    told: tuple[bool, int, int] | None = None  # contention, TQ, and idle window, as last sent
+    lacked: int | None = None           # bytes, when chosen; None: it had not waited for room
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
     preempted: bool = False             # it may be ended before its quantum is over
@@ -73,7 +75,7 @@ class Turn:
 # What counts in groups.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "promise",
+    "question", "promise", "cost",
 })
 
 
@@ -95,6 +97,8 @@ class Client:
     turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when it last brought anything in
+    pace: Average = PACE                # of its hand-overs, see cost.py
+    cost: int | None = None             # us; None: last, it waited for nobody's room
 
     load_after: int = 0                 # a load failed; do not try before this moment
     load_pause: int = 0

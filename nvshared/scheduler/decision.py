@@ -43,9 +43,9 @@ class Decision:
         """Tells people."""
         self.actions.append(report)
 
-    def run(self, client: Client, quantum: int, contended: bool) -> None:
+    def run(self, client: Client, quantum: int, contended: bool, window: int) -> None:
         """Opens a gate, or tells an open one what has changed."""
-        self.actions.append(Run(client.id, quantum, contended))
+        self.actions.append(Run(client.id, quantum, contended, window))
 
     def stop(self, client: Client, why: TurnEnd) -> None:
         """Asks a running client to drain."""

@@ -5,11 +5,12 @@ A report may cross with an order on its way: then it speaks of a phase that the
 client has left for us already, and what it says is in its figures anyway.
 """
 
-from nvshared.scheduler import order
+from nvshared.scheduler import cost, order
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Turn
 from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.events import Stopped
 
 # A drain that does not end is asked for ever more rarely, up to patience << this.
 DOUBLINGS = 6
@@ -36,11 +37,14 @@ def went_idle(client: Client) -> None:
         turn.idle = True
 
 
-def stopped(decision: Decision, client: Client, wants: bool) -> None:
+def stopped(decision: Decision, client: Client, answer: Stopped) -> None:
     """It has drained. Out of the blue, it is believed: its gate is closed."""
     turn = client.turn
     if turn is None or turn.started is None:
         return
+    if turn.ending is not None:
+        card, waited = decision.card, decision.now - turn.stop_sent
+        card.latency = cost.delayed(card.latency, waited, answer.microseconds)
     client.reopened_in_row = 0
     client.hopeful = True
     decision.end(client, turn.ending or TurnEnd.IDLE)
@@ -48,7 +52,7 @@ def stopped(decision: Decision, client: Client, wants: bool) -> None:
     order.leave(decision.card, client)
     if turn.ending is TurnEnd.PREEMPTED:
         order.give_precedence(decision.card, client)
-    if wants:
+    if answer.wants:
         order.join(decision.card, client)
 
 

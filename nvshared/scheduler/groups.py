@@ -27,15 +27,17 @@ GROUPS = (
     "rationed",                         # has a compute limit
     "lacking",                          # chosen or running, and short of room or of memory
     "occupying",                        # has room on the card
+    "measured",                         # of those holding or queued, who came in for another once
     *(phase.value for phase in Phase),
 )
 
-# What is summed up over whom; bytes.
+# What is summed up over whom; bytes, if not said otherwise.
 SUMS = (
     "held", "host_held", "committed", "used", "pinned",
     "staying_take",                     # over those chosen or running
     "holders_take",                     # over those, and those that drain
     "queued_want",                      # room that those in the queue have not been promised
+    "cost",                             # over those measured; us
 )
 POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
@@ -76,11 +78,15 @@ def counted(client: Client) -> Counted:
         groups.append("lacking")
     if held:
         groups.append("occupying")
+    measured = client.cost is not None and (holds or queued)
+    if measured:
+        groups.append("measured")
     return Counted(
         tuple(groups),
         (
             held, client.host_held, client.committed, client.used, memory.pinned,
             takes if stays else 0, takes if holds else 0, wants if queued else 0,
+            client.cost or 0 if measured else 0,
         ),
         (client.place, client.id) if queued else None,
         takes,

@@ -6,7 +6,7 @@ What it does with them is told in plan.py.
 
 from dataclasses import replace
 
-from nvshared.scheduler import commit, compute, gate, move, order, terms
+from nvshared.scheduler import commit, compute, gate, move, order, quantum, terms
 from nvshared.scheduler.actions import Action, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Question
@@ -85,6 +85,7 @@ class Scheduler:
             clients=Views(card),
             counters=card.counters,
             committed=card.groups.total("committed"),
+            quantum=quantum.in_force(card),
         )
 
 
@@ -148,7 +149,7 @@ def _hear(decision: Decision, client: Client, record: Record) -> None:
         case WentIdle():
             gate.went_idle(client)
         case Stopped():
-            gate.stopped(decision, client, record.wants)
+            gate.stopped(decision, client, record)
         case Reopened():
             gate.reopened(decision.card, client)
         case Evicted():

@@ -40,7 +40,9 @@ class Settings:
     capacity: int                       # what can be handed out of the card, in all
     total: int                          # how large clients are told the card is
     host_budget: int                    # host memory for swapped blocks, over all clients
-    tq: int = 30 * SECOND               # how long a holder keeps the GPU while others wait
+    tq: int | None = 30 * SECOND        # how long a holder keeps the GPU while others wait;
+                                        # None: auto, see quantum.py,
+    longest_tq: int = 30 * SECOND       # and this at most
     anti_thrash: AntiThrash = AntiThrash.AUTO
     step: int = GIB                     # what one EVICT or LOAD moves, so that the two overlap
     gather: int = 0                     # after the scheduler's start, only listen for so long

@@ -51,6 +51,7 @@ class Counters:
     failures: int = 0
     stuck: int = 0
     gave_way: int = 0                   # chosen clients for which no room was to be had
+    handover: int = 0                   # us from the end of drains until who waited for them ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +68,4 @@ class Snapshot:
     clients: Mapping[int, ClientView]   # all of them; both to be looked at before the next event
     counters: Counters
     committed: int = 0                  # what clients have and may take without asking, in sum
+    quantum: int = 0                    # in force; where it is auto and nobody waits, the last

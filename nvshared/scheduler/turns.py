@@ -6,7 +6,7 @@ The essay is in plan.py.
 
 from collections.abc import Callable
 
-from nvshared.scheduler import order
+from nvshared.scheduler import order, quantum
 from nvshared.scheduler.actions import TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Turn, Way
@@ -26,14 +26,22 @@ def plan(decision: Decision) -> Client | None:
     _suspend(decision)
     _give_way(decision)
     _repair(decision)
+    blocked = _settle(decision)
+    while _start(decision):             # what that took may have changed the quantum
+        blocked = _settle(decision)
+    decision.card.contended = blocked is not None or _crowded(decision.card)
+    decision.card.head = None if blocked is None else blocked.id
+    _announce(decision, blocked)
+    return blocked
+
+
+def _settle(decision: Decision) -> Client | None:
+    """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
     blocked = _admit(decision)
     if _crowded(decision.card):
         _stop_enough(decision, lambda staying: len(staying) <= 1)
     while blocked is not None and _stop_enough(decision, _fits_with(decision.card, blocked)):
         blocked = _admit(decision)      # who was put back may stand before it
-    decision.card.contended = blocked is not None or _crowded(decision.card)
-    _start(decision)
-    _announce(decision)
     return blocked
 
 
@@ -48,7 +56,11 @@ def _crowded(card: Card) -> bool:
 
 
 def _choose(decision: Decision, client: Client, beside: frozenset[int] = frozenset()) -> None:
-    client.turn = Turn(next(decision.card.serials), chosen=decision.now, beside=beside)
+    waited = client.id == decision.card.head
+    client.turn = Turn(
+        next(decision.card.serials), chosen=decision.now, beside=beside,
+        lacked=quantum.lacks(client) if waited else None,
+    )
     client.enter(Phase.LOADING, decision.now)
 
 
@@ -124,6 +136,7 @@ def _admit(decision: Decision) -> Client | None:
     alone = card.settings.capacity - card.pinned
     beside = alone - card.groups.total("holders_take")
     least = card.groups.least_take()
+    card.quantum = quantum.now(card, None)
     blocked = None
     overtaken: list[Client] = []
     for client in order.sequence(card):
@@ -133,6 +146,7 @@ def _admit(decision: Decision) -> Client | None:
         fits = client.takes <= beside and not (one_at_a_time and number)
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
+            card.quantum = quantum.now(card, blocked)
             # Nobody else fits either, or nobody may overtake: no need to ask each of them.
             if beside < least or one_at_a_time or not _may_overtake(decision, overtaken):
                 break
@@ -150,7 +164,7 @@ def _admit(decision: Decision) -> Client | None:
 
 def _may_overtake(decision: Decision, holders: list[Client]) -> bool:
     """Beside the present holders, until the first of their turns ends."""
-    tq = decision.card.settings.tq
+    tq = decision.card.quantum
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(decision, holders)
@@ -174,7 +188,7 @@ def _ended(decision: Decision, holders: list[Client]) -> dict[int, TurnEnd]:
         assert turn is not None
         over = not turn.beside <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None:
-            over = over or decision.due(turn.started + settings.tq)
+            over = over or decision.due(turn.started + decision.card.quantum)
         if turn.idle:
             ended[holder.id] = TurnEnd.IDLE
         elif turn.preempted:
@@ -219,40 +233,46 @@ def _stop_enough(decision: Decision, enough: Callable[[list[Client]], bool]) -> 
     return any(client.turn is None for client in leaving)
 
 
-def _start(decision: Decision) -> None:
-    """Opens the gates of chosen clients that are whole."""
+def _start(decision: Decision) -> bool:
+    """Opens the gates of chosen clients that are whole. True: that taught something of its cost."""
+    learnt = False
     for client in decision.card.in_phase(Phase.LOADING):
         turn = client.turn
         if turn is None or not client.whole:
             continue
         turn.started = decision.now
+        learnt = quantum.measure(decision.card, client) or learnt
         client.turns += 1
         client.load_pause = 0
         decision.card.count(turns=1)
         client.enter(Phase.RUNNING, decision.now)
         decision.report(TurnStarted(client.id))
+    return learnt
 
 
-def _announce(decision: Decision) -> None:
+def _announce(decision: Decision, blocked: Client | None) -> None:
     """Tells those who run for how long and whether others wait, when that has changed."""
     card = decision.card
     endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
-    tq = 0 if endless else card.settings.tq
+    tq = 0 if endless else quantum.told(card, blocked)
     changed = card.groups.news("turns")
-    if not endless or card.told_turns != (card.contended, tq):
+    if card.contended or card.told_turns != (card.contended, tq):
         changed = card.in_phase(Phase.RUNNING)
     card.told_turns = (card.contended, tq)
+    idle_window = quantum.idle_window(card, blocked)
     for client in changed:
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
             continue
         if not endless:
-            decision.due(turn.started + tq)     # a gate that opened just now will shut then
+            # A gate that opened just now will shut then.
+            decision.due(turn.started + card.quantum)
         watched = card.contended or client.quota is not None    # it is to say when it is idle
-        if turn.told == (watched, tq):
+        window = quantum.news(idle_window, turn) if watched else 0
+        if turn.told == (watched, tq, window):
             continue
         if not watched:
             turn.idle = False           # when it is told again that others wait, it says it anew
-        turn.told = (watched, tq)
+        turn.told = (watched, tq, window)
         left = 0 if endless else max(1, turn.started + tq - decision.now)
-        decision.run(client, left, watched)
+        decision.run(client, left, watched, window)

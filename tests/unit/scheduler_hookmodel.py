@@ -36,7 +36,7 @@ MIB = 1 << 20
 MILLISECOND = 1000
 SECOND = 1_000_000
 REPORT = 5 * MILLISECOND                # figures are sent at most so often
-IDLE_WINDOW = 50 * MILLISECOND
+IDLE_WINDOW = 50 * MILLISECOND          # if the daemon says nothing else
 DRAIN_PATIENCE = 2 * SECOND
 
 
@@ -79,10 +79,12 @@ class Hook:
     limits: Limits | None = None
     granted: bool = False               # RUN came and STOP did not
     stopping: bool = False
+    stop_heard: int = 0
     contended: bool = False
     want_sent: bool = False
     room_asked: bool = False
     idle_told: bool = False
+    idle_window: int = IDLE_WINDOW
     reported: bool = True
     report_due: bool = False
     question: int = 0
@@ -256,11 +258,12 @@ class Hook:
 
     def _watch_idle(self) -> None:
         if self.open and self.contended and self.work == 0 and not self.idle_told:
-            computed = self.computed
-            self.world.at(self.world.now + IDLE_WINDOW, lambda: self._idle(computed))
+            computed, window = self.computed, self.idle_window
+            self.world.at(self.world.now + window, lambda: self._idle(computed, window))
 
-    def _idle(self, computed: int) -> None:
+    def _idle(self, computed: int, window: int) -> None:
         quiet = self.computed == computed and self.work == 0 and not self.flying
+        quiet = quiet and window == self.idle_window
         if self.open and self.contended and quiet and not self.stopping and not self.idle_told:
             self.idle_told = True
             self._say(WentIdle(self.id, self.memory))
@@ -348,6 +351,7 @@ class Hook:
     def _run(self, order: Run) -> None:
         fresh = order.contended and not self.contended
         self.contended = order.contended
+        self.idle_window = order.idle_window or self.idle_window
         if fresh:
             self.idle_told = False
         if not self.granted:
@@ -361,6 +365,7 @@ class Hook:
     def _stop(self) -> None:
         self.busy = True
         self.stopping = True
+        self.stop_heard = self.world.now
         self.granted = False
         self.room_asked = False
         if self.undrainable > 0:
@@ -374,7 +379,8 @@ class Hook:
             return
         self.stopping = False
         self.want_sent = self.standing
-        self._say(Stopped(self.id, self.memory, self.want_sent))
+        drained = self.world.now - self.stop_heard
+        self._say(Stopped(self.id, self.memory, self.want_sent, drained))
         self._done()
 
     def _reopen(self) -> None:

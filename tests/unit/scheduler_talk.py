@@ -52,12 +52,14 @@ class Talk:
         self.memory: dict[int, Memory] = {}
         self.granted: set[int] = set()
         self.swapped: dict[int, int] = {}  # bytes in host memory
+        self.stop_sent: dict[int, int] = {}
         self.said: list[Action] = []    # all it ever ordered and reported
 
     def tell(self, event: Event) -> list[Action]:
         """Something happens. Returns what follows from it."""
         actions = self.scheduler.handle(event, self.now)
         self.said += actions
+        self.stop_sent.update({a.client: self.now for a in actions if isinstance(a, Stop)})
         return actions
 
     def view(self, client: int) -> ClientView:
@@ -114,9 +116,10 @@ class Talk:
         return self.tell(CommitAsked(client, self.memory[client], number, int(size * GIB)))
 
     def stopped(self, client: int, wants: bool = True) -> list[Action]:
-        """STOPPED."""
+        """STOPPED; it has drained all the time."""
         self.granted.discard(client)
-        return self.tell(Stopped(client, self.memory[client], wants))
+        drained = self.now - self.stop_sent.get(client, self.now)
+        return self.tell(Stopped(client, self.memory[client], wants, drained))
 
     def reopened(self, client: int) -> list[Action]:
         """REOPENED."""
@@ -197,6 +200,11 @@ def stops(actions: list[Action]) -> list[int]:
 def runs(actions: list[Action]) -> list[int]:
     """Whose gate opens or is told of a change."""
     return [action.client for action in actions if isinstance(action, Run)]
+
+
+def turns(actions: list[Action]) -> list[tuple[int, float, bool]]:
+    """Whose gate is open for how many seconds (0: no end is planned), and whether others wait."""
+    return [(a.client, a.quantum / SECOND, a.contended) for a in actions if isinstance(a, Run)]
 
 
 def evicts(actions: list[Action]) -> list[tuple[int, float]]:

@@ -35,6 +35,10 @@ def _stays(client: Client) -> bool:
     return client.phase in (Phase.LOADING, Phase.RUNNING)
 
 
+def _measured(client: Client) -> bool:
+    return client.cost is not None and (_waits(client) or client.turn is not None)
+
+
 def _in_phase(phase: Phase, client: Client) -> bool:
     return client.phase is phase
 
@@ -49,6 +53,7 @@ BELONGS: dict[str, Callable[[Client], object]] = {
     "rationed": lambda client: client.terms.compute_limit < UNLIMITED,
     "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
     "occupying": lambda client: client.held,
+    "measured": lambda client: _measured(client),
 } | {phase.value: partial(_in_phase, phase) for phase in Phase}
 
 FIGURES: dict[str, Callable[[Client], int]] = {
@@ -60,6 +65,7 @@ FIGURES: dict[str, Callable[[Client], int]] = {
     "staying_take": lambda client: client.takes if _stays(client) else 0,
     "holders_take": lambda client: client.takes if client.turn is not None else 0,
     "queued_want": lambda client: _wants(client) if _waits(client) else 0,
+    "cost": lambda client: client.cost or 0 if _measured(client) else 0,
 }
 
 

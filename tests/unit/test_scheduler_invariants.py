@@ -15,7 +15,7 @@ from nvshared.scheduler.settings import AntiThrash, Settings
 from tests.unit.scheduler_hookmodel import MIB, MILLISECOND, SECOND, Hook
 from tests.unit.scheduler_world import World
 
-QUANTA = st.sampled_from([SECOND // 10, SECOND, 5 * SECOND])
+QUANTA = st.sampled_from([SECOND // 10, SECOND, 5 * SECOND, None])
 MODES = st.sampled_from(list(AntiThrash))
 SEVENTHS = st.integers(1, 7)
 WHO = st.integers(0, 6)
@@ -37,7 +37,7 @@ class Tenants(RuleBasedStateMachine):
         bus=st.sampled_from([500, 50_000]),
     )
     def begin(
-        self, seed: int, capacity: int, host: int, step: int, tq: int, mode: AntiThrash,
+        self, seed: int, capacity: int, host: int, step: int, tq: int | None, mode: AntiThrash,
         delay: int, block: int, slab: int, bus: int,
     ) -> None:
         """A daemon starts."""
@@ -128,7 +128,7 @@ class Tenants(RuleBasedStateMachine):
         self.world.outside = self.capacity // 10 if taken else 0
 
     @rule(mode=MODES, tq=QUANTA)
-    def configure(self, mode: AntiThrash, tq: int) -> None:
+    def configure(self, mode: AntiThrash, tq: int | None) -> None:
         """An administrator is at work."""
         self.world.configure(replace(self.world.settings, anti_thrash=mode, tq=tq))
 

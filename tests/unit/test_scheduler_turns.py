@@ -7,7 +7,7 @@ from nvshared.scheduler.actions import ClientState, Load, Run, Stop, TurnEnd, Tu
 from nvshared.scheduler.events import CapacityChanged, GPULost, SettingsChanged
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import CardState
-from tests.unit.scheduler_talk import GIB, SECOND, Talk, evicts, loads, runs, stops
+from tests.unit.scheduler_talk import GIB, SECOND, Talk, evicts, loads, runs, stops, turns
 
 TQ = 30
 
@@ -26,7 +26,8 @@ def test_a_client_is_loaded_and_runs_when_it_is_whole() -> None:
     assert loads(first) == [(1, 70)]
     assert talk.view(1).state is ClientState.LOADING
     actions = talk.loaded(next(a for a in first if isinstance(a, Load)))
-    assert actions[:2] == [TurnStarted(1), Run(1, 0, contended=False)]
+    assert actions[0] == TurnStarted(1)
+    assert turns(actions) == [(1, 0, False)]
     assert talk.view(1).state is ClientState.RUNNING
 
 
@@ -54,7 +55,7 @@ def test_nobody_is_stopped_while_nobody_waits() -> None:
 def test_when_they_do_not_fit_turns_are_taken() -> None:
     talk = Talk()
     talk.run(1, 70)
-    assert Run(1, TQ * SECOND, contended=True) in talk.run(2, 70)
+    assert (1, TQ, True) in turns(talk.run(2, 70))
     assert talk.scheduler.snapshot().state is CardState.TURNS
     assert stops(talk.wait(TQ - 0.001)) == []
     assert stops(talk.wait(0.001)) == [1]
@@ -192,7 +193,7 @@ def test_a_client_that_can_never_fit_waits_and_holds_up_nobody() -> None:
     assert not [a for a in talk.said if isinstance(a, Run) and a.contended]
     actions = talk.tell(CapacityChanged(130 * GIB))
     assert talk.view(1).fits
-    assert Run(2, TQ * SECOND, contended=True) in actions
+    assert (2, TQ, True) in turns(actions)
 
 
 def test_what_others_have_pinned_cannot_be_had() -> None:
@@ -208,7 +209,7 @@ def test_what_others_have_pinned_cannot_be_had() -> None:
 def test_with_anti_thrash_on_one_runs_at_a_time_and_both_stay_resident() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
-    assert Run(1, TQ * SECOND, contended=True) in talk.run(2, 30)
+    assert (1, TQ, True) in turns(talk.run(2, 30))
     assert stops(talk.wait(TQ)) == [1]
     actions = talk.stopped(1)
     assert runs(actions) == [2]
@@ -243,7 +244,7 @@ def test_a_shorter_quantum_applies_to_the_turn_that_is_on() -> None:
     talk.run(2, 70)
     talk.wait(10)
     actions = talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
-    assert Run(1, 5 * SECOND, contended=True) in actions
+    assert (1, 5, True) in turns(actions)
     assert stops(talk.wait(5)) == [1]
 
 
@@ -251,7 +252,7 @@ def test_contention_that_ceases_is_told() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
-    assert Run(1, 0, contended=False) in talk.leave(2)
+    assert (1, 0, False) in turns(talk.leave(2))
 
 
 def test_a_client_whose_drain_does_not_end_is_asked_again_ever_more_rarely() -> None:
@@ -331,7 +332,7 @@ def test_after_a_restart_it_listens_first_and_takes_over_who_runs() -> None:
     assert not runs(actions)
     assert talk.scheduler.snapshot().state is CardState.GATHERING
     actions = talk.wait(1)
-    assert Run(1, (TQ - 1) * SECOND, contended=True) in actions
+    assert (1, (TQ - 1), True) in turns(actions)
     assert stops(talk.wait(TQ)) == [1]
     assert 2 in runs(talk.obey(talk.stopped(1)))
 

@@ -79,12 +79,12 @@ def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
 
 def test_orders_become_records(hook: Hook) -> None:
     for order in (
-        Run(1, 9, True), Run(1, 0, False), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
+        Run(1, 9, True, 6), Run(1, 0, False), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
         LimitsOrder(1, 7, 1, 2, GIB),
     ):
         hook.session.order(order)
     assert hook.wire.sent == [
-        Record(Type.RUN, flags=Flag.CONTENDED, bytes=9),
+        Record(Type.RUN, flags=Flag.CONTENDED, bytes=9, microseconds=6),
         Record(Type.RUN),
         Record(Type.STOP),
         Record(Type.EVICT, number=3, bytes=GIB, host=4),

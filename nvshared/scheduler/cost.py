@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a hand-over costs: an estimate, learned from those there were.
+
+Of a hand-over, what is lost is the time in which the place of the one who leaves
+is nobody's: from the moment it has drained, to the moment at which the gate of
+the one who waited for its room opens. The drain is no part of it, for what is in
+flight is work; and what was brought in ahead, while others ran, cost nothing.
+
+So the next one will cost
+
+    latency + pace * (bytes that the coming client lacks at that moment)
+
+**Latency** is what passes even where nothing has to move: orders and answers on
+their way. It is seen in each STOP: the time until STOPPED came, less the time in
+which, by the hook's own words, it drained.
+
+**Pace** is microseconds per byte, from being chosen to being whole. It is learned
+from whole hand-overs, not from what hooks say that each move took: moves of both
+directions overlap and wait for each other's room, blocks that are zero or
+unchanged cross no bus, a slow host makes everything longer; all that is in it.
+Each client has its own, as what is in its memory makes the largest difference:
+of 100 GiB that a framework has set aside and not used, nothing moves. One that
+was not seen yet is taken to be like the others lately. Hand-overs of a few blocks
+teach nothing about the pace, nor does a client's first turn: most of what it
+lacks then was never filled, so that it comes to be in no time, once.
+
+Both are running averages, whose expectation is the mean; that is what keeps the
+part of the time that is lost where it should be (quantum.py) when hand-overs
+differ. The first measurement replaces the start value, the next ones weigh less,
+the last few count in all. One that is far from the average (the host was paging, a load
+failed and was tried again) counts as not quite so far; a change that lasts is learned
+within a few, also where until now nothing had to move at all.
+"""
+
+from dataclasses import dataclass
+
+from nvshared.scheduler.settings import BLOCK
+
+MEMORY = 4                              # a new measurement is this part of the average, or more
+FAR = 4.0                               # times the average; what is farther counts as that
+# Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. Started with the
+# middle, a first turn is half or twice as long as it should be.
+USUAL_SPEED = 25_000
+FAST = 20 * USUAL_SPEED                 # what was faster than that on average is soon unlearned
+SLOWEST = 100                           # what is slower waited for something else than a bus
+TELLING = 4 * BLOCK                     # bytes that must have been lacking to teach the pace
+USUAL_LATENCY = 1000                    # us
+LEAST_LATENCY, MOST_LATENCY = 100, 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Of what was measured; `number` times, up to MEMORY."""
+
+    value: float
+    least: float                        # of an average, when it is asked what is far from it
+    number: int = 0
+
+    def after(self, measured: float) -> "Average":
+        """With one measurement more."""
+        if self.number:
+            measured = max(measured, self.value / FAR)
+            measured = min(measured, max(self.value, self.least) * FAR)
+        number = min(self.number + 1, MEMORY)
+        return Average(self.value + (measured - self.value) / number, self.least, number)
+
+
+# A latency that was measured once may be any, so what it starts with counts as a measurement.
+LATENCY = Average(USUAL_LATENCY, USUAL_LATENCY, 1)
+PACE = Average(1 / USUAL_SPEED, 1 / FAST)
+
+
+def paced(pace: Average, lacked: int, took: int) -> Average:
+    """The pace, now that `lacked` bytes were there after `took` microseconds."""
+    if lacked < TELLING:
+        return pace
+    return pace.after(min(took / lacked, 1 / SLOWEST))
+
+
+def delayed(latency: Average, waited: int, drained: int) -> Average:
+    """The latency, now that STOPPED came `waited` us after STOP, of which it drained `drained`."""
+    return latency.after(min(max(waited - drained, LEAST_LATENCY), MOST_LATENCY))

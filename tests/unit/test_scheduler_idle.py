@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a holder is to be idle before it says so: about as long as a hand-over takes."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from nvshared.scheduler import quantum
+from nvshared.scheduler.actions import Action, Run, TurnEnd
+from nvshared.scheduler.events import TermsChanged
+from nvshared.scheduler.settings import GIB, AntiThrash, Settings, Terms
+from tests.unit.scheduler_hookmodel import MILLISECOND, SECOND, Hook
+from tests.unit.scheduler_talk import Talk
+from tests.unit.scheduler_world import World
+
+
+def windows(actions: list[Action], client: int) -> list[int]:
+    """What it is told, in us."""
+    return [a.idle_window for a in actions if isinstance(a, Run) and a.client == client]
+
+
+def test_nobody_who_is_alone_is_told_of_idleness() -> None:
+    assert windows(Talk().run(1, 70), 1) == [0]
+
+
+@pytest.mark.parametrize(("size", "expected"), [
+    (100, quantum.IDLE_MOST),
+    (10, 10 * GIB // 25_000 + 1000),    # at the speed that is thought usual, and the latency
+    (0, quantum.IDLE_LEAST),
+])
+def test_a_holder_waits_about_as_long_as_the_next_one_would_need(size: int, expected: int) -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.run(1, 100)
+    talk.join(2, size)
+    assert windows(talk.want(2), 1) == [pytest.approx(expected, abs=1)]
+
+
+def test_where_the_next_one_is_there_already_the_shortest_wait_will_do() -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.run(1, 30)
+    actions = talk.run(2, 30)           # is brought in ahead
+    assert windows(actions, 1)[-1] == quantum.IDLE_LEAST
+
+
+def test_it_is_told_anew_only_when_it_has_halved_or_doubled() -> None:
+    talk = Talk(mode=AntiThrash.ON, step=0.125)
+    talk.run(1, 30)
+    told = windows(talk.run(2, 40), 1)  # in 320 pieces
+    assert told[0] == quantum.IDLE_MOST
+    assert told[-1] < 2 * quantum.IDLE_LEAST
+    assert all(later <= earlier / quantum.NEWS for earlier, later in pairwise(told))
+    assert len(told) <= 6
+
+
+def test_what_was_learnt_of_hand_overs_counts() -> None:
+    talk = Talk()
+    talk.run(1, 60)
+    actions = talk.run(2, 60)           # 20 GiB change places
+    for _ in range(10):
+        (holder,) = talk.scheduler.snapshot().holders
+        talk.wait(30)
+        actions = talk.stopped(holder)
+        talk.wait(0.2)                  # of which each takes so long
+        actions = talk.obey(actions)
+    (holder,) = talk.scheduler.snapshot().holders
+    assert windows(actions, holder)[-1] == pytest.approx(200 * MILLISECOND, rel=0.05)
+
+
+def test_one_whose_time_is_limited_and_who_keeps_nobody_waiting_is_watched_as_usual() -> None:
+    talk = Talk()
+    talk.run(1, 30)
+    actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))
+    assert windows(actions, 1) == [quantum.IDLE_USUAL]
+
+
+class Pausing:
+    """A program that computes for 5 ms and then does something else."""
+
+    def __init__(self, world: World, hook: Hook, pause: int) -> None:
+        hook.kernel = 5 * MILLISECOND
+        self._world, self._hook, self._pause = world, hook, pause
+        self._compute()
+
+    def _compute(self) -> None:
+        if not self._hook.work:
+            self._hook.compute(5 * MILLISECOND)
+        self._world.at(self._world.now + 5 * MILLISECOND + self._pause, self._compute)
+
+
+@pytest.mark.parametrize(("pause", "size", "gives_way"), [
+    (4, 20, False),                     # host work between launches
+    (40, 20, True),                     # and the other one is there already
+    (40, 80, False),                    # but if 60 GiB must change places, that is a moment
+    (900, 80, True),
+])
+def test_who_pauses_gives_way_if_the_pause_is_worth_it(
+    pause: int, size: int, gives_way: bool
+) -> None:
+    world = World(
+        Settings(
+            capacity=100 * GIB, total=100 * GIB, host_budget=500 * GIB, step=2 * GIB,
+            tq=3600 * SECOND, anti_thrash=AntiThrash.ON,
+        ),
+        seed=1, block=GIB, slab=4 * GIB, delay=200,
+    )
+    one, other = world.join(), world.join()
+    world.advance(10 * MILLISECOND)
+    one.allocate(size * GIB)
+    Pausing(world, one, pause * MILLISECOND)
+    world.advance(SECOND)
+    other.kernel = SECOND
+    other.allocate(size * GIB)
+    other.compute(10 * SECOND)
+    world.advance(5 * SECOND)
+    ended = [end for end in world.ends if end.client == one.id and end.reason is TurnEnd.IDLE]
+    assert bool(ended) is gives_way
+
+
+def test_seconds_of_quantum_and_idle_windows_are_told_together() -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.run(1, 30)
+    told = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]
+    assert replace(told[-1], idle_window=0) == Run(1, 30 * SECOND, contended=True)
