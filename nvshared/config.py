@@ -87,6 +87,15 @@ def _card(text: str) -> Amount:
     return wanted
 
 
+def _quantum(text: str) -> int | None:
+    if text == "auto":
+        return None
+    try:
+        return quantity.quantum(text)
+    except ValueError as wrong:
+        raise ValueError(f"{wrong}, or auto") from None
+
+
 def _auto(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: None if text == "auto" else parse(text)
 
@@ -130,10 +139,14 @@ class Config:
     debug: bool = _setting(
         "nvshared", quantity.switch, False, "say everything that happens", words="off",
         variable="NVSHARE_DEBUG")
-    tq: int = _setting(
-        "gpu", quantity.quantum, 30_000_000,
-        "how long a program may keep the GPU while others wait, in seconds, or as in 500ms",
+    tq: int | None = _setting(
+        "gpu", _quantum, 30_000_000,
+        "how long a program may keep the GPU while others wait, in seconds, or as in 500ms; auto: "
+        "as short as it may be if moving memory shall take 5% of the time at most",
         metavar="TIME", words="30")
+    longest_tq: int = _setting(
+        "gpu", quantity.quantum, 30_000_000,
+        "no longer than this, where tq is auto", metavar="TIME", words="30")
     anti_thrash: str = _setting(
         "gpu", _mode, "auto",
         "take turns as needed (auto), always (on), or never (off)", metavar="MODE")

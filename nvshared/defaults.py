@@ -57,6 +57,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         )
     settings = Settings(
         tq=config.tq,
+        longest_tq=config.longest_tq,
         anti_thrash=AntiThrash(config.anti_thrash),
         capacity=0,
         total=0,

@@ -164,13 +164,18 @@ class GPU:
 
     @property
     def tq(self) -> int:
-        """The quantum in whole seconds; 1 if it is shorter."""
-        return max(1, self._settings.tq // SECOND)
+        """The quantum in force in whole seconds, rounded up."""
+        return -(-self.tq_usec // SECOND)
 
     @property
     def tq_usec(self) -> int:
-        """The quantum."""
-        return self._settings.tq
+        """The quantum in force; where it is auto and nobody waits, the last that was."""
+        return self.snapshot().quantum if self._settings.tq is None else self._settings.tq
+
+    @property
+    def tq_auto(self) -> bool:
+        """Whether the quantum follows from what hand-overs cost."""
+        return self._settings.tq is None
 
     @property
     def anti_thrash(self) -> AntiThrash:
@@ -382,7 +387,7 @@ class GPU:
 
     def _properties(self) -> dict[str, object]:
         return {
-            "tq": self.tq_usec,
+            "tq": (self.tq_usec, self.tq_auto),
             "anti_thrash": self.anti_thrash,
             "state": self.state,
             "holders": tuple(client.id for client in self.holders),

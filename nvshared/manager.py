@@ -20,7 +20,7 @@ from nvshared.nvml import Facts, Sample
 from nvshared.scheduler.events import Awaited, CommitAsked, Event, Joined, Left
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.signal import Signal
-from nvshared.state import Override, Overrides
+from nvshared.state import AUTO, Override, Overrides
 
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 SPLIT_WITHIN = 20 * MILLISECOND         # so soon the host's budget is split anew,
@@ -64,8 +64,14 @@ class Manager:
 
     @property
     def tq(self) -> int:
-        """The quantum in seconds, where a GPU has no own."""
-        return max(1, self._effective("").tq // SECOND)
+        """The quantum where a GPU has no own; seconds, rounded up. If it is auto, the longest."""
+        settings = self._effective("")
+        return -(-(settings.longest_tq if settings.tq is None else settings.tq) // SECOND)
+
+    @property
+    def tq_auto(self) -> bool:
+        """Whether it follows from what hand-overs cost, where a GPU has no own."""
+        return self._effective("").tq is None
 
     @property
     def anti_thrash(self) -> AntiThrash:
@@ -166,6 +172,10 @@ class Manager:
                 f"the quantum cannot be {seconds} seconds", "give a positive whole number"
             )
         self._override(gpu, lambda old: replace(old, tq=seconds))
+
+    def set_tq_auto(self, gpu: str = "") -> None:
+        """Like set_tq: from now on the quantum follows from what hand-overs cost."""
+        self._override(gpu, lambda old: replace(old, tq=AUTO))
 
     def set_anti_thrash(self, mode: str, gpu: str = "") -> None:
         """Like set_tq. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
@@ -283,7 +293,8 @@ class Manager:
         layers = (self._overrides.everywhere, self._overrides.by_gpu.get(uuid, Override()))
         for layer in layers:
             if layer.tq is not None:
-                settings = replace(settings, tq=layer.tq * SECOND)
+                tq = None if layer.tq == AUTO else layer.tq * SECOND
+                settings = replace(settings, tq=tq)
             if layer.anti_thrash is not None:
                 settings = replace(settings, anti_thrash=layer.anti_thrash)
         return settings

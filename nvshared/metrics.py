@@ -136,11 +136,15 @@ def _cards(gpus: Iterable[GPU]) -> Iterator[Metric]:
          lambda gpu: len(gpu.holders)),
         ("scheduler_waiting_clients", "Clients that wait for their turn",
          lambda gpu: gpu.queue_length),
+        ("scheduler_quantum_seconds", "How long a client may keep the GPU while others wait",
+         lambda gpu: gpu.tq_usec / SECOND),
     ]
     counters: list[tuple[str, str, Callable[[GPU], float]]] = [
         ("turns", "Turns begun", lambda gpu: gpu.snapshot().counters.turns),
         ("loaded_bytes", "Brought to the card", lambda gpu: gpu.snapshot().counters.bytes_in),
         ("evicted_bytes", "Moved to the host", lambda gpu: gpu.snapshot().counters.bytes_out),
+        ("handover_seconds", "From the end of drains until the client that had waited ran",
+         lambda gpu: gpu.snapshot().counters.handover / SECOND),
         ("reopened", "Drains that did not end", lambda gpu: gpu.snapshot().counters.reopened),
         ("stuck", "Orders not answered for long", lambda gpu: gpu.snapshot().counters.stuck),
     ]

@@ -15,7 +15,7 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from nvshared.errors import NotKept
 from nvshared.scheduler.settings import AntiThrash
@@ -24,13 +24,14 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "settings.json"
 VERSION = 1
+AUTO: Final = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
     """What was changed at run time; None where nothing was."""
 
-    tq: int | None = None               # seconds
+    tq: int | Literal["auto"] | None = None     # seconds
     anti_thrash: AntiThrash | None = None
 
 
@@ -114,7 +115,7 @@ def _overrides(plain: dict[str, Any]) -> Overrides:
 
 def _override(plain: dict[str, Any]) -> Override:
     tq = plain.get("tq")
-    if tq is not None and (not isinstance(tq, int) or tq < 1):
+    if tq not in (None, AUTO) and (not isinstance(tq, int) or tq < 1):
         raise ValueError(f"a quantum cannot be {tq!r} seconds")
     mode = plain.get("anti-thrash")
     return Override(tq, None if mode is None else AntiThrash(mode))

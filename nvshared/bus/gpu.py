@@ -36,6 +36,11 @@ class GPUInterface(Interface, name=GPU_INTERFACE):
         """The quantum of this card."""
         self._manager.set_tq(seconds, str(self._gpu.facts.index))
 
+    @method("SetTQAuto", action=ACTION_SET_TQ)
+    def set_tq_auto(self, _caller: Caller) -> None:
+        """As hand-overs cost on this card."""
+        self._manager.set_tq_auto(str(self._gpu.facts.index))
+
     @method("SetAntiThrash", "mode:s", action=ACTION_SET_ANTI_THRASH)
     def set_anti_thrash(self, _caller: Caller, mode: str) -> None:
         """The mode of this card."""
@@ -85,6 +90,11 @@ class GPUInterface(Interface, name=GPU_INTERFACE):
     def tq_usec(self) -> int:
         """Microseconds."""
         return self._gpu.tq_usec
+
+    @readable("TQAuto", "b", Changes.ANNOUNCED)
+    def tq_auto(self) -> bool:
+        """Whether it follows from what hand-overs cost."""
+        return self._gpu.tq_auto
 
     @readable("AntiThrash", "s", Changes.ANNOUNCED)
     def anti_thrash(self) -> str:

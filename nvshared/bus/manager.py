@@ -69,6 +69,16 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
         """The quantum of one GPU."""
         self._manager.set_tq(seconds, self._index(gpu))
 
+    @method("SetTQAuto", action=ACTION_SET_TQ)
+    def set_tq_auto(self, _caller: Caller) -> None:
+        """As hand-overs cost, on all GPUs."""
+        self._manager.set_tq_auto()
+
+    @method("SetGPUTQAuto", "gpu:s", action=ACTION_SET_TQ)
+    def set_gpu_tq_auto(self, _caller: Caller, gpu: str) -> None:
+        """As hand-overs cost, on one GPU."""
+        self._manager.set_tq_auto(self._index(gpu))
+
     @method("SetAntiThrash", "mode:s", action=ACTION_SET_ANTI_THRASH)
     def set_anti_thrash(self, _caller: Caller, mode: str) -> None:
         """The mode of all GPUs."""
@@ -162,6 +172,11 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
     def tq(self) -> int:
         """Seconds."""
         return self._manager.tq
+
+    @readable("TQAuto", "b", Changes.ANNOUNCED)
+    def tq_auto(self) -> bool:
+        """Whether it follows from what hand-overs cost."""
+        return self._manager.tq_auto
 
     @readable("AntiThrash", "s", Changes.ANNOUNCED)
     def anti_thrash(self) -> str:

@@ -4,30 +4,41 @@
 import argparse
 
 from nvshared.cli.output import show
-from nvshared.cli.verb import Options, Verb, add_gpu, seconds
+from nvshared.cli.verb import AUTO, Options, Verb, add_gpu, quantum
 from nvshared.client import Client
 from nvshared.errors import ExitCode
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("seconds", metavar="SECONDS", type=seconds, help="the quantum")
+    parser.add_argument(
+        "quantum", metavar="SECONDS", type=quantum,
+        help="the quantum; auto: as short as moving memory lets it be",
+    )
     add_gpu(parser)
 
 
 def _act(options: Options) -> ExitCode:
-    change(options, options.seconds, options.gpu)
+    change(options, options.quantum, options.gpu)
     return ExitCode.OK
 
 
-def change(options: Options, tq: int, gpu: str | None) -> None:
-    """Sets it and says so."""
+def change(options: Options, tq: int | str, gpu: str | None) -> None:
+    """Sets it, to seconds or "auto", and says so."""
     with Client(options.bus) as client:
-        client.set_tq(tq, gpu)
+        if isinstance(tq, int):
+            client.set_tq(tq, gpu)
+        else:
+            client.set_tq_auto(gpu)
     where = "all GPUs" if gpu is None else f"GPU {gpu}"
     show(
         options, {"tq": tq, "gpu": gpu},
-        lambda: print(f"The quantum of {where} is {tq} seconds."),
+        lambda: print(f"The quantum of {where} is {in_words(tq)}."),
     )
+
+
+def in_words(tq: int | str) -> str:
+    """30 seconds; auto."""
+    return AUTO if tq == AUTO else f"{tq} seconds"
 
 
 VERB = Verb(
@@ -35,11 +46,13 @@ VERB = Verb(
     summary="set how long a program may keep a GPU while others wait",
     description=(
         "Sets the quantum (TQ) in seconds. Shorter ones let programs answer sooner, longer ones "
-        "spend less time on moving memory. It holds at once and outlives a restart, until: "
+        "spend less time on moving memory. With auto it is as short as it may be if moving memory "
+        "shall take 5 percent of the time at most. It holds at once and outlives a restart, until: "
         "nvsharectl reset."
     ),
     examples=(
         ("nvsharectl set-tq 30", "half a minute each, on all GPUs"),
+        ("nvsharectl set-tq auto", "what suits the programs that there are"),
         ("nvsharectl set-tq 5 --gpu 1", "five seconds on the second GPU"),
     ),
     configure=_configure,

@@ -4,7 +4,8 @@
 import argparse
 
 from nvshared.cli.output import show
-from nvshared.cli.verb import Options, Verb
+from nvshared.cli.quantum import in_words
+from nvshared.cli.verb import AUTO, Options, Verb
 from nvshared.client import Client
 from nvshared.errors import ExitCode
 
@@ -17,10 +18,11 @@ def _act(options: Options) -> ExitCode:
     with Client(options.bus) as client:
         client.reset_settings()
         now = client.snapshot()
+    tq = AUTO if now.tq_auto else now.tq
     show(
-        options, {"tq": now.tq, "anti_thrash": now.anti_thrash},
+        options, {"tq": tq, "anti_thrash": now.anti_thrash},
         lambda: print(
-            f"The configuration holds again: TQ {now.tq} seconds, anti-thrash {now.anti_thrash}."
+            f"The configuration holds again: TQ {in_words(tq)}, anti-thrash {now.anti_thrash}."
         ),
     )
     return ExitCode.OK

@@ -15,6 +15,7 @@ from nvshared.names import BUS_VARIABLE
 
 Options = argparse.Namespace
 MODES = ("auto", "on", "off")
+AUTO = "auto"                           # a quantum that follows from what hand-overs cost
 LONGEST_PID = 1 << 22                   # as the kernel has it
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 
@@ -31,13 +32,15 @@ class Verb(NamedTuple):
     more: str = ""                      # sections that stand below the examples, as they are
 
 
-def seconds(text: str) -> int:
-    """A quantum from the command line. Raises InvalidArgs."""
+def quantum(text: str) -> int | str:
+    """Seconds or "auto", from the command line. Raises InvalidArgs."""
+    if text == AUTO:
+        return AUTO
     if text.isascii() and text.isdigit() and 1 <= int(text) <= LONGEST_TQ:
         return int(text)
     raise InvalidArgs(
         f"the quantum cannot be {text!r}",
-        f"give a whole number of seconds from 1 to {LONGEST_TQ}",
+        f"give a whole number of seconds from 1 to {LONGEST_TQ}, or auto",
     )
 
 

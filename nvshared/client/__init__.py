@@ -71,6 +71,13 @@ class Client:
         else:
             self._change("SetGPUTQ", "su", gpu, seconds)
 
+    def set_tq_auto(self, gpu: str | None = None) -> None:
+        """Has the quantum follow from what hand-overs cost; on one GPU or on all."""
+        if gpu is None:
+            self._change("SetTQAuto", "")
+        else:
+            self._change("SetGPUTQAuto", "s", gpu)
+
     def set_anti_thrash(self, mode: str, gpu: str | None = None) -> None:
         """auto, on or off; for one GPU or for all."""
         if gpu is None:

@@ -33,8 +33,9 @@ class GPU:
     name: str
     pci_bus_id: str
     memory_total: int
-    tq: int                             # seconds; 1 if it is shorter
+    tq: int                             # seconds, rounded up
     tq_usec: int
+    tq_auto: bool                       # those two are what it comes to now, or came to last
     anti_thrash: str                    # auto, on or off
     state: str                          # gathering, idle, shared, turns or lost
     holders: tuple[int, ...]            # ids of clients
@@ -85,7 +86,8 @@ class Snapshot:
     """Everything, GPUs by index and clients by GPU and age."""
 
     version: str
-    tq: int                             # seconds, of GPUs that have no own
+    tq: int                             # seconds, of GPUs that have no own; if auto, the longest
+    tq_auto: bool
     anti_thrash: str
     gpus: tuple[GPU, ...]
     clients: tuple[Client, ...]
@@ -97,7 +99,8 @@ class Snapshot:
     def as_dict(self) -> dict[str, Any]:
         """What --json prints, and the text shows."""
         return {
-            "version": self.version, "tq": self.tq, "anti_thrash": self.anti_thrash,
+            "version": self.version, "tq": self.tq, "tq_auto": self.tq_auto,
+            "anti_thrash": self.anti_thrash,
             "gpus": [_plain_fields(gpu) for gpu in self.gpus],
             "clients": [_plain_fields(client) for client in self.clients],
         }
@@ -128,6 +131,7 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
     return Snapshot(
         version=manager["Version"],
         tq=manager["TQ"],
+        tq_auto=manager["TQAuto"],
         anti_thrash=manager["AntiThrash"],
         gpus=tuple(sorted(gpus, key=lambda one: one.index)),
         clients=tuple(sorted(clients, key=lambda one: (one.gpu, one.id))),

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from nvshared.client.snapshot import GPU, Client, Snapshot
 from nvshared.tui.bar import Bar, Part
-from nvshared.tui.quantities import duration, gibibytes, process, quantum, size
+from nvshared.tui.quantities import duration, gibibytes, process, quantum_of, size
 from nvshared.tui.rates import Rates
 from nvshared.tui.tables import STATES, shortened, user
 
@@ -85,7 +85,7 @@ def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None, most: int | None) ->
         title_align="left",
         subtitle=Text.assemble(
             (gpu.state, STATES.get(gpu.state, "")), f" · {gpu.anti_thrash}",
-            f" · TQ {quantum(gpu.tq_usec)}",
+            f" · TQ {quantum_of(gpu)}",
         ),
         subtitle_align="right",
         border_style="red" if gpu.state == "lost" else "bright_black",

@@ -4,7 +4,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nvshared.client.snapshot import Client
+    from nvshared.client.snapshot import GPU, Client
 
 _STEP = 1024.0
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -48,6 +48,16 @@ def quantum(microseconds: int) -> str:
     """A quantum as it is set: 30s, 250ms."""
     seconds, rest = divmod(microseconds, 1_000_000)
     return f"{microseconds / 1000:g}ms" if rest else f"{seconds}s"
+
+
+def quantum_of(gpu: "GPU") -> str:
+    """A card's: 30s, 250ms, auto, and while turns are taken auto (1.2s)."""
+    if not gpu.tq_auto:
+        return quantum(gpu.tq_usec)
+    if gpu.state != "turns":
+        return "auto"
+    now = gpu.tq_usec
+    return f"auto ({now // 1000}ms)" if now < 995_000 else f"auto ({duration(now)})"
 
 
 def process(client: "Client") -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nvshared.tui.quantities import command, duration, gibibytes, process, quantum, size
+from nvshared.tui.quantities import command, duration, gibibytes, process, quantum_of, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,7 +84,7 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
         Column("Memory-Usage", _memory, right=True),
         Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
                short="Util"),
-        Column("TQ", lambda gpu: quantum(gpu.tq_usec), right=True),
+        Column("TQ", quantum_of, right=True),
         Column("Mode", lambda gpu: gpu.anti_thrash),
         Column("Holder", lambda gpu: "lost" if gpu.state == "lost" else holder(snapshot, gpu),
                flexible=True, style=lambda gpu: STATES.get(gpu.state, "")),

@@ -98,6 +98,21 @@ async def test_changes_carry_the_new_values(
     ], key=repr)
 
 
+async def test_what_an_auto_quantum_comes_to_is_announced(
+    manager: Manager, publication: Publication, other: Peeper
+) -> None:
+    client = a_client(manager, manager.gpus[0])
+    manager.set_tq_auto()
+    await announced(publication, other)
+    await other.watch()
+    scheduler = client.gpu._scheduler
+    assert isinstance(scheduler, Scripted)
+    scheduler.quantum = 2_500_000
+    decide(client)
+    found = await announced(publication, other)
+    assert found == [(gpu_path(0), GPU_INTERFACE, {"TQ": 3, "TQUSec": 2_500_000})]
+
+
 async def test_holders_are_announced(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:

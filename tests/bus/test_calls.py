@@ -60,6 +60,29 @@ async def test_settings_of_all_gpus(manager: Manager, other: Peeper) -> None:
     assert manager.anti_thrash is AntiThrash.AUTO
 
 
+async def test_a_quantum_that_follows_from_what_hand_overs_cost(
+    manager: Manager, other: Peeper
+) -> None:
+    async def shown(path: str, interface: str) -> dict[str, object]:
+        whole = await other.result("GetAll", "s", [interface], path=path, interface=PROPERTIES)
+        return {name: whole[name].value for name in whole if name.startswith("TQ")}
+
+    await other.call("SetGPUTQAuto", "s", [OTHER.uuid])
+    assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
+    assert await shown(gpu_path(1), GPU_INTERFACE) == {
+        "TQ": 2, "TQUSec": 1_200_000, "TQAuto": True,
+    }
+    assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {"TQ": 30, "TQAuto": False}
+    await other.call("SetTQAuto", path=gpu_path(0), interface=GPU_INTERFACE)
+    assert [gpu.tq_auto for gpu in manager.gpus] == [True, True]
+    await other.call("SetTQ", "u", [12])
+    assert [(gpu.tq, gpu.tq_auto) for gpu in manager.gpus] == [(12, False), (12, False)]
+    await other.call("SetTQAuto")
+    assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {"TQ": 30, "TQAuto": True}
+    await other.call("ResetSettings")
+    assert [gpu.tq_auto for gpu in manager.gpus] == [False, False]
+
+
 async def test_settings_of_one_gpu_by_any_of_its_names(manager: Manager, other: Peeper) -> None:
     for seconds, name in enumerate(["1", OTHER.uuid, OTHER.pci_bus_id], start=40):
         await other.call("SetGPUTQ", "su", [name, seconds])
@@ -121,6 +144,7 @@ async def test_properties(manager: Manager, other: Peeper) -> None:
         ("SetTQ", "s", ["x"], STANDARD + "InvalidArgs", "SetTQ takes arguments of type 'u'"),
         ("SetTQ", "", [], STANDARD + "InvalidArgs", "not ''"),
         ("SetAntiThrash", "s", ["maybe"], STANDARD + "InvalidArgs", "'maybe'"),
+        ("SetGPUTQAuto", "s", [""], "com.nvshare.Error.NoSuchGPU", "there is no GPU ''"),
         ("SetGPUTQ", "su", ["9", 5], "com.nvshare.Error.NoSuchGPU", "there is no GPU '9'"),
         ("SetGPUTQ", "su", ["", 5], "com.nvshare.Error.NoSuchGPU", "there is no GPU ''"),
         ("GetGPU", "s", ["GPU-0"], "com.nvshare.Error.NoSuchGPU", "'GPU-0'"),

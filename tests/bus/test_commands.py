@@ -128,6 +128,27 @@ async def test_settings(manager: Manager, ctl: Run) -> None:
     assert [gpu.tq for gpu in manager.gpus] == [30, 30]
 
 
+async def test_a_quantum_that_follows_from_what_hand_overs_cost(
+    manager: Manager, ctl: Run
+) -> None:
+    assert (await ctl("set-tq", "auto")).out == "The quantum of all GPUs is auto.\n"
+    assert [gpu.tq_auto for gpu in manager.gpus] == [True, True]
+    found = json.loads((await ctl("--json")).out)
+    assert (found["tq"], found["tq_auto"]) == (30, True)
+    assert [(gpu["tq_usec"], gpu["tq_auto"]) for gpu in found["gpus"]] == [(1_200_000, True)] * 2
+    assert "  auto  " in (await ctl("status")).out
+    await ctl("set-tq", "9")
+    assert json.loads((await ctl("set-tq", "auto", "--gpu", "1", "--json")).out) == {
+        "tq": "auto", "gpu": "1",
+    }
+    assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
+    assert (await ctl("-T", "auto")).code == ExitCode.OK
+    assert manager.tq_auto
+    assert (await ctl("reset")).out == (
+        "The configuration holds again: TQ 30 seconds, anti-thrash auto.\n"
+    )
+
+
 async def test_what_is_set_for_a_program(manager: Manager, ctl: Run) -> None:
     one = a_client(manager, manager.gpus[0], pid=11)
     two = a_client(manager, manager.gpus[1], pid=11)

@@ -74,6 +74,7 @@ class Scripted:
         self.due: int | None = None
         self.decide: Callable[[Event], Sequence[Action]] = lambda _: ()
         self.state = CardState.IDLE
+        self.quantum = 1_200_000        # where it is auto
         self.holders: tuple[int, ...] = ()
         self.queue: tuple[int, ...] = ()
         self._clients: dict[int, ClientView] = {}
@@ -102,6 +103,7 @@ class Scripted:
         return Snapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
             self.holders, self.queue, dict(self._clients), Counters(),
+            quantum=self.quantum,
         )
 
 

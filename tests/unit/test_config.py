@@ -46,6 +46,10 @@ def test_later_places_win(file: Path) -> None:
     assert load(file, {"NVSHARE_SOCKET": "/run/b"}, {"socket": "/run/c"}).socket == Path("/run/c")
     assert load(file, {}, {"tq": "14"}).tq == 14_000_000
     assert load(file, {}, {"tq": "250ms"}).tq == 250_000
+    assert load(file, {}, {"tq": "auto"}).tq is None
+    drop_in(file, "40.conf", "[gpu]\ntq = auto\nlongest-tq = 10\n")
+    read = load(file, {}, {})
+    assert (read.tq, read.longest_tq) == (None, 10_000_000)
 
 
 def test_the_predecessors_variables_work(file: Path) -> None:
@@ -70,9 +74,9 @@ def test_the_predecessors_variables_work(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give a positive whole number"),
+    ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give a positive whole number, or auto"),
     ("[gpu]\ntq = -1\n", ":2: tq cannot be '-1'; "
-     "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms"),
+     "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms, or auto"),
     ("[gpu]\nstep = " + "9" * 400 + "\n",
      f":2: step cannot be '{'9' * 400}'; "
      "give a size such as 40GiB or 512M, or a percentage such as 75%"),

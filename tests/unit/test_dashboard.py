@@ -29,8 +29,8 @@ GIB = 1 << 30
 
 CARD = GPU(
     index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
-    memory_total=80 * GIB, tq=30, tq_usec=30_000_000, anti_thrash="auto", state="turns",
-    holders=(1,), queue_length=1, capacity=78 * GIB, free=0, outside=GIB,
+    memory_total=80 * GIB, tq=30, tq_usec=30_000_000, tq_auto=False, anti_thrash="auto",
+    state="turns", holders=(1,), queue_length=1, capacity=78 * GIB, free=0, outside=GIB,
     memory_used=79 * GIB, utilization=0.97,
     temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB,
 )
@@ -44,7 +44,7 @@ WAITER = replace(
     HOLDER, id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB, swapped=35 * GIB,
     waited_usec=3_900_000_000,
 )
-SHARED = Snapshot("1.0", 30, "auto", (CARD,), (HOLDER, WAITER))
+SHARED = Snapshot("1.0", 30, False, "auto", (CARD,), (HOLDER, WAITER))
 
 
 def drawn(what: object, width: int) -> list[str]:
@@ -53,6 +53,22 @@ def drawn(what: object, width: int) -> list[str]:
     console.print(what)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("microseconds", "shown"), [
+    (100_000, "auto (100ms)"), (123_456, "auto (123ms)"), (994_999, "auto (994ms)"),
+    (1_234_567, "auto (1.2s)"), (9_500_000, "auto (9.5s)"), (29_800_000, "auto (29s)"),
+])
+def test_a_quantum_that_is_auto_is_shown_with_what_it_comes_to(
+    microseconds: int, shown: str
+) -> None:
+    card = replace(CARD, tq_auto=True, tq_usec=microseconds)
+    (cell,) = [column.cell(card) for column in gpu_columns(SHARED) if column.name == "TQ"]
+    assert cell == shown
+    now = replace(SHARED, gpus=(card,))
+    assert f"TQ {shown} " in drawn(dashboard(now), 80)[-1]
+    shared = replace(SHARED, gpus=(replace(card, state="shared"),))
+    assert "TQ auto " in drawn(dashboard(shared), 80)[-1]
 
 
 @pytest.mark.parametrize("width", [80, 140, 300])
@@ -200,13 +216,16 @@ LONGEST = replace(
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: int) -> None:
-    one = Snapshot("1.0", 30, "auto", (LONG,), (LONGEST,))
+    one = Snapshot("1.0", 30, False, "auto", (LONG,), (LONGEST,))
     gpus = drawn(table(gpu_columns(one), one.gpus, width), width)
     clients = drawn(table(client_columns(one.clients), one.clients, width), width)
     assert len(gpus) == len(clients) == 3       # a heading, a line, a row: nothing is wrapped
     assert all(len(line) <= width for line in gpus + clients)
     for words in ("61C", "1234W", "287.0/288.0G", "97%", "86400s", "auto", "[4194304]"):
         assert words in gpus[2]
+    automatic = replace(LONG, tq_auto=True)
+    gpus = drawn(table(gpu_columns(one), [automatic], width), width)
+    assert "auto (1d00h) auto" in gpus[2].replace("  ", " ")
     for words in ("4194304", "289G", "201G", "88.0G", "suspended", "59m59s", "23h59m"):
         assert words in clients[2].split()
     for name in ("Memory-Usage", "Holder", "Queue"):
@@ -232,7 +251,7 @@ def test_what_is_set_has_a_column_of_its_own(changes: dict[str, int], text: str)
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_longest_there_is_fits_the_dashboard(width: int) -> None:
-    one = Snapshot("1.0", 30, "auto", (LONG,), (LONGEST,))
+    one = Snapshot("1.0", 30, False, "auto", (LONG,), (LONGEST,))
     lines = drawn(dashboard(one, {0: Rates(99.0, 99.9 * GIB, 99.9 * GIB)}), width)
     assert all(len(line) <= width for line in lines)
     assert len(lines) == 6
@@ -261,7 +280,7 @@ def test_the_dashboard_is_no_higher_than_the_terminal(
         replace(one, state="running") if one.id == 50 else one
         for gpu, count in enumerate(counts) for one in many(count, gpu)
     )
-    lines = drawn(dashboard(Snapshot("1.0", 30, "auto", cards, clients), height=height), 80)
+    lines = drawn(dashboard(Snapshot("1.0", 30, False, "auto", cards, clients), height=height), 80)
     assert len(lines) <= height
     text = "\n".join(lines)
     shown = sum("python3[" in line for line in lines)

@@ -26,7 +26,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_nobody_set_depends_on_card_and_host() -> None:
     defaults = derive(Config(), [FACTS, OTHER], 100 * GIB)
     assert defaults.settings.host_budget == 50 * GIB
-    assert defaults.settings.tq == 30_000_000
+    assert (defaults.settings.tq, defaults.settings.longest_tq) == (30_000_000, 30_000_000)
+    changed = derive(Config(tq=None, longest_tq=5_000_000), [FACTS], GIB).settings
+    assert (changed.tq, changed.longest_tq) == (None, 5_000_000)
     assert defaults.settings.anti_thrash is AntiThrash.AUTO
     assert defaults.card(FACTS).step == 512 * MIB
     assert defaults.card(replace(FACTS, memory_total=3200 * MIB)).step == 100 * MIB

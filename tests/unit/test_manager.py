@@ -121,6 +121,26 @@ def test_the_quantum_of_one_and_of_all(manager: Manager, store: Kept) -> None:
     assert heard == [frozenset({"tq", "anti_thrash"})] * 5
 
 
+def test_a_quantum_that_follows_from_what_hand_overs_cost(manager: Manager, store: Kept) -> None:
+    manager.set_tq_auto("1")
+    assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq="auto")})
+    assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [False, False, True]
+    assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 1_200_000]
+    assert quanta(manager) == [30, 30, 2]
+    manager.set_tq_auto()
+    assert store.saved == Overrides(Override(tq="auto"), {OTHER.uuid: Override()})
+    assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [True, True, True]
+    assert quanta(manager) == [30, 2, 2]
+    manager.set_tq(5, "0")
+    assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
+    manager.set_tq(7)
+    assert quanta(manager) == [7, 7, 7]
+    assert not any(gpu.tq_auto for gpu in manager.gpus)
+    manager.set_tq_auto()
+    manager.reset_settings()
+    assert quanta(manager) == [30, 30, 30]
+
+
 def test_what_cannot_be_kept_holds_all_the_same(
     manager: Manager, store: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +192,13 @@ def test_reload_takes_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] = replace(DEFAULTS, settings=replace(SETTINGS, tq=9_000_000))
     manager.reload()
     assert quanta(manager) == [9, 9]
+    now[0] = replace(DEFAULTS, settings=replace(SETTINGS, tq=None, longest_tq=7_500_000))
+    manager.reload()
+    assert manager.gpus[0].tq_auto
+    assert quanta(manager) == [8, 2]
+    now[0] = replace(DEFAULTS, settings=replace(SETTINGS, tq=9_000_000))
+    manager.reload()
+    assert quanta(manager) == [9, 9]
     now.clear()
     with pytest.raises(ConfigError):
         manager.reload()
@@ -185,6 +212,9 @@ def test_what_was_saved_holds_from_the_start(monkeypatch: pytest.MonkeyPatch) ->
     manager = Manager(lambda: DEFAULTS, time.clock, time.timer, saved)
     gpu: GPU = manager.add(OTHER, Sample(), gather=True)
     assert (gpu.tq, gpu.anti_thrash) == (4, AntiThrash.ON)
+    saved = Overrides(Override(tq="auto"))
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer, saved)
+    assert manager.add(FACTS, Sample(), gather=True).tq_auto
 
 
 def test_what_others_use_counts_from_the_start_unless_it_may_be_our_own(

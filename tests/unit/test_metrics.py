@@ -51,6 +51,8 @@ async def test_the_predecessors_names(time: Time) -> None:
     assert found["nvshare_gpu_utilization_ratio"] == [(card, 0.97)]
     assert found["nvshare_gpu_memory_used_bytes"] == [(card, 40 * GIB)]
     assert found["nvshare_scheduler_running_clients"] == [(card, 0)]
+    assert found["nvshare_scheduler_quantum_seconds"] == [(card, 30)]
+    assert found["nvshare_handover_seconds_total"] == [(card, 0)]
     whose = {**card, "client": str(client.id), "pid": str(client.peer.pid)}
     assert found["nvshare_client_managed_allocated_bytes"] == [(whose, 3 * GIB)]
     ((labels, value),) = found["nvshare_client_info"]

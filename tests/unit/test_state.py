@@ -11,7 +11,11 @@ from nvshared.scheduler.settings import AntiThrash
 from nvshared.state import FILE_NAME, Override, Overrides, StateFile
 
 CHANGED = Overrides(
-    Override(tq=5), {"GPU-1": Override(anti_thrash=AntiThrash.OFF), "GPU-2": Override(7)}
+    Override(tq=5),
+    {
+        "GPU-1": Override(anti_thrash=AntiThrash.OFF), "GPU-2": Override(7),
+        "GPU-3": Override("auto"),
+    },
 )
 
 
@@ -68,5 +72,5 @@ def test_the_file_is_for_people_too(tmp_path: Path) -> None:
     assert json.loads((tmp_path / FILE_NAME).read_text()) == {
         "version": 1,
         "everywhere": {"tq": 5},
-        "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}},
+        "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}, "GPU-3": {"tq": "auto"}},
     }
