@@ -16,6 +16,7 @@ import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -86,7 +87,7 @@ def schedule(
     for _ in range(number):
         pauses = [chance.expovariate(1.0) for _ in range(cells + 1)]
         stretch = cells * every / sum(pauses)
-        times.append(tuple(stretch * sum(pauses[:i + 1]) for i in range(cells)))
+        times.append(tuple(stretch * when for when in accumulate(pauses[:-1])))
     return times
 
 

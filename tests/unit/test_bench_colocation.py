@@ -3,22 +3,26 @@
 
 import io
 import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bench.colocation import measure, table
+from bench.colocation import measure, pair, table
 from bench.colocation.card import GIB, MIB, SHRUNK, Card
-from bench.colocation.job import Done, Rates
+from bench.colocation.job import Done, Rates, Work
 from bench.colocation.notebooks import Cell, Day, percentile, schedule, size
 from bench.colocation.options import VARIANTS, Wanted, parse
 from bench.colocation.pair import Trial
+from bench.colocation.progress import Progress
 from bench.colocation.report import Failure, Report, name
 from bench.colocation.thesis import (
     AUTO,
@@ -205,6 +209,74 @@ def test_the_percentile_is_a_value_and_not_below_so_many(values: list[float]) ->
 def test_the_99th_percentile_of_few_is_the_largest() -> None:
     assert percentile([1.0, 3.0, 2.0], 0.99) == 3.0
     assert percentile([float(value) for value in range(1, 201)], 0.99) == 198.0
+
+
+class Stub:
+    """A program, or a daemon, that answers at once."""
+
+    def __init__(self, digest: str = "", settings: list[dict[str, str]] | None = None) -> None:
+        self.digest = digest
+        self.settings = [] if settings is None else settings
+        self.environment = {"shared": "yes"}
+
+    async def fill(self) -> float:
+        return 0.0
+
+    async def work(self, work: Work, limit: float) -> Done:
+        assert limit >= 120.0
+        return Done(1.0, 0.5, 0.5, f"{self.digest} after {work.steps}")
+
+    async def change(self, **settings: str) -> None:
+        self.settings.append(settings)
+
+    def trace(self) -> list[object]:
+        return []
+
+    def figures(self, known: int, least: int) -> dict[str, int]:
+        assert known == 0
+        return {"least": least}
+
+    def step(self, words: str) -> None:
+        assert "small_50" in words
+
+
+@pytest.mark.parametrize("spoilt", [None, 1, 2])
+async def test_both_copies_are_compared_with_themselves_alone(
+    spoilt: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: list[dict[str, str]] = []
+
+    @asynccontextmanager
+    async def job(size: int, seed: int, environment: Mapping[str, str]) -> AsyncIterator[Stub]:
+        wrong = "shared" in environment and seed == spoilt
+        yield Stub("wrong" if wrong else f"{size} bytes of {seed}")
+
+    @asynccontextmanager
+    async def service(
+        folder: Path, environment: Mapping[str, str], **gpu: str
+    ) -> AsyncIterator[Stub]:
+        assert gpu == {"capacity": str(16 * GIB), "swap_budget": str(100 * GIB)}
+        yield Stub(settings=settings)
+
+    monkeypatch.setattr(pair, "job", job)
+    monkeypatch.setattr(pair, "service", service)
+    program = PROGRAMS["small_50"]
+    planned = pair.plan(H200, program, RATES, SCALE, SHAPES, ways(program, H200, QUANTA, SCALE))
+    shown = cast(Progress, Stub())
+    before = await pair.alone(H200, planned, shown)
+    assert before.serial == 2.0
+    trials: list[Trial] = []
+    await pair.together(H200, planned, before, Path("nowhere"), shown, trials.append)
+    assert [(one.way.mode, one.shape, one.right) for one in trials] == [
+        ("none", "sequence", True), ("none", "alternating", True),
+        ("auto", "sequence", spoilt is None), ("on", "sequence", spoilt is None),
+        ("auto", "alternating", spoilt is None), ("on", "alternating", spoilt is None),
+    ]
+    assert trials[0].trace == {}
+    assert trials[2].trace == {"least": 256 * MIB}
+    assert settings == [
+        {"tq": "1000ms", "anti_thrash": "auto"}, {"tq": "2000ms", "anti_thrash": "on"}
+    ] * 2
 
 
 def day(*cells: Cell) -> Day:
