@@ -18,7 +18,7 @@ others that merely exist take from what their copies take.
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from bench.handover.card import Card
 from bench.handover.company import described, run, wrong
@@ -48,13 +48,22 @@ LOADS = (Load("memory-bound", 0.03, 1), Load("compute-bound", 0.0018, 500))
 
 
 @dataclass(frozen=True, slots=True)
-class Speeds:
-    """Steps a second, None where there were none; and of how much time that tells."""
+class Pace:
+    """How long steps took; milliseconds."""
 
-    alone: float | None
-    quiet: float | None
-    moving: float | None
-    moving_ms: float
+    steps: int
+    mean: float
+    median: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """None where there were no such steps."""
+
+    alone: Pace | None
+    quiet: Pace | None
+    moving: Pace | None
 
 
 def undisturbed(card: Card, load: Load) -> Result:
@@ -67,25 +76,23 @@ def undisturbed(card: Card, load: Load) -> Result:
     other = Task(memory, card.seconds - later, 2, chunk, after=later)
     tasks = [runner, other, replace(other, seed=3)]
     trace, outcomes = run(card, tasks, CAPACITY, QUANTUM, mode="on")
-    found = speeds(trace, outcomes[0], min(one.started for one in outcomes[1:]))
+    found = paces(trace, outcomes[0], min(one.started for one in outcomes[1:]))
+    moved = None if found.moving is None else found.moving.steps * found.moving.mean
     return Result(
         "undisturbed", load.name,
         (
-            Goal("while others move, of alone", percent(found.moving, found.alone), "%", least=99),
-            Goal("while others move, of quiet", percent(found.moving, found.quiet), "%"),
-            Goal("steps while others move", found.moving, "/s"),
-            Goal("time in which others moved", found.moving_ms, "ms"),
+            Goal("while others move, of alone", percent(found, "alone", "mean"), "%", least=99),
+            Goal("the same, by the median step", percent(found, "alone", "median"), "%"),
+            Goal("while others move, of quiet", percent(found, "quiet", "mean"), "%"),
+            Goal("the same, by the median step", percent(found, "quiet", "median"), "%"),
+            Goal("in so much time", moved, "ms"),
         ),
-        {
-            "alone_per_s": found.alone, "quiet_per_s": found.quiet,
-            "moving_per_s": found.moving, "moving_ms": found.moving_ms,
-            **described(tasks, outcomes),
-        },
+        {"step_ms": asdict(found), **described(tasks, outcomes)},
         wrong(outcomes),
     )
 
 
-def speeds(trace: Sequence[Line], runner: Outcome, others_started: int) -> Speeds:
+def paces(trace: Sequence[Line], runner: Outcome, others_started: int) -> Paces:
     """Of the steps of one program."""
     # Two orders to one client are a hundredth of a move apart: no step fits in between.
     moving = spans(move for move in moves(trace, least=1) if move.get("pid") != runner.pid)
@@ -102,15 +109,18 @@ def speeds(trace: Sequence[Line], runner: Outcome, others_started: int) -> Speed
             disturbed.append(step)
         elif share == 0:
             quiet.append(step)
-    return Speeds(
-        _rate([step for step in steps if rise <= step[0] and step[1] <= others_started]),
-        _rate(quiet), _rate(disturbed), round(covered(disturbed) / 1000, 1),
+    return Paces(
+        _pace([step for step in steps if rise <= step[0] and step[1] <= others_started]),
+        _pace(quiet), _pace(disturbed),
     )
 
 
-def percent(one: float | None, other: float | None) -> float | None:
-    """One over the other."""
-    return None if one is None or other is None else 100 * one / other
+def percent(found: Paces, other: str, figure: str) -> float | None:
+    """Speed while others moved over another one, by this figure of the pace."""
+    slow, fast = found.moving, getattr(found, other)
+    return None if slow is None or fast is None else (
+        100 * getattr(fast, figure) / getattr(slow, figure)
+    )
 
 
 def _turns(trace: Iterable[Line], pid: int) -> Iterable[Span]:
@@ -130,7 +140,10 @@ def _within(step: Span, turns: Iterable[Span]) -> bool:
     return any(begin <= step[0] and step[1] <= end for begin, end in turns)
 
 
-def _rate(steps: Sequence[Span]) -> float | None:
+def _pace(steps: Sequence[Span]) -> Pace | None:
     if not steps:
         return None
-    return 1e6 / statistics.fmean(end - begin for begin, end in steps)
+    took = [(end - begin) / 1000 for begin, end in steps]
+    return Pace(
+        len(took), round(statistics.fmean(took), 4), round(statistics.median(took), 4), max(took)
+    )

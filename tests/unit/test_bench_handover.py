@@ -13,7 +13,7 @@ from bench.handover.card import MIB, Card
 from bench.handover.goal import Goal, Result
 from bench.handover.passage import common, figures, handovers, shared, union
 from bench.handover.program import Outcome, Task
-from bench.handover.undisturbed import speeds
+from bench.handover.undisturbed import Pace, Paces, paces, percent
 from bench.handover.unused import Absence, absences
 from bench.trace import moves, summary
 
@@ -137,11 +137,12 @@ def test_steps_are_told_apart_by_what_moved_meanwhile() -> None:
         3000, 3040,                     # not in its turn
     ]
     steps = tuple(end * MS for end in ends)
-    found = speeds(trace, Outcome(Task(1, 1, 1, 1), 10 * A, 0, steps, True, ""), 500 * MS)
-    assert found.alone == pytest.approx(100)
-    assert found.moving == pytest.approx(50)
-    assert found.moving_ms == 40
-    assert found.quiet == pytest.approx(100)
+    found = paces(trace, Outcome(Task(1, 1, 1, 1), 10 * A, 0, steps, True, ""), 500 * MS)
+    assert found == Paces(
+        alone=Pace(25, 10, 10, 10), quiet=Pace(3, 10, 10, 10), moving=Pace(2, 20, 20, 20),
+    )
+    assert percent(found, "alone", "mean") == 50
+    assert percent(Paces(None, None, found.moving), "alone", "mean") is None
 
 
 def test_what_crossed_from_one_stop_to_the_next() -> None:
