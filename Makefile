@@ -9,6 +9,8 @@
 #                       VARIANTS="two-large ..." measures those alone
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
+#   make soak           hand-overs every 100 ms for an hour (MINUTES=60; 10 on a card): no byte wrong,
+#                       and nothing grows
 #   make build, install, dist, clean
 #   make deb, rpm       packages for distributions, see packaging/README.md
 # demo and test install what they need: Debian packages (as root, or with sudo)
@@ -22,7 +24,7 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation build install dist clean needs environment
+.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -45,6 +47,10 @@ bench-daemon: build $(VENV)/demo-ready
 bench-handover: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/handover -s
 	@$(VENV)/bin/python -m bench.handover.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
+
+soak: build $(VENV)/demo-ready
+	@$(MAKE) -C libhook -s stress
+	@$(VENV)/bin/python -m bench.soak.measure $(addprefix --minutes ,$(MINUTES))
 
 bench-preload: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.preload.measure

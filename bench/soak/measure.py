@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Four programs, hand-overs every 100 ms, for an hour: python -m bench.soak.measure.
+
+The programs are libhook/tests/stress, each with four threads, which compare
+every byte; two of the four fit on the card. Every few seconds it is looked what
+the daemon and each program hold, of memory, files and threads, what the
+programs hold on the host by their own account, and what is taken on the card.
+It fails if a program does, so if a byte was wrong, or if a figure grows;
+growth.py says how that is told. Prints a table and JSON, which is also kept in
+bench/results/. --simulate: a simulated card, also where there is a real one;
+without one it is simulated anyway.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import asdict
+
+from bench.harness import ROOT, Sharing, machine, sharing
+from bench.soak.figures import FLOORS, MB, Figures, Trace, of_process
+from bench.soak.growth import Growth, growth
+from nvshared import library
+from nvshared.errors import NvshareError
+from nvshared.nvml import NVML
+
+RESULTS = ROOT / "bench" / "results"
+STRESS = ROOT / "libhook" / "build" / "stress"
+PROGRAMS = 4
+QUANTUM = "100ms"
+LEAST_TURNS = 1.0                       # a second: fewer, and it was not what is claimed
+STALLED = 60.0                          # seconds in which somebody must have got a turn
+PATIENCE = 600.0                        # seconds for the programs to compare everything at the end
+# What each program fills, in MiB, and the card's size: two of the four fit, and one does also
+# beside all that the others have shared with others, which stays on the card.
+SIZES = {True: (24, "112MiB"), False: (192, "640MiB")}
+SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set for the process that has the simulated libraries
+
+Samples = dict[tuple[str, str], list[tuple[float, float]]]
+
+
+def has_card() -> bool:
+    """Whether a driver can be loaded."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def start(environment: dict[str, str], seconds: float, megabytes: int) -> list[
+        subprocess.Popen[bytes]]:
+    """The programs, each with a seed of its own."""
+    return [
+        subprocess.Popen(
+            [str(STRESS), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
+             "--megabytes", str(megabytes)],
+            env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for seed in range(PROGRAMS)
+    ]
+
+
+def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace, nvml: NVML,
+         uuid: str) -> Figures:
+    """All figures of this moment. Raises NvshareError if somebody has ended."""
+    found: Figures = {}
+    if daemon.process.poll() is not None:
+        raise NvshareError(f"the daemon ended with {daemon.process.returncode}")
+    found |= of_process("daemon", daemon.process.pid)
+    for number, program in enumerate(programs):
+        if program.poll() is not None:
+            raise NvshareError(
+                f"program {number} ended with {program.returncode}: {program.communicate()[1]!r}")
+        found |= of_process(f"program {number}", program.pid)
+    trace.read()
+    found["all programs", "host MB"] = sum(trace.host.values()) / MB
+    used = nvml.sample(uuid).memory_used
+    if used is not None:
+        found["card", "card MB"] = used / MB
+    return found
+
+
+def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[Samples, int]:
+    """Runs the programs and looks. The samples, and how many turns there were.
+
+    Raises NvshareError if a program or the daemon ends early, or a program badly.
+    """
+    samples: Samples = defaultdict(list)
+    nvml = NVML()
+    uuid = nvml.find()[0].uuid
+    began = time.monotonic()
+    programs = start(daemon.environment, minutes * 60 + 5, megabytes)
+    try:
+        with daemon.trace_file.open() as file:
+            trace, seen, moved = Trace(file), 0, 0.0
+            while (at := time.monotonic() - began) < minutes * 60:
+                for what, figure in look(daemon, programs, trace, nvml, uuid).items():
+                    samples[what].append((at, figure))
+                if trace.turns != seen:
+                    seen, moved = trace.turns, at
+                if at - moved > STALLED:
+                    raise NvshareError(f"nobody has had a turn for {STALLED:g} seconds")
+                time.sleep(every)
+            for number, program in enumerate(programs):
+                _, errors = program.communicate(timeout=PATIENCE)
+                if program.returncode != 0:
+                    raise NvshareError(
+                        f"program {number} ended with {program.returncode}: {errors!r}")
+            trace.read()
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    return samples, trace.turns
+
+
+def table(found: dict[tuple[str, str], Growth]) -> str:
+    """For people."""
+    lines = ["                              second half: first    last  added  spread      most"]
+    for (who, what), one in found.items():
+        lines.append(
+            f"{who:14} {what:12} {one.first:20.1f} {one.last:8.1f} {one.added:+7.1f} "
+            f"{one.spread:6.1f} {one.most:9.1f}{'   grows' if one.grows else ''}")
+    return "\n".join(lines)
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="bench.soak.measure", description=__doc__)
+    parser.add_argument("--minutes", type=float, help="how long; 60, on a card 10")
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between two looks; 3")
+    parser.add_argument("--simulate", action="store_true", help="even if there is a card")
+    return parser.parse_args()
+
+
+def soak(minutes: float, every: float, simulated: bool) -> int:
+    """Watches, prints and keeps the results; what to exit with."""
+    megabytes, capacity = SIZES[simulated]
+    with sharing("--tq", QUANTUM, "--capacity", capacity, "--reserve", "0", "--context-reserve",
+                 "0", "--swap-budget", "4GiB") as daemon:
+        samples, turns = watch(daemon, minutes, every, megabytes)
+    found = {what: growth(taken, FLOORS[what[1]]) for what, taken in samples.items()}
+    where = machine()
+    text = json.dumps({
+        "machine": where, "simulated": simulated, "minutes": minutes, "turns": turns,
+        "figures": [{"who": who, "what": what, **asdict(one)}
+                    for (who, what), one in found.items()],
+    }, indent=1)
+    card = "simulated card" if simulated else where["gpu"]
+    print(f"{where['cpu']}, {where['cores']} cores, {card}, Linux {where['kernel']}, "
+          f"{where['date']}\n{minutes:g} minutes, {turns} turns, every byte right\n")
+    print(table(found))
+    print(f"\n{text}")
+    stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"soak-{stamp}.json").write_text(text + "\n")
+    growing = [f"{what} of {who}" for (who, what), one in found.items() if one.grows]
+    if growing:
+        raise NvshareError(f"grows: {', '.join(growing)}")
+    if turns < LEAST_TURNS * minutes * 60:
+        raise NvshareError(f"only {turns} turns in {minutes:g} minutes",
+                           "run it on a machine with nothing else to do")
+    return 0
+
+
+def main() -> int:
+    """Finds a card, or starts itself again with a simulated one."""
+    chosen = options()
+    simulated = SIMULATED in os.environ
+    if not simulated and (chosen.simulate or not has_card()):
+        with tempfile.TemporaryDirectory(prefix="nvshare-soak-") as folder:
+            return subprocess.call(
+                [sys.executable, "-m", "bench.soak.measure", *sys.argv[1:]], cwd=ROOT,
+                env={**os.environ, SIMULATED: "1", "LD_LIBRARY_PATH": str(library.simulator()),
+                     "NVSHARE_SIM_DIR": folder, "NVSHARE_SIM_MEMORY": "512M",
+                     "NVSHARE_SIM_COPY_RATE": "0"})
+    try:
+        return soak(chosen.minutes or (60 if simulated else 10), chosen.every, simulated)
+    except NvshareError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
