@@ -78,7 +78,7 @@ def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None
                 "try the benchmark itself with --simulate",
             )
     path = [str(library.simulator()), os.environ.get("LD_LIBRARY_PATH", "")]
-    return Card("a simulated GPU", SIMULATED, True, budget, seconds or 4.0, 4 * MIB, log, {
+    return Card("a simulated GPU", SIMULATED, True, budget, seconds or 6.0, 4 * MIB, log, {
         "LD_LIBRARY_PATH": ":".join(filter(None, path)),
         "NVSHARE_SIM_DIR": str(folder / "simulator"),
         "NVSHARE_SIM_GPUS": "1",

@@ -56,7 +56,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--seconds", type=_seconds, metavar="N",
-        help="that programs compute for in each run (default: 25, on a simulated card 4)",
+        help="that programs compute for in each run (default: 25, on a simulated card 6)",
     )
     parser.add_argument(
         "--swap-budget", type=_bytes, metavar="SIZE",
