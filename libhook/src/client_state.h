@@ -141,12 +141,15 @@ int connection_open(void);
 bool connection_send(int socket, const struct nvshare_record *record);
 /* 1: a record, 0: nothing there now, -1: the connection is at its end. */
 int connection_receive(int socket, struct nvshare_record *record, int timeout_ms);
+/* The next record if it is there already and of this type. */
+bool connection_next(int socket, unsigned type, struct nvshare_record *record);
 
-/* swap.c: carry out an order; `*flags` gets what went wrong. Service thread,
- * service_lock held, memory_lock not. Return bytes moved. */
+/* swap.c: carries out an EVICT; `*flags` gets what went wrong. Service thread,
+ * service_lock held, memory_lock not. Returns bytes moved. */
 uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned *flags);
-uint64_t swap_in(struct client *client, uint64_t room, uint64_t host, unsigned *flags);
-/* Something the service made lives in `context`, which is about to go. */
+/* load.c: the same with this LOAD and those that arrive meanwhile, answered too. */
+void swap_in(struct client *client, const struct nvshare_record *order);
+/* pipeline.c. Something the service made lives in `context`, which is about to go. */
 void swap_leave_context(struct client *client, CUcontext context);
 bool swap_enter_context(struct client *client);   /* makes it current, with stream and events */
 

@@ -72,3 +72,11 @@ int connection_receive(int socket, struct nvshare_record *record, int timeout_ms
     }
     return 1;
 }
+
+bool connection_next(int socket, unsigned type, struct nvshare_record *record)
+{
+    struct nvshare_record next;
+    return recv(socket, &next, sizeof next, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT)
+               == (ssize_t)sizeof next
+           && next.type == type && connection_receive(socket, record, 0) == 1;
+}

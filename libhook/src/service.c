@@ -119,21 +119,18 @@ static void order_stop(struct client *client)
     pthread_mutex_unlock(&memory_lock);
 }
 
-static void order_move(struct client *client, const struct nvshare_record *order)
+static void order_evict(struct client *client, const struct nvshare_record *order)
 {
     uint64_t began = now_microseconds();
     unsigned flags = 0;
-    bool out = order->type == NVSHARE_EVICT;
     pthread_mutex_lock(&memory_lock);
-    if (out && !client->granted)
+    if (!client->granted)
         pools_yield(client, false);  /* cheaper than a copy */
     pthread_mutex_unlock(&memory_lock);
-    uint64_t bytes = out ? swap_out(client, order->bytes, order->host, &flags)
-                         : swap_in(client, order->bytes, order->host, &flags);
+    uint64_t bytes = swap_out(client, order->bytes, order->host, &flags);
     pthread_mutex_lock(&memory_lock);
     client->room_asked = false;
-    client_send(client, out ? NVSHARE_EVICTED : NVSHARE_LOADED, flags, order->number, bytes,
-                now_microseconds() - began);
+    client_send(client, NVSHARE_EVICTED, flags, order->number, bytes, now_microseconds() - began);
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
 }
@@ -190,8 +187,10 @@ static void obey(struct client *client, const struct nvshare_record *record)
         order_stop(client);
         break;
     case NVSHARE_EVICT:
+        order_evict(client, record);
+        break;
     case NVSHARE_LOAD:
-        order_move(client, record);
+        swap_in(client, record);
         break;
     case NVSHARE_INTRODUCE:
         pthread_mutex_lock(&memory_lock);

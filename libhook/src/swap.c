@@ -12,6 +12,8 @@
  *             is the only copy;
  *   coming    the host slot is kept until the copy has been seen to end.
  *
+ * This file has the way out, load.c the way in, pipeline.c the copies.
+ *
  * Blocks leave youngest first and so always in the same order: when a little
  * less than all must go, the same old blocks stay each time.
  *
@@ -22,108 +24,9 @@
  */
 #include <pthread.h>
 
-#include "block.h"
 #include "content.h"
 #include "log.h"
-#include "real.h"
-
-struct move { struct block *block; unsigned event; };
-
-/* A ring of copies under way; one event each. */
-struct pipeline {
-    struct move moves[COPIES_IN_FLIGHT];
-    unsigned first, count;
-    uint64_t bytes;                  /* of all moves completed */
-    bool failed;
-};
-
-bool swap_enter_context(struct client *client)
-{
-    pthread_mutex_lock(&memory_lock);
-    CUcontext context = client->context_count > 0 ? client->contexts[0] : NULL;
-    pthread_mutex_unlock(&memory_lock);
-    if (context == NULL || REAL(cuCtxSetCurrent)(context) != CUDA_SUCCESS)
-        return false;
-    if (client->copy_context == context)
-        return true;
-    CUresult result = REAL(cuStreamCreate)(&client->copy_stream, CU_STREAM_NON_BLOCKING);
-    unsigned made = 0;
-    while (result == CUDA_SUCCESS && made < COPIES_IN_FLIGHT)
-        result = REAL(cuEventCreate)(&client->copied[made++],
-                                     CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-    if (result != CUDA_SUCCESS) {
-        debug("no stream to swap on: error %d", (int)result);
-        return false;
-    }
-    client->copy_context = context;
-    return true;
-}
-
-/* The driver destroys what lives in a context with it. */
-void swap_leave_context(struct client *client, CUcontext context)
-{
-    if (client->copy_context != context)
-        return;
-    client->copy_context = NULL;
-    content_leave_context(client);
-}
-
-/* Waits for the oldest copy and completes its block's move. Lock held, released meanwhile. */
-static void complete(struct client *client, struct pipeline *line)
-{
-    struct move move = line->moves[line->first];
-    line->first = (line->first + 1) % COPIES_IN_FLIGHT;
-    line->count--;
-    pthread_mutex_unlock(&memory_lock);
-    CUresult result = REAL(cuEventSynchronize)(client->copied[move.event]);
-    pthread_mutex_lock(&memory_lock);
-
-    struct block *block = move.block;
-    bool left = block->state == BLOCK_LEAVING;
-    if (left && result == CUDA_SUCCESS)
-        result = block_unmap(block);
-    if (result == CUDA_SUCCESS) {
-        block_set_state(block, left ? BLOCK_SWAPPED : BLOCK_RESIDENT);
-        if (left)
-            block->known = block->looked;
-        if (!block->zero)
-            line->bytes += block->size;
-        block->zero = false;
-    } else {
-        /* Whichever way it was going, its bytes are still where it came from. */
-        line->failed = true;
-        if (!left)
-            block_unmap(block);
-        block_set_state(block, left ? BLOCK_RESIDENT : BLOCK_SWAPPED);
-    }
-    if (block->doomed)
-        block_free(block);
-    pthread_cond_broadcast(&memory_changed);
-}
-
-/* Starts a copy; the block is LEAVING or COMING. Lock held. */
-static bool start(struct client *client, struct pipeline *line, struct block *block)
-{
-    unsigned slot = (line->first + line->count) % COPIES_IN_FLIGHT;
-    CUresult result;
-    if (block->state == BLOCK_LEAVING)
-        result = REAL(cuMemcpyDtoHAsync_v2)(block->slot.address, block->address, block->size,
-                                            client->copy_stream);
-    else if (block->zero)
-        result = REAL(cuMemsetD8Async)(block->address, 0, block->size, client->copy_stream);
-    else
-        result = REAL(cuMemcpyHtoDAsync_v2)(block->address, block->slot.address, block->size,
-                                            client->copy_stream);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuEventRecord)(client->copied[slot], client->copy_stream);
-    if (result != CUDA_SUCCESS) {
-        debug("a copy of %zu bytes failed: error %d", block->size, (int)result);
-        return false;
-    }
-    line->moves[slot] = (struct move){ block, slot };
-    line->count++;
-    return true;
-}
+#include "pipeline.h"
 
 static struct block *youngest_resident(struct client *client)
 {
@@ -197,7 +100,8 @@ static bool vanish(struct block *block, bool zero)
 
 /* Sends one block on its way. `content` may be NULL. False: no more can go now.
  * Lock held, may be released meanwhile. */
-static bool leave(struct client *client, struct pipeline *line, struct block *block,
+static bool leave(struct client *client, struct pipeline *line, struct progress *progress,
+                  struct block *block,
                   const struct content *content, struct host_provision *provision,
                   uint64_t host, unsigned *flags)
 {
@@ -207,8 +111,8 @@ static bool leave(struct client *client, struct pipeline *line, struct block *bl
     }
     bool zero = content != NULL && content_is_zero(content);
     if (zero || (content != NULL && block->known && content_equal(content, &block->content))) {
-        line->failed |= !vanish(block, zero);
-        return !line->failed;
+        progress->failed |= !vanish(block, zero);
+        return !progress->failed;
     }
     if (provision->client == NULL)
         host_provide(client, host, provision);
@@ -219,19 +123,20 @@ static bool leave(struct client *client, struct pipeline *line, struct block *bl
         block->content = *content;
     if (!has_slot)
         *flags |= NVSHARE_NO_HOST_MEMORY;
-    if (!has_slot || block->doomed || !start(client, line, block)) {
-        line->failed |= has_slot && !block->doomed;
+    if (!has_slot || block->doomed || !pipeline_start(client, line, block, progress)) {
+        progress->failed |= has_slot && !block->doomed;
         stay(block);
-        return has_slot && !line->failed;
+        return has_slot && !progress->failed;
     }
     if (line->count == COPIES_IN_FLIGHT)
-        complete(client, line);
+        pipeline_complete(client, line);
     return true;
 }
 
 uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned *flags)
 {
     struct pipeline line = { .count = 0 };
+    struct progress progress = { .failed = false };
     struct batch batch = { .limit = COPIES_IN_FLIGHT };
     bool ready = swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
@@ -243,13 +148,13 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
     bool more = ready;
     while (more && (batch.taken < batch.count || gather(client, &line, room, &batch))) {
         size_t next = batch.taken++;
-        more = leave(client, &line, batch.blocks[next],
+        more = leave(client, &line, &progress, batch.blocks[next],
                      batch.looked ? &batch.contents[next] : NULL, &provision, host, flags);
     }
     while (batch.taken < batch.count)
         stay(batch.blocks[batch.taken++]);
     while (line.count > 0)
-        complete(client, &line);
+        pipeline_complete(client, &line);
     pthread_mutex_unlock(&memory_lock);
     host_provided(&provision);
     pthread_mutex_lock(&memory_lock);
@@ -259,70 +164,8 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
         filled = before;             /* a wish is no room: nobody gave it any */
     if (memory->room < filled)
         memory->room = filled;
-    if (line.failed || !ready)
+    if (progress.failed || !ready)
         *flags |= NVSHARE_DRIVER_ERROR;
     pthread_mutex_unlock(&memory_lock);
-    return line.bytes;
-}
-
-/* Its host memory goes with its slot if the client may not keep so much. */
-static void settle_host(struct client *client, uint64_t host)
-{
-    if (client->memory.host <= host)
-        return;
-    for (struct block *block = client->blocks;
-         block != NULL && client->memory.host > host; block = block->younger)
-        if (block->state == BLOCK_RESIDENT)
-            host_give(block);
-    host_trim(client, host);
-}
-
-static struct block *next_absent(struct client *client)
-{
-    struct block *block = client->blocks;
-    while (block != NULL && block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED)
-        block = block->younger;
-    return block;
-}
-
-uint64_t swap_in(struct client *client, uint64_t room, uint64_t host, unsigned *flags)
-{
-    struct pipeline line = { .count = 0 };
-    uint64_t mapped = 0;
-    bool ready = swap_enter_context(client);
-    pthread_mutex_lock(&memory_lock);
-    client->memory.room = room;
-    struct block *block;
-    while (ready && (block = next_absent(client)) != NULL
-           && client_free_room(client) >= block->size) {
-        CUresult result = block_map(block);
-        if (result != CUDA_SUCCESS) {
-            *flags |= result == CUDA_ERROR_OUT_OF_MEMORY ? NVSHARE_NO_DEVICE_MEMORY
-                                                         : NVSHARE_DRIVER_ERROR;
-            break;
-        }
-        if (block->state == BLOCK_EMPTY) {
-            block_set_state(block, BLOCK_RESIDENT);
-            mapped += block->size;
-            continue;
-        }
-        block_set_state(block, BLOCK_COMING);
-        if (!start(client, &line, block)) {
-            block_unmap(block);
-            block_set_state(block, BLOCK_SWAPPED);
-            line.failed = true;
-            break;
-        }
-        if (line.count == COPIES_IN_FLIGHT) {
-            complete(client, &line);
-            settle_host(client, host);
-        }
-    }
-    while (line.count > 0)
-        complete(client, &line);
-    settle_host(client, host);
-    if (line.failed || !ready)
-        *flags |= client->absent > 0 ? NVSHARE_DRIVER_ERROR : 0;
-    pthread_mutex_unlock(&memory_lock);
-    return line.bytes + mapped;
+    return progress.bytes;
 }

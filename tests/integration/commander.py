@@ -13,7 +13,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvshared.protocol import Flag, Limits, Memory, Record, Type, decode, encode
@@ -30,7 +30,7 @@ class Hook:
     room: int = 0                       # counted against the capacity
     running: bool = False
     stopping: bool = False
-    moving: Type | None = None
+    moves: list[tuple[Type, int]] = field(default_factory=list)     # orders without an answer
     wants: bool = False
     asked: bool = False                 # ROOM came and is not answered
     welcomed: bool = False
@@ -114,7 +114,7 @@ class Commander:
         self._receive(self.random.choice((0, 0, 0.0005, 0.002)))
         free = self.capacity - sum(hook.room for hook in self.hooks)
         ready = [hook for hook in self.hooks if hook.welcomed and not hook.stopping]
-        whole = [hook for hook in ready if hook.whole and not hook.running and not hook.moving]
+        whole = [hook for hook in ready if hook.whole and not hook.running and not hook.moves]
         if whole and self.random.random() < 0.8:
             self._run(self.random.choice(whole))
         elif ready:
@@ -123,13 +123,13 @@ class Commander:
     def _order(self, hook: Hook, free: int) -> None:
         if hook.running:
             self._order_running(hook, free)
-        elif hook.moving is None and hook.whole:
+        elif not hook.moves and hook.whole:
             self._evict(hook)
-        elif hook.moving is None:
+        elif not hook.moves:
             self._make_whole(hook, free)
 
     def _order_running(self, hook: Hook, free: int) -> None:
-        if hook.asked and hook.moving is None:
+        if hook.asked and not hook.moves:
             if hook.room + free >= hook.need:
                 hook.asked = False
                 slack = min(hook.room + free - hook.need, 8 * MIB)
@@ -140,7 +140,7 @@ class Commander:
         chance = self.random.random()
         if chance < 0.3:
             self._stop(hook)
-        elif chance < 0.33 and hook.moving is None:
+        elif chance < 0.33 and not hook.moves:
             self._evict(hook)           # of one that runs: only what it does not fill
         elif chance < 0.4:
             self._run(hook)
@@ -153,7 +153,7 @@ class Commander:
             return
         victims = [other for other in self.hooks
                    if other is not hook and other.room and not other.stopping
-                   and other.moving is None]
+                   and not other.moves]
         if victims:
             victim = self.random.choice(victims)
             if victim.running:
@@ -181,18 +181,21 @@ class Commander:
 
     def _evict(self, hook: Hook) -> None:
         self._number += 1
-        hook.moving = Type.EVICTED
+        hook.moves.append((Type.EVICTED, self._number))
         room = self.random.choice((0, 0, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
         self._send(hook, Record(Type.EVICT, number=self._number, bytes=room, host=host))
 
     def _load(self, hook: Hook, room: int, free: int) -> None:
         assert room - hook.room <= free, "the commander breaks its own rule"
-        self._number += 1
-        hook.moving = Type.LOADED
-        hook.room = room
         host = self.random.choice((*[1 << 40] * 5, 0))
-        self._send(hook, Record(Type.LOAD, number=self._number, bytes=room, host=host))
+        steps = sorted(self.random.randint(hook.room, room) for _ in range(self.random.choice(
+            (0, 0, 1, 2, 5)))) if room > hook.room else []
+        hook.room = room
+        for step in (*steps, room):     # a row of orders, none of which waits for an answer
+            self._number += 1
+            hook.moves.append((Type.LOADED, self._number))
+            self._send(hook, Record(Type.LOAD, number=self._number, bytes=step, host=host))
 
     def _receive(self, timeout: float) -> bool:
         readable, _, _ = select.select(
@@ -236,10 +239,11 @@ class Commander:
                 hook.stopping = False
                 self.reopened += 1
             case Type.EVICTED | Type.LOADED:
-                assert hook.moving is record.type, f"{record.type.name} answers nothing"
+                assert hook.moves, f"{record.type.name} answers nothing"
+                assert hook.moves.pop(0) == (record.type, record.number)
                 assert self.ending or not record.flags & Flag.DRIVER_ERROR, "the driver failed"
-                hook.moving = None
-                hook.room = memory.room
+                if not hook.moves:
+                    hook.room = memory.room
                 self.bytes_moved += record.bytes
             case Type.ROOM:
                 hook.asked = True

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "drain"}
 CORE |= {"exclusive", "gate", "host", "import", "share"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
-CORE |= {"lane", "ordered", "pace", "piece", "pool", "stream"}
+CORE |= {"lane", "load", "ordered", "pace", "piece", "pipeline", "pool", "stream"}
 
 PRELUDE = """
 import ctypes, sys, threading

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bringing blocks in; see swap.c.
+ *
+ * A large program comes in by a row of LOADs, as the room for it appears. The
+ * bus should not notice where one ends and the next begins: as long as another
+ * one has arrived by the time that all copies of one have been started, those
+ * of the next are started behind them, and the first is answered when its own
+ * are done.
+ */
+#include <pthread.h>
+
+#include "log.h"
+#include "pipeline.h"
+
+/* One order under way. */
+struct load {
+    uint64_t number;
+    uint64_t room, host;             /* bytes it allows */
+    unsigned flags;
+    struct progress progress;
+};
+
+/* Its host memory goes with its slot if the client may not keep so much. */
+static void settle_host(struct client *client, uint64_t host)
+{
+    if (client->memory.host <= host)
+        return;
+    for (struct block *block = client->blocks;
+         block != NULL && client->memory.host > host; block = block->younger)
+        if (block->state == BLOCK_RESIDENT)
+            host_give(block);
+    host_trim(client, host);
+}
+
+static struct block *next_absent(struct client *client)
+{
+    struct block *block = client->blocks;
+    while (block != NULL && block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED)
+        block = block->younger;
+    return block;
+}
+
+/* Brings one block in. False: no more can come now. */
+static bool fetch(struct client *client, struct pipeline *line, struct load *load,
+                  struct block *block)
+{
+    CUresult result = block_map(block);
+    if (result != CUDA_SUCCESS) {
+        load->flags |= result == CUDA_ERROR_OUT_OF_MEMORY ? NVSHARE_NO_DEVICE_MEMORY
+                                                          : NVSHARE_DRIVER_ERROR;
+        return false;
+    }
+    if (block->state == BLOCK_EMPTY) {
+        block_set_state(block, BLOCK_RESIDENT);
+        load->progress.bytes += block->size;
+        return true;
+    }
+    block_set_state(block, BLOCK_COMING);
+    if (!pipeline_start(client, line, block, &load->progress)) {
+        block_unmap(block);
+        block_set_state(block, BLOCK_SWAPPED);
+        load->progress.failed = true;
+        return false;
+    }
+    return true;
+}
+
+/* Starts as many copies as there is room for. */
+static void fetch_all(struct client *client, struct pipeline *line, struct load *load)
+{
+    struct block *block;
+    client->memory.room = load->room;
+    while ((block = next_absent(client)) != NULL && client_free_room(client) >= block->size
+           && fetch(client, line, load, block))
+        if (line->count == COPIES_IN_FLIGHT) {
+            pipeline_complete(client, line);
+            settle_host(client, load->host);
+        }
+}
+
+/* All its copies are done, and those of all before it. */
+static void answer(struct client *client, struct load *load, uint64_t *since)
+{
+    uint64_t now = now_microseconds();
+    settle_host(client, load->host);
+    if (load->progress.failed && client->absent > 0)
+        load->flags |= NVSHARE_DRIVER_ERROR;
+    client->room_asked = false;
+    client_send(client, NVSHARE_LOADED, load->flags, load->number, load->progress.bytes,
+                now - *since);
+    client_update(client);
+    *since = now;
+}
+
+void swap_in(struct client *client, const struct nvshare_record *order)
+{
+    struct nvshare_record record = *order;
+    struct pipeline line = { .count = 0 };
+    struct load loads[2] = { { .number = 0 } }, *load = NULL, *before = NULL;
+    uint64_t since = now_microseconds();
+    bool ready = swap_enter_context(client), another = true;
+    pthread_mutex_lock(&memory_lock);
+    while (another) {
+        load = load == &loads[0] ? &loads[1] : &loads[0];
+        *load = (struct load){ record.number, record.bytes, record.host, 0, { .failed = !ready } };
+        if (ready)
+            fetch_all(client, &line, load);
+        else
+            client->memory.room = load->room;
+        bool well = load->flags == 0 && !load->progress.failed;
+        while (before != NULL && before->progress.copies > 0)
+            pipeline_complete(client, &line);
+        if (before != NULL)
+            answer(client, before, &since);
+        while (!(another = well && connection_next(client->socket, NVSHARE_LOAD, &record))
+               && line.count > 0)
+            pipeline_complete(client, &line);
+        before = load;
+    }
+    answer(client, load, &since);
+    pthread_mutex_unlock(&memory_lock);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The stream on which blocks are copied, and what is under way on it; see swap.c.
+ */
+#include "pipeline.h"
+
+#include <pthread.h>
+
+#include "content.h"
+#include "log.h"
+#include "real.h"
+
+bool swap_enter_context(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    CUcontext context = client->context_count > 0 ? client->contexts[0] : NULL;
+    pthread_mutex_unlock(&memory_lock);
+    if (context == NULL || REAL(cuCtxSetCurrent)(context) != CUDA_SUCCESS)
+        return false;
+    if (client->copy_context == context)
+        return true;
+    CUresult result = REAL(cuStreamCreate)(&client->copy_stream, CU_STREAM_NON_BLOCKING);
+    unsigned made = 0;
+    while (result == CUDA_SUCCESS && made < COPIES_IN_FLIGHT)
+        result = REAL(cuEventCreate)(&client->copied[made++],
+                                     CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    if (result != CUDA_SUCCESS) {
+        debug("no stream to swap on: error %d", (int)result);
+        return false;
+    }
+    client->copy_context = context;
+    return true;
+}
+
+/* The driver destroys what lives in a context with it. */
+void swap_leave_context(struct client *client, CUcontext context)
+{
+    if (client->copy_context != context)
+        return;
+    client->copy_context = NULL;
+    content_leave_context(client);
+}
+
+void pipeline_complete(struct client *client, struct pipeline *line)
+{
+    struct move move = line->moves[line->first];
+    line->first = (line->first + 1) % COPIES_IN_FLIGHT;
+    line->count--;
+    move.progress->copies--;
+    pthread_mutex_unlock(&memory_lock);
+    CUresult result = REAL(cuEventSynchronize)(client->copied[move.event]);
+    pthread_mutex_lock(&memory_lock);
+
+    struct block *block = move.block;
+    bool left = block->state == BLOCK_LEAVING;
+    if (left && result == CUDA_SUCCESS)
+        result = block_unmap(block);
+    if (result == CUDA_SUCCESS) {
+        block_set_state(block, left ? BLOCK_SWAPPED : BLOCK_RESIDENT);
+        if (left)
+            block->known = block->looked;
+        if (!block->zero)
+            move.progress->bytes += block->size;
+        block->zero = false;
+    } else {
+        /* Whichever way it was going, its bytes are still where it came from. */
+        move.progress->failed = true;
+        if (!left)
+            block_unmap(block);
+        block_set_state(block, left ? BLOCK_RESIDENT : BLOCK_SWAPPED);
+    }
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
+bool pipeline_start(struct client *client, struct pipeline *line, struct block *block,
+                    struct progress *progress)
+{
+    unsigned slot = (line->first + line->count) % COPIES_IN_FLIGHT;
+    CUresult result;
+    if (block->state == BLOCK_LEAVING)
+        result = REAL(cuMemcpyDtoHAsync_v2)(block->slot.address, block->address, block->size,
+                                            client->copy_stream);
+    else if (block->zero)
+        result = REAL(cuMemsetD8Async)(block->address, 0, block->size, client->copy_stream);
+    else
+        result = REAL(cuMemcpyHtoDAsync_v2)(block->address, block->slot.address, block->size,
+                                            client->copy_stream);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuEventRecord)(client->copied[slot], client->copy_stream);
+    if (result != CUDA_SUCCESS) {
+        debug("a copy of %zu bytes failed: error %d", block->size, (int)result);
+        return false;
+    }
+    line->moves[slot] = (struct move){ block, progress, slot };
+    line->count++;
+    progress->copies++;
+    return true;
+}
