@@ -121,12 +121,13 @@ def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
 def _load_ahead(decision: Decision, client: Client) -> None:
     """Brings in what room can be had for the one that runs next, while others run."""
     card = decision.card
-    short = _wants(client) - card.free - _coming(decision)
+    cushion = min(GIB, card.settings.capacity // CUSHION_PART)
+    # Only for one that lacks something: the cushion alone is worth no eviction.
+    short = _wants(client) + cushion - card.free - _coming(decision) if _wants(client) else 0
     if short > 0:
         taking = Taking(decision)
         taking.take([c for c in _victims(decision) if c is not client], short, [])
         taking.order()
-    cushion = min(GIB, card.settings.capacity // CUSHION_PART)
     piece = min(_wants(client), card.free - cushion, card.settings.step)
     if piece > 0 and not client.moves and decision.due(client.load_after) and (
         piece >= min(_wants(client), card.settings.step) or _coming(decision) == 0

@@ -3,6 +3,7 @@
 
 from nvshared.scheduler.actions import ClientState, Evict, Load
 from nvshared.scheduler.events import CapacityChanged
+from nvshared.scheduler.settings import AntiThrash
 from tests.unit.scheduler_talk import GIB, Talk, evicts, loads, runs, stops
 
 TQ = 30
@@ -187,6 +188,16 @@ def test_the_next_one_is_loaded_ahead_while_another_runs() -> None:
     assert [client for client, _ in evicts(actions)] == [3]
     assert talk.memory[2].resident > 39 * GIB
     assert stops(talk.said) == []
+
+
+def test_the_next_one_is_whole_ahead_of_time_where_others_can_leave() -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.join(3, 40, 40)
+    talk.run(1, 40)
+    talk.run(2, 40)
+    assert talk.memory[2].resident == 40 * GIB
+    talk.wait(TQ)
+    assert talk.stopped(1) and talk.view(2).state is ClientState.RUNNING
 
 
 def test_a_card_that_shrinks_takes_from_those_that_do_not_run_first() -> None:
