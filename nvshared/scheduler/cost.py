@@ -21,8 +21,7 @@ unchanged cross no bus, a slow host makes everything longer; all that is in it.
 Each client has its own, as what is in its memory makes the largest difference:
 of 100 GiB that a framework has set aside and not used, nothing moves. One that
 was not seen yet is taken to be like the others lately. Hand-overs of a few blocks
-teach nothing about the pace, nor does a client's first turn: most of what it
-lacks then was never filled, so that it comes to be in no time, once.
+teach nothing about the pace.
 
 Both are running averages, whose expectation is the mean; that is what keeps the
 part of the time that is lost where it should be (quantum.py) when hand-overs

@@ -77,9 +77,8 @@ def measure(card: Card, client: Client) -> bool:
         known, client.cost = client.cost is not None, None
         return known
     took = card.now - turn.chosen
-    if client.turns:                    # what was never filled is not brought in a second time
-        client.pace = cost.paced(client.pace, turn.lacked, took)
-        card.pace = cost.paced(card.pace, turn.lacked, took)
+    client.pace = cost.paced(client.pace, turn.lacked, took)
+    card.pace = cost.paced(card.pace, turn.lacked, took)
     client.cost = _moving(card, client, turn.lacked)
     card.count(handover=took)
     return True

@@ -191,12 +191,11 @@ def test_one_hand_over_that_takes_very_long_is_not_taken_for_the_rule() -> None:
     assert hand_over(talk, 0.1) == pytest.approx(usual, rel=0.05)
 
 
-def test_a_first_turn_teaches_nothing_as_its_memory_was_never_filled() -> None:
+def test_one_hand_over_is_enough_to_know_roughly() -> None:
     talk = Talk()
     two(talk)
-    before = talk.scheduler.snapshot().quantum
-    hand_over(talk, 0)
-    assert talk.scheduler.snapshot().quantum == before
+    hand_over(talk, 0.3)
+    assert hand_over(talk, 0.3) == pytest.approx(19 * 0.3, rel=0.05)
 
 
 def test_the_quantum_is_told_anew_only_when_it_is_another() -> None:
