@@ -35,7 +35,7 @@ class Card:
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
     reach: tuple[int, int, int, int] = (0, 0, 0, 0)         # see commit.py
-    told_turns: tuple[bool, int] | None = None              # see turns.py
+    told_turns: tuple[bool, int, int] | None = None         # see turns.py
     counters: Counters = Counters()
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))

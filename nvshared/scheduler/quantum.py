@@ -52,7 +52,7 @@ next one is brought in.
 
 from nvshared.scheduler import cost
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Turn
+from nvshared.scheduler.client import Client
 
 MILLISECOND = 1000
 WORTH = 19                              # times the cost of a hand-over, as it is 1 of 20 parts
@@ -115,16 +115,12 @@ def in_force(card: Card) -> int:
 
 
 def idle_window(card: Card, head: Client | None) -> int:
-    """How long holders are to be idle before they say so."""
+    """How long holders are to be idle before they say so: what they were told, if about right."""
     if not card.contended:
         return IDLE_USUAL
     costs = 0 if head is None else round(card.latency.value) + _moving(card, head, lacks(head))
-    return min(max(costs, IDLE_LEAST), IDLE_MOST)
-
-
-def news(window: int, turn: Turn) -> int:
-    """The idle window for the holder with this turn: what it was told, if that is about right."""
-    before = 0 if turn.told is None else turn.told[2]
+    window = min(max(costs, IDLE_LEAST), IDLE_MOST)
+    before = 0 if card.told_turns is None else card.told_turns[2]
     return before if before < NEWS * window and window < NEWS * before else window
 
 

@@ -255,11 +255,12 @@ def _announce(decision: Decision, blocked: Client | None) -> None:
     card = decision.card
     endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else quantum.told(card, blocked)
-    changed = card.groups.news("turns")
-    if card.contended or card.told_turns != (card.contended, tq):
-        changed = card.in_phase(Phase.RUNNING)
-    card.told_turns = (card.contended, tq)
     idle_window = quantum.idle_window(card, blocked)
+    told = (card.contended, tq, idle_window)
+    changed = card.groups.news("turns")
+    if not endless or card.told_turns != told:
+        changed = card.in_phase(Phase.RUNNING)
+    card.told_turns = told
     for client in changed:
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
@@ -268,7 +269,7 @@ def _announce(decision: Decision, blocked: Client | None) -> None:
             # A gate that opened just now will shut then.
             decision.due(turn.started + card.quantum)
         watched = card.contended or client.quota is not None    # it is to say when it is idle
-        window = quantum.news(idle_window, turn) if watched else 0
+        window = idle_window if watched else 0
         if turn.told == (watched, tq, window):
             continue
         if not watched:
