@@ -133,7 +133,9 @@ class Commander:
             if hook.room + free >= hook.need:
                 hook.asked = False
                 slack = min(hook.room + free - hook.need, 8 * MIB)
-                self._load(hook, hook.need + self.random.choice((0, 0, slack)), free)
+                # Never less than it has: it runs, and may take that before it hears of this.
+                room = hook.need + self.random.choice((0, 0, slack))
+                self._load(hook, max(room, hook.room), free)
             else:
                 self._stop(hook)
             return
