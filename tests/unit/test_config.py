@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared import arguments, config, quantity
@@ -139,6 +139,7 @@ def test_durations(text: str, value: int) -> None:
     assert quantity.duration(text) == value
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_any_text_is_a_value_or_a_sentence(text: str) -> None:
     for option in config.options():

@@ -2,7 +2,7 @@
 """What a hand-over is reckoned to cost, from those that were measured."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.scheduler.cost import (
@@ -55,6 +55,7 @@ def test_what_took_no_time_at_all_until_now_is_soon_learnt_to_take_some() -> Non
     assert pace.value * 40 * GIB == pytest.approx(1_000_000, rel=0.15)
 
 
+@settings(deadline=None)
 @given(before=st.lists(FIGURES, max_size=20), lasting=FIGURES)
 def test_what_lasts_is_learnt_soon(before: list[float], lasting: float) -> None:
     average = Average(1.0, 1.0)
@@ -65,6 +66,7 @@ def test_what_lasts_is_learnt_soon(before: list[float], lasting: float) -> None:
     assert average.value == pytest.approx(lasting, rel=0.01)
 
 
+@settings(deadline=None)
 @given(usual=FIGURES, wild=st.floats(0, 1e12))
 def test_one_that_is_far_off_changes_little(usual: float, wild: float) -> None:
     average = Average(1.0, usual)
@@ -76,6 +78,7 @@ def test_one_that_is_far_off_changes_little(usual: float, wild: float) -> None:
     assert after <= usual * (1 + (most - 1) / MEMORY) * 1.000001
 
 
+@settings(deadline=None)
 @given(figures=st.lists(st.floats(1, FAR), min_size=MEMORY, max_size=200))
 def test_it_stays_among_what_was_measured(figures: list[float]) -> None:
     average = Average(1000.0, 1.0)
