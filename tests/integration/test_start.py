@@ -99,7 +99,7 @@ def test_a_wrong_line_is_named_and_after_a_reload_the_old_settings_stay(
     file.write_text(good + "tq = never\n")
     wrong = (
         f"{file}:4: tq cannot be 'never'; "
-        "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms"
+        "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms, or auto"
     )
     assert one_sentence(site.run(), ExitCode.BAD_CONFIG) == wrong
     file.write_text(good)
