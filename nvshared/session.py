@@ -178,7 +178,8 @@ class Session:
             case Type.ROOM:
                 return RoomNeeded(id, memory, _plausible(record.bytes))
             case Type.COMMIT:
-                return CommitAsked(id, memory, record.number, _plausible(record.bytes))
+                return CommitAsked(
+                    id, memory, record.number, _plausible(record.bytes), _plausible(record.host))
         raise ProtocolError(f"a second {record.type.name} came")
 
     def _stop_answered(self, record: Record) -> None:

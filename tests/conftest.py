@@ -15,6 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run, so that it fails for everybody or for nobody, and no deadline,
+# for a busy machine takes its time. HYPOTHESIS_PROFILE=explore looks for more.
+settings.register_profile("repeat", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 TESTS = Path(__file__).parent
 

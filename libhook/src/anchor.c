@@ -114,7 +114,7 @@ CUresult anchor(struct chunk *chunk)
     if (chunk->memory == NULL)
         return CUDA_SUCCESS;
     chunk->anchoring = true;
-    CUresult result = exclusively(chunk->client, chunk->size, replace, chunk);
+    CUresult result = exclusively(chunk->client, chunk->size, chunk->size, replace, chunk);
     chunk->anchoring = false;
     pthread_cond_broadcast(&memory_changed);
     return result;

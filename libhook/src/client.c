@@ -80,8 +80,8 @@ void client_wake(struct client *client)
     pthread_setcancelstate(cancel, NULL);
 }
 
-void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
-                 uint64_t bytes, uint64_t microseconds)
+static void send_record(struct client *client, unsigned type, unsigned flags, uint64_t number,
+                        uint64_t bytes, uint64_t host, uint64_t microseconds)
 {
     if (client->socket < 0)
         return;
@@ -91,6 +91,7 @@ void client_send(struct client *client, unsigned type, unsigned flags, uint64_t 
         .flags = flags,
         .number = number,
         .bytes = bytes,
+        .host = host,
         .microseconds = microseconds,
         .memory = client->memory,
     };
@@ -104,6 +105,12 @@ void client_send(struct client *client, unsigned type, unsigned flags, uint64_t 
     if (!connection_send(client->socket, &record))
         shutdown(client->socket, SHUT_RDWR);
     pthread_setcancelstate(cancel, NULL);
+}
+
+void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
+                 uint64_t bytes, uint64_t microseconds)
+{
+    send_record(client, type, flags, number, bytes, 0, microseconds);
 }
 
 void client_update(struct client *client)
@@ -131,13 +138,18 @@ void client_update(struct client *client)
 
 bool client_commit(struct client *client, uint64_t bytes)
 {
+    return client_commit_pinned(client, bytes, 0);
+}
+
+bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
+{
     const struct nvshare_memory *memory = &client->memory;
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    bool granted;
+    bool granted, asked = pins == 0;
     for (;;) {
         uint64_t wanted = memory->allocated + memory->pinned + memory->pending + bytes;
-        granted = wanted <= client->limits.commit;
+        granted = asked && wanted <= client->limits.commit;
         if (granted)
             break;
         if (client->socket < 0) {
@@ -149,17 +161,18 @@ bool client_commit(struct client *client, uint64_t bytes)
         }
         uint64_t question = ++client->question;
         unsigned introduced = client->introduced;
-        client_send(client, NVSHARE_COMMIT, 0, question, wanted, 0);
+        send_record(client, NVSHARE_COMMIT, 0, question, wanted, pins, 0);
         while (client->socket >= 0 && client->introduced == introduced
                && client->answered < question)
             pthread_cond_wait(&memory_changed, &memory_lock);
+        bool ours = client->socket >= 0 && client->introduced == introduced
+            && client->answered == question;
         /* Refused by the answer to this very question. Less than was granted
          * may apply again by now, and another thread's later question may have
          * been answered: then ask again. */
-        if (client->socket >= 0 && client->introduced == introduced
-            && client->answered == question && client->answer < wanted
-            && !pools_yield(client, true))
+        if (ours && client->answer < wanted && !pools_yield(client, true))
             break;
+        asked = pins == 0 || (ours && client->answer >= wanted);
     }
     pthread_setcancelstate(cancel, NULL);
     return granted;

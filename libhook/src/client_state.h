@@ -122,6 +122,8 @@ uint64_t client_free_room(const struct client *client); /* bytes that may be map
 /* Waits, releasing the lock meanwhile, until allocated + pinned + pending may
  * grow by `bytes`. False: refused. */
 bool client_commit(struct client *client, uint64_t bytes);
+/* The same if then `pins` more bytes will be pinned. */
+bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins);
 /* pool.c: the client needs memory more than what is free in pools does. True
  * if any went. Waits for work if need be and `wait` says so, and releases the
  * lock meanwhile. */

@@ -63,11 +63,11 @@ static CUresult attempt(struct task *task)
     return result;
 }
 
-CUresult exclusively(struct client *client, uint64_t room, CUresult (*action)(void *),
-                     void *argument)
+CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
+                     CUresult (*action)(void *), void *argument)
 {
     struct task task = { client, room, action, argument, false };
-    if (!client_commit(client, room))
+    if (!client_commit_pinned(client, room, pins))
         return CUDA_ERROR_OUT_OF_MEMORY;
     client->memory.pending += room;
     client_update(client);

@@ -7,7 +7,8 @@
 /*
  * Runs `action` while nothing of the program runs on the card or may be
  * submitted, all its memory is there and none of it moves, and the card has
- * `room` more bytes for it to use. The client's copy stream may be used, and
+ * `room` more bytes for it to use, `pins` of which may be pinned afterwards, or
+ * of its memory in their stead. The client's copy stream may be used, and
  * its context is current. Called with memory_lock held, released meanwhile and
  * held again in `action`.
  *
@@ -15,7 +16,7 @@
  * refused, CUDA_ERROR_NOT_READY if the program's work did not end, both
  * without having run it.
  */
-CUresult exclusively(struct client *client, uint64_t room, CUresult (*action)(void *),
-                     void *argument);
+CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
+                     CUresult (*action)(void *), void *argument);
 
 #endif

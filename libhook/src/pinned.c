@@ -22,7 +22,7 @@ static CUresult begin(struct client *client, size_t bytes)
     if (client == NULL)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
-    if (!client_commit(client, bytes)) {
+    if (!client_commit_pinned(client, bytes, bytes)) {
         pthread_mutex_unlock(&memory_lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

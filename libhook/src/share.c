@@ -240,12 +240,13 @@ static CUresult share_all(void *argument)
     return result;
 }
 
-static bool all_shared(struct page_owner *owner)
+static uint64_t not_shared(struct page_owner *owner)
 {
+    uint64_t bytes = 0;
     for (size_t i = 0; i < allocation_blocks(owner); i++)
         if (allocation_block(owner, i)->state != BLOCK_SHARED)
-            return false;
-    return true;
+            bytes += allocation_block(owner, i)->size;
+    return bytes;
 }
 
 bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
@@ -266,9 +267,10 @@ bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
     pthread_mutex_lock(&memory_lock);
     struct page_owner *owner = find(&ticket, &description);
     if (owner != NULL)               /* the first of its blocks is the largest */
-        *result = all_shared(owner)
+        *result = not_shared(owner) == 0
             ? CUDA_SUCCESS
-            : exclusively(owner->client, allocation_block(owner, 0)->size, share_all, &ticket);
+            : exclusively(owner->client, allocation_block(owner, 0)->size, not_shared(owner),
+                          share_all, &ticket);
     pthread_mutex_unlock(&memory_lock);
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &ticket, sizeof ticket);

@@ -47,10 +47,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A COMMIT: may the client grow to so many bytes?"""
+    """A COMMIT: may the client grow to so many bytes, and pin some more?"""
 
     number: int
     bytes: int
+    pins: int
     since: int
 
 
@@ -75,7 +76,7 @@ class Turn:
 # What counts in groups.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "promise", "cost",
+    "question", "promise", "pins", "cost",
 })
 
 
@@ -112,6 +113,8 @@ class Client:
     question: Question | None = None    # COMMIT unanswered
     promise: int = 0                    # what the last answer allowed, until it is used
     promise_until: int = 0
+    pins: int = 0                       # what it may have pinned by the last answer, until it has
+    pins_until: int = 0
     told_most: int = 0
     told_total: int = 0
 
@@ -189,6 +192,11 @@ class Client:
     def used(self) -> int:
         """What of its commit is used, or about to be by the thread that asked for it."""
         return max(self.need, self.promise)
+
+    @property
+    def fixed(self) -> int:
+        """What of it is pinned, or about to be."""
+        return max(self.memory.pinned + self.memory.pending, self.pins)
 
     @property
     def committed(self) -> int:

@@ -4,7 +4,9 @@
 The sum of what is committed never exceeds what card and host hold together,
 less a margin that makes exchanging possible at all: with both full to the last
 byte nothing could move. One client never gets more than the card, less what
-others have pinned there.
+others have pinned there: or it could never run again. For the same reason what is
+to be pinned is refused if another client, with all that it was promised, would not
+fit beside it any more.
 
 While there is plenty, a little more is granted than asked for, so that a
 program does not ask for each allocation. That is lent: when it runs short, what
@@ -28,6 +30,8 @@ MARGIN_MOST = 2                         # but no more than this part of the budg
 # The thread that asked may need a moment to take what it was granted: until it
 # has, or for so long, that is not called back.
 TAKEN_WITHIN = SECOND
+# The same of what it may pin: it may have to wait for its turn first.
+PINNED_WITHIN = 60 * SECOND
 WORTH_TELLING = 64                      # changes of `most` below this part of the card are not
 HARDLY = 8                              # nor is it looked for them below this part of that
 
@@ -43,6 +47,11 @@ def welcome(decision: Decision, client: Client, commit: int) -> None:
 def plan(decision: Decision) -> None:
     """Answers questions, and tells clients when what they could reach has changed."""
     card = decision.card
+    for client in card.groups.group("pinning"):
+        if client.memory.pinned + client.memory.pending >= client.pins or decision.due(
+            client.pins_until
+        ):
+            client.pins = 0
     for client in card.groups.group("bounded"):
         _hold_to(decision, client, client.terms.memory_limit)
     asking = card.groups.group("asking")
@@ -51,18 +60,18 @@ def plan(decision: Decision) -> None:
             break
         client.question = None
     settings = card.settings
-    left, lent, pinned = _left(decision), _lent(decision), card.pinned
+    left, lent, fixed = _left(decision), _lent(decision), card.groups.total("fixed")
     least = settings.total // WORTH_TELLING
     # What all have in common decides how far each can reach. While that has hardly changed since
     # all of them were looked at, only those that have changed themselves are.
     # More than the whole card is as good as that to everybody.
-    reach = (settings.total, settings.capacity, min(left + lent, settings.total), pinned)
+    reach = (settings.total, settings.capacity, min(left + lent, settings.total), fixed)
     changed = card.groups.news("reach")
     if any(abs(new - old) > least // HARDLY for new, old in zip(reach, card.reach, strict=True)):
         card.reach = reach
         changed = card.everyone
     for client in changed:
-        most = _reach(decision, client, left, lent, pinned)
+        most = _reach(decision, client, left, lent, fixed)
         if abs(most - client.told_most) > least or client.told_total != card.total_for(client):
             decision.limits(client, 0, most)
 
@@ -77,23 +86,23 @@ def _left(decision: Decision) -> int:
 
 def _ceiling(decision: Decision, client: Client) -> int:
     """How far one client can grow, were it alone but for what others have pinned."""
-    return _alone(decision, client, decision.card.pinned)
+    return _alone(decision, client, decision.card.groups.total("fixed"))
 
 
-def _alone(decision: Decision, client: Client, pinned: int) -> int:
+def _alone(decision: Decision, client: Client, fixed: int) -> int:
     settings = decision.card.settings
-    by_others = pinned - client.memory.pinned
+    by_others = fixed - client.fixed
     return max(0, min(decision.card.total_for(client), settings.capacity - by_others))
 
 
 def _most(decision: Decision, client: Client, left: int) -> int:
     """How far it could grow if it asked, with everything lent called back."""
-    return _reach(decision, client, left, _lent(decision), decision.card.pinned)
+    return _reach(decision, client, left, _lent(decision), decision.card.groups.total("fixed"))
 
 
-def _reach(decision: Decision, client: Client, left: int, lent: int, pinned: int) -> int:
-    """The same, where `lent` and `pinned` of all clients are known; its own is in `lent`."""
-    return max(0, min(_alone(decision, client, pinned), client.used + left + lent))
+def _reach(decision: Decision, client: Client, left: int, lent: int, fixed: int) -> int:
+    """The same, where what is lent, and pinned, by all clients is known; its own is in `lent`."""
+    return max(0, min(_alone(decision, client, fixed), client.used + left + lent))
 
 
 def _lent(decision: Decision) -> int:
@@ -112,17 +121,50 @@ def _answer(decision: Decision, client: Client, question: Question) -> bool:
     """False: the answer depends on what others give back."""
     wanted = question.bytes
     left = _left(decision) - max(0, wanted - client.committed)
-    if wanted <= _ceiling(decision, client) and left >= 0:
+    squeezed = _squeezed(decision, client, question.pins)
+    fits = wanted <= _ceiling(decision, client)
+    if fits and left >= 0 and not squeezed:
         client.commit = max(client.commit, _lend(decision, client, wanted, left))
         client.promise = wanted
         client.promise_until = decision.now + TAKEN_WITHIN
-    elif wanted <= _ceiling(decision, client) and _recall(decision, client, question, -left):
+        if question.pins:
+            client.pins = client.fixed + question.pins
+            client.pins_until = decision.now + PINNED_WITHIN
+    elif fits and (
+        _release(decision, question, squeezed) if squeezed
+        else _recall(decision, client, question, -left)
+    ):
         return False
     elif client.commit >= wanted:
         # It asked before it heard that it may not any more. The hook takes
         # LIMITS at its word, so a refusal must promise less.
         client.commit = min(client.commit, client.need)
     decision.limits(client, question.number, _most(decision, client, _left(decision)))
+    return True
+
+
+def _squeezed(decision: Decision, client: Client, pins: int) -> list[Client]:
+    """Who would not fit beside all that is pinned, had it all it was promised."""
+    if pins == 0:
+        return []
+    left = decision.card.settings.capacity - decision.card.groups.total("fixed") - pins
+    return [
+        other for other in decision.card.everyone
+        if other is not client and other.committed - other.fixed > left
+    ]
+
+
+def _release(decision: Decision, question: Question, squeezed: list[Client]) -> bool:
+    """Calls back what is lent to these, if that is enough and the answers may still come."""
+    left = decision.card.settings.capacity - decision.card.groups.total("fixed") - question.pins
+    for other in squeezed:
+        _forget_promise(decision, other)
+    if any(other.used - other.fixed > left for other in squeezed) or decision.due(
+        question.since + decision.card.settings.stuck_after
+    ):
+        return False
+    for other in squeezed:
+        _call_back(decision, other, other.used)
     return True
 
 

@@ -130,12 +130,13 @@ class RoomNeeded:
 
 @dataclass(frozen=True, slots=True)
 class CommitAsked:
-    """COMMIT: may allocated + pinned grow to `bytes`?"""
+    """COMMIT: may allocated + pinned grow to `bytes`, and pinned by `pins`?"""
 
     client: int
     memory: Memory
     number: int
     bytes: int
+    pins: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ GROUPS = (
     "holding",                          # chosen, running or draining
     "moving",                           # an EVICT or LOAD is on its way
     "asking",                           # a COMMIT is unanswered
+    "pinning",                          # was allowed to pin some more, and may not have yet
     "bounded",                          # has a memory limit
     "suspended",
     "rationed",                         # has a compute limit
@@ -33,7 +34,7 @@ GROUPS = (
 
 # What is summed up over whom; bytes, if not said otherwise.
 SUMS = (
-    "held", "host_held", "committed", "used", "pinned",
+    "held", "host_held", "committed", "used", "pinned", "fixed",
     "staying_take",                     # over those chosen or running
     "holders_take",                     # over those, and those that drain
     "queued_want",                      # room that those in the queue have not been promised
@@ -68,6 +69,8 @@ def counted(client: Client) -> Counted:
         groups.append("moving")
     if client.question is not None:
         groups.append("asking")
+    if client.pins:
+        groups.append("pinning")
     if terms.memory_limit:
         groups.append("bounded")
     if terms.suspended:
@@ -84,7 +87,7 @@ def counted(client: Client) -> Counted:
     return Counted(
         tuple(groups),
         (
-            held, client.host_held, client.committed, client.used, memory.pinned,
+            held, client.host_held, client.committed, client.used, memory.pinned, client.fixed,
             takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
         ),

@@ -157,7 +157,7 @@ def _hear(decision: Decision, client: Client, record: Record) -> None:
         case Loaded():
             move.loaded(decision.card, client, record)
         case CommitAsked():
-            client.question = Question(record.number, record.bytes, decision.now)
+            client.question = Question(record.number, record.bytes, record.pins, decision.now)
         case RoomNeeded():
             return                      # the figures say it
         case Wanted() | MemoryChanged(wants=True):

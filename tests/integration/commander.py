@@ -35,6 +35,12 @@ class Hook:
     asked: bool = False                 # ROOM came and is not answered
     welcomed: bool = False
     introduction: int = 0               # until a HELLO with this number, nothing counts
+    pins: int = 0                       # what it may have pinned, until it has
+
+    @property
+    def fixed(self) -> int:
+        """What of it is pinned, or about to be."""
+        return max(self.pins, self.memory.pinned + self.memory.pending)
 
     @property
     def need(self) -> int:
@@ -224,6 +230,8 @@ class Commander:
                 return
             hook.introduction = 0
         hook.memory = memory = record.memory
+        if memory.pinned + memory.pending >= hook.pins:
+            hook.pins = 0
         filled = memory.resident + memory.pinned
         if record.type is Type.HELLO:
             hook.running = bool(record.flags & Flag.RUNNING)

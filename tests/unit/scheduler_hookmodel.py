@@ -88,7 +88,7 @@ class Hook:
     reported: bool = True
     report_due: bool = False
     question: int = 0
-    asking: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    asking: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
     doing: Evict | Load | None = None
@@ -158,7 +158,7 @@ class Hook:
 
     def pin(self, size: int) -> None:
         """An allocation that cannot be swapped; its thread waits for room."""
-        self._commit(size, lambda: self._wish(size))
+        self._commit(size, lambda: self._wish(size), pins=size)
 
     def unpin(self, size: int) -> None:
         """Frees such memory."""
@@ -176,23 +176,23 @@ class Hook:
             self._forget(block)
         self._update()
 
-    def _commit(self, size: int, then: Callable[[], None]) -> None:
+    def _commit(self, size: int, then: Callable[[], None], pins: int = 0) -> None:
         """One question at a time, as the program's threads wait under one lock."""
-        self.asking.append((size, then))
+        self.asking.append((size, pins, then))
         if len(self.asking) == 1:
             self._ask()
 
     def _ask(self) -> None:
         while self.asking:
-            size, then = self.asking[0]
+            size, pins, then = self.asking[0]
             wanted = self.need + size
-            if self.limits is not None and wanted <= self.limits.commit:
+            if self.limits is not None and not pins and wanted <= self.limits.commit:
                 self.asking.pop(0)
                 then()
                 continue
             if self.limits is not None:
                 self.question += 1
-                self._say(CommitAsked(self.id, self.memory, self.question, wanted))
+                self._say(CommitAsked(self.id, self.memory, self.question, wanted, pins))
             return
 
     def _limits(self, limits: Limits) -> None:
@@ -201,7 +201,7 @@ class Hook:
         if welcome:
             self._ask()
         elif self.asking and limits.number == self.question:
-            size, then = self.asking.pop(0)
+            size, _, then = self.asking.pop(0)
             if self.need + size <= limits.commit:
                 then()
             else:

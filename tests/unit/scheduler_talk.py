@@ -111,9 +111,10 @@ class Talk:
         memory = self.set(client, **figures)
         return self.tell(RoomNeeded(client, memory, memory.need))
 
-    def ask(self, client: int, number: int, size: float) -> list[Action]:
+    def ask(self, client: int, number: int, size: float, pins: float = 0) -> list[Action]:
         """COMMIT."""
-        return self.tell(CommitAsked(client, self.memory[client], number, int(size * GIB)))
+        return self.tell(CommitAsked(
+            client, self.memory[client], number, int(size * GIB), int(pins * GIB)))
 
     def stopped(self, client: int, wants: bool = True) -> list[Action]:
         """STOPPED; it has drained all the time."""

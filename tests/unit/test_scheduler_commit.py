@@ -8,9 +8,11 @@ from tests.unit.scheduler_talk import GIB, Talk, limits
 MIB = 1 << 20
 
 
-def granted(talk: Talk, client: int, size: float, number: int = 1) -> bool | None:
+def granted(
+    talk: Talk, client: int, size: float, number: int = 1, pins: float = 0
+) -> bool | None:
     """Whether a COMMIT is granted; None: not answered yet."""
-    for answer in limits(talk.ask(client, number, size), client):
+    for answer in limits(talk.ask(client, number, size, pins), client):
         if answer.number == number:
             return answer.commit >= int(size * GIB)
     return None
@@ -50,6 +52,35 @@ def test_what_others_have_pinned_is_not_to_be_had() -> None:
     talk.join(2)
     assert granted(talk, 2, 85) is False
     assert granted(talk, 2, 80, 2)
+
+
+def test_nobody_pins_what_another_one_needs_to_run_at_all() -> None:
+    talk = Talk()
+    talk.join(1, 90)
+    talk.join(2, 20)
+    assert granted(talk, 2, 31, pins=11) is False
+    assert granted(talk, 2, 20.5, 2, pins=11) is False  # of what it has already
+    assert granted(talk, 2, 29, 3, pins=9)
+    # What was granted counts before it is there.
+    assert granted(talk, 2, 31, 4, pins=2) is False
+    assert granted(talk, 1, 92) is False
+    assert granted(talk, 1, 91, 2)
+    talk.wait(61)                       # it has not done it
+    assert granted(talk, 2, 22, 5, pins=2)
+
+
+def test_what_others_were_lent_is_called_back_for_what_is_to_be_pinned() -> None:
+    talk = Talk()
+    talk.join(1)
+    assert granted(talk, 1, 90)
+    talk.changed(1, allocated=90)       # and a GiB more is promised
+    talk.join(2, 5)
+    actions = talk.ask(2, 1, 15, 10)
+    assert not [answer for answer in limits(actions, 2) if answer.number]
+    told, = limits(actions, 1)
+    assert told.commit == 90 * GIB
+    answer, = (a for a in limits(talk.obey(actions), 2) if a.number)
+    assert answer.commit >= 15 * GIB
 
 
 def test_what_could_not_be_swapped_out_is_refused() -> None:

@@ -57,8 +57,9 @@ enum nvshare_type {
      * (enum nvshare_refusal). The daemon closes the connection. */
     NVSHARE_REFUSED = 2,
     /* Open the gate for a turn of `bytes` microseconds (0: no end is planned).
-     * NVSHARE_CONTENDED in flags: others wait, so report IDLE. Sent again to
-     * a running client when quantum or contention change. The hook opens only
+     * NVSHARE_CONTENDED in flags: others wait, so report IDLE after
+     * `microseconds` without work (0: as before). Sent again to a running
+     * client when quantum, contention or that change. The hook opens only
      * if the client is whole (resident + pinned + pending = need <= room);
      * otherwise it answers ROOM and stays closed. */
     NVSHARE_RUN = 3,
@@ -112,8 +113,10 @@ enum nvshare_type {
      * accord until LOAD gives it `bytes` of room. No answer but LOAD (and RUN
      * if it was stopped meanwhile). */
     NVSHARE_ROOM = 72,
-    /* May allocated + pinned grow to `bytes`? Answered by LIMITS with the
-     * same number; a refused program sees CUDA_ERROR_OUT_OF_MEMORY. */
+    /* May allocated + pinned grow to `bytes`, and pinned by `host`? Answered by
+     * LIMITS with the same number; a refused program sees
+     * CUDA_ERROR_OUT_OF_MEMORY. What is to be pinned is always asked for: it is
+     * lost to all others for good, and each must still fit beside it. */
     NVSHARE_COMMIT = 73,
 };
 
@@ -155,8 +158,8 @@ struct nvshare_record {
     uint32_t flags;
     uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
     uint64_t bytes;                  /* as the type says */
-    uint64_t host;                   /* EVICT, LOAD: allowance of host memory */
-    uint64_t microseconds;           /* EVICTED, LOADED: how long it took */
+    uint64_t host;                   /* EVICT, LOAD: allowance of host memory; COMMIT: see there */
+    uint64_t microseconds;           /* EVICTED, LOADED: how long it took; RUN: see there */
     union {
         struct nvshare_memory memory;
         struct nvshare_limits limits;
