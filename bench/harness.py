@@ -85,36 +85,78 @@ def run(
     limit: float = 600.0,
 ) -> list[Result]:
     """Runs the programs at the same time and waits for all; `limit` in seconds."""
-    started = []
-    for command in commands:
-        # Closed below, once its program has ended.
-        errors = tempfile.TemporaryFile()  # noqa: SIM115
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors,
-            env={**os.environ, **(environment or {})},
-        )
-        started.append((tuple(command), process, errors, time.monotonic()))
-    ended: dict[int, float] = {}
+    started = [_start(command, environment) for command in commands]
     deadline = time.monotonic() + limit
-    while len(ended) < len(started) and time.monotonic() < deadline:
-        for number, (_, process, _, began) in enumerate(started):
-            if number not in ended and process.poll() is not None:
-                ended[number] = time.monotonic() - began
+    while any(one.running() for one in started) and time.monotonic() < deadline:
         time.sleep(0.01)
-    results = []
-    for number, (command, process, errors, began) in enumerate(started):
-        if process.poll() is None:
-            process.kill()
-        output, _ = process.communicate()
-        errors.seek(0)
-        results.append(Result(
-            command=command, code=process.returncode,
-            seconds=ended.get(number, time.monotonic() - began),
-            output=_last_json(output.decode(errors="replace")),
-            errors=errors.read().decode(errors="replace")[-2000:],
-        ))
-        errors.close()
-    return results
+    return [one.end() for one in started]
+
+
+@contextmanager
+def rival(
+    command: Sequence[str], environment: dict[str, str] | None = None, limit: float = 60.0,
+) -> Iterator[list[Result]]:
+    """A program that runs for as long as the block lasts, and goes on until its stdin ends.
+
+    The list has its result once the block has ended. `limit` in seconds: how long it may
+    take from then on.
+    """
+    results: list[Result] = []
+    one = _start(command, environment, told=True)
+    try:
+        yield results
+        assert one.process.stdin is not None
+        one.process.stdin.close()
+        deadline = time.monotonic() + limit
+        while one.running() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        results.append(one.end())
+
+
+@dataclass(slots=True)
+class _Running:
+    command: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    errors: IO[bytes]
+    began: float
+    ended: float = 0.0
+
+    def running(self) -> bool:
+        if self.process.poll() is None:
+            return True
+        self.ended = self.ended or time.monotonic()
+        return False
+
+    def end(self) -> Result:
+        if self.running():
+            self.process.kill()
+            self.process.wait()
+            self.ended = time.monotonic()
+        texts = []
+        for file in (self.output, self.errors):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+            file.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        return Result(
+            self.command, self.process.returncode, self.ended - self.began,
+            _last_json(texts[0]), texts[1][-2000:],
+        )
+
+
+def _start(
+    command: Sequence[str], environment: dict[str, str] | None, told: bool = False
+) -> _Running:
+    # Closed by end().
+    output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE if told else None, stdout=output, stderr=errors,
+        env={**os.environ, **(environment or {})},
+    )
+    return _Running(tuple(command), process, output, errors, time.monotonic())
 
 
 def _last_json(text: str) -> dict[str, Any]:

@@ -4,10 +4,9 @@
 import pytest
 
 from bench.harness import program
-from tests.gpu.test_memory_kinds import compare
-from tests.gpu.test_sharing import Record, competitor
+from tests.gpu.test_sharing import Record, compare
 
 
 @pytest.mark.parametrize("kind", ["amp", "triton", "numba", "libraries"])
 def test_a_framework_shares(kind: str, record: Record) -> None:
-    compare(record, f"framework {kind}", program("framework", kind), {}, competitor(14, 1000))
+    compare(record, f"framework {kind}", program("framework", kind), 14)

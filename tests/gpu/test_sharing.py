@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.harness import Result, program, run, sharing
+from bench.harness import Result, program, rival, run, sharing
 from bench.trace import summary
 
 Record = Callable[[str, dict[str, Any]], None]
@@ -17,9 +17,15 @@ JAX = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 BUDGET = ("--swap-budget", "108GiB")
 
 
-def competitor(gib: int, steps: int) -> list[str]:
-    """One that wants the card all the time."""
-    return program("cupy_steps", "--gib", str(gib), "--steps", str(steps), "--seed", "9")
+def competitor(gib: int, *options: str) -> list[str]:
+    """One that wants the card all the time, until it is told to end."""
+    return program("cupy_steps", "--gib", str(gib), "--seed", "9", *options)
+
+
+def check(other: Result, gib: int) -> None:
+    """It computed what it computes alone."""
+    steps = str(other.output.get("steps", 1))
+    assert digests([other]) == digests(run([competitor(gib, "--steps", steps)]))
 
 
 def digests(results: Sequence[Result]) -> list[str]:
@@ -27,6 +33,21 @@ def digests(results: Sequence[Result]) -> list[str]:
     for result in results:
         assert result.code == 0, f"{' '.join(result.command)}\n{result.errors}"
     return [result.output["digest"] for result in results]
+
+
+def compare(record: Record, name: str, command: list[str], rival_gib: int,
+            environment: dict[str, str] | None = None, options: Sequence[str] = ()) -> None:
+    """The program alone, and with somebody who fights for a card of 20 GiB as long as it runs."""
+    alone = run([command], environment)
+    with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET, *options,
+                 environment=environment) as daemon:
+        with rival(competitor(rival_gib, "--until-told"), daemon.environment) as other:
+            together = run([command], daemon.environment)
+        figures = summary(daemon.trace())
+    record(name, {**figures, "together_s": [one.seconds for one in (*together, *other)]})
+    assert digests(together) == digests(alone)
+    check(other[0], rival_gib)
+    assert figures["turns"] > 10, "they did not take turns"
 
 
 @pytest.mark.parametrize("gib", [80, 90])
@@ -66,27 +87,14 @@ def test_torch_jax_and_cupy_share_forty_gib(record: Record) -> None:
 
 
 def test_a_graph_captured_before_is_right_after_many_hand_overs(record: Record) -> None:
-    commands = [program("torch_graph", "--gib", "12"), competitor(12, 800)]
-    alone = [run([command])[0] for command in commands]
-    with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET) as daemon:
-        together = run(commands, daemon.environment)
-        figures = summary(daemon.trace())
-    record("a graph between hand-overs", figures)
-    assert digests(together) == digests(alone)
-    assert figures["turns"] > 10
+    compare(record, "a graph between hand-overs", program("torch_graph", "--gib", "12"), 12)
 
 
 def test_a_compiled_model_shares(record: Record) -> None:
-    commands = [
-        program("torch_train", "--gib", "12", "--steps", "400", "--compile"), competitor(12, 4000),
-    ]
-    alone = [run([command])[0] for command in commands]
-    with sharing("--tq", "500ms", "--capacity", "20GiB", *BUDGET) as daemon:
-        together = run(commands, daemon.environment)
-        figures = summary(daemon.trace())
-    record("torch.compile between hand-overs", figures)
-    assert digests(together) == digests(alone)
-    assert figures["turns"] > 4
+    compare(
+        record, "torch.compile between hand-overs",
+        program("torch_train", "--gib", "12", "--steps", "400", "--compile"), 12,
+    )
 
 
 def test_a_program_that_asks_for_more_than_the_card_is_refused_as_the_driver_does() -> None:

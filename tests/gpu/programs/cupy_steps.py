@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CuPy program with raw kernels, FFT and reductions over the memory asked for."""
+"""A CuPy program with raw kernels, FFT and reductions over the memory asked for.
+
+With --until-told it goes on until its stdin ends, and says how many steps it made: as many
+as another run, of its own, has to make to be compared with it.
+"""
 
 import argparse
+import itertools
 import json
+import select
 import sys
 
 import cupy
@@ -16,11 +22,17 @@ extern "C" __global__ void step(unsigned long long *x, unsigned long long n, uns
 """
 
 
+def told() -> bool:
+    """Whether stdin has ended."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=8.0)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--until-told", action="store_true", help="instead of --steps")
     options = parser.parse_args()
 
     kernel = cupy.RawKernel(SOURCE, "step")
@@ -30,7 +42,9 @@ def main() -> int:
         for number in range(max(1, int(options.gib * 2**30 / words / 8)))
     ]
     signal = cupy.sin(cupy.arange(1 << 22, dtype=cupy.float64))
-    for step in range(options.steps):
+    for step in itertools.count():
+        if told() if options.until_told else step == options.steps:
+            break
         for array in arrays:
             kernel((1024,), (256,), (array, cupy.uint64(words), cupy.uint64(step)))
         signal = cupy.fft.ifft(cupy.fft.fft(signal) * 0.999).real
@@ -41,7 +55,7 @@ def main() -> int:
     for array in arrays:
         total = (total * 31 + int((array * place).sum())) % 2**64
     total = (total * 31 + int(signal.view(cupy.uint64).sum())) % 2**64
-    print(json.dumps({"program": "cupy_steps", "digest": f"{total:016x}"}))
+    print(json.dumps({"program": "cupy_steps", "digest": f"{total:016x}", "steps": step}))
     return 0
 
 

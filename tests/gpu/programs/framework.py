@@ -82,6 +82,11 @@ def triton(_: int) -> Callable[[int], int]:
 
 
 def numba(_: int) -> Callable[[int], int]:
+    import numpy
+
+    # Numba asks for this name, which NumPy 2.5 no longer has.
+    if not hasattr(numpy, "row_stack"):
+        numpy.row_stack = numpy.vstack
     from numba import cuda
 
     @cuda.jit  # type: ignore[untyped-decorator]
