@@ -87,8 +87,9 @@ void write_value(void)
     struct block *block = block_of_device();
     struct lane lane = lane_own();
     uint32_t value = (uint32_t)roll(1u << 30);
-    /* Of managed memory the driver does not promise it. */
-    if (block == NULL || block->size < 64 || block->kind == MANAGED || lane.handle == NULL)
+    /* Of managed memory the driver does not promise it, and of its own pools it refuses it. */
+    if (block == NULL || block->size < 64 || block->kind == MANAGED
+        || block->kind == POOLED || lane.handle == NULL)
         return;
     struct place place = place_in(block, 8);
     if (place.room < 8)

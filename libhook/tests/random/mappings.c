@@ -149,7 +149,7 @@ void map_wrongly(void)
     struct place place = place_in(block, GRAIN), inside = place_in(block, 1);
     wait_for_all();
     /* Not what is no handle at all: the driver follows it as a pointer, and crashes. */
-    switch (roll(12)) {
+    switch (roll(14)) {
     case 0:
         DO(cuMemCreate, (&handle, 4096, &properties, 0), "4096");
         break;
