@@ -83,16 +83,6 @@ class Runner:
         finally:
             program.kill()
 
-    def shared(self, seed: int, sequences: int, environment: dict[str, str]) -> Run:
-        """Under the library, with a daemon that somebody else runs."""
-        program = self._start("shared", seed, sequences, {
-            "LD_PRELOAD": str(self.build / "libnvshare.so"), **environment,
-        })
-        try:
-            return self._read("shared", program.wait(PATIENCE))
-        finally:
-            program.kill()
-
     def ordered(self, seed: int, sequences: int) -> tuple[Run, Commander]:
         """Under the library, ordered about at random; the orders depend on the seed too."""
         socket = self.folder / "socket"
