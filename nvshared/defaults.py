@@ -17,7 +17,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 STEP = 512 * MIB                        # about 10 ms on the bus: orders cost a hundredth of that
 STEP_SHARE = 32                         # of a small card
-STEP_LEAST = 32 * MIB                   # the hook's blocks, which move whole
+STEP_LEAST = 32 * MIB                   # the hook's blocks there, which move whole
 PAGE = 2 * MIB                          # what memory is mapped in
 
 

@@ -48,6 +48,8 @@ struct block {
     struct content content;          /* of the slot, if `known`; of what is leaving, if `looked` */
     bool looked, known;
     bool zero;                       /* swapped without a slot: cleared when it comes back */
+    bool seen, light;                /* looked at once; all zero when that was last done */
+    bool restless;                   /* had changed when it left for the last time */
     struct block *older, *younger;
 };
 

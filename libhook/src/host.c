@@ -111,8 +111,9 @@ static uint64_t slab_size(const struct client *client, uint64_t block_size, uint
     if (size > left)
         size = left;
     size = size / PAGE * PAGE;
-    if (size < BLOCK_SIZE && block_size <= left)
-        size = BLOCK_SIZE <= left ? BLOCK_SIZE : block_size;
+    uint64_t least = block_size > BLOCK_SIZE ? block_size : BLOCK_SIZE;
+    if (size < least && block_size <= left)
+        size = least <= left ? least : block_size;
     return size >= block_size ? size : 0;
 }
 

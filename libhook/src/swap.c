@@ -14,10 +14,7 @@
  *
  * This file has the way out, load.c the way in, pipeline.c the copies.
  *
- * Blocks leave youngest first and so always in the same order: when a little
- * less than all must go, the same old blocks stay each time.
- *
- * Some need no copy. One that was never brought in holds nothing. And those that
+ * Which blocks leave is victim.c's to say. Some need no copy. One that was never brought in holds nothing. And those that
  * are to leave are looked at first (content.c), a few, so that the copies begin,
  * and then more while these go on: what is all zero just goes, and is cleared
  * when it comes back; what is as it came in goes too, as its slot is still right.
@@ -27,22 +24,7 @@
 #include "content.h"
 #include "log.h"
 #include "pipeline.h"
-
-static struct block *youngest_resident(struct client *client)
-{
-    struct block *block = client->youngest;
-    while (block != NULL && block->state != BLOCK_RESIDENT)
-        block = block->older;
-    return block;
-}
-
-/* A block that was to leave does not. */
-static void stay(struct block *block)
-{
-    block_set_state(block, BLOCK_RESIDENT);
-    if (block->doomed)
-        block_free(block);
-}
+#include "victim.h"
 
 static uint64_t leaving(const struct pipeline *line)
 {
@@ -58,6 +40,7 @@ struct batch {
     struct content contents[LOOKS_MAX];
     bool looked;
     size_t limit, count, taken;
+    unsigned rank;                   /* of the victims so far */
 };
 
 /* The next blocks that must go to leave no more than `room` filled. Lock held, released meanwhile. */
@@ -68,7 +51,7 @@ static bool gather(struct client *client, const struct pipeline *line, uint64_t 
     struct block *block;
     batch->count = batch->taken = 0;
     while (!client->granted && filled > room && batch->count < batch->limit
-           && (block = youngest_resident(client)) != NULL) {
+           && (block = victim_next(client, &batch->rank)) != NULL) {
         /* From here on it does not disappear, even if it is freed. */
         block_set_state(block, BLOCK_LEAVING);
         batch->blocks[batch->count++] = block;
@@ -87,12 +70,13 @@ static bool gather(struct client *client, const struct pipeline *line, uint64_t 
 static bool vanish(struct block *block, bool zero)
 {
     if (block_unmap(block) != CUDA_SUCCESS) {
-        stay(block);
+        victim_stays(block);
         return false;
     }
     if (zero)
         host_give(block);
     block->zero = zero;
+    block->restless = false;
     block_set_state(block, BLOCK_SWAPPED);
     pthread_cond_broadcast(&memory_changed);
     return true;
@@ -106,10 +90,12 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
                   uint64_t host, unsigned *flags)
 {
     if (block->doomed) {
-        stay(block);
+        victim_stays(block);
         return true;
     }
     bool zero = content != NULL && content_is_zero(content);
+    if (content != NULL)
+        victim_seen(block, content);
     if (zero || (content != NULL && block->known && content_equal(content, &block->content))) {
         progress->failed |= !vanish(block, zero);
         return !progress->failed;
@@ -117,6 +103,7 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
     if (provision->client == NULL)
         host_provide(client, host, provision);
     bool has_slot = host_take(client, block, host);
+    block->restless = block->known;
     block->known = false;            /* the slot is about to be overwritten */
     block->looked = content != NULL;
     if (content != NULL)
@@ -125,7 +112,7 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
         *flags |= NVSHARE_NO_HOST_MEMORY;
     if (!has_slot || block->doomed || !pipeline_start(client, line, block, progress)) {
         progress->failed |= has_slot && !block->doomed;
-        stay(block);
+        victim_stays(block);
         return has_slot && !progress->failed;
     }
     if (line->count == COPIES_IN_FLIGHT)
@@ -145,6 +132,9 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
     uint64_t before = memory->room;
     memory->room = room;
     struct host_provision provision = { .count = 0 };
+    uint64_t occupied = memory->resident + memory->pinned;
+    if (ready && occupied > room)
+        victims_survey(client, occupied - room);
     bool more = ready;
     while (more && (batch.taken < batch.count || gather(client, &line, room, &batch))) {
         size_t next = batch.taken++;
@@ -152,7 +142,7 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
                      batch.looked ? &batch.contents[next] : NULL, &provision, host, flags);
     }
     while (batch.taken < batch.count)
-        stay(batch.blocks[batch.taken++]);
+        victim_stays(batch.blocks[batch.taken++]);
     while (line.count > 0)
         pipeline_complete(client, &line);
     pthread_mutex_unlock(&memory_lock);

@@ -8,7 +8,9 @@ from nvshared.scheduler.quota import UNLIMITED, Accounting
 
 MIB = 1 << 20
 GIB = 1 << 30
-BLOCK = 32 * MIB                        # what hooks move at a time, as a whole
+BLOCK = 32 * MIB                        # what hooks move at a time, as a whole,
+LARGE_BLOCK = 2 * BLOCK                 # and of large allocations on cards as large as this:
+LARGE_CARD = 8 * GIB
 SECOND = 1_000_000                      # times are microseconds
 
 
@@ -49,3 +51,8 @@ class Settings:
     drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
     stuck_after: int = 10 * SECOND      # before an order without an answer is reported
     accounting: Accounting = Accounting()       # of compute limits
+
+    @property
+    def block(self) -> int:
+        """What hooks move at a time, as a whole, at most; bytes."""
+        return LARGE_BLOCK if self.total >= LARGE_CARD else BLOCK

@@ -12,11 +12,10 @@ from collections.abc import Iterable
 
 from nvshared.scheduler.client import Client, Way
 from nvshared.scheduler.decision import DEPTH, Decision
-from nvshared.scheduler.settings import BLOCK
 
 # Host memory is taken in pieces, so more may be taken than must be: a few
 # blocks, or this part of what is left of the budget.
-PIECE = 2 * BLOCK
+BLOCKS = 2
 PART = 8
 
 
@@ -74,11 +73,12 @@ class Taking:
             return 0
         own = _hoped(victim)
         # Hooks move whole blocks: with less than one in host memory, nothing moves.
-        left = self._host_left if self._host_left >= BLOCK else 0
+        block = self._decision.card.settings.block
+        left = self._host_left if self._host_left >= block else 0
         possible = min(wanted, own + left)
         self._host_left -= max(0, possible - own)
         if possible < wanted:
-            self.host_short += max(wanted - possible, BLOCK)
+            self.host_short += max(wanted - possible, block)
         return possible
 
     def _piece(self, client: Client, amount: int) -> int:
@@ -91,8 +91,9 @@ class Taking:
         if moved == 0:
             return 0
         free = max(0, self._decision.card.host_free)
-        ahead = max(PIECE, min(self._decision.card.settings.step, free // PART))
-        return min(free, max(0, moved - client.host_spare) + ahead) if free >= BLOCK else 0
+        settings = self._decision.card.settings
+        ahead = max(BLOCKS * settings.block, min(settings.step, free // PART))
+        return min(free, max(0, moved - client.host_spare) + ahead) if free >= settings.block else 0
 
 
 def _unfilled(client: Client) -> int:

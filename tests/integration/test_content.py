@@ -69,3 +69,41 @@ def test_only_what_has_changed_is_copied(site: Site, setting: str) -> None:
         give_it_back(hook)
     program.ends_well()
     assert copied == ([3, 0, 1, 1, 0, 2] if setting == "1" else [5] * 6)
+
+
+RESERVED = '''
+size = 160 * MIB
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), size)
+address = address.value
+call("cuMemsetD8_v2", address, 0, 96 * MIB)
+data = bytearray(bytes(96 * MIB) + os.urandom(64 * MIB))
+put(address + 96 * MIB, bytes(data[96 * MIB:]))
+away()                                   # three blocks of zeros, and what is used at the end
+assert get(address, size) == data
+data[64 * MIB] = data[32 * MIB] = 1
+put(address + 64 * MIB, bytes([1]))
+put(address + 32 * MIB, bytes([1]))
+away()                                   # the two that left are no zeros any more
+assert get(address, size) == data
+away()                                   # the first is; these two have not changed since
+assert get(address, size) == data
+'''
+
+
+@pytest.mark.parametrize("setting", ["1", "0"])
+def test_what_costs_nothing_leaves_first(site: Site, setting: str) -> None:
+    """Two of a program's five blocks have to leave, a choice it has."""
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
+    site.environment = {**site.environment, "NVSHARE_EXAMINE": setting}
+    program = Program(site, RESERVED)
+    copied = []
+    for _ in range(3):
+        assert program.hears() == "away"
+        before = sum(moved(site))
+        hook = take_the_card(site, 904 * MIB)
+        copied.append(sum(moved(site)) - before)
+        program.go_on()
+        give_it_back(hook)
+    program.ends_well()
+    assert copied == ([0, 2, 0] if setting == "1" else [2, 2, 2])

@@ -95,11 +95,11 @@ class Program:
         assert self.popen.returncode == 0, errors
 
 
-def take_the_card(site: Site) -> Hook:
+def take_the_card(site: Site, much: int = 1000 * MIB) -> Hook:
     """Somebody who needs nearly all of it, and has it when this returns."""
     hook = site.hook()
     assert hook.hello() is not None
-    assert hook.allocate(1000 * MIB)
+    assert hook.allocate(much)
     hook.say(Type.WANT)
     pump([hook], lambda: hook.running)
     return hook

@@ -26,29 +26,30 @@ class Tenants(RuleBasedStateMachine):
 
     @initialize(
         seed=st.integers(0, 1 << 16),
-        capacity=st.sampled_from([1024 * MIB, 4096 * MIB]),
+        capacity=st.sampled_from([1024 * MIB, 4096 * MIB, 16384 * MIB]),
         host=st.sampled_from([0, 1, 2, 8]),
         step=st.sampled_from([64 * MIB, 256 * MIB, 1024 * MIB]),
         tq=QUANTA,
         mode=MODES,
         delay=st.sampled_from([10, 2 * MILLISECOND, 50 * MILLISECOND]),
-        block=st.sampled_from([16 * MIB, 32 * MIB]),
+        halves=st.sampled_from([1, 2]),
         slab=st.sampled_from([32 * MIB, 128 * MIB]),
         bus=st.sampled_from([500, 50_000]),
     )
     def begin(
         self, seed: int, capacity: int, host: int, step: int, tq: int | None, mode: AntiThrash,
-        delay: int, block: int, slab: int, bus: int,
+        delay: int, halves: int, slab: int, bus: int,
     ) -> None:
         """A daemon starts."""
         self.capacity = capacity
         self.resized = False
+        settings = Settings(
+            capacity=capacity, total=capacity, host_budget=capacity * host // 2, step=step,
+            tq=tq, anti_thrash=mode, gather=5 * SECOND,
+        )
+        block = settings.block * halves // 2
         self.world = World(
-            Settings(
-                capacity=capacity, total=capacity, host_budget=capacity * host // 2, step=step,
-                tq=tq, anti_thrash=mode, gather=5 * SECOND,
-            ),
-            seed, block=block, slab=slab, bus=bus, delay=delay,
+            settings, seed, block=block, slab=max(slab, block), bus=bus, delay=delay
         )
         self.world.advance(5 * SECOND)
         self.world.join()

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All functions are called with memory_lock held. */
+#ifndef NVSHARE_VICTIM_H
+#define NVSHARE_VICTIM_H
+
+#include "block.h"
+
+/* The next block to leave. `rank` is 0 at first, and kept between calls. NULL: none is resident. */
+struct block *victim_next(const struct client *client, unsigned *rank);
+
+/* Finds out what is zero, if that may save copies of the `wanted` bytes that are to leave. Service
+ * thread, as content_look(); may release and retake memory_lock. */
+void victims_survey(struct client *client, uint64_t wanted);
+
+/* What a look at a block has found. */
+void victim_seen(struct block *block, const struct content *content);
+
+/* A block that was to leave does not. */
+void victim_stays(struct block *block);
+
+#endif
