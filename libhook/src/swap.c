@@ -100,7 +100,8 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
         progress->failed |= !vanish(block, zero);
         return !progress->failed;
     }
-    if (provision->client == NULL)
+    /* One that left before has its place. */
+    if (provision->client == NULL && block->slot.slab == NULL)
         host_provide(client, host, provision);
     bool has_slot = host_take(client, block, host);
     block->restless = block->known;
