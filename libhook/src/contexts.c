@@ -228,12 +228,25 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 RELEASE(cuDevicePrimaryCtxRelease)
 RELEASE(cuDevicePrimaryCtxRelease_v2)
 
-/* Who retained it holds it still, empty. */
+/* Whoever retained it does not hold it any more: a release fails, or does nothing. */
+static void primary_reset(CUdevice device)
+{
+    if (!has_primary(device))
+        return;
+    pthread_mutex_lock(&contexts_lock);
+    primary[device].retained = 0;
+    primary[device].context = NULL;
+    pthread_mutex_unlock(&contexts_lock);
+}
+
 #define RESET(name)                                                                \
     EXPORT CUresult name(CUdevice device)                                          \
     {                                                                              \
         ends(primary_context(device, UINT32_MAX));                                 \
-        return REAL(name)(device);                                                 \
+        CUresult result = REAL(name)(device);                                      \
+        if (result == CUDA_SUCCESS)                                                \
+            primary_reset(device);                                                 \
+        return result;                                                             \
     }
 
 RESET(cuDevicePrimaryCtxReset)

@@ -159,14 +159,20 @@ for _ in range(2):
 assert core.contexts_ended == 0
 assert call("cuGreenCtxDestroy", 0xB0) == 0
 assert (core.contexts_ended, core.context_ended) == (1, 0xA0)
-# A reset ends it for all.
+# A reset ends it for all, and nobody holds it any more.
 for _ in range(2):
     assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1) == 0
 assert call("cuDevicePrimaryCtxReset_v2", 1) == 0
 assert (core.contexts_ended, core.context_ended) == (2, 0xA0)
 assert call("cuDevicePrimaryCtxReset_v2", 2) == 0 and core.contexts_ended == 2
+answers("cuDevicePrimaryCtxRelease_v2", 201)
+assert call("cuDevicePrimaryCtxRelease_v2", 1) == 201 and core.contexts_ended == 2
+answers("cuDevicePrimaryCtxRelease_v2")
+assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1) == 0
+assert call("cuDevicePrimaryCtxRelease_v2", 1) == 0 and core.contexts_ended == 3
 # It cannot be destroyed; others can, or detached from.
-assert call("cuCtxDestroy_v2", 0xA0) == 0 and core.contexts_ended == 2
+assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1) == 0
+assert call("cuCtxDestroy_v2", 0xA0) == 0 and core.contexts_ended == 3
 assert call("cuCtxDestroy_v2", 0xC1) == 0 and core.context_ended == 0xC1
 answers("cuCtxAttach", a0=0xC2)
 assert call("cuCtxAttach", ctypes.byref(context), 0) == 0
