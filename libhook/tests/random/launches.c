@@ -84,15 +84,12 @@ void launch(void)
 /* A word is written, and then waited for, by the same stream. */
 void write_value(void)
 {
-    struct block *block;
+    struct block *block = block_of_device();
     struct lane lane = lane_own();
     uint32_t value = (uint32_t)roll(1u << 30);
     /* Of managed memory the driver does not promise it, and of its own pools it refuses it. */
-    unsigned tries = 0;
-    do
-        block = block_of_device();
-    while (block != NULL && (block->kind == MANAGED || block->kind == POOLED) && ++tries < 4);
-    if (block == NULL || block->size < 64 || tries == 4 || lane.handle == NULL)
+    if (block == NULL || block->size < 64 || block->kind == MANAGED
+        || block->kind == POOLED || lane.handle == NULL)
         return;
     struct place place = place_in(block, 8);
     if (place.room < 8)
