@@ -102,12 +102,13 @@ class Budget:
     def _wanted(self, gpu: GPU) -> None:
         """It can promise no more with what it has."""
         self._asking.append(gpu)
-        self._split(self._whole // WORTH_SPLITTING)
+        self._split(self._whole)        # for its sake alone
 
     def _heard(self, now: int, event: Event) -> None:
         """What one card needs may have changed, and so what is left for others."""
         if self._gathering and not self._gathers():
-            self._split()
+            self._gathering = False
+            self._timer(now, self._split)   # when this card has done what it is at
         elif isinstance(event, MOVING):
             self._split_soon(now)
 

@@ -13,7 +13,8 @@ from nvshared.defaults import Card, Defaults
 from nvshared.gpu import GPU, Client
 from nvshared.manager import Manager
 from nvshared.nvml import Facts, Sample
-from nvshared.scheduler.actions import Evict, Limits, Load, Order
+from nvshared.scheduler.actions import Evict, Limits, Load, Order, Stop
+from nvshared.scheduler.demand import least
 from nvshared.scheduler.events import (
     BudgetChanged,
     CommitAsked,
@@ -22,8 +23,12 @@ from nvshared.scheduler.events import (
     Loaded,
     Memory,
     MemoryChanged,
+    Stopped,
 )
 from tests.unit.scripted import GIB, NO_RESERVE, SETTINGS, Time, peer
+
+
+HOURS = 100 * 3600 * SECOND
 
 
 class Program:
@@ -83,6 +88,8 @@ class Program:
                 self._evict(order)
             case Load():
                 self._load(order)
+            case Stop():
+                self.gpu.tell(Stopped(self.client.id, self.memory, wants=True))
 
     def _evict(self, order: Evict) -> None:
         memory = self.memory
@@ -167,10 +174,24 @@ class Site:
 
     def grows(self, program: Program, size: int) -> bool:
         """Whether it may have so much."""
-        program.ask(size)
         number = len(program.answers) + 1
+        program.ask(size)
         self.settle()
+        while number not in program.answers:        # which no scheduler lets anybody wait for long
+            self.time.pass_by(SECOND)
+            self.settle()
+            assert self.time.now < HOURS, "it is never answered"
         return program.answers[number]
+
+    def fits(self, program: Program, size: int) -> bool:
+        """Whether it must be granted so much, with nothing called back from anybody."""
+        gpu, programs = program.gpu, [one for one in self.programs if one.gpu is program.gpu]
+        more = max(0, size - max(program.limits.commit, program.memory.need))
+        committed = sum(max(one.limits.commit, one.memory.need) for one in programs) + more
+        needed = least(committed - gpu.capacity.bytes, len(programs))
+        held = sum(one.host for one in programs)
+        others = sum(other.demand.needs for other in self.gpus if other is not gpu)
+        return size <= gpu.capacity.bytes and others + max(needed, held) <= self.whole
 
     def settle(self) -> None:
         """Everybody does as told until nothing is left to do."""
