@@ -7,6 +7,7 @@ checked whenever a scheduler has heard of anything.
 
 from collections import deque
 from dataclasses import replace
+from functools import partial
 
 from nvshared.clock import SECOND
 from nvshared.defaults import Card, Defaults
@@ -27,8 +28,7 @@ from nvshared.scheduler.events import (
 )
 from tests.unit.scripted import GIB, NO_RESERVE, SETTINGS, Time, peer
 
-
-HOURS = 100 * 3600 * SECOND
+PATIENCE = 60 * SECOND                  # nobody waits for an answer longer than that
 
 
 class Program:
@@ -129,7 +129,7 @@ class Site:
         for index in range(cards):
             facts = Facts(index, f"GPU-{index:032x}", "Card", f"0000:{index:02x}:00.0", card)
             gpu = self.manager.add(facts, Sample(memory_used=0), gather=gather)
-            gpu.told.connect(lambda _, event, gpu=gpu: self._heard(gpu, event))
+            gpu.told.connect(partial(self._heard, gpu))
 
     @property
     def gpus(self) -> list[GPU]:
@@ -140,7 +140,7 @@ class Site:
         """What each card may take of the host's memory."""
         return [gpu.host_budget for gpu in self.gpus]
 
-    def _heard(self, gpu: GPU, event: Event) -> None:
+    def _heard(self, gpu: GPU, _now: int, event: Event) -> None:
         self.told.append((gpu, event))
         if isinstance(event, BudgetChanged):
             self.known[gpu.facts.index] = event.bytes
@@ -174,13 +174,13 @@ class Site:
 
     def grows(self, program: Program, size: int) -> bool:
         """Whether it may have so much."""
-        number = len(program.answers) + 1
+        number, end = len(program.answers) + 1, self.time.now + PATIENCE
         program.ask(size)
         self.settle()
-        while number not in program.answers:        # which no scheduler lets anybody wait for long
+        while number not in program.answers:
+            assert self.time.now < end, "it is never answered"
             self.time.pass_by(SECOND)
             self.settle()
-            assert self.time.now < HOURS, "it is never answered"
         return program.answers[number]
 
     def fits(self, program: Program, size: int) -> bool:
