@@ -82,7 +82,7 @@ class Budget:
         self._timer = timer
         self._gpus: list[GPU] = []
         self._asking: list[GPU] = []    # who wanted more and has not been answered
-        self._gathering = False         # some of them were, when last looked
+        self._gathering = False         # some of them may be: a card is, if ever, at first
         self._splitting = False
         self._due = False
 
@@ -90,6 +90,7 @@ class Budget:
         """One more card, whose part is added to the whole. A single one just keeps it."""
         self._gpus.append(gpu)
         self._whole += gpu.host_budget
+        self._gathering = True
         gpu.told.connect(self._heard)
         gpu.budget_wanted.connect(partial(self._wanted, gpu))
         self._split()
@@ -131,7 +132,7 @@ class Budget:
         if self._splitting:             # a card asks because of what it was just told
             self._split_soon(self._clock())
             return
-        self._gathering = self._gathers()
+        self._gathering = self._gathering and self._gathers()
         self._splitting = True
         try:
             if self._gathering:

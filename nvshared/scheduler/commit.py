@@ -65,9 +65,11 @@ def plan(decision: Decision) -> None:
         if client.question is not None and not _answer(decision, client, client.question):
             break
         client.question = None
-    _look_for_overdraft(decision)
     settings = card.settings
-    left, lent, fixed = _reachable(decision), _lent(decision), card.groups.total("fixed")
+    left = _left(decision)
+    _look_for_overdraft(decision, left)
+    left = _reachable(decision) if settings.elsewhere else left
+    lent, fixed = _lent(decision), card.groups.total("fixed")
     least = settings.total // WORTH_TELLING
     # What all have in common decides how far each can reach. While that has hardly changed since
     # all of them were looked at, only those that have changed themselves are.
@@ -100,13 +102,12 @@ def _left_of(decision: Decision, host: int) -> int:
     return can - card.groups.total("committed")
 
 
-def _look_for_overdraft(decision: Decision) -> None:
+def _look_for_overdraft(decision: Decision, left: int) -> None:
     """Asks other cards too where nobody asks: promises came with a client, or the card shrank."""
     card = decision.card
-    left = min(0, _left(decision))
     if left < 0 and left != card.overdrawn and card.settings.elsewhere is not None:
         decision.want_budget()
-    card.overdrawn = left
+    card.overdrawn = min(0, left)
 
 
 def _ceiling(decision: Decision, client: Client) -> int:
