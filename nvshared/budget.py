@@ -50,14 +50,16 @@ class Part:
     elsewhere: int                      # what the others could give up
 
 
-def split(whole: int, demands: Sequence[Demand], sharing: Sequence[bool]) -> list[Part]:
+def split(
+    whole: int, demands: Sequence[Demand], had: Sequence[int], sharing: Sequence[bool]
+) -> list[Part]:
     """The part of each card. In sum no more than the whole, even if that is less than is needed.
 
-    `sharing`: whether a card gets of what nobody needs.
+    `had`: the parts until now; `sharing`: whether a card gets of what nobody needs.
     """
     needed = sum(demand.needs for demand in demands)
     if needed > whole:
-        return [Part(whole * demand.needs // needed, 0) for demand in demands]
+        return [Part(own, 0) for own in _ration(whole, [one.needs for one in demands], had)]
     spare = left = whole - needed
     extras = []
     for demand in demands:
@@ -70,6 +72,23 @@ def split(whole: int, demands: Sequence[Demand], sharing: Sequence[bool]) -> lis
     for demand, extra, shares in zip(demands, extras, sharing, strict=True):
         own = extra + (share if shares else 0)
         parts.append(Part(demand.needs + own, spare - own))
+    return parts
+
+
+def _ration(whole: int, needs: Sequence[int], had: Sequence[int]) -> list[int]:
+    """Where there is not enough for all: who has what it needs keeps it, unless the whole shrank.
+
+    A program that joins needs a margin at least, and nobody can refuse it that.
+    """
+    parts = [min(need, part) for need, part in zip(needs, had, strict=True)]
+    kept = sum(parts)
+    if kept > whole:
+        return [whole * part // kept for part in parts]
+    left = whole - kept
+    for number, need in enumerate(needs):
+        more = min(need - parts[number], left)
+        parts[number] += more
+        left -= more
     return parts
 
 
@@ -150,8 +169,10 @@ class Budget:
 
     def _tell(self, threshold: int) -> None:
         asking, self._asking = self._asking, []
-        sharing = [not gpu.lost for gpu in self._gpus]
-        parts = split(self._whole, [gpu.demand for gpu in self._gpus], sharing)
+        parts = split(
+            self._whole, [gpu.demand for gpu in self._gpus],
+            [gpu.host_budget for gpu in self._gpus], [not gpu.lost for gpu in self._gpus],
+        )
         told = list(zip(self._gpus, parts, strict=True))
         moves = any(
             _change(gpu, part) > threshold or (gpu in asking and part.own > gpu.host_budget)

@@ -151,10 +151,13 @@ class Site:
         assert list(self.known.values()) == self.parts
         assert not self.given_too_soon, "given before it was given up"
         assert sum(program.host for program in self.programs) <= self.whole
-        for gpu in self.gpus:
-            demand = gpu.demand
+        demands = [gpu.demand for gpu in self.gpus]
+        # Programs that join need more of a margin each, and cannot be refused that.
+        enough = sum(demand.needs for demand in demands) <= self.whole
+        for gpu, demand in zip(self.gpus, demands, strict=True):
             assert demand.needs <= demand.enough <= demand.wants
-            assert gpu.host_budget >= demand.needs, f"{gpu} has less than it needs"
+            assert gpu.host_budget >= demand.needs or not enough, f"{gpu} lacks what it needs"
+            assert gpu.snapshot().host_free >= 0, f"{gpu} has taken more than its part"
 
     def program(
         self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0

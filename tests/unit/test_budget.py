@@ -19,14 +19,22 @@ BYTES = st.integers(0, 1 << 42)
 DEMANDS = st.tuples(BYTES, BYTES, BYTES).map(lambda sizes: Demand(*sorted(sizes)))
 
 
-@given(st.integers(0, 1 << 45), st.lists(st.tuples(DEMANDS, st.booleans()), min_size=1, max_size=8))
+CARDS = st.lists(st.tuples(DEMANDS, BYTES, st.booleans()), min_size=1, max_size=8)
+
+
+@given(st.integers(0, 1 << 45), CARDS)
 def test_never_more_than_the_whole_and_to_each_what_it_needs(
-    whole: int, cards: list[tuple[Demand, bool]]
+    whole: int, cards: list[tuple[Demand, int, bool]]
 ) -> None:
-    demands, sharing = zip(*cards, strict=True)
-    parts = split(whole, demands, sharing)
+    demands, had, sharing = zip(*cards, strict=True)
+    parts = split(whole, demands, had, sharing)
     assert sum(part.own for part in parts) <= whole
     if sum(demand.needs for demand in demands) > whole:
+        if sum(had) <= whole:           # nobody loses what it needs
+            assert all(
+                part.own >= min(demand.needs, before)
+                for part, demand, before in zip(parts, demands, had, strict=True)
+            )
         return
     for number, (part, demand) in enumerate(zip(parts, demands, strict=True)):
         assert part.own >= demand.needs
