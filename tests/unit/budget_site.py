@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 
+from nvshared.budget import SPLIT_WITHIN
 from nvshared.clock import SECOND
 from nvshared.defaults import Card, Defaults
 from nvshared.gpu import GPU, Client
@@ -126,6 +127,7 @@ class Site:
         self.manager = Manager(lambda: self.defaults, self.time.clock, self.time.timer)
         self.known = dict.fromkeys(range(cards), whole // cards)    # to their schedulers
         self.given_too_soon = False
+        self.short_until = 0            # there may not be enough for all
         for index in range(cards):
             facts = Facts(index, f"GPU-{index:032x}", "Card", f"0000:{index:02x}:00.0", card)
             gpu = self.manager.add(facts, Sample(memory_used=0), gather=gather)
@@ -152,8 +154,11 @@ class Site:
         assert not self.given_too_soon, "given before it was given up"
         assert sum(program.host for program in self.programs) <= self.whole
         demands = [gpu.demand for gpu in self.gpus]
-        # Programs that join need more of a margin each, and cannot be refused that.
-        enough = sum(demand.needs for demand in demands) <= self.whole
+        # Programs that join need more of a margin each, and cannot be refused that. What then is
+        # given up elsewhere goes to who lacks it a moment later.
+        if sum(demand.needs for demand in demands) > self.whole:
+            self.short_until = self.time.now + 2 * SPLIT_WITHIN
+        enough = self.time.now >= self.short_until
         for gpu, demand in zip(self.gpus, demands, strict=True):
             assert demand.needs <= demand.enough <= demand.wants
             assert gpu.host_budget >= demand.needs or not enough, f"{gpu} lacks what it needs"
