@@ -3,32 +3,190 @@
 
 All cards together may take so much, and each scheduler keeps to a part of it that
 is its own, so that none has to ask another before it decides. A card keeps what
-its clients have taken or have been promised. What nobody needs is split evenly:
-whoever comes next finds room on whichever card it starts, and as promises use up a
-card's part, it gets its share of what is left of the others'.
+its clients have taken or have been promised (scheduler/demand.py). What nobody
+needs is split evenly: whoever comes next finds room on whichever card it starts.
+
+A scheduler whose part is used up says so (BudgetWanted) before it refuses anybody
+anything, and is answered at once: it gets what it lacks out of what the others do
+not need, and what then is left is split evenly again, so that the next few questions
+need not go this way. As long as a card has what it needs nothing happens here before
+it decides. What the others could give up each card is told a moment after it has
+changed, if that is more than a small part of the whole: its clients are told how far
+they could grow, and that costs time where there are a thousand.
+
+Nobody gets anything before another has given it up. While a card is gathering
+it is not known what it needs, so nothing moves, and who asks is answered when all
+have gathered. Of a card that is lost what its clients hold is kept until they end.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from nvshared.scheduler.commit import MARGIN_EACH, MARGIN_MOST, MARGIN_PART
+from nvshared.clock import MILLISECOND, Clock, Timer
+from nvshared.gpu import GPU
+from nvshared.scheduler.demand import Demand
+from nvshared.scheduler.events import (
+    CapacityChanged,
+    CommitAsked,
+    Event,
+    Evicted,
+    GPULost,
+    Joined,
+    Left,
+    Loaded,
+)
+
+SPLIT_WITHIN = 20 * MILLISECOND         # so soon after such events it is split anew unasked,
+MOVING = CapacityChanged | CommitAsked | Evicted | GPULost | Joined | Left | Loaded
+WORTH_SPLITTING = 64                    # if that moves more than this part of it
 
 
-def least(committed: int, capacity: int, held: int, clients: int) -> int:
-    """What a card's scheduler must have: bytes.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one card has to be told; bytes."""
 
-    `committed`: promised to its clients; `capacity`: what of that the card holds; `held`: of
-    host memory, taken already.
+    own: int
+    elsewhere: int                      # what the others could give up
+
+
+def split(
+    whole: int, demands: Sequence[Demand], had: Sequence[int], sharing: Sequence[bool]
+) -> list[Part]:
+    """The part of each card. In sum no more than the whole, even if that is less than is needed.
+
+    `had`: the parts until now; `sharing`: whether a card gets of what nobody needs.
     """
-    beyond = max(0, committed - capacity)
-    # With this much, scheduler/commit.py promises `beyond` and still keeps its margin.
-    with_part = -(-beyond * MARGIN_PART // (MARGIN_PART - 1))
-    with_margin = max(with_part, beyond + MARGIN_EACH * clients)
-    return max(held, min(with_margin, -(-beyond * MARGIN_MOST // (MARGIN_MOST - 1))))
-
-
-def split(whole: int, needs: Sequence[int]) -> list[int]:
-    """The part of each card. In sum no more than the whole, even if that is less than is needed."""
-    needed = sum(needs)
+    needed = sum(demand.needs for demand in demands)
     if needed > whole:
-        return [whole * need // needed for need in needs]
-    return [need + (whole - needed) // len(needs) for need in needs]
+        return [Part(own, 0) for own in _ration(whole, [one.needs for one in demands], had)]
+    spare = left = whole - needed
+    extras = []
+    for demand in demands:
+        extra = min(demand.wants - demand.needs, left)
+        # Who cannot be helped with all there is gets none of it: it is for those who can.
+        extras.append(extra if demand.needs + extra >= demand.enough else 0)
+        left -= extras[-1]
+    share = left // max(1, sum(sharing))
+    parts = []
+    for demand, extra, shares in zip(demands, extras, sharing, strict=True):
+        own = extra + (share if shares else 0)
+        parts.append(Part(demand.needs + own, spare - own))
+    return parts
+
+
+def _ration(whole: int, needs: Sequence[int], had: Sequence[int]) -> list[int]:
+    """Where there is not enough for all: who has what it needs keeps it, unless the whole shrank.
+
+    A program that joins needs a margin at least, and nobody can refuse it that.
+    """
+    parts = [min(need, part) for need, part in zip(needs, had, strict=True)]
+    kept = sum(parts)
+    if kept > whole:
+        return [whole * part // kept for part in parts]
+    left = whole - kept
+    for number, need in enumerate(needs):
+        more = min(need - parts[number], left)
+        parts[number] += more
+        left -= more
+    return parts
+
+
+class Budget:
+    """The whole, and the cards that have it between them."""
+
+    def __init__(self, clock: Clock, timer: Timer) -> None:
+        self._whole = 0                 # bytes
+        self._clock = clock
+        self._timer = timer
+        self._gpus: list[GPU] = []
+        self._asking: list[GPU] = []    # who wanted more and has not been answered
+        self._gathering = False         # some of them may be: a card is, if ever, at first
+        self._splitting = False
+        self._due = False
+
+    def add(self, gpu: GPU) -> None:
+        """One more card, whose part is added to the whole. A single one just keeps it."""
+        self._gpus.append(gpu)
+        self._whole += gpu.host_budget
+        self._gathering = True
+        gpu.told.connect(self._heard)
+        gpu.budget_wanted.connect(partial(self._wanted, gpu))
+        self._split()
+
+    def resize(self, whole: int) -> None:
+        """So many bytes from now on."""
+        self._whole = whole
+        self._split()
+
+    def _wanted(self, gpu: GPU) -> None:
+        """It can promise no more with what it has."""
+        self._asking.append(gpu)
+        self._split(self._whole)        # for its sake alone
+
+    def _heard(self, now: int, event: Event) -> None:
+        """What one card needs may have changed, and so what is left for others."""
+        if self._gathering and not self._gathers():
+            self._gathering = False
+            self._timer(now, self._split)   # when this card has done what it is at
+        elif isinstance(event, MOVING):
+            self._split_soon(now)
+
+    def _gathers(self) -> bool:
+        return any(gpu.state == "gathering" for gpu in self._gpus)
+
+    def _split_soon(self, now: int) -> None:
+        if not self._due and len(self._gpus) > 1:
+            self._due = True
+            self._timer(now + SPLIT_WITHIN, self._split_if_worth_it)
+
+    def _split_if_worth_it(self) -> None:
+        self._due = False
+        self._split(self._whole // WORTH_SPLITTING)
+
+    def _split(self, threshold: int = 0) -> None:
+        """Tells all cards their parts if one changes by more than `threshold`, and who asked."""
+        if len(self._gpus) < 2:
+            return
+        if self._splitting:             # a card asks because of what it was just told
+            self._split_soon(self._clock())
+            return
+        self._gathering = self._gathering and self._gathers()
+        self._splitting = True
+        try:
+            if self._gathering:
+                self._hold()
+            else:
+                self._tell(threshold)
+        finally:
+            self._splitting = False
+
+    def _hold(self) -> None:
+        """What programs have been promised is not known yet: all keep what they have, and wait."""
+        for gpu in self._gpus:
+            if gpu.elsewhere is None:
+                gpu.set_budget(gpu.host_budget, 0)
+
+    def _tell(self, threshold: int) -> None:
+        asking, self._asking = self._asking, []
+        parts = split(
+            self._whole, [gpu.demand for gpu in self._gpus],
+            [gpu.host_budget for gpu in self._gpus], [not gpu.lost for gpu in self._gpus],
+        )
+        told = list(zip(self._gpus, parts, strict=True))
+        moves = any(
+            _change(gpu, part) > threshold or (gpu in asking and part.own > gpu.host_budget)
+            for gpu, part in told
+        )
+        # Nobody gets anything before another has given it up.
+        for gpu, part in sorted(told, key=lambda one: one[1].own - one[0].host_budget):
+            if moves and _change(gpu, part):
+                gpu.set_budget(part.own, part.elsewhere)
+            elif gpu in asking:
+                gpu.set_budget(gpu.host_budget, part.elsewhere)
+
+
+def _change(gpu: GPU, part: Part) -> int:
+    if gpu.elsewhere is None:
+        return part.own + part.elsewhere
+    return max(abs(part.own - gpu.host_budget), abs(part.elsewhere - gpu.elsewhere))

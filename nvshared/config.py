@@ -164,8 +164,9 @@ class Config:
         metavar="SIZE", words="auto")
     swap_budget: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
-        "host memory for what does not fit on the cards, shared out to them as they need it: a "
-        "size or a percentage of the host's; auto: 80% of what is free at start",
+        "host memory for what does not fit on the cards; programs on one of them may have all of "
+        "it that those on the others do not need: a size or a percentage of the host's; auto: 80% "
+        "of what is free at start",
         metavar="SIZE", words="auto")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from nvshared import budget
 from nvshared.agreement import Agreement
 from nvshared.capacity import Allowances, Capacity
 from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
@@ -27,6 +26,7 @@ from nvshared.peer import Peer
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import (
     Action,
+    BudgetWanted,
     ClientState,
     Evict,
     Load,
@@ -37,6 +37,7 @@ from nvshared.scheduler.actions import (
     TurnEnded,
     TurnStarted,
 )
+from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import (
     BudgetChanged,
     CapacityChanged,
@@ -139,6 +140,7 @@ class GPU:
         self.told: Signal[int, Event] = Signal("told")
         self.decided: Signal[int, Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
+        self.budget_wanted: Signal[()] = Signal("budget_wanted")
         self.look_wanted: Signal[()] = Signal("look_wanted")
 
         self._clock = clock
@@ -256,7 +258,7 @@ class GPU:
             self.capacity.allowances = allowances
         settings = replace(
             settings, capacity=self.capacity.bytes, total=self.capacity.offered,
-            host_budget=self._settings.host_budget,
+            host_budget=self._settings.host_budget, elsewhere=self._settings.elsewhere,
         )
         if settings != self._settings:
             self._settings = settings
@@ -273,18 +275,27 @@ class GPU:
         """Bytes of host memory that its clients may take."""
         return self._settings.host_budget
 
-    @host_budget.setter
-    def host_budget(self, size: int) -> None:
-        if size != self._settings.host_budget:
-            self._settings = replace(self._settings, host_budget=size)
-            self.tell(BudgetChanged(size))
+    @property
+    def elsewhere(self) -> int | None:
+        """Bytes of it that other cards could give up, as last told; None: there are no others."""
+        return self._settings.elsewhere
 
     @property
-    def host_need(self) -> int:
-        """Bytes of the budget that it cannot give up."""
-        now = self.snapshot()
-        held = self._settings.host_budget - now.host_free
-        return budget.least(now.committed, self._settings.capacity, held, len(self.clients))
+    def demand(self) -> Demand:
+        """What it needs of the host's memory, and what it asks for; of a lost card what is held."""
+        if not self.lost:
+            return self._scheduler.demand()
+        held = sum(client.memory.host for client in self.clients.values())
+        return Demand(held, held, held)
+
+    def set_budget(self, size: int, elsewhere: int) -> None:
+        """Its part of the host's memory, and what other cards could give up, are so many bytes.
+
+        Decided upon before anything else that waits: another card may have the rest already.
+        """
+        self._settings = replace(self._settings, host_budget=size, elsewhere=elsewhere)
+        self._events.appendleft(BudgetChanged(size, elsewhere))
+        self._decide_all()
 
     def preempt(self) -> None:
         """If others wait, the present turns end now. Raises GPULost."""
@@ -303,10 +314,13 @@ class GPU:
         self._decide(event)
 
     def _decide(self, event: Event) -> None:
-        if self._broken:
-            return
         self._events.append(event)
-        if self._handling:
+        self._decide_all()
+
+    def _decide_all(self) -> None:
+        if self._broken:
+            self._events.clear()
+        if self._broken or self._handling:
             return
         self._handling = True
         try:
@@ -346,13 +360,15 @@ class GPU:
         self._handled += 1
         self._news = self._news or bool(actions)
         for action in actions:
-            if not isinstance(action, Report):
+            if isinstance(action, Order):
                 self._send(action)
         self.told.emit(now, event)
         for action in actions:
             self.decided.emit(now, action)
             if isinstance(action, Report):
                 self._report(action)
+            elif isinstance(action, BudgetWanted):
+                self.budget_wanted.emit()
 
     def _send(self, order: Order) -> None:
         client = self.clients.get(order.client)

@@ -11,20 +11,18 @@ from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
-from nvshared import budget
-from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
+from nvshared.budget import Budget
+from nvshared.clock import SECOND, Clock, Timer
 from nvshared.defaults import Defaults
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.gpu import GPU, Client
 from nvshared.nvml import Facts, Sample
-from nvshared.scheduler.events import Awaited, CommitAsked, Event, Joined, Left
+from nvshared.scheduler.events import Awaited, Event
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.signal import Signal
 from nvshared.state import AUTO, Override, Overrides
 
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
-SPLIT_WITHIN = 20 * MILLISECOND         # so soon the host's budget is split anew,
-WORTH_SPLITTING = 64                    # if that moves more than this part of it
 
 
 class Store(Protocol):
@@ -60,7 +58,7 @@ class Manager:
         self._timer = timer
         self._ids = count(1)
         self._strangers: set[object] = set()
-        self._split_due: Callable[[], None] | None = None
+        self._budget = Budget(clock, timer)
 
     @property
     def tq(self) -> int:
@@ -103,7 +101,7 @@ class Manager:
         gpu.client_new.connect(self.client_new.emit)
         gpu.client_removed.connect(self.client_removed.emit)
         gpu.client_stuck.connect(self.client_stuck.emit)
-        gpu.told.connect(self._heard)
+        self._budget.add(gpu)
         self.gpus.append(gpu)
         self.gpus.sort(key=lambda one: one.facts.index)
         self.gpu_new.emit(gpu)
@@ -255,35 +253,8 @@ class Manager:
     def _apply(self) -> None:
         for gpu in self.gpus:
             gpu.configure(self._for(gpu.facts), self._defaults.card(gpu.facts).allowances)
-        if self._split_due is None:
-            self._split(threshold=0)
+        self._budget.resize(self._defaults.budget)
         self.changed.emit(frozenset({"tq", "anti_thrash"}))
-
-    def _heard(self, now: int, event: Event) -> None:
-        """What one card needs of the host may have changed, and so what is left for others."""
-        alone = len(self.gpus) < 2
-        if not alone and self._split_due is None and isinstance(event, Joined | Left | CommitAsked):
-            self._split_due = self._timer(now + SPLIT_WITHIN, self._split)
-
-    def _split(self, threshold: int | None = None) -> None:
-        """Gives each card the host memory that it needs, and an equal part of what is left.
-
-        Only if that moves more than `threshold` bytes.
-        """
-        self._split_due = None
-        gpus = [gpu for gpu in self.gpus if not gpu.lost]
-        if any(gpu.state == "gathering" for gpu in gpus):
-            # What programs have been promised is not known yet.
-            self._split_due = self._timer(self._clock() + SECOND, self._split)
-            return
-        whole = self._defaults.budget
-        parts = budget.split(whole, [gpu.host_need for gpu in gpus]) if gpus else []
-        least = whole // WORTH_SPLITTING if threshold is None else threshold
-        changes = [(part - gpu.host_budget, gpu) for gpu, part in zip(gpus, parts, strict=True)]
-        if any(abs(change) > least for change, _ in changes):
-            # Nobody gets anything before another has given it up.
-            for change, gpu in sorted(changes, key=lambda one: one[0]):
-                gpu.host_budget += change
 
     def _for(self, facts: Facts) -> Settings:
         return replace(self._effective(facts.uuid), step=self._defaults.card(facts).step)

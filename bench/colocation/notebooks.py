@@ -28,7 +28,7 @@ from bench.colocation.service import service
 from bench.colocation.thesis import Way
 from nvshared.capacity import Capacity
 from nvshared.errors import NvshareError
-from nvshared.scheduler.commit import MARGIN_EACH, MARGIN_MOST, MARGIN_PART
+from nvshared.scheduler.demand import margin
 
 NOTEBOOKS = 10
 SHARE = 20 / 139                        # of the card, each: 20 GiB of an H200
@@ -62,14 +62,13 @@ def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
     """What `number` notebooks can have so that all of it lies somewhere.
 
     `total`: bytes of the card; `host`: of host memory for what is swapped. The rule is that of
-    nvshared/scheduler/commit.py, with every notebook's context still to come.
+    nvshared/scheduler/demand.py, with every notebook's context still to come.
     """
     wanted = int(total * SHARE) // MIB * MIB
     card = Capacity(total)
     for notebook in range(number):
         card.joined(notebook)
-    margin = min(max(host // MARGIN_PART, MARGIN_EACH * number), host // MARGIN_MOST)
-    most = int(SPARE * (card.bytes + host - margin) / number) // MIB * MIB
+    most = int(SPARE * (card.bytes + host - margin(host, number)) / number) // MIB * MIB
     if most < MIB:
         raise NvshareError(
             f"{number} notebooks need more than a card of {total >> 20} MiB and {host >> 20} MiB "

@@ -140,7 +140,7 @@ class Publication:
             (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
         def decided(_now: int, action: Action) -> None:
-            self._client_changed(action.client)
+            self._client_changed(getattr(action, "client", None))
 
         def turn_ended(client: Client, reason: object, held: int) -> None:
             self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held)

@@ -2,7 +2,8 @@
 """What the scheduler decides: orders for hooks, and reports for people.
 
 Orders become records of the same name (protocol.h); to one client they must
-be sent in the order given. Sizes are bytes, times microseconds.
+be sent in the order given. What is wanted of other cards goes to whoever splits
+the host's budget between them. Sizes are bytes, times microseconds.
 """
 
 from dataclasses import dataclass
@@ -109,6 +110,14 @@ class Stuck:
     waited: int
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetWanted:
+    """More is promised or asked for than card and host hold: BudgetChanged is to say what there is.
+
+    Scheduler.demand tells how much. Only where other cards may have something to give up.
+    """
+
+
 Order = Run | Stop | Evict | Load | Limits
 Report = TurnStarted | TurnEnded | Stuck
-Action = Order | Report
+Action = Order | Report | BudgetWanted

@@ -34,6 +34,8 @@ class Card:
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
+    borrowing: bool = False             # BudgetWanted has not been answered
+    overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
     reach: tuple[int, int, int, int] = (0, 0, 0, 0)         # see commit.py
     told_turns: tuple[bool, int, int] | None = None         # see turns.py
     counters: Counters = Counters()

@@ -53,6 +53,7 @@ class Question:
     bytes: int
     pins: int
     since: int
+    borrows: bool = False               # other cards have been asked for what they do not need
 
 
 @dataclass(slots=True)

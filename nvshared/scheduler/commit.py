@@ -15,18 +15,24 @@ it at that very moment, so the old commit counts until the answer to an order
 sent after the LIMITS shows that it has been heard; the question waits so long,
 and those that came later wait behind it. Should a client not answer at all, the
 question is answered without it.
+
+The host's memory is split between the cards (nvshared/budget.py). Before anything
+is called back or refused because this card's part of it is used up, the others are
+asked for what they do not need (BudgetWanted); the question waits for the answer
+to that, which usually is the next event. How far a client could grow counts what
+the others could give up, as far as that is known.
 """
+
+from dataclasses import replace
 
 from nvshared.scheduler.client import Client, Question
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.settings import BLOCK, GIB, MIB, SECOND
+from nvshared.scheduler.demand import margin
+from nvshared.scheduler.settings import GIB, MIB, SECOND
 
 LENT_LEAST = 64 * MIB                   # less is not worth lending,
 LENT_MOST = GIB                         # and more is not needed;
 LENT_PART = 16                          # nor more than this part of what is left
-MARGIN_PART = 16                        # of the host's budget, or
-MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
-MARGIN_MOST = 2                         # but no more than this part of the budget
 # The thread that asked may need a moment to take what it was granted: until it
 # has, or for so long, that is not called back.
 TAKEN_WITHIN = SECOND
@@ -41,7 +47,7 @@ def welcome(decision: Decision, client: Client, commit: int) -> None:
     client.commit = commit
     if client.committed == 0 and decision.now >= decision.card.gathered:
         client.commit = _lend(decision, client, 0, _left(decision))
-    decision.limits(client, 0, _most(decision, client, _left(decision)))
+    decision.limits(client, 0, _most(decision, client))
 
 
 def plan(decision: Decision) -> None:
@@ -60,7 +66,10 @@ def plan(decision: Decision) -> None:
             break
         client.question = None
     settings = card.settings
-    left, lent, fixed = _left(decision), _lent(decision), card.groups.total("fixed")
+    left = _left(decision)
+    _look_for_overdraft(decision, left)
+    left = _reachable(decision) if settings.elsewhere else left
+    lent, fixed = _lent(decision), card.groups.total("fixed")
     least = settings.total // WORTH_TELLING
     # What all have in common decides how far each can reach. While that has hardly changed since
     # all of them were looked at, only those that have changed themselves are.
@@ -78,10 +87,27 @@ def plan(decision: Decision) -> None:
 
 def _left(decision: Decision) -> int:
     """What can still be committed; negative when card or budget shrank."""
+    return _left_of(decision, decision.card.settings.host_budget)
+
+
+def _reachable(decision: Decision) -> int:
+    """The same, with what other cards could give up."""
+    settings = decision.card.settings
+    return _left_of(decision, settings.host_budget + (settings.elsewhere or 0))
+
+
+def _left_of(decision: Decision, host: int) -> int:
     card = decision.card
-    capacity, host = card.settings.capacity, card.settings.host_budget
-    margin = max(host // MARGIN_PART, MARGIN_EACH * len(card.clients))
-    return capacity + host - min(margin, host // MARGIN_MOST) - card.groups.total("committed")
+    can = card.settings.capacity + host - margin(host, len(card.clients))
+    return can - card.groups.total("committed")
+
+
+def _look_for_overdraft(decision: Decision, left: int) -> None:
+    """Asks other cards too where nobody asks: promises came with a client, or the card shrank."""
+    card = decision.card
+    if left < 0 and left != card.overdrawn and card.settings.elsewhere is not None:
+        decision.want_budget()
+    card.overdrawn = min(0, left)
 
 
 def _ceiling(decision: Decision, client: Client) -> int:
@@ -95,9 +121,10 @@ def _alone(decision: Decision, client: Client, fixed: int) -> int:
     return max(0, min(decision.card.total_for(client), settings.capacity - by_others))
 
 
-def _most(decision: Decision, client: Client, left: int) -> int:
+def _most(decision: Decision, client: Client) -> int:
     """How far it could grow if it asked, with everything lent called back."""
-    return _reach(decision, client, left, _lent(decision), decision.card.groups.total("fixed"))
+    fixed = decision.card.groups.total("fixed")
+    return _reach(decision, client, _reachable(decision), _lent(decision), fixed)
 
 
 def _reach(decision: Decision, client: Client, left: int, lent: int, fixed: int) -> int:
@@ -132,14 +159,14 @@ def _answer(decision: Decision, client: Client, question: Question) -> bool:
             client.pins_until = decision.now + PINNED_WITHIN
     elif fits and (
         _release(decision, question, squeezed) if squeezed
-        else _recall(decision, client, question, -left)
+        else _borrow(decision, client, question) or _recall(decision, client, question, -left)
     ):
         return False
     elif client.commit >= wanted:
         # It asked before it heard that it may not any more. The hook takes
         # LIMITS at its word, so a refusal must promise less.
         client.commit = min(client.commit, client.need)
-    decision.limits(client, question.number, _most(decision, client, _left(decision)))
+    decision.limits(client, question.number, _most(decision, client))
     return True
 
 
@@ -166,6 +193,16 @@ def _release(decision: Decision, question: Question, squeezed: list[Client]) -> 
     for other in squeezed:
         _call_back(decision, other, other.used)
     return True
+
+
+def _borrow(decision: Decision, client: Client, question: Question) -> bool:
+    """Asks for what other cards do not need of the host's memory, once; then awaits the answer."""
+    card = decision.card
+    if card.settings.elsewhere is not None and not question.borrows:
+        client.question = replace(question, borrows=True)
+        decision.want_budget()
+        return True
+    return card.borrowing and not decision.due(question.since + card.settings.stuck_after)
 
 
 def _recall(

@@ -6,6 +6,7 @@ All orders are written here, so that what is on its way is noted in one place.
 
 from nvshared.scheduler.actions import (
     Action,
+    BudgetWanted,
     Evict,
     Limits,
     Load,
@@ -80,6 +81,13 @@ class Decision:
         client.told_most = most
         client.told_total = self.card.total_for(client)
         self.actions.append(Limits(client.id, number, client.commit, most, client.told_total))
+
+    def want_budget(self) -> None:
+        """Asks for host memory that other cards do not need. Once is enough."""
+        self.card.borrowing = True
+        wanted = BudgetWanted()
+        if wanted not in self.actions:
+            self.actions.append(wanted)
 
     def _note(self, client: Client, way: Way, room: int, host: int) -> int:
         number = next(self.card.numbers)

@@ -148,9 +148,13 @@ class CapacityChanged:
 
 @dataclass(frozen=True, slots=True)
 class BudgetChanged:
-    """What clients may take of host memory is `bytes` from now on."""
+    """What clients may take of host memory is `bytes` from now on: the answer to BudgetWanted.
+
+    Also comes unasked. `elsewhere`: what other cards could give up of theirs; None: there is none.
+    """
 
     bytes: int
+    elsewhere: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ What it does with them is told in plan.py.
 
 from dataclasses import replace
 
-from nvshared.scheduler import commit, compute, gate, move, order, quantum, terms
+from nvshared.scheduler import commit, compute, demand, gate, move, order, quantum, terms
 from nvshared.scheduler.actions import Action, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Question
 from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import (
     Awaited,
     BudgetChanged,
@@ -71,6 +72,10 @@ class Scheduler:
         """When to send a Tick, if nothing else happens before. None: never."""
         return self._deadline
 
+    def demand(self) -> Demand:
+        """What it needs of the host's memory since the last event, and what it asks for."""
+        return demand.demand(self._card)
+
     def snapshot(self) -> Snapshot:
         """How things stand since the last event."""
         card = self._card
@@ -84,7 +89,6 @@ class Scheduler:
             queue=Queue(card),
             clients=Views(card),
             counters=card.counters,
-            committed=card.groups.total("committed"),
             quantum=quantum.in_force(card),
         )
 
@@ -103,7 +107,10 @@ def _note(decision: Decision, event: Event) -> None:
             card.settings = replace(card.settings, capacity=event.bytes)
             card.shortfall = 0
         case BudgetChanged():
-            card.settings = replace(card.settings, host_budget=event.bytes)
+            card.settings = replace(
+                card.settings, host_budget=event.bytes, elsewhere=event.elsewhere
+            )
+            card.borrowing = False
         case SettingsChanged():
             card.settings = event.settings
             card.shortfall = 0

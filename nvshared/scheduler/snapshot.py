@@ -67,5 +67,4 @@ class Snapshot:
     queue: Sequence[int]                # clients that want it open, the next one first, and
     clients: Mapping[int, ClientView]   # all of them; both to be looked at before the next event
     counters: Counters
-    committed: int = 0                  # what clients have and may take without asking, in sum
     quantum: int = 0                    # in force; where it is auto and nobody waits, the last

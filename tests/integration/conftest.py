@@ -130,7 +130,7 @@ class Site:
 Cards = tuple[dict[str, str], list[bytes]]      # an environment that has them, and their UUIDs
 
 
-def simulate(folder: Path) -> Cards:
+def simulate(folder: Path, number: int = CARDS) -> Cards:
     """Simulated cards whose state lies in a folder."""
     if not (SIMULATOR / "libnvidia-ml.so.1").exists():
         pytest.fail(f"there is no simulated NVML in {SIMULATOR}; make build makes it")
@@ -138,7 +138,7 @@ def simulate(folder: Path) -> Cards:
         "PATH": os.environ["PATH"],
         "LD_LIBRARY_PATH": str(SIMULATOR),
         "NVSHARE_SIM_DIR": str(folder),
-        "NVSHARE_SIM_GPUS": str(CARDS),
+        "NVSHARE_SIM_GPUS": str(number),
         "NVSHARE_SIM_MEMORY": str(CARD),
     }
     found = subprocess.run(
@@ -158,6 +158,14 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> Cards:
 def site(tmp_path: Path, cards: Cards) -> Iterator[Site]:
     """A fresh folder; whatever was started in it is killed at the end, and the log shown."""
     yield from _made(tmp_path, cards)
+
+
+@pytest.fixture
+def large_site(tmp_path: Path) -> Iterator[Site]:
+    """The same on a machine with four cards."""
+    folder = tmp_path / "cards"
+    folder.mkdir()
+    yield from _made(tmp_path, simulate(folder, 4))
 
 
 @pytest.fixture

@@ -18,10 +18,12 @@ from typing import TypeVar
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import (
     Action,
+    BudgetWanted,
     Evict,
     Limits,
     Load,
     Order,
+    Report,
     Run,
     Stop,
     Stuck,
@@ -217,6 +219,7 @@ class World:
         assert len(actions) <= ACTIONS_PER_CLIENT * (len(self.hooks) + 2), actions
         starting = {action.client for action in actions if isinstance(action, TurnStarted)}
         for action in actions:
+            assert not isinstance(action, BudgetWanted), "there is no other card"
             self._check_action(action, starting)
         again = self.scheduler.handle(Tick(), self.now)
         assert not again, f"after {event} it did {actions} and then, with nothing new, {again}"
@@ -264,7 +267,7 @@ class World:
 
     # Invariants.
 
-    def _check_action(self, action: Action, starting: set[int]) -> None:
+    def _check_action(self, action: Order | Report, starting: set[int]) -> None:
         views = self.scheduler.snapshot().clients
         if isinstance(action, Run) and action.client in starting:
             view = views[action.client]

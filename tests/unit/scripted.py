@@ -12,6 +12,7 @@ from nvshared.gpu import GPU, Client
 from nvshared.nvml import Facts
 from nvshared.peer import Peer
 from nvshared.scheduler.actions import Action, ClientState, Limits, Order
+from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import Event, Joined, Left, Memory
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot
@@ -97,6 +98,10 @@ class Scripted:
     def deadline(self) -> int | None:
         """As Scheduler.deadline."""
         return self.due
+
+    def demand(self) -> Demand:
+        """As Scheduler.demand: nobody has anything."""
+        return Demand()
 
     def snapshot(self) -> Snapshot:
         """As Scheduler.snapshot."""

@@ -38,7 +38,7 @@ from bench.colocation.thesis import (
 )
 from nvshared.capacity import Capacity
 from nvshared.errors import NvshareError
-from nvshared.scheduler.commit import MARGIN_EACH, MARGIN_MOST, MARGIN_PART
+from nvshared.scheduler.demand import margin
 
 H200 = Card("NVIDIA H200", False, "", 139 * GIB, 1.0, 1.0, 100 * GIB, {})
 SIMULATED = Card("a simulated GPU", True, "", 512 * MIB, SHRUNK, 0.1, 8 * GIB, {})
@@ -161,8 +161,7 @@ def test_all_notebooks_can_be_promised_their_memory(total: int, host: int, numbe
     card = Capacity(total)
     for client in range(number):
         card.joined(client)
-    margin = min(max(host // MARGIN_PART, MARGIN_EACH * number), host // MARGIN_MOST)
-    there = card.bytes + host - margin
+    there = card.bytes + host - margin(host, number)
     try:
         chosen = size(total, host, number)
     except NvshareError:

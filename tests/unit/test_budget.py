@@ -3,129 +3,269 @@
 
 from dataclasses import replace
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared.budget import least, split
+from nvshared.budget import split
 from nvshared.clock import SECOND
-from nvshared.defaults import Defaults
-from nvshared.gpu import GPU, Client
-from nvshared.manager import Manager
-from nvshared.nvml import Sample
-from nvshared.scheduler.actions import Limits, Order
-from nvshared.scheduler.events import CommitAsked, Memory, MemoryChanged
-from tests.unit.scripted import DEFAULTS, FACTS, GIB, OTHER, Time, peer
+from nvshared.scheduler.demand import Demand, least, margin
+from nvshared.scheduler.events import BudgetChanged, Memory
+from tests.unit.budget_site import Site
+from tests.unit.scripted import GIB
 
-BUDGET = 64 * GIB
-
-
-@given(st.integers(0, 1 << 45), st.lists(st.integers(0, 1 << 42), min_size=1, max_size=8))
-def test_never_more_than_the_whole_and_to_each_what_it_needs(whole: int, needs: list[int]) -> None:
-    parts = split(whole, needs)
-    assert sum(parts) <= whole
-    if sum(needs) <= whole:
-        assert all(part >= need for part, need in zip(parts, needs, strict=True))
-        assert sum(parts) > whole - len(needs)
-        spare = [part - need for part, need in zip(parts, needs, strict=True)]
-        assert len(set(spare)) == 1
+CARD = 137 * GIB
+WHOLE = 108 * GIB
+BYTES = st.integers(0, 1 << 42)
+DEMANDS = st.tuples(BYTES, BYTES, BYTES).map(lambda sizes: Demand(*sorted(sizes)))
 
 
-def test_what_is_promised_beyond_the_card_must_stay() -> None:
-    assert least(10 * GIB, 16 * GIB, 0, 2) == 0
-    assert least(10 * GIB, 16 * GIB, 3 * GIB, 2) == 3 * GIB
-    assert 30 * GIB < least(46 * GIB, 16 * GIB, 0, 2) < 33 * GIB
-    assert least(16 * GIB + 2, 16 * GIB, 0, 9) == 4
+CARDS = st.lists(st.tuples(DEMANDS, BYTES, st.booleans()), min_size=1, max_size=8)
 
 
-class Greedy:
-    """A program that asks for memory and takes what it is promised."""
-
-    def __init__(self, manager: Manager, gpu: GPU) -> None:
-        self.granted = 0
-        self.client = Client(manager.next_id(), gpu, peer(4711), self, Memory())
-        gpu.join(self.client, running=False, wants=False, commit=0)
-
-    def order(self, order: Order) -> None:
-        """Link.order."""
-        if isinstance(order, Limits):
-            self.granted = order.commit
-
-    def ask(self, size: int) -> bool:
-        """Whether it may have so much."""
-        gpu = self.client.gpu
-        gpu.tell(CommitAsked(self.client.id, self.client.memory, 1, size))
-        if self.granted >= size:
-            gpu.tell(MemoryChanged(self.client.id, replace(self.client.memory, allocated=size)))
-        return self.granted >= size
-
-
-@pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-def a_manager(time: Time, *, gather: bool = False) -> Manager:
-    half = replace(DEFAULTS.settings, host_budget=BUDGET // 2, gather=SECOND)
-    defaults = Defaults(half, DEFAULTS.card, BUDGET)
-    made = Manager(lambda: defaults, time.clock, time.timer)
-    for facts in (FACTS, OTHER):
-        made.add(facts, Sample(memory_used=0), gather=gather)
-    return made
+@given(st.integers(0, 1 << 45), CARDS)
+def test_never_more_than_the_whole_and_to_each_what_it_needs(
+    whole: int, cards: list[tuple[Demand, int, bool]]
+) -> None:
+    demands, had, sharing = zip(*cards, strict=True)
+    parts = split(whole, demands, had, sharing)
+    assert sum(part.own for part in parts) <= whole
+    if sum(demand.needs for demand in demands) > whole:
+        if sum(had) <= whole:           # nobody loses what it needs
+            assert all(
+                part.own >= min(demand.needs, before)
+                for part, demand, before in zip(parts, demands, had, strict=True)
+            )
+        return
+    for number, (part, demand) in enumerate(zip(parts, demands, strict=True)):
+        assert part.own >= demand.needs
+        others = sum(other.needs for other in (*demands[:number], *demands[number + 1:]))
+        assert part.own + part.elsewhere + others == whole
+    if any(sharing):
+        assert sum(part.own for part in parts) > whole - len(cards)
+    # The first that asks for what is there gets it.
+    first = demands[0]
+    there = whole - sum(demand.needs for demand in demands[1:])
+    if there >= first.enough:
+        assert parts[0].own >= min(first.wants, there)
 
 
-def budgets(manager: Manager) -> list[int]:
-    found = [gpu.host_budget for gpu in manager.gpus]
-    assert sum(found) <= BUDGET
-    return found
+@given(st.integers(0, 1 << 42), st.integers(0, 1000))
+def test_what_holds_so_much_and_its_margin_is_the_least_that_does(
+    beyond: int, clients: int
+) -> None:
+    host = least(beyond, clients)
+    assert host - margin(host, clients) >= beyond
+    assert host == 0 or host - 2 - margin(host - 2, clients) < beyond
 
 
-def test_a_card_in_need_gets_what_the_others_do_not_need(time: Time) -> None:
-    manager = a_manager(time)
-    assert budgets(manager) == [BUDGET // 2] * 2
-    busy = manager.gpus[1]              # of 32 GiB
-    programs = [Greedy(manager, busy) for _ in range(3)]
-    for program in programs[:2]:
-        assert program.ask(30 * GIB)
-        time.pass_by(SECOND)
-    first, second = budgets(manager)
-    assert second > first
-    # With half of the whole there would not be room for a third one.
-    assert programs[2].ask(14 * GIB)
-    time.pass_by(SECOND)
-    first, second = budgets(manager)
-    assert second > BUDGET * 5 // 6
-    assert not Greedy(manager, busy).ask(30 * GIB)
+def test_all_of_it_goes_to_the_one_card_that_is_used() -> None:
+    site = Site(4, CARD, WHOLE)
+    assert site.parts == [WHOLE // 4] * 4
+    site.program(size=130 * GIB)
+    # Together 235 GiB: what card and host hold, but for what is needed to exchange them.
+    assert site.grows(site.program(), 105 * GIB)
+    assert site.parts[0] > 104 * GIB
+    assert not site.grows(site.program(), 10 * GIB)
+
+
+def test_ten_notebooks_of_20_on_one_of_four_cards() -> None:
+    site = Site(4, CARD, WHOLE)
+    for _ in range(10):
+        site.program(size=20 * GIB)
+
+
+def test_what_others_need_is_not_taken() -> None:
+    site = Site(2, CARD, WHOLE)
+    for _ in range(2):
+        site.program(1, 90 * GIB)       # of which 43 do not fit
+    before = site.gpus[1].demand.needs
+    assert 45 * GIB < before < 48 * GIB
+    site.program(0, 130 * GIB)
+    other = site.program()
+    assert not site.grows(other, 70 * GIB)
+    assert site.grows(other, 62 * GIB)
+    assert site.gpus[1].host_budget >= before
+
+
+def test_what_is_left_is_split_evenly_again() -> None:
+    site = Site(2, CARD, WHOLE)
+    programs = [site.program(1, 100 * GIB) for _ in range(2)]
+    site.time.pass_by(SECOND)
+    site.settle()
+    assert site.parts[1] > site.parts[0]
     for program in programs:
-        busy.leave(program.client)
-    time.pass_by(SECOND)
-    first, second = budgets(manager)
-    assert abs(first - second) <= BUDGET // 32
+        site.end(program)
+    site.time.pass_by(SECOND)
+    assert abs(site.parts[0] - site.parts[1]) <= WHOLE // 32
 
 
-def test_a_reload_leaves_a_card_what_it_needs(time: Time) -> None:
-    manager = a_manager(time)
-    programs = [Greedy(manager, manager.gpus[1]) for _ in range(2)]
-    for program in programs:
-        assert program.ask(30 * GIB)
-        time.pass_by(SECOND)
-    before = budgets(manager)
-    manager.set_tq(5)
-    assert budgets(manager) == before
-    half = replace(manager._defaults, budget=BUDGET // 2)
-    manager._read = lambda: half
-    manager.reload()
-    assert sum(budgets(manager)) <= BUDGET // 2
-    assert manager.gpus[1].host_budget > 28 * GIB
+def test_what_others_could_give_up_can_be_reached() -> None:
+    site = Site(4, CARD, WHOLE)
+    site.program(size=130 * GIB)
+    asks = site.program()
+    site.settle()
+    assert asks.limits.most > 105 * GIB
+    for _ in range(2):
+        site.program(1, 90 * GIB)
+    site.time.pass_by(SECOND)
+    site.settle()
+    assert 60 * GIB < asks.limits.most < 65 * GIB
+    assert site.grows(asks, asks.limits.most - 2 * GIB)
 
 
-def test_nothing_moves_before_it_is_known_what_was_promised(time: Time) -> None:
-    manager = a_manager(time, gather=True)
-    Greedy(manager, manager.gpus[1])
-    time.pass_by(SECOND // 2)
-    manager.set_tq(5)
-    assert budgets(manager) == [BUDGET // 2] * 2
-    program = Greedy(manager, manager.gpus[1])
-    time.pass_by(3 * SECOND)
-    assert program.ask(30 * GIB)
-    assert program.ask(31 * GIB)
+def test_what_was_lent_is_called_back_only_where_others_have_nothing() -> None:
+    site = Site(2, CARD, WHOLE)
+    frees = site.program(size=100 * GIB)
+    frees.free(10 * GIB)                # and may have 100 again without asking
+    site.program(size=100 * GIB)
+    site.settle()
+    assert frees.limits.commit >= 100 * GIB
+    site.program(size=120 * GIB)
+    assert frees.limits.commit < 20 * GIB
+
+
+def test_nobody_is_shut_out_who_can_be_helped_by_calling_back_alone() -> None:
+    site = Site(2, CARD, WHOLE)
+    for _ in range(2):
+        site.program(1, 115 * GIB)      # takes all but a few GiB
+    frees = site.program(size=130 * GIB)
+    frees.free(0)
+    assert site.grows(site.program(), 130 * GIB)
+
+
+def test_who_cannot_be_helped_moves_nothing() -> None:
+    site = Site(4, CARD, WHOLE)
+    site.program(size=130 * GIB)
+    site.program(1, 130 * GIB)
+    site.time.pass_by(SECOND)
+    asks = site.program()
+    site.settle()
+    before = site.parts
+    site.told.clear()
+    assert not site.grows(asks, 120 * GIB)
+    assert site.parts == before
+    assert {gpu for gpu, _ in site.told} == {asks.gpu}
+
+
+def test_what_a_program_brings_with_it_is_found_at_once() -> None:
+    site = Site(4, CARD, WHOLE)
+    site.program(memory=Memory(allocated=130 * GIB), commit=130 * GIB)
+    site.program(memory=Memory(allocated=90 * GIB), commit=90 * GIB)
+    site.check()
+    assert site.parts[0] > 83 * GIB
+
+
+def test_what_a_card_loses_is_found_at_once() -> None:
+    site = Site(4, CARD, WHOLE)
+    site.program(size=130 * GIB)
+    for _ in range(2):                  # samples of what others than our clients use
+        site.gpus[0].capacity.sampled(90 * GIB, 0)
+    site.gpus[0].apply_capacity()
+    site.check()
+    assert site.parts[0] > 83 * GIB
+
+
+def test_a_reload_leaves_a_card_what_it_needs() -> None:
+    site = Site(2, CARD, WHOLE)
+    for _ in range(2):
+        site.program(1, 90 * GIB)
+    before = site.gpus[1].demand.needs
+    site.manager.set_tq(5)
+    site.check()
+    site.whole = 50 * GIB
+    site.known = dict.fromkeys(site.known, 0)       # what was before does not count
+    site.defaults = replace(site.defaults, budget=50 * GIB)
+    site.manager.reload()
+    assert sum(site.parts) <= 50 * GIB
+    assert site.gpus[1].host_budget >= before
+
+
+def test_a_single_card_just_has_it_all() -> None:
+    site = Site(1, CARD, WHOLE)
+    site.program(size=130 * GIB)
+    asks = site.program()
+    assert not site.grows(asks, 120 * GIB)
+    site.end(asks)
+    site.time.pass_by(SECOND)
+    assert site.parts == [WHOLE]
+    assert site.gpus[0].elsewhere is None
+    assert not any(isinstance(event, BudgetChanged) for _, event in site.told)
+
+
+def test_who_asks_while_others_are_gathering_is_answered_when_they_have() -> None:
+    site = Site(2, CARD, WHOLE, gather=True)
+    site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
+    asks = site.program()
+    asks.ask(130 * GIB)
+    site.manager.set_tq(5)
+    assert site.parts == [WHOLE // 2] * 2
+    site.time.pass_by(SECOND)
+    assert all(gpu.state != "gathering" for gpu in site.gpus)
+    site.settle()
+    assert asks.answers == {1: True}
+
+
+def test_who_asks_before_the_last_card_has_gathered_waits_for_it() -> None:
+    site = Site(2, CARD, WHOLE, gather=True)
+    site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
+    asks = site.program()
+    # As if the timer of this card were late.
+    late = next(one for one in site.time.timers if one[1] == site.gpus[1]._tick)
+    site.time.timers.remove(late)
+    site.time.pass_by(SECOND)
+    asks.ask(130 * GIB)
+    site.settle()
+    assert asks.answers == {}
+    site.gpus[1]._tick()
+    site.time.pass_by(0)
+    site.settle()
+    assert asks.answers == {1: True}
+
+
+def test_what_clients_of_a_lost_card_hold_is_not_there_until_they_end() -> None:
+    site = Site(2, CARD, WHOLE)
+    first, second = site.program(1, 130 * GIB), site.program(1, 60 * GIB)
+    for _ in range(4):                  # turns
+        site.time.pass_by(SECOND)
+        site.settle()
+    held = first.memory.host + second.memory.host
+    assert held > 0
+    site.gpus[1].lose("it fell off the bus")
+    site.time.pass_by(SECOND)
+    assert site.parts == [WHOLE - held, held]
+    site.end(first)
+    site.end(second)
+    site.time.pass_by(SECOND)
+    assert site.parts == [WHOLE, 0]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("start", "start", "start", "grow", "free", "end", "wait")),
+        st.integers(0, 7), st.integers(1, 8),
+    ),
+    min_size=5, max_size=20,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(2, 3), st.integers(8, 32), STEPS)
+def test_what_fits_card_and_whole_is_never_refused(
+    cards: int, whole: int, steps: list[tuple[str, int, int]]
+) -> None:
+    site = Site(cards, 8 * GIB, whole * GIB)
+    for what, which, size in steps:
+        program = site.programs[which] if which < len(site.programs) else None
+        if what == "start":
+            program = site.program(which % cards)
+            site.settle()
+        elif what == "wait":
+            site.time.pass_by(size * SECOND // 10)
+        elif program is not None and what == "free":
+            program.free(size * GIB // 2)
+        elif program is not None and what == "end":
+            site.end(program)
+        if program is not None and what in ("start", "grow"):
+            fits = site.fits(program, size * GIB)
+            assert site.grows(program, size * GIB) or not fits
+        site.settle()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared.scheduler.actions import Action, ClientState, Stop, TurnEnd
+from nvshared.scheduler.actions import ClientState, Order, Report, Stop, TurnEnd
 from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import GIB, MIB, SECOND, AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import CardState
@@ -27,7 +27,7 @@ class Rationed(Tenancy):
     def __init__(self, settings: Settings = SETTINGS, seed: int = 0) -> None:
         super().__init__(settings, seed)
 
-    def _check_action(self, action: Action, starting: set[int]) -> None:
+    def _check_action(self, action: Order | Report, starting: set[int]) -> None:
         limited = self.terms.get(action.client, Terms()).compute_limit < 100
         if not (isinstance(action, Stop) and limited):
             super()._check_action(action, starting)

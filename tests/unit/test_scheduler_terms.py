@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.scheduler.actions import (
-    Action,
     ClientState,
     Load,
+    Order,
+    Report,
     Run,
     Stop,
     TurnEnd,
@@ -58,7 +59,7 @@ class Tenancy(World):
         super().restart()
         self.terms.clear()              # a daemon does not remember them
 
-    def _check_action(self, action: Action, starting: set[int]) -> None:
+    def _check_action(self, action: Order | Report, starting: set[int]) -> None:
         terms = self.terms.get(action.client, Terms())
         if isinstance(action, Stop) and terms.suspended:
             return                      # needs no other reason

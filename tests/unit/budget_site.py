@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several cards with one host, and programs that fill their memory and do as they are told.
+
+Programs have figures only. What must hold of the host's memory at every moment is
+checked whenever a scheduler has heard of anything.
+"""
+
+from collections import deque
+from dataclasses import replace
+from functools import partial
+
+from nvshared.budget import SPLIT_WITHIN
+from nvshared.clock import SECOND
+from nvshared.defaults import Card, Defaults
+from nvshared.gpu import GPU, Client
+from nvshared.manager import Manager
+from nvshared.nvml import Facts, Sample
+from nvshared.scheduler.actions import Evict, Limits, Load, Order, Stop
+from nvshared.scheduler.demand import least
+from nvshared.scheduler.events import (
+    BudgetChanged,
+    CommitAsked,
+    Event,
+    Evicted,
+    Loaded,
+    Memory,
+    MemoryChanged,
+    Stopped,
+)
+from tests.unit.scripted import GIB, NO_RESERVE, SETTINGS, Time, peer
+
+PATIENCE = 60 * SECOND                  # nobody waits for an answer longer than that
+
+
+class Program:
+    """One client; what it is told it does when the site is settled."""
+
+    def __init__(self, site: "Site", gpu: GPU, memory: Memory, commit: int) -> None:
+        self.gpu = gpu
+        self.orders: deque[Order] = deque()
+        self.limits = Limits(0, 0, 0, 0, 0)
+        self.answers: dict[int, bool] = {}
+        self._asked: dict[int, int] = {}
+        self._swapped = max(0, memory.allocated - memory.resident)
+        self.client = Client(site.manager.next_id(), gpu, peer(), self, memory)
+        gpu.join(self.client, running=False, wants=False, commit=commit)
+
+    @property
+    def memory(self) -> Memory:
+        """Its figures, as it said them last."""
+        return self.client.memory
+
+    @property
+    def host(self) -> int:
+        """Bytes of host memory it has, or may take by orders that it has yet to carry out."""
+        return max([self.memory.host, *(o.host for o in self.orders if isinstance(o, Evict))])
+
+    def order(self, order: Order) -> None:
+        """Link.order."""
+        self.orders.append(order)
+
+    def ask(self, size: int) -> None:
+        """COMMIT; takes it when that is granted."""
+        number = len(self._asked) + 1
+        self._asked[number] = size
+        self.gpu.tell(CommitAsked(self.client.id, self.memory, number, size))
+
+    def free(self, size: int) -> None:
+        """Has so much from now on, or less."""
+        resident = min(self.memory.resident, size)
+        allocated = min(self.memory.allocated, size)
+        self._swapped = allocated - resident
+        memory = replace(self.memory, allocated=allocated, resident=resident)
+        self.gpu.tell(MemoryChanged(self.client.id, memory))
+
+    def obey(self) -> None:
+        """The next order."""
+        order = self.orders.popleft()
+        match order:
+            case Limits():
+                self.limits = order
+                size = self._asked.get(order.number, 0)
+                if order.number:
+                    self.answers[order.number] = order.commit >= size
+                    if self.answers[order.number]:
+                        grown = replace(self.memory, allocated=max(size, self.memory.allocated))
+                        self.gpu.tell(MemoryChanged(self.client.id, grown, wants=True))
+            case Evict():
+                self._evict(order)
+            case Load():
+                self._load(order)
+            case Stop():
+                self.gpu.tell(Stopped(self.client.id, self.memory, wants=True))
+
+    def _evict(self, order: Evict) -> None:
+        memory = self.memory
+        leaves = min(max(0, memory.resident - order.room), max(0, order.host - self._swapped))
+        self._swapped += leaves
+        memory = replace(
+            memory, resident=memory.resident - leaves, host=max(memory.host, self._swapped),
+            room=max(order.room, memory.resident - leaves),
+        )
+        self.gpu.tell(Evicted(self.client.id, memory, order.number, leaves))
+
+    def _load(self, order: Load) -> None:
+        memory = self.memory
+        comes = max(0, min(memory.allocated, order.room) - memory.resident)
+        self._swapped = max(0, self._swapped - comes)
+        memory = replace(
+            memory, resident=memory.resident + comes, room=order.room,
+            host=min(memory.host, max(order.host, self._swapped)),
+        )
+        self.gpu.tell(Loaded(self.client.id, memory, order.number, comes))
+
+
+class Site:
+    """Cards of one size."""
+
+    def __init__(self, cards: int, card: int, whole: int, *, gather: bool = False) -> None:
+        """`card`, `whole`: bytes of a card, and of the host for all of them."""
+        self.whole = whole
+        self.time = Time()
+        self.programs: list[Program] = []
+        self.told: list[tuple[GPU, Event]] = []
+        settings = replace(SETTINGS, host_budget=whole // cards, gather=SECOND, tq=SECOND)
+        self.defaults = Defaults(settings, lambda _: Card(NO_RESERVE, GIB), whole)
+        self.manager = Manager(lambda: self.defaults, self.time.clock, self.time.timer)
+        self.known = dict.fromkeys(range(cards), whole // cards)    # to their schedulers
+        self.given_too_soon = False
+        self.short_until = 0            # there may not be enough for all
+        for index in range(cards):
+            facts = Facts(index, f"GPU-{index:032x}", "Card", f"0000:{index:02x}:00.0", card)
+            gpu = self.manager.add(facts, Sample(memory_used=0), gather=gather)
+            gpu.told.connect(partial(self._heard, gpu))
+
+    @property
+    def gpus(self) -> list[GPU]:
+        return self.manager.gpus
+
+    @property
+    def parts(self) -> list[int]:
+        """What each card may take of the host's memory."""
+        return [gpu.host_budget for gpu in self.gpus]
+
+    def _heard(self, gpu: GPU, _now: int, event: Event) -> None:
+        self.told.append((gpu, event))
+        if isinstance(event, BudgetChanged):
+            self.known[gpu.facts.index] = event.bytes
+            self.given_too_soon |= sum(self.known.values()) > self.whole
+
+    def check(self) -> None:
+        """What must hold between events."""
+        assert list(self.known.values()) == self.parts
+        assert not self.given_too_soon, "given before it was given up"
+        assert sum(program.host for program in self.programs) <= self.whole
+        demands = [gpu.demand for gpu in self.gpus]
+        # Programs that join need more of a margin each, and cannot be refused that. What then is
+        # given up elsewhere goes to who lacks it a moment later.
+        if sum(demand.needs for demand in demands) > self.whole:
+            self.short_until = self.time.now + 2 * SPLIT_WITHIN
+        enough = self.time.now >= self.short_until
+        for gpu, demand in zip(self.gpus, demands, strict=True):
+            assert demand.needs <= demand.enough <= demand.wants
+            assert gpu.host_budget >= demand.needs or not enough, f"{gpu} lacks what it needs"
+            assert gpu.snapshot().host_free >= 0, f"{gpu} has taken more than its part"
+
+    def program(
+        self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0
+    ) -> Program:
+        """One more; it asks for `size` at once."""
+        made = Program(self, self.gpus[card], memory or Memory(), commit)
+        self.programs.append(made)
+        if size:
+            assert self.grows(made, size)
+        return made
+
+    def end(self, program: Program) -> None:
+        """Its process does."""
+        program.gpu.leave(program.client)
+        self.programs.remove(program)
+        self.settle()
+
+    def grows(self, program: Program, size: int) -> bool:
+        """Whether it may have so much."""
+        number, end = len(program.answers) + 1, self.time.now + PATIENCE
+        program.ask(size)
+        self.settle()
+        while number not in program.answers:
+            assert self.time.now < end, "it is never answered"
+            self.time.pass_by(SECOND)
+            self.settle()
+        return program.answers[number]
+
+    def fits(self, program: Program, size: int) -> bool:
+        """Whether it must be granted so much, with nothing called back from anybody."""
+        gpu, programs = program.gpu, [one for one in self.programs if one.gpu is program.gpu]
+        more = max(0, size - max(program.limits.commit, program.memory.need))
+        committed = sum(max(one.limits.commit, one.memory.need) for one in programs) + more
+        needed = least(committed - gpu.capacity.bytes, len(programs))
+        held = sum(one.host for one in programs)
+        others = sum(other.demand.needs for other in self.gpus if other is not gpu)
+        return size <= gpu.capacity.bytes and others + max(needed, held) <= self.whole
+
+    def settle(self) -> None:
+        """Everybody does as told until nothing is left to do."""
+        self.check()
+        while busy := [program for program in self.programs if program.orders]:
+            for program in busy:
+                program.obey()
+                self.check()
