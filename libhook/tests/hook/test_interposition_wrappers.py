@@ -235,4 +235,22 @@ assert base.value == 3
 location[1] = 2
 assert call("cuMemGetAccess", ctypes.byref(base), ctypes.byref(location), OURS) == 0
 assert base.value == 0
+
+HOST = 0x4000
+answers("cuMemHostGetDevicePointer_v2", a0=HOST)
+answers("cuMemHostGetFlags", i0=2)
+answers("cuMemHostUnregister")
+for memory, code in ((OURS, 1), (OURS + 4096, 1), (HOST, 0)):
+    assert call("cuMemHostGetDevicePointer_v2", ctypes.byref(base), memory, 0) == code
+    assert call("cuMemHostGetFlags", ctypes.byref(base), memory) == code
+    assert call("cuMemHostUnregister", memory) == code
+for name in ("cuMemHostGetDevicePointer_v2", "cuMemHostGetFlags", "cuMemHostUnregister"):
+    assert calls(name) == 1, name
+MAPPED = 0x70000000
+core.mapped = 1
+assert call("cuMemHostGetDevicePointer_v2", ctypes.byref(base), MAPPED, 0) == 0
+assert base.value == MAPPED
+assert call("cuMemHostGetFlags", ctypes.byref(base), MAPPED) == 0 and base.value & 2**32 - 1 == 3
+assert call("cuMemHostUnregister", MAPPED) == 1
+assert calls("cuMemHostGetDevicePointer_v2") == calls("cuMemHostUnregister") == 1
 """)
