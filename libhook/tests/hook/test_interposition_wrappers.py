@@ -165,8 +165,17 @@ for _ in range(2):
 assert call("cuDevicePrimaryCtxReset_v2", 1) == 0
 assert (core.contexts_ended, core.context_ended) == (2, 0xA0)
 assert call("cuDevicePrimaryCtxReset_v2", 2) == 0 and core.contexts_ended == 2
+# The first version also forgets who retained it: the next release is the last again.
+answers("cuDevicePrimaryCtxRetain", a0=0xA3)
+answers("cuDevicePrimaryCtxReset")
+for _ in range(2):
+    assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 3) == 0
+assert call("cuDevicePrimaryCtxReset", 3) == 0
+assert (core.contexts_ended, core.context_ended) == (3, 0xA3)
+assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 3) == 0
+assert call("cuDevicePrimaryCtxRelease_v2", 3) == 0 and core.contexts_ended == 4
 # It cannot be destroyed; others can, or detached from.
-assert call("cuCtxDestroy_v2", 0xA0) == 0 and core.contexts_ended == 2
+assert call("cuCtxDestroy_v2", 0xA0) == 0 and core.contexts_ended == 4
 assert call("cuCtxDestroy_v2", 0xC1) == 0 and core.context_ended == 0xC1
 answers("cuCtxAttach", a0=0xC2)
 assert call("cuCtxAttach", ctypes.byref(context), 0) == 0
