@@ -31,6 +31,7 @@ struct allocation {
     unsigned long long id;
     bool sync_memops, hidden;        /* hidden: an array's, or kept by its pool; found by no pointer */
     bool freeing;                    /* cuMemFreeAsync was called, and has not come to pass */
+    bool lost;                       /* cuMemFree was, for memory of a pool */
     bool graphs;                     /* came from an allocation node: there as long as that is */
 };
 

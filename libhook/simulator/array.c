@@ -17,6 +17,7 @@ struct array {
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
     CUdeviceptr memory;
     size_t pitch, rows, layers;
+    bool level;                      /* of a mipmapped array, with which alone it goes */
 };
 
 static size_t format_bytes(CUarray_format format)
@@ -52,7 +53,7 @@ bool array_side(CUarray handle, struct side *side)
     return true;
 }
 
-static CUresult create(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool level)
 {
     size_t element = descriptor != NULL ? format_bytes(descriptor->Format) : 0;
     unsigned channels = descriptor != NULL ? descriptor->NumChannels : 0;
@@ -63,7 +64,7 @@ static CUresult create(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descripto
     if (array == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *array = (struct array){
-        .context = context_current(), .descriptor = *descriptor,
+        .context = context_current(), .descriptor = *descriptor, .level = level,
         .pitch = (descriptor->Width * element * channels + 511) / 512 * 512,
         .rows = descriptor->Height != 0 ? descriptor->Height : 1,
         .layers = descriptor->Depth != 0 ? descriptor->Depth : 1};
@@ -89,13 +90,13 @@ API(cuArrayCreate_v2, CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *descriptor)
     CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width, .Height = descriptor->Height,
                                      .Format = descriptor->Format,
                                      .NumChannels = descriptor->NumChannels};
-    return create(handle, &whole);
+    return array_make(handle, &whole, false);
 }
 
 API(cuArray3DCreate_v2, CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return create(handle, descriptor);
+    return array_make(handle, descriptor, false);
 }
 
 API(cuArrayGetDescriptor_v2, CUDA_ARRAY_DESCRIPTOR *descriptor, CUarray handle)
@@ -123,12 +124,9 @@ API(cuArray3DGetDescriptor_v2, CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray hand
     return CUDA_SUCCESS;
 }
 
-API(cuArrayDestroy, CUarray handle)
+CUresult array_end(CUarray handle)
 {
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     struct array *array = array_from(handle);
-    if (array == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&engine_lock);
     CUresult result = context_wait(array->context);
     pthread_mutex_unlock(&engine_lock);
@@ -142,4 +140,11 @@ API(cuArrayDestroy, CUarray handle)
     allocations_unlock();
     free(array);
     return CUDA_SUCCESS;
+}
+
+API(cuArrayDestroy, CUarray handle)
+{
+    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    return array_from(handle) == NULL || array_from(handle)->level ? CUDA_ERROR_INVALID_HANDLE
+                                                                   : array_end(handle);
 }

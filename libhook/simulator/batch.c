@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many copies in one call. They may be done in any order; here, in theirs. */
+/* Many copies or prefetches in one call. They may be done in any order; here, in theirs. */
 #include "array.h"
 #include "copy.h"
 #include "entry.h"
@@ -145,4 +145,52 @@ API(cuMemcpy3DBatchAsync_v2_ptsz, size_t count, CUDA_MEMCPY3D_BATCH_OP *list,
 {
     ENTER(ENTRY_CONTEXT);
     return copy_blocks(count, list, NULL, flags, DEFAULT(stream));
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation location,
+                               unsigned int flags, CUstream stream);
+
+struct prefetches {
+    CUdeviceptr *addresses;
+    size_t *sizes;
+    size_t count;
+    CUmemLocation *places;
+    size_t *firsts;                  /* per place: the first prefetch that goes there */
+    size_t place_count;
+};
+
+static CUresult prefetch_all(const struct prefetches *list, unsigned long long flags,
+                             CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (list->count == 0 || list->addresses == NULL || list->sizes == NULL || list->places == NULL
+        || list->firsts == NULL || list->place_count == 0 || list->place_count > list->count
+        || list->firsts[0] != 0 || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream == NULL || stream == CU_STREAM_LEGACY)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0, place = 0; i < list->count && result == CUDA_SUCCESS; i++) {
+        while (place + 1 < list->place_count && list->firsts[place + 1] <= i)
+            place++;
+        result = cuMemPrefetchAsync_v2(list->addresses[i], list->sizes[i], list->places[place], 0,
+                                       stream);
+    }
+    return result;
+}
+
+#define PREFETCHES CUdeviceptr *addresses, size_t *sizes, size_t count,                  \
+                   CUmemLocation *places, size_t *firsts, size_t place_count
+#define ALL_PREFETCHES (&(struct prefetches){addresses, sizes, count, places, firsts,    \
+                                             place_count})
+
+API(cuMemPrefetchBatchAsync, PREFETCHES, unsigned long long flags, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return prefetch_all(ALL_PREFETCHES, flags, stream);
+}
+
+API(cuMemPrefetchBatchAsync_ptsz, PREFETCHES, unsigned long long flags, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return prefetch_all(ALL_PREFETCHES, flags, DEFAULT(stream));
 }

@@ -81,8 +81,8 @@ static CUresult end(CUstream handle, CUgraph *graph)
             : is_joined(capture) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
         if (result == CUDA_SUCCESS)
             *graph = (CUgraph)capture->graph;
-        else if (!capture->to_graph)
-            graph_free(capture->graph);
+        else
+            graph_free(capture->graph);      /* the program's own as well: the driver's way */
         capture_finish(capture);
     }
     pthread_mutex_unlock(&engine_lock);

@@ -57,6 +57,7 @@ static CUresult enliven(struct context *context, unsigned flags)
     shared_count_context(context->device->gpu, 1);
     context->flags = flags | CU_CTX_MAP_HOST;    /* always on, as the driver says */
     context->id = atomic_fetch_add(&made, 1) + 1;
+    context->attached = 0;
     context->cache = CU_FUNC_CACHE_PREFER_NONE;
     memset(context->limits, 0, sizeof context->limits);
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
@@ -192,10 +193,18 @@ API(cuCtxDestroy_v2, CUcontext context)
     return destroy(context);
 }
 
-API(cuCtxDetach, CUcontext context)
+/* The reference that made it goes last, and the context with it. */
+API(cuCtxDetach, CUcontext handle)
 {
     ENTER(ENTRY_INIT);
-    return destroy(context);
+    if (!object_is(handle, OBJECT_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct context *context = (struct context *)handle;
+    pthread_mutex_lock(&context_lock);
+    bool attached = context->attached > 0;
+    context->attached -= attached;
+    pthread_mutex_unlock(&context_lock);
+    return attached ? CUDA_SUCCESS : destroy(handle);
 }
 
 API(cuCtxAttach, CUcontext *context, unsigned int flags)
@@ -203,6 +212,9 @@ API(cuCtxAttach, CUcontext *context, unsigned int flags)
     ENTER(ENTRY_CONTEXT);
     if (context == NULL || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&context_lock);
+    context_current()->attached++;
+    pthread_mutex_unlock(&context_lock);
     *context = (CUcontext)context_current();
     return CUDA_SUCCESS;
 }
@@ -231,46 +243,64 @@ API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
     return result;
 }
 
-static CUresult release(CUdevice ordinal, bool reset)
+/* With context_lock held. */
+static void end_primary(struct device *device)
+{
+    if (device->primary != NULL && atomic_load(&device->primary->alive))
+        end_context(device->primary);
+}
+
+/* One retain too few is what the first version says nothing of. */
+static CUresult release(CUdevice ordinal, CUresult too_often)
 {
     struct device *device = device_at(ordinal);
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&context_lock);
-    if (device->retains == 0 && !reset)
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    else if (device->retains > 0 && !reset)
-        device->retains--;
-    bool alive = device->primary != NULL && atomic_load(&device->primary->alive);
-    if (alive && (reset || device->retains == 0))
-        end_context(device->primary);
+    bool retained = device->retains > 0;
+    device->retains -= retained;
+    if (device->retains == 0)
+        end_primary(device);
     pthread_mutex_unlock(&context_lock);
-    return result;
+    return retained ? CUDA_SUCCESS : too_often;
 }
 
 API(cuDevicePrimaryCtxRelease, CUdevice device)
 {
     ENTER(ENTRY_INIT);
-    return release(device, false);
+    return release(device, CUDA_SUCCESS);
 }
 
 API(cuDevicePrimaryCtxRelease_v2, CUdevice device)
 {
     ENTER(ENTRY_INIT);
-    return release(device, false);
+    return release(device, CUDA_ERROR_INVALID_CONTEXT);
+}
+
+/* Whoever retained it holds it still, empty; only the first version forgets them. */
+static CUresult reset(CUdevice ordinal, bool forget)
+{
+    struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&context_lock);
+    if (forget)
+        device->retains = 0;
+    end_primary(device);
+    pthread_mutex_unlock(&context_lock);
+    return CUDA_SUCCESS;
 }
 
 API(cuDevicePrimaryCtxReset, CUdevice device)
 {
     ENTER(ENTRY_INIT);
-    return release(device, true);
+    return reset(device, true);
 }
 
 API(cuDevicePrimaryCtxReset_v2, CUdevice device)
 {
     ENTER(ENTRY_INIT);
-    return release(device, true);
+    return reset(device, false);
 }
 
 static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)

@@ -25,6 +25,7 @@ struct context {
     _Atomic int error;               /* CUresult: set by the first fault, for good */
     unsigned flags;
     unsigned long long id;
+    unsigned attached;               /* by cuCtxAttach, and not detached yet; under context_lock */
     struct stream *legacy;           /* the NULL stream */
     struct stream *recorder;         /* holds what cuCtxRecordEvent and cuCtxWaitEvent order */
     struct position gate;            /* all later work waits for it: cuCtxWaitEvent */

@@ -131,8 +131,10 @@ API(cuCtxEnablePeerAccess, CUcontext handle, unsigned int flags)
     struct context *peer = handle != NULL ? context_from(handle) : NULL;
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (peer == NULL || peer->device == context_current()->device)
+    if (peer == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (peer->device == context_current()->device)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     uint32_t bit = 1u << peer->device->ordinal;
     uint32_t before = atomic_fetch_or(&context_current()->device->peers, bit);
     return (before & bit) == 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;

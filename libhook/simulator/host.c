@@ -169,12 +169,33 @@ API(cuMemHostRegister, void *memory, size_t size, unsigned int flags)
     return register_memory(memory, size, flags);
 }
 
+/* The program mapped it itself: the driver speaks of it as of its own memory of the host. */
+static bool is_mapped_by_program(CUdeviceptr address)
+{
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(address);
+    bool by_program = mapping != NULL && mapping->physical != NULL && !mapping->allocated;
+    space_unlock();
+    return by_program;
+}
+
+static bool is_known(CUdeviceptr address)
+{
+    allocations_lock();
+    const struct allocation *allocation = allocation_find(address);
+    bool known = allocation != NULL && !allocation->hidden;
+    allocations_unlock();
+    return known || is_mapped_by_program(address);
+}
+
 API(cuMemHostUnregister, void *memory)
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
     if (memory == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    return release(memory, REGISTERED_HOST, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    /* What the driver knows otherwise cannot be registered. */
+    return release(memory, REGISTERED_HOST, is_known((uintptr_t)memory)
+                   ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
 static bool is_locked(const struct allocation *allocation)
@@ -190,7 +211,7 @@ static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flag
     allocations_lock();
     bool locked = is_locked(allocation_find((uintptr_t)memory));
     allocations_unlock();
-    if (!locked)
+    if (!locked && !is_mapped_by_program((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;
     *address = (uintptr_t)memory;
     return CUDA_SUCCESS;
@@ -213,5 +234,9 @@ API(cuMemHostGetFlags, unsigned int *flags, void *memory)
     if (locked)
         *flags = allocation->flags;
     allocations_unlock();
+    if (!locked && is_mapped_by_program((uintptr_t)memory)) {
+        *flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+        return CUDA_SUCCESS;
+    }
     return locked ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -64,7 +64,7 @@ static CUresult free_memory(CUdeviceptr address)
     bool pooled = ours && allocation->kind == ALLOCATED_POOL;
     ours = ours && !allocation->freeing;
     if (ours && pooled)
-        allocation->freeing = true;
+        allocation->freeing = allocation->lost = true;
     allocations_unlock();
     if (!ours)
         return CUDA_ERROR_INVALID_VALUE;

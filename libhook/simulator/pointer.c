@@ -4,6 +4,7 @@
 
 #include "allocation.h"
 #include "entry.h"
+#include "pool_state.h"
 
 struct known {
     CUdeviceptr base, mapping_base;
@@ -15,6 +16,12 @@ struct known {
     unsigned long long id;
     CUmemAllocationHandleType handle_types;
     bool managed, ipc, host, sync_memops;
+};
+
+/* What P2P_TOKENS gives: for a NIC's driver, which then reaches the memory. */
+struct tokens {
+    unsigned long long token;
+    unsigned space;
 };
 
 static size_t whole(size_t size, size_t grain)
@@ -39,6 +46,8 @@ static bool from_allocation(CUdeviceptr address, struct known *known)
             .type = device || managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
             .context = allocation->pool == NULL ? allocation->context : NULL,
             .device = allocation->device, .pool = allocation->pool, .id = allocation->id,
+            .handle_types = allocation->pool == NULL ? CU_MEM_HANDLE_TYPE_NONE
+                                                     : allocation->pool->handle_types,
             .managed = managed,
             .ipc = allocation->kind == ALLOCATED, .host = !device,
             .sync_memops = allocation->sync_memops};
@@ -82,6 +91,11 @@ static CUresult tell(const struct known *known, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *(void **)value = known->host ? (void *)(uintptr_t)address : NULL;
         return known->host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        /* No NIC can reach this memory; the driver says so of managed memory alone. */
+        if (known->managed)
+            *(struct tokens *)value = (struct tokens){0};
+        return known->managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         *(bool *)value = known->sync_memops;
         return CUDA_SUCCESS;
@@ -166,6 +180,16 @@ static size_t width_of(CUpointer_attribute attribute)
     }
 }
 
+/* What the program reserved, whether or not something is mapped there. */
+static bool from_reservation(CUdeviceptr address, struct known *known)
+{
+    space_lock_to_read();
+    bool found = space_is_reserved(address, 1)
+        && space_reservation(address, &known->base, &known->size);
+    space_unlock();
+    return found;
+}
+
 /* What the second question says where the first has no answer. */
 static void tell_nothing(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
@@ -179,8 +203,13 @@ static void tell_nothing(void *value, CUpointer_attribute attribute, CUdeviceptr
         *(CUdeviceptr *)value = unknown ? address : 0;       /* it may be the host's */
         return;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        if (from_reservation(address, &known))
+            *(CUdeviceptr *)value = known.base;
+        return;                              /* or it stays as it was */
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        return;                              /* stays as it was */
+        if (from_reservation(address, &known))
+            *(size_t *)value = known.size;
+        return;
     default:
         memset(value, 0, width_of(attribute));
     }
@@ -206,13 +235,16 @@ API(cuPointerSetAttribute, const void *value, CUpointer_attribute attribute, CUd
 {
     ENTER(ENTRY_INIT);
     struct known known;
-    if (value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (from_mapping(address, &known))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
     allocations_lock();
     struct allocation *allocation = allocation_find(address);
     if (allocation != NULL)
         allocation->sync_memops = *(const unsigned *)value != 0;
     allocations_unlock();
-    return allocation != NULL || from_mapping(address, &known) ? CUDA_SUCCESS
-                                                               : CUDA_ERROR_INVALID_VALUE;
+    return allocation != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

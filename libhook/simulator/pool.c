@@ -82,6 +82,7 @@ void pool_free_now(struct allocation *allocation)
     allocation->hidden = true;
     pool->kept = kept;
     pool->used -= allocation->size;
+    pool->lost += allocation->lost ? allocation->size : 0;
     pool_shrink(pool, pool->threshold > pool->used ? pool->threshold : pool->used);
 }
 
@@ -126,7 +127,7 @@ static bool reuse(struct pool *pool, size_t size, CUdeviceptr *address)
             continue;
         *address = kept->allocation->base;
         kept->allocation->hidden = false;
-        kept->allocation->freeing = false;
+        kept->allocation->freeing = kept->allocation->lost = false;
         *place = kept->next;
         free(kept);
         return true;
@@ -155,8 +156,8 @@ static CUresult take(struct pool *pool, struct context *context, size_t size,
     pool->used += size;
     allocations_open(pool, pool->readers);
     pool->reserved += reused ? 0 : size;
-    if (pool->used > pool->used_high)
-        pool->used_high = pool->used;
+    if (pool->used + pool->lost > pool->used_high)
+        pool->used_high = pool->used + pool->lost;
     if (pool->reserved > pool->reserved_high)
         pool->reserved_high = pool->reserved;
     allocations_unlock();

@@ -14,10 +14,14 @@ API(cuMemPoolCreate, CUmemoryPool *handle, const CUmemPoolProps *properties)
         return CUDA_ERROR_INVALID_VALUE;
     if (device_at(properties->location.id) == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    /* One that could leave the process may be made; but nothing here exports it. */
+    if (((unsigned)properties->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
     allocations_lock();
-    *handle = (CUmemoryPool)pool_make(device_at(properties->location.id), properties->maxSize);
+    struct pool *pool = pool_make(device_at(properties->location.id), properties->maxSize);
+    pool->handle_types = properties->handleTypes;
+    *handle = (CUmemoryPool)pool;
     allocations_unlock();
     return CUDA_SUCCESS;
 }
@@ -71,7 +75,7 @@ static CUresult attribute(struct pool *pool, CUmemPool_attribute name, void *val
         if (set && *bytes != 0)
             return CUDA_ERROR_INVALID_VALUE;
         if (set)
-            *high = used ? pool->used : pool->reserved;
+            *high = used ? pool->used + pool->lost : pool->reserved;
         else
             *bytes = *high;
         return CUDA_SUCCESS;
@@ -80,7 +84,8 @@ static CUresult attribute(struct pool *pool, CUmemPool_attribute name, void *val
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
         if (set)
             return CUDA_ERROR_INVALID_VALUE;
-        *bytes = name == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? pool->used : pool->reserved;
+        *bytes = name == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? pool->used + pool->lost
+                                                          : pool->reserved;
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_VALUE;
@@ -146,7 +151,15 @@ API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
     return CUDA_SUCCESS;
 }
 
-/* Its own device has access in any case. */
+/* Its own device has access in any case, and may not be denied it. */
+static CUresult check_access(const struct pool *pool, const CUmemAccessDesc *access)
+{
+    struct device *device = access->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+        ? device_at(access->location.id) : NULL;
+    bool denied = device == pool->device && access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return device == NULL || denied ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
 static void open_to(struct pool *pool, const CUmemAccessDesc *access)
 {
     uint32_t bit = 1u << access->location.id;
@@ -166,10 +179,11 @@ API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t c
     ENTER(ENTRY_INIT);
     if (pool_from(pool) == NULL || list == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++)
-        if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE
-            || device_at(list[i].location.id) == NULL)
-            return CUDA_ERROR_INVALID_DEVICE;
+    for (size_t i = 0; i < count; i++) {
+        CUresult result = check_access(pool_from(pool), &list[i]);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
     allocations_lock();
     for (size_t i = 0; i < count; i++)
         open_to(pool_from(pool), &list[i]);

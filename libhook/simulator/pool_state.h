@@ -16,6 +16,8 @@ struct pool {
     struct kept *kept;               /* all under the allocations' lock */
     uint64_t threshold, maximum;
     uint64_t reserved, reserved_high, used, used_high;
+    uint64_t lost;                   /* freed by cuMemFree: the driver says for ever that it is used */
+    CUmemAllocationHandleType handle_types;
     int reuse[3];
     uint32_t readers;                /* other devices that it is open to: a bit each */
 };

@@ -1,9 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream memory operations: a stream writes a word, or waits until one has a value. */
+/*
+ * Stream memory operations: a stream writes a word, or waits until one has a
+ * value. Their first versions are there by name, and the driver supports them
+ * on no card unless its administrator set NVreg_EnableStreamMemOPs.
+ */
 #include "allocation.h"
 #include "capture.h"
 #include "entry.h"
 #include "stream.h"
+
+/* Memory of pools is not for them, as little as another device's. */
+static bool is_pooled(CUdeviceptr address)
+{
+    allocations_lock();
+    const struct allocation *allocation = allocation_find(address);
+    bool pooled = allocation != NULL && allocation->kind == ALLOCATED_POOL;
+    allocations_unlock();
+    return pooled;
+}
 
 static CUresult submit(CUstream handle, const struct work *works, size_t count)
 {
@@ -14,7 +28,8 @@ static CUresult submit(CUstream handle, const struct work *works, size_t count)
     for (size_t i = 0; i < count; i++)
         if (works[i].value.address % works[i].value.bytes != 0
             || !range_is_valid(stream->context->device, works[i].value.address,
-                               works[i].value.bytes))
+                               works[i].value.bytes)
+            || is_pooled(works[i].value.address))
             return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&engine_lock);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
@@ -40,13 +55,9 @@ static CUresult submit(CUstream handle, const struct work *works, size_t count)
         return submit(stream == NULL ? CU_STREAM_PER_THREAD : stream, &work, 1);         \
     }
 
-MEMORY_OP(cuStreamWriteValue32, cuuint32_t, WORK_WRITE_VALUE, 4)
 MEMORY_OP(cuStreamWriteValue32_v2, cuuint32_t, WORK_WRITE_VALUE, 4)
-MEMORY_OP(cuStreamWriteValue64, cuuint64_t, WORK_WRITE_VALUE, 8)
 MEMORY_OP(cuStreamWriteValue64_v2, cuuint64_t, WORK_WRITE_VALUE, 8)
-MEMORY_OP(cuStreamWaitValue32, cuuint32_t, WORK_WAIT_VALUE, 4)
 MEMORY_OP(cuStreamWaitValue32_v2, cuuint32_t, WORK_WAIT_VALUE, 4)
-MEMORY_OP(cuStreamWaitValue64, cuuint64_t, WORK_WAIT_VALUE, 8)
 MEMORY_OP(cuStreamWaitValue64_v2, cuuint64_t, WORK_WAIT_VALUE, 8)
 
 #define BATCH 256
@@ -106,5 +117,4 @@ static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpP
         return batch(stream == NULL ? CU_STREAM_PER_THREAD : stream, count, list, flags); \
     }
 
-BATCH_API(cuStreamBatchMemOp)
 BATCH_API(cuStreamBatchMemOp_v2)

@@ -228,29 +228,31 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 RELEASE(cuDevicePrimaryCtxRelease)
 RELEASE(cuDevicePrimaryCtxRelease_v2)
 
-/* Whoever retained it does not hold it any more: a release fails, or does nothing. */
-static void primary_reset(CUdevice device)
+static void primary_forgotten(CUdevice device)
 {
     if (!has_primary(device))
         return;
     pthread_mutex_lock(&contexts_lock);
-    primary[device].retained = 0;
     primary[device].context = NULL;
+    primary[device].retained = 0;
     pthread_mutex_unlock(&contexts_lock);
 }
 
-#define RESET(name)                                                                \
-    EXPORT CUresult name(CUdevice device)                                          \
-    {                                                                              \
-        ends(primary_context(device, UINT32_MAX));                                 \
-        CUresult result = REAL(name)(device);                                      \
-        if (result == CUDA_SUCCESS)                                                \
-            primary_reset(device);                                                 \
-        return result;                                                             \
-    }
+/* The first version forgets who retained it; of the second they hold it still, empty. */
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    ends(primary_context(device, UINT32_MAX));
+    CUresult result = REAL(cuDevicePrimaryCtxReset)(device);
+    if (result == CUDA_SUCCESS)
+        primary_forgotten(device);
+    return result;
+}
 
-RESET(cuDevicePrimaryCtxReset)
-RESET(cuDevicePrimaryCtxReset_v2)
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    ends(primary_context(device, UINT32_MAX));
+    return REAL(cuDevicePrimaryCtxReset_v2)(device);
+}
 
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                  unsigned int flags)

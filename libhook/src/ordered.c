@@ -101,6 +101,7 @@ bool pool_free(CUdeviceptr address, CUresult *result)
     if (ours && *result == CUDA_SUCCESS) {
         struct pool *pool = piece->pool;
         pool->users++;
+        pool->lost += piece->size;
         piece->stream = 0;
         piece_idle(piece);
         pool_shrink(pool, pool->threshold);

@@ -215,8 +215,8 @@ CUresult piece_take(struct pool *pool, struct client *client, size_t bytes, uint
     }
     *address = piece->address;
     pool->used += bytes;
-    if (pool->used > pool->used_high)
-        pool->used_high = pool->used;
+    if (pool->used + pool->lost > pool->used_high)
+        pool->used_high = pool->used + pool->lost;
     if (pool->used > pool->peak)
         pool->peak = pool->used;
     client_update(client);

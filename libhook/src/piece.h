@@ -25,6 +25,7 @@ struct pool {
     uint64_t threshold;              /* bytes that it keeps when they are free */
     bool opportunistic;              /* what is free in one stream may serve another */
     uint64_t used, used_high;        /* bytes, as asked for */
+    uint64_t lost;                   /* freed by cuMemFree: told as used for ever, as by the driver */
     uint64_t reserved, reserved_high;
     uint64_t peak;                   /* of `used`; the program cannot set it back */
     struct ring idle;                /* free pieces that no work touches any more, oldest first */

@@ -235,7 +235,7 @@ void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
             *bytes += pool->reserved_high;
             break;
         case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-            *bytes += pool->used;
+            *bytes += pool->used + pool->lost;
             break;
         case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
             *bytes += pool->used_high;
@@ -264,7 +264,7 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
             pool->reserved_high = pool->reserved;
             break;
         case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-            pool->used_high = pool->used;
+            pool->used_high = pool->used + pool->lost;
             break;
         default:
             break;                   /* the driver's alone */

@@ -172,6 +172,46 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
     return CUDA_SUCCESS;
 }
 
+/*
+ * The next three are about memory of the host, and a driver says no to them
+ * for that of cuMemAlloc; but for what the program mapped itself it answers as
+ * for portable memory of the host (an H200 with driver 580). Ours is mapped
+ * memory to it while on the card, and nothing while not.
+ */
+
+static bool is_mapped_by_program(const void *memory)
+{
+    return chunk_mapped_in((uintptr_t)memory, 1);
+}
+
+EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *memory,
+                                             unsigned int flags)
+{
+    if (memory_is_ours((uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (address == NULL || flags != 0 || !is_mapped_by_program(memory))
+        return REAL(cuMemHostGetDevicePointer_v2)(address, memory, flags);
+    *address = (uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
+{
+    if (memory_is_ours((uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags == NULL || !is_mapped_by_program(memory))
+        return REAL(cuMemHostGetFlags)(flags, memory);
+    *flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostUnregister(void *memory)
+{
+    /* Not CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, which is for what the driver does not know. */
+    return memory_is_ours((uintptr_t)memory) || is_mapped_by_program(memory)
+               ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemHostUnregister)(memory);
+}
+
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     CUresult result;

@@ -22,6 +22,7 @@
 /* What a test sets, */
 SEEN int core_attached;              /* there is a client */
 SEEN int core_refuses;               /* pinned memory is refused with this */
+SEEN int core_mapped;                /* the program mapped every address itself */
 /* and what it reads. */
 SEEN uint64_t core_stream;           /* that was last named at the gate */
 SEEN int core_entered, core_left;
@@ -234,7 +235,7 @@ bool chunk_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *a
 bool chunk_mapped_in(CUdeviceptr address, size_t size)
 {
     (void)address, (void)size;
-    return false;
+    return core_mapped;
 }
 
 bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,

@@ -159,20 +159,23 @@ for _ in range(2):
 assert core.contexts_ended == 0
 assert call("cuGreenCtxDestroy", 0xB0) == 0
 assert (core.contexts_ended, core.context_ended) == (1, 0xA0)
-# A reset ends it for all, and nobody holds it any more.
+# A reset ends it for all.
 for _ in range(2):
     assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1) == 0
 assert call("cuDevicePrimaryCtxReset_v2", 1) == 0
 assert (core.contexts_ended, core.context_ended) == (2, 0xA0)
 assert call("cuDevicePrimaryCtxReset_v2", 2) == 0 and core.contexts_ended == 2
-answers("cuDevicePrimaryCtxRelease_v2", 201)
-assert call("cuDevicePrimaryCtxRelease_v2", 1) == 201 and core.contexts_ended == 2
-answers("cuDevicePrimaryCtxRelease_v2")
-assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1) == 0
-assert call("cuDevicePrimaryCtxRelease_v2", 1) == 0 and core.contexts_ended == 3
+# The first version also forgets who retained it: the next release is the last again.
+answers("cuDevicePrimaryCtxRetain", a0=0xA3)
+answers("cuDevicePrimaryCtxReset")
+for _ in range(2):
+    assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 3) == 0
+assert call("cuDevicePrimaryCtxReset", 3) == 0
+assert (core.contexts_ended, core.context_ended) == (3, 0xA3)
+assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 3) == 0
+assert call("cuDevicePrimaryCtxRelease_v2", 3) == 0 and core.contexts_ended == 4
 # It cannot be destroyed; others can, or detached from.
-assert call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 1) == 0
-assert call("cuCtxDestroy_v2", 0xA0) == 0 and core.contexts_ended == 3
+assert call("cuCtxDestroy_v2", 0xA0) == 0 and core.contexts_ended == 4
 assert call("cuCtxDestroy_v2", 0xC1) == 0 and core.context_ended == 0xC1
 answers("cuCtxAttach", a0=0xC2)
 assert call("cuCtxAttach", ctypes.byref(context), 0) == 0
@@ -241,4 +244,22 @@ assert base.value == 3
 location[1] = 2
 assert call("cuMemGetAccess", ctypes.byref(base), ctypes.byref(location), OURS) == 0
 assert base.value == 0
+
+HOST = 0x4000
+answers("cuMemHostGetDevicePointer_v2", a0=HOST)
+answers("cuMemHostGetFlags", i0=2)
+answers("cuMemHostUnregister")
+for memory, code in ((OURS, 1), (OURS + 4096, 1), (HOST, 0)):
+    assert call("cuMemHostGetDevicePointer_v2", ctypes.byref(base), memory, 0) == code
+    assert call("cuMemHostGetFlags", ctypes.byref(base), memory) == code
+    assert call("cuMemHostUnregister", memory) == code
+for name in ("cuMemHostGetDevicePointer_v2", "cuMemHostGetFlags", "cuMemHostUnregister"):
+    assert calls(name) == 1, name
+MAPPED = 0x70000000
+core.mapped = 1
+assert call("cuMemHostGetDevicePointer_v2", ctypes.byref(base), MAPPED, 0) == 0
+assert base.value == MAPPED
+assert call("cuMemHostGetFlags", ctypes.byref(base), MAPPED) == 0 and base.value & 2**32 - 1 == 3
+assert call("cuMemHostUnregister", MAPPED) == 1
+assert calls("cuMemHostGetDevicePointer_v2") == calls("cuMemHostUnregister") == 1
 """)

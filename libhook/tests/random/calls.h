@@ -63,9 +63,6 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
     X(cuMemAllocHost_v2, (void **, size_t)) \
     X(cuMemFreeHost, (void *)) \
     X(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
-    X(cuMemHostUnregister, (void *)) \
-    X(cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned)) \
-    X(cuMemHostGetFlags, (unsigned *, void *)) \
     X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
     X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *, void *, \
                                        CUmemAllocationHandleType)) \

@@ -18,6 +18,11 @@
 static unsigned char pattern_bytes[SCRATCH];
 const unsigned char *pattern = pattern_bytes;
 
+/*
+ * What a seed means is decided by this table and by every roll behind it. What
+ * a card answered to some seeds is recorded (answers/), and holds the simulator
+ * to it: after any change here those must be recorded again (transcript.py).
+ */
 static const struct {
     void (*act)(void);
     unsigned weight;

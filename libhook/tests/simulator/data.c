@@ -85,6 +85,61 @@ static void planes(void)
     OK(cuMemFree(memory));
 }
 
+/* Each level is an array like any other, but goes with the rest alone. */
+static void levels(void)
+{
+    unsigned char from[16], back[16] = {0};
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 16, .Height = 8, .NumChannels = 1,
+                                     .Format = CU_AD_FORMAT_UNSIGNED_INT8};
+    CUmipmappedArray array;
+    CUarray level;
+    OK(cuMipmappedArrayCreate(&array, &shape, 99));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&level, array, 5));
+    OK(cuMipmappedArrayGetLevel(&level, array, 4));      /* 16 halves four times to 1 */
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuArrayDestroy(level));
+    OK(cuMipmappedArrayGetLevel(&level, array, 1));
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (unsigned char)(i * 3 + 1);
+    CUDA_MEMCPY2D there = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = from, .srcPitch = 8,
+                           .dstMemoryType = CU_MEMORYTYPE_ARRAY, .dstArray = level,
+                           .WidthInBytes = 8, .Height = 2};
+    CUDA_MEMCPY2D here = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = level,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = back, .dstPitch = 8,
+                          .WidthInBytes = 8, .Height = 2};
+    OK(cuMemcpy2D(&there));
+    OK(cuMemcpy2D(&here));
+    CHECK(memcmp(from, back, sizeof from) == 0);
+    OK(cuMipmappedArrayDestroy(array));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuMipmappedArrayDestroy(array));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuMemcpy2D(&here));
+}
+
+static void prefetches(void)
+{
+    CUdeviceptr memory, list[3];
+    CUstream stream;
+    unsigned char byte = 0;
+    CUmemLocation places[2] = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, {CU_MEM_LOCATION_TYPE_HOST, 0}};
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAllocManaged(&memory, 3 * MIB, CU_MEM_ATTACH_GLOBAL));
+    OK(cuMemsetD8(memory, 9, 3 * MIB));
+    for (size_t i = 0; i < 3; i++)
+        list[i] = memory + i * MIB;
+#define PREFETCH(stream)                                                                 \
+    cuMemPrefetchBatchAsync(list, (size_t[]){MIB, MIB, MIB}, 3, places, (size_t[]){0, 2}, 2, 0, \
+                            stream)
+    OK(PREFETCH(stream));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, PREFETCH(NULL));    /* of no stream, says cuda.h */
+    places[1] = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 99};
+    EXPECT(CUDA_ERROR_INVALID_DEVICE, PREFETCH(stream));
+#undef PREFETCH
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH(&byte, memory + 3 * MIB - 1, 1));
+    CHECK(byte == 9);
+    OK(cuMemFree(memory));
+    OK(cuStreamDestroy(stream));
+}
+
 static void fills(void)
 {
     CUdeviceptr memory;
@@ -184,6 +239,12 @@ static void values(void)
     uint64_t got;
     OK(cuMemcpyDtoH(&got, memory + 16, 8));
     CHECK(got == 1);
+    OK(cuMemAllocAsync(&memory, 64, writer));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(writer, memory, 11, 0));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue64(writer, memory + 8, 6, 0));
+    list[0].writeValue.address = memory;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(writer, 2, list, 0));
+    OK(cuMemFreeAsync(memory, writer));
 }
 
 int main(void)
@@ -191,6 +252,8 @@ int main(void)
     begin(0);
     kernels();
     planes();
+    levels();
+    prefetches();
     fills();
     staging();
     garbage();

@@ -74,6 +74,13 @@ CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gx, unsigned int 
 
 CUresult cuArrayCreate(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *descriptor);
 CUresult cuArrayDestroy(CUarray handle);
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *handle,
+    const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int count);
+CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray handle, unsigned int level);
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle);
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr *addresses, size_t *sizes, size_t count,
+    CUmemLocation *places, size_t *firsts, size_t place_count, unsigned long long flags,
+    CUstream stream);
 CUresult cuCtxCreate(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
     CUdevice device);
 CUresult cuCtxDestroy(CUcontext context);
