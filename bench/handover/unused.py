@@ -2,7 +2,8 @@
 """Programs that hold much more than they change: what of it crosses the bus all the same.
 
 `one block`: two programs that have each taken three quarters of the card at
-once, as JAX does, and use 4 of 140 GiB, at its end, which is what leaves first.
+once, as JAX does, and use 4 of 140 GiB, at its end: the youngest of its memory,
+which leaves first where all are alike.
 
 `weights`: two programs that read 40 GiB in each step and change 1 GiB, in 60
 GiB, so that half of each has to change places.
