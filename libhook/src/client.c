@@ -20,6 +20,7 @@
 #include "glibc.h"
 #include "interposition.h"
 #include "log.h"
+#include "numa.h"
 #include "real.h"
 
 /* How long a program waits for a daemon that is just being started. */
@@ -311,6 +312,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
     if (client == NULL)
         return NULL;
     client->device = device;
+    client->node = numa_nearest(device);
     client->index = (unsigned)device;
     if (context != NULL)
         client->contexts[client->context_count++] = context;

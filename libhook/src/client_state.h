@@ -56,6 +56,7 @@ struct client {
     struct block *youngest;
     struct slab *slabs[SLAB_CLASSES];/* those with a free place */
     struct host_slab *host_slabs;
+    int node;                        /* of the host, near this device; -1: any */
     unsigned providers;              /* threads that are making host slabs now */
 
     int socket;                      /* -1: no daemon now */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "numa.h"
 #include "real.h"
 #include "region.h"
 
@@ -59,7 +60,7 @@ static char *map_aligned(size_t size)
     return memory + before;
 }
 
-static struct host_slab *new_slab(uint64_t size)
+static struct host_slab *new_slab(const struct client *client, uint64_t size)
 {
     struct host_slab *slab = calloc(1, sizeof *slab + size / PAGE);
     if (slab == NULL)
@@ -74,6 +75,7 @@ static struct host_slab *new_slab(uint64_t size)
     madvise(slab->memory, size, MADV_HUGEPAGE);
     madvise(slab->memory, size, MADV_DONTFORK);
     madvise(slab->memory, size, MADV_DONTDUMP);
+    numa_prefer(slab->memory, size, client->node);
     touch(slab->memory, size);
     CUresult result = REAL(cuMemHostRegister_v2)(slab->memory, size, CU_MEMHOSTREGISTER_PORTABLE);
     if (result != CUDA_SUCCESS) {
@@ -126,7 +128,7 @@ static bool grow(struct client *client, uint64_t block_size, uint64_t allowance)
         return false;
     client->memory.host += size;
     pthread_mutex_unlock(&memory_lock);
-    struct host_slab *slab = new_slab(size);
+    struct host_slab *slab = new_slab(client, size);
     pthread_mutex_lock(&memory_lock);
     if (slab == NULL) {
         client->memory.host -= size;

@@ -107,33 +107,3 @@ def test_what_costs_nothing_leaves_first(site: Site, setting: str) -> None:
         give_it_back(hook)
     program.ends_well()
     assert copied == ([0, 2, 0] if setting == "1" else [2, 2, 2])
-
-
-WRITTEN = '''
-size = 512 * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
-for turn in range(3):
-    call("cuMemsetD8_v2", address.value, turn + 1, size)
-    away()
-    assert get(address.value + size - 1, 1) == bytes([turn + 1])
-'''
-
-
-def test_what_leaves_again_needs_no_more_host_memory(site: Site) -> None:
-    """The same part of it leaves each time, and has kept its place in the host's memory."""
-    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
-    program = Program(site, WRITTEN)
-    held = []
-    for _ in range(3):
-        assert program.hears() == "away"
-        hook = take_the_card(site, 700 * MIB)
-        lines = (json.loads(line) for line in (site.folder / "trace").read_text().splitlines())
-        held.append([
-            line["memory"]["host"] for line in lines
-            if line.get("event") == "evicted" and line["bytes"] > 0
-        ][-1])
-        program.go_on()
-        give_it_back(hook)
-    program.ends_well()
-    assert held == [held[0]] * 3

@@ -15,7 +15,7 @@ CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", 
 CORE |= {"exclusive", "gate", "host", "import", "share"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 CORE |= {"lane", "load", "ordered", "pace", "piece", "pipeline", "pool", "stream"}
-CORE |= {"victim"}
+CORE |= {"numa", "victim"}
 
 PRELUDE = """
 import ctypes, sys, threading
