@@ -52,6 +52,8 @@ struct client {
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
+    uint64_t managed;                /* bytes in blocks of managed memory, */
+    uint64_t managed_away;           /* and of them, those that count in memory.host */
     struct block *blocks;            /* all, oldest first */
     struct block *youngest;
     struct slab *slabs[SLAB_CLASSES];/* those with a free place */

@@ -276,6 +276,7 @@ void memory_context_ends(CUcontext context)
     pthread_mutex_lock(&memory_lock);
     release_deferred();
     import_context_ends(context);
+    managed_context_ends(context);
     lanes_context_ends(context);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];

@@ -227,12 +227,12 @@ static void report(struct client *client)
 {
     pthread_mutex_lock(&service_lock);
     pthread_mutex_lock(&memory_lock);
-    bool surplus = client->memory.host > client->memory.allocated;
+    bool surplus = client->memory.host > host_useful(client);
     pthread_mutex_unlock(&memory_lock);
     surplus = surplus && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     if (surplus)
-        host_trim(client, client->memory.allocated);
+        host_trim(client, host_useful(client));
     client_send(client, NVSHARE_MEMORY, gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
                 0, 0, 0);
     pthread_mutex_unlock(&memory_lock);

@@ -31,7 +31,7 @@
 static struct block *youngest_resident(struct client *client)
 {
     struct block *block = client->youngest;
-    while (block != NULL && block->state != BLOCK_RESIDENT)
+    while (block != NULL && (block->state != BLOCK_RESIDENT || block->held))
         block = block->older;
     return block;
 }
@@ -42,6 +42,7 @@ static void stay(struct block *block)
     block_set_state(block, BLOCK_RESIDENT);
     if (block->doomed)
         block_free(block);
+    pthread_cond_broadcast(&memory_changed);
 }
 
 static uint64_t leaving(const struct pipeline *line)
@@ -60,7 +61,8 @@ struct batch {
     size_t limit, count, taken;
 };
 
-/* The next blocks that must go to leave no more than `room` filled. Lock held, released meanwhile. */
+/* The next blocks that must go to leave no more than `room` filled: managed
+ * memory, of which nothing is looked at, or other. Lock held, released meanwhile. */
 static bool gather(struct client *client, const struct pipeline *line, uint64_t room,
                    struct batch *batch)
 {
@@ -68,7 +70,8 @@ static bool gather(struct client *client, const struct pipeline *line, uint64_t 
     struct block *block;
     batch->count = batch->taken = 0;
     while (!client->granted && filled > room && batch->count < batch->limit
-           && (block = youngest_resident(client)) != NULL) {
+           && (block = youngest_resident(client)) != NULL
+           && (batch->count == 0 || !block->managed == !batch->blocks[0]->managed)) {
         /* From here on it does not disappear, even if it is freed. */
         block_set_state(block, BLOCK_LEAVING);
         batch->blocks[batch->count++] = block;
@@ -77,6 +80,9 @@ static bool gather(struct client *client, const struct pipeline *line, uint64_t 
     batch->limit = batch->limit * 4 < LOOKS_MAX ? batch->limit * 4 : LOOKS_MAX;
     if (batch->count == 0)
         return false;
+    batch->looked = false;
+    if (batch->blocks[0]->managed)
+        return true;
     pthread_mutex_unlock(&memory_lock);
     batch->looked = content_look(client, batch->blocks, batch->count, batch->contents);
     pthread_mutex_lock(&memory_lock);
@@ -114,7 +120,7 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
         progress->failed |= !vanish(block, zero);
         return !progress->failed;
     }
-    if (provision->client == NULL)
+    if (provision->client == NULL && !block->managed)
         host_provide(client, host, provision);
     bool has_slot = host_take(client, block, host);
     block->known = false;            /* the slot is about to be overwritten */
