@@ -104,7 +104,7 @@ def test_every_byte_is_right_after_thousands_of_turns(sanitizer: str, tmp_path: 
             commander.close()
     assert commander.bytes_moved > 10 * CAPACITY
     # Sanitized programs do less in as many turns: there the rarer things may not have come up.
-    often = ("graphs", "mapped_elsewhere", "shared", "pooled")
+    often = ("graphs", "mapped_elsewhere", "shared", "pooled", "touched")
     for what in often if sanitizer else (*often, "reused"):
         assert sum(one[what] for one in said) > 0, f"nothing of this was tried: {what}"
     print(f"{said}\n{commander.turns} turns, {commander.orders} orders, "
