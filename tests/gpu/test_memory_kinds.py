@@ -49,3 +49,11 @@ def test_the_drivers_own_pools(record: Record) -> None:
         record, "cudaMallocAsync", program("torch_train", "--gib", "12", "--steps", "300"),
         {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, competitor(12, 1500),
     )
+
+
+def test_managed_memory(record: Record) -> None:
+    """12 GiB of it, far less than the card has: it is sent away, never left to faults."""
+    compare(
+        record, "managed memory", program("managed", "--gib", "12", "--steps", "400"), {},
+        competitor(12, 1500),
+    )
