@@ -63,7 +63,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;
     if (pool_free(address, &result) || memory_free(address, &result)
-        || managed_free(address, &result))
+        || managed_free(address, false, &result))
         return result;
     result = REAL(cuMemFree_v2)(address);
     if (result == CUDA_SUCCESS)

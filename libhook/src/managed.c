@@ -18,6 +18,13 @@
  * What is mostly read is not sent away by a prefetch, only copied. So that advice
  * is taken back for the time of its departure.
  *
+ * Beyond the card. With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may have more
+ * than the card could ever hold, of cuMemAlloc too. What goes beyond is managed
+ * memory that is told to lie on the host, where the card reaches it over the bus.
+ * It never comes to the card, so that the rest keeps what the daemon has given
+ * it, and leaves and comes as ever; nor does it have blocks. The daemon is asked
+ * whether the host has room for it.
+ *
  * Devices without concurrent access to managed memory keep it on the card
  * themselves while work runs; there it is counted as pinned (unified.c).
  */
@@ -35,6 +42,7 @@
 #include "real.h"
 
 #define GRAIN ((size_t)64 << 10)     /* in which the driver gives pages of the card */
+#define ATTACH_GLOBAL 1u
 
 struct managed {
     CUdeviceptr base;
@@ -44,6 +52,9 @@ struct managed {
     bool freeing;
     bool sent;                       /* by the library, at least once */
     struct prefetches prefetches;    /* the program's own */
+    size_t beyond;                   /* bytes that it counts beyond the card; 0: it has blocks */
+    bool plain;                      /* to the program it is cuMemAlloc's, with this id */
+    unsigned long long id;
     size_t block_count;
     struct block *blocks[];
 };
@@ -113,6 +124,7 @@ static void discard(struct managed *managed)
 {
     for (size_t i = 0; i < managed->block_count; i++)
         block_free(managed->blocks[i]);
+    managed->client->beyond -= managed->beyond;
     prefetches_forget(&managed->prefetches);
     free(managed);
 }
@@ -164,32 +176,118 @@ static bool can_be_sent(CUdevice device)
            && concurrent;
 }
 
-bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result)
+/* May be called with memory_lock held: it only reads. */
+static bool may_go_beyond(void)
 {
-    struct client *client = client_current();
-    CUcontext context = NULL;
-    if (client == NULL || address == NULL || bytes == 0 || bytes > (size_t)1 << 46
-        || !can_be_sent(client->device) || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
-        return false;
+    const char *text = setting("NVSHARE_ENABLE_SINGLE_OVERSUB");
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
+/* NULL: not allowed, or no memory. Lock held, released meanwhile. */
+static struct managed *reserve_beyond(struct client *client, CUcontext context, size_t bytes)
+{
+    size_t size = (bytes + GRAIN - 1) / GRAIN * GRAIN;
+    struct managed *managed = may_go_beyond() ? calloc(1, sizeof *managed) : NULL;
+    if (managed == NULL || !client_go_beyond(client, size)) {
+        free(managed);
+        return NULL;
+    }
+    *managed = (struct managed){
+        .size = bytes, .client = client, .context = context, .beyond = size,
+    };
+    if (!promise()) {
+        discard(managed);
+        return NULL;
+    }
+    return managed;
+}
+
+/* Calls the driver for what has been reserved. */
+static CUresult make(const struct managed *managed, unsigned int flags, CUdeviceptr *address)
+{
+    CUdevice device = managed->client->device;
+    CUresult result = REAL(cuMemAllocManaged)(address, managed->size, flags);
+    if (result != CUDA_SUCCESS || managed->beyond == 0)
+        return result;
+    result = REAL(cuMemAdvise)(*address, managed->size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+                               CU_DEVICE_CPU);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemAdvise)(*address, managed->size, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+    if (result != CUDA_SUCCESS) {
+        debug("managed memory cannot be kept on the host: error %d", (int)result);
+        REAL(cuMemFree_v2)(*address);
+    }
+    return result;
+}
+
+static bool has_context(struct client *client, CUcontext *context)
+{
+    return client != NULL && can_be_sent(client->device)
+           && REAL(cuCtxGetCurrent)(context) == CUDA_SUCCESS;
+}
+
+/* `plain`: beyond the card, and cuMemAlloc's to the program. */
+static CUresult take(struct client *client, CUcontext context, size_t bytes, unsigned int flags,
+                     bool plain, CUdeviceptr *address)
+{
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    *result = CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&memory_lock);
-    struct managed *managed = client_commit(client, (bytes + GRAIN - 1) / GRAIN * GRAIN)
-                                  ? reserve(client, context, bytes) : NULL;
+    struct managed *managed =
+        !plain && client_commit(client, (bytes + GRAIN - 1) / GRAIN * GRAIN)
+            ? reserve(client, context, bytes) : reserve_beyond(client, context, bytes);
     if (managed != NULL) {
+        managed->plain = plain;
+        managed->id = allocation_id();
         pthread_mutex_unlock(&memory_lock);
-        *result = REAL(cuMemAllocManaged)(address, bytes, flags);
+        CUdeviceptr made = 0;
+        result = make(managed, flags, &made);
         pthread_mutex_lock(&memory_lock);
         table_promised--;
-        if (*result == CUDA_SUCCESS)
-            place(managed, *address);
-        else
+        if (result == CUDA_SUCCESS) {
+            place(managed, made);
+            *address = made;
+        } else {
             discard(managed);
+        }
     }
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
     pthread_setcancelstate(cancel, NULL);
+    return result;
+}
+
+bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result)
+{
+    struct client *client = client_current();
+    CUcontext context;
+    if (address == NULL || bytes == 0 || bytes > (size_t)1 << 46 || !has_context(client, &context))
+        return false;
+    *result = take(client, context, bytes, flags, false, address);
+    return true;
+}
+
+bool managed_beyond(CUdeviceptr *address, size_t bytes)
+{
+    struct client *client = client_current();
+    CUcontext context;
+    return may_go_beyond() && bytes <= (size_t)1 << 46 && has_context(client, &context)
+           && take(client, context, bytes, ATTACH_GLOBAL, true, address) == CUDA_SUCCESS;
+}
+
+bool managed_describe(CUdeviceptr address, struct memory_description *description)
+{
+    const struct managed *managed = find(address);
+    if (managed == NULL || !managed->plain || managed->freeing)
+        return false;
+    *description = (struct memory_description){
+        .base = managed->base,
+        .size = managed->size,
+        .context = managed->context,
+        .device = managed->client->device,
+        .id = managed->id,
+    };
     return true;
 }
 
@@ -202,7 +300,7 @@ static bool moving(const struct managed *managed)
 }
 
 /* The driver waits for the work in flight, which may use it: until then it counts. */
-bool managed_free(CUdeviceptr address, CUresult *result)
+bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
 {
     if (client_none())
         return false;
@@ -210,7 +308,8 @@ bool managed_free(CUdeviceptr address, CUresult *result)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&memory_lock);
     struct managed *managed = find(address);
-    bool ours = managed != NULL && managed->base == address && !managed->freeing;
+    bool ours = managed != NULL && managed->base == address && !managed->freeing
+        && (managed->plain || !plain);
     if (ours) {
         managed->freeing = true;
         hold(managed, true);

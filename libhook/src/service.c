@@ -142,7 +142,7 @@ static void new_limits(struct client *client, const struct nvshare_record *recor
     /* An answer to a question that nobody asked must not pass for the next ones'. */
     if (record->number > client->answered && record->number <= client->question) {
         client->answered = record->number;
-        client->answer = record->limits.commit;
+        client->answer = record->limits;
     }
     pthread_cond_broadcast(&memory_changed);
     pthread_mutex_unlock(&memory_lock);

@@ -13,6 +13,7 @@ from nvshared.scheduler.client import Client, Phase, Question
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import (
     Awaited,
+    BeyondAsked,
     BudgetChanged,
     CapacityChanged,
     CommitAsked,
@@ -158,6 +159,8 @@ def _hear(decision: Decision, client: Client, record: Record) -> None:
             move.loaded(decision.card, client, record)
         case CommitAsked():
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
+        case BeyondAsked():
+            commit.beyond(decision, client, record.number)
         case RoomNeeded():
             return                      # the figures say it
         case Wanted() | MemoryChanged(wants=True):

@@ -57,3 +57,29 @@ def test_managed_memory(record: Record) -> None:
         record, "managed memory", program("managed", "--gib", "12", "--steps", "400"), {},
         competitor(12, 1500),
     )
+
+
+def test_a_program_larger_than_the_card(record: Record) -> None:
+    """24 GiB on a card of 20, of which four are managed memory on the host."""
+    large = program("cupy_steps", "--gib", "24", "--steps", "40")
+    alone = run([large])
+    with sharing("--capacity", "20GiB", *BUDGET) as daemon:
+        refused, = run([large], daemon.environment)
+        allowed = run([large], {**daemon.environment, "NVSHARE_ENABLE_SINGLE_OVERSUB": "1"})
+        resident = [line["memory"]["resident"] + line["memory"]["pinned"]
+                    for line in daemon.trace() if "memory" in line]
+    record("larger than the card", {
+        "alone_s": alone[0].seconds, "oversubscribed_s": allowed[0].seconds,
+    })
+    assert refused.code != 0
+    assert "OutOfMemory" in refused.errors
+    assert digests(allowed) == digests(alone)
+    assert max(resident) <= 20 * 2**30
+
+
+def test_a_program_larger_than_the_card_beside_another(record: Record) -> None:
+    compare(
+        record, "larger than the card, and a competitor",
+        program("cupy_steps", "--gib", "24", "--steps", "120"),
+        {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}, competitor(12, 1500),
+    )

@@ -199,6 +199,7 @@ pieces = [managed(size) for _ in range(count)]
 values = [0] * count
 for piece in pieces:
     fill(piece, 0, size)
+away()
 for step in range(40):
     one, other = pieces[step % count], pieces[(step * 7 + 1) % count]
     fill(one, step + 1, size)
@@ -220,12 +221,18 @@ for piece, value in zip(pieces, values):
 def test_two_that_do_not_fit_together_take_turns(site: Site) -> None:
     trace = site.folder / "trace"
     site.start("--tq", "100ms", "--capacity", f"{CAPACITY}", "--trace", str(trace))
-    both = [program(site, ALTERNATE) for _ in range(2)]
+    both = []
+    for _ in range(2):
+        both.append(program(site, ALTERNATE))
+        assert both[-1].hears() == "away"
+    # What the second has filled drove a part of the first from the card, and that comes back.
+    for one in both:
+        one.go_on()
     for one in both:
         one.ends_well()
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     out = sum(line["bytes"] for line in lines if line.get("event") == "evicted")
-    assert out > 2 * (2 * 160 * MIB - CAPACITY), "it hardly ever left the card"
+    assert out >= 2 * (2 * 160 * MIB - CAPACITY), "it did not leave the card"
 
 
 def test_where_the_processor_may_not_have_it_meanwhile_it_stays(site: Site) -> None:

@@ -130,10 +130,10 @@ bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CU
     return true;
 }
 
-bool managed_free(CUdeviceptr address, CUresult *result)
+bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
 {
     *result = CUDA_SUCCESS;
-    return core_sends && address == MANAGED;
+    return core_sends && address == (plain ? MANAGED + 16 : MANAGED);
 }
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)

@@ -25,6 +25,11 @@ assert call("cuMemAllocManaged", ctypes.byref(address), 4 * MIB, 2) == 0
 assert address.value == THERE and core.wished == 4 * MIB + 2
 assert calls("cuMemAllocManaged") == 0 and core.pinned == 0
 assert call("cuMemFree_v2", THERE) == 0 and calls("cuMemFree_v2") == 0
+# In the order of a stream only what cuMemAlloc gave, beyond the card.
+for name in ("cuMemFreeAsync", "cuMemFreeAsync_ptsz"):
+    answers(name, 1)
+    assert call(name, THERE + 16, 0) == 0 and calls(name) == 0
+    assert call(name, THERE, 0) == 1 and calls(name) == 1
 # What is wrong, the driver says.
 answers("cuMemAllocManaged", 1)
 assert call("cuMemAllocManaged", ctypes.byref(address), 0, 1) == 1
