@@ -30,13 +30,14 @@ TABLE = FOLDER / "COVERAGE.md"
 DOES = {
     "gated": "gate_enter",
     "counted": "pinned_|pools_recount|holding_",
-    "swapped": "memory_allocate|memory_free"
+    "swapped": "memory_allocate|memory_free|managed_allocate|managed_free"
                "|chunk_(?!access_of|range_of|properties|mapped_in|anchor)"
                "|pool_(?!of|tell)",
     "anchored": "chunk_anchor",
     "shared": "share_give|import_(open|close)",
     "peers": "peer_access",
     "answered": "memory_(describe|information|total|is_ours|set_sync_memops)"
+                "|managed_last_prefetch"
                 "|chunk_(access_of|range_of|properties|mapped_in)|pool_(of|tell)",
     "context": "client_attach|client_awaits_context|memory_context_ends",
     "capture": "capture_(begins|ends)",

@@ -37,6 +37,7 @@ class Type(IntEnum):
     MEMORY = 71
     ROOM = 72
     COMMIT = 73
+    BEYOND = 74
 
 
 FROM_HOOK = frozenset(kind for kind in Type if kind >= Type.HELLO)
@@ -82,6 +83,7 @@ class Limits:
     most: int = 0
     total: int = 0
     host_slab: int = 0
+    beyond: int = 0
 
 
 Raw = bytes                             # inside Record, `bytes` is a field
@@ -89,7 +91,7 @@ NO_UUID: Raw = bytes(16)
 
 HEAD = struct.Struct("<HHIQQQQ")
 MEMORY = struct.Struct("<6Q")
-LIMITS = struct.Struct("<4Q16x")
+LIMITS = struct.Struct("<5Q8x")
 UUID = struct.Struct("16s")
 SIZE = HEAD.size + MEMORY.size + UUID.size
 
@@ -118,7 +120,8 @@ def encode(record: Record) -> bytes:
     )
     if record.type in WITH_LIMITS:
         limits = record.limits
-        body = LIMITS.pack(limits.commit, limits.most, limits.total, limits.host_slab)
+        body = LIMITS.pack(
+            limits.commit, limits.most, limits.total, limits.host_slab, limits.beyond)
     else:
         memory = record.memory
         body = MEMORY.pack(

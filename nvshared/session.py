@@ -25,6 +25,7 @@ from nvshared.peer import Peer
 from nvshared.protocol import FROM_HOOK, VERSION, Flag, Record, Refusal, Type
 from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop
 from nvshared.scheduler.events import (
+    BeyondAsked,
     CommitAsked,
     Event,
     Evicted,
@@ -71,6 +72,7 @@ class Session:
         self._early: list[Order] = []
         self._moves: dict[int, Type] = {}       # number of an order to the type of its answer
         self._stops = 0
+        self._beyond = 0                # bytes beyond the card, which a COMMIT does not tell
         self._introduction = 0          # number of an INTRODUCE without its HELLO
 
     def take_over(self, number: int) -> None:
@@ -180,6 +182,8 @@ class Session:
             case Type.COMMIT:
                 return CommitAsked(
                     id, memory, record.number, _plausible(record.bytes), _plausible(record.host))
+            case Type.BEYOND:
+                return BeyondAsked(id, memory, record.number)
         raise ProtocolError(f"a second {record.type.name} came")
 
     def _stop_answered(self, record: Record) -> None:
@@ -202,9 +206,11 @@ class Session:
             raise ProtocolError(
                 f"it claims to hold {said.resident + said.pinned} bytes of a card of {total}"
             )
+        if record.type is not Type.COMMIT:
+            self._beyond = _plausible(record.host)
         return Memory(
             said.allocated, said.resident, said.pinned, said.pending,
-            min(said.room, total), said.host,
+            min(said.room, total), said.host, self._beyond,
         )
 
     def _record(self, order: Order) -> Record:
@@ -227,7 +233,7 @@ class Session:
                 return Record(Type.LOAD, number=order.number, bytes=order.room, host=order.host)
             case Limits():
                 limits = protocol.Limits(
-                    order.commit, order.most, order.total, _slab(order.total)
+                    order.commit, order.most, order.total, _slab(order.total), order.beyond
                 )
                 if self._welcomed:
                     return Record(Type.LIMITS, number=order.number, limits=limits)

@@ -276,10 +276,11 @@ void device_free(struct allocation *allocation)
     allocation_remove(allocation);
 }
 
-bool host_map(void *memory, size_t size)
+bool host_map(void *memory, size_t size, struct residency *residency)
 {
     space_lock_to_write();
     bool mapped = space_map(&(struct mapping){.base = (uintptr_t)memory, .size = size,
+                                              .residency = residency,
                                               .readable = ~0u, .writable = ~0u});
     space_unlock();
     return mapped;

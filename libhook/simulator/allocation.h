@@ -27,7 +27,7 @@ struct allocation {
     struct chunk *chunk;             /* a small one is a part of this */
     struct pool *pool;
     unsigned flags;                  /* host and managed memory: as given */
-    uint64_t counted;                /* managed: bytes that count against the card */
+    struct residency *residency;     /* of managed memory: where its pages lie */
     unsigned long long id;
     bool sync_memops, hidden;        /* hidden: an array's, or kept by its pool; found by no pointer */
     bool freeing;                    /* cuMemFreeAsync was called, and has not come to pass */
@@ -64,9 +64,9 @@ void allocations_close(const struct pool *pool, uint32_t to);
 /* Frees all that the context allocated; its work has ended. */
 void allocations_end(struct context *context);
 
-/* Memory of the host that all devices know: managed, allocated, registered.
- * With the lock held. */
-bool host_map(void *memory, size_t size);
+/* Memory of the host that all devices know: managed (then with where its pages
+ * lie), allocated, registered. With the lock held. */
+bool host_map(void *memory, size_t size, struct residency *residency);
 void host_unmap(CUdeviceptr base);
 void host_free(struct allocation *allocation);
 

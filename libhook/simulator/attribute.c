@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What devices say of themselves. */
+#define _GNU_SOURCE
+#include <stdlib.h>
 #include <string.h>
 
 #include "context.h"
@@ -8,6 +10,8 @@
 static int value_of(const struct device *device, int attribute, int *value)
 {
     const int BUS = (int)shared_pci_bus(device->gpu);
+    const char *concurrent = secure_getenv("NVSHARE_SIM_CONCURRENT");
+    const int CONCURRENT = concurrent == NULL || strcmp(concurrent, "0") != 0;
     switch (attribute) {
 #define ATTRIBUTE(name, number, is) case number: *value = is; return 1;
 #include "attributes.def"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the host that the GPUs know: page-locked, registered, managed.
- * Its device address is its host address. Managed memory counts against the
- * card as far as that has room, since nobody can tell where it lies.
+ * Its device address is its host address.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,8 +27,8 @@ static size_t whole_pages(size_t size)
 void host_free(struct allocation *allocation)
 {
     host_unmap(allocation->base);
-    if (allocation->kind == ALLOCATED_MANAGED)
-        shared_give_back(allocation->device->gpu, allocation->counted);
+    if (allocation->residency != NULL)
+        residency_drop(allocation->residency);
     if (allocation->kind != REGISTERED_HOST)
         munmap((void *)(uintptr_t)allocation->base, whole_pages(allocation->size));
     allocation_remove(allocation);
@@ -46,16 +45,16 @@ static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, 
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    struct residency *residency = NULL;
+    if (kind == ALLOCATED_MANAGED && (residency = residency_new((uintptr_t)mapped, size)) == NULL) {
+        munmap(mapped, whole_pages(size));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     allocations_lock();
-    host_map(mapped, size);
+    host_map(mapped, size, residency);
     struct allocation *allocation = allocation_add((uintptr_t)mapped, size, kind, context);
     allocation->flags = flags;
-    if (kind == ALLOCATED_MANAGED) {
-        int gpu = context->device->gpu;
-        for (uint64_t bytes = size; bytes >= PHYSICAL_GRAIN && allocation->counted == 0;
-             bytes /= 2)
-            allocation->counted = shared_take(gpu, bytes) ? bytes : 0;
-    }
+    allocation->residency = residency;
     allocations_unlock();
     *memory = mapped;
     return CUDA_SUCCESS;
@@ -149,7 +148,7 @@ static CUresult register_memory(void *memory, size_t size, unsigned flags)
     if (!is_mapped(memory, size) || space_is_device((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;
     allocations_lock();
-    bool mapped = host_map(memory, size);
+    bool mapped = host_map(memory, size, NULL);
     if (mapped)
         allocation_add((uintptr_t)memory, size, REGISTERED_HOST, context_current())->flags =
             CU_MEMHOSTREGISTER_DEVICEMAP;

@@ -9,7 +9,7 @@ NVML_SOURCES := $(wildcard simulator/nvml*.c) $(SIMULATOR_SHARED)
 CUDA_SOURCES := $(filter-out simulator/nvml%.c,$(wildcard simulator/*.c))
 CUDA_OBJECTS := $(addprefix $(BUILD)/,$(CUDA_SOURCES:.c=.o))
 NVML_OBJECTS := $(addprefix $(BUILD)/,$(NVML_SOURCES:.c=.o))
-SIMULATOR_TESTS := $(addprefix $(BUILD)/tests/simulator/,data flight processes threads)
+SIMULATOR_TESTS := $(addprefix $(BUILD)/tests/simulator/,data flight managed processes threads)
 CONFORMANCE := $(BUILD)/tests/simulator/conformance
 
 .PHONY: simulator simulator-tests test-simulator

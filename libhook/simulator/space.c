@@ -219,6 +219,8 @@ char *space_resolve(const struct device *device, CUdeviceptr address, enum acces
     size_t left = mapping->base + mapping->size - address;
     if (*size > left)
         *size = left;
+    if (mapping->residency != NULL)
+        residency_touch(mapping->residency, device->gpu, address, *size);
     if (mapping->physical == NULL)
         return (char *)(uintptr_t)address;
     size_t offset = mapping->offset + (address - mapping->base);

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 
 #include "physical.h"
+#include "residency.h"
 
 #define SPACE_BEGIN 0x110000000000ull        /* outside of what ASan, TSan and mmap use */
 #define SPACE_END 0x300000000000ull
@@ -26,13 +27,14 @@ struct mapping {
     size_t size;
     struct physical *physical;       /* NULL: memory of the host, at its own address */
     size_t offset;
+    struct residency *residency;     /* of managed memory */
     uint32_t readable, writable;     /* bit per device ordinal */
     bool allocated;                  /* by cuMemAlloc: open to devices with peer access, too */
 };
 
 /* Protects reservations and mappings. Held for reading while bytes are being
- * touched, so that nothing disappears under a copy. Only a `filling` and the
- * shared state's lock may be taken while it is held. */
+ * touched, so that nothing disappears under a copy. Only a `filling`, the lock
+ * of residencies and the shared state's may be taken while it is held. */
 void space_lock_to_read(void);
 void space_lock_to_write(void);
 void space_unlock(void);

@@ -163,6 +163,22 @@ static CUresult run_value(struct device *device, const struct work *work,
     return CUDA_SUCCESS;
 }
 
+static void run_prefetch(struct device *device, const struct work *work)
+{
+    CUdeviceptr address = work->prefetch.address;
+    size_t left = work->prefetch.size;
+    for (size_t size; left > 0; left -= size, address += size) {
+        size = left < PIECE ? left : PIECE;
+        space_lock_to_read();
+        const struct mapping *mapping = space_find(address);
+        size_t moved = mapping == NULL || mapping->residency == NULL
+            ? 0 : residency_move(mapping->residency, work->prefetch.gpu, address, size);
+        space_unlock();
+        if (moved != 0)
+            wait_for_engine(device, work->prefetch.gpu != RESIDENCY_HOST, moved);
+    }
+}
+
 CUresult work_run(struct context *context, const struct work *work,
                   const struct operation *operation)
 {
@@ -197,6 +213,9 @@ CUresult work_run(struct context *context, const struct work *work,
         return CUDA_SUCCESS;
     case WORK_FREE:
         pool_give_back(work->freed);
+        return CUDA_SUCCESS;
+    case WORK_PREFETCH:
+        run_prefetch(device, work);
         return CUDA_SUCCESS;
     case WORK_NOTHING:
     case WORK_WAIT_EVENT:            /* the operation waited for its position */

@@ -16,7 +16,8 @@ struct pool;
 
 enum work_kind {
     WORK_NOTHING, WORK_KERNEL, WORK_COPY, WORK_SET, WORK_HOST, WORK_CALLBACK, WORK_WRITE_VALUE,
-    WORK_WAIT_VALUE, WORK_RECORD, WORK_WAIT_EVENT, WORK_FREE, WORK_GRAPH, WORK_GRAPH_MEMORY,
+    WORK_WAIT_VALUE, WORK_RECORD, WORK_WAIT_EVENT, WORK_FREE, WORK_PREFETCH, WORK_GRAPH,
+    WORK_GRAPH_MEMORY,
 };
 
 /* One side of a copy. Rows of `pitch` bytes, `height` rows to a layer. */
@@ -61,6 +62,11 @@ struct work {
             uint64_t value;
             unsigned bytes, flags;           /* 4 or 8; CUstreamWaitValue_flags */
         } value;
+        struct {
+            CUdeviceptr address;
+            size_t size;
+            int gpu;                         /* or RESIDENCY_HOST */
+        } prefetch;
         struct event *event;                 /* WORK_RECORD, WORK_WAIT_EVENT: a reference */
         CUdeviceptr freed;                   /* WORK_FREE: back to its pool */
         struct graph *child;                 /* WORK_GRAPH: within graphs only, owned by the node */

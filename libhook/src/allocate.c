@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plain allocations. Where the process has a client for the current context's
- * GPU they come from memory.h and can be swapped; else from the driver.
- * Managed memory, and what the 32-bit functions of CUDA 2 allocate, is the
- * driver's in any case, and counted as if all of it lay on the card.
+ * GPU they come from memory.h and can be swapped; else from the driver. What
+ * the 32-bit functions of CUDA 2 allocate is the driver's in any case, and
+ * counted. Managed memory (unified.c) is freed here, too.
  */
 #include "counted.h"
+#include "managed.h"
 #include "pool.h"
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
@@ -45,11 +46,6 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t w
     return result;
 }
 
-EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
-{
-    COUNTED_CREATE(cuMemAllocManaged, bytes, COUNTED_ADDRESS, *address, (address, bytes, flags));
-}
-
 EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned int bytes)
 {
     COUNTED_CREATE(cuMemAlloc, bytes, COUNTED_ADDRESS, *address, (address, bytes));
@@ -66,7 +62,8 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, un
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;
-    if (pool_free(address, &result) || memory_free(address, &result))
+    if (pool_free(address, &result) || memory_free(address, &result)
+        || managed_free(address, false, &result))
         return result;
     result = REAL(cuMemFree_v2)(address);
     if (result == CUDA_SUCCESS)

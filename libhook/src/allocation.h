@@ -61,6 +61,9 @@ void allocation_release(CUdeviceptr address);     /* a retired one, which nothin
 /* memory_describe(), with the lock held. */
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
 
+/* managed.c: the same of what lies beyond the card, and stands for plain memory. */
+bool managed_describe(CUdeviceptr address, struct memory_description *description);
+
 /* The blocks of an allocation, in order: how many, and each. */
 size_t allocation_blocks(struct page_owner *owner);
 struct block *allocation_block(struct page_owner *owner, size_t index);

@@ -57,6 +57,10 @@ size_t block_access(const struct client *client, CUmemAccessDesc *access)
 
 CUresult block_map(struct block *block)
 {
+    if (block->managed) {
+        block->client->memory.resident += block->size;
+        return CUDA_SUCCESS;
+    }
     const CUmemAllocationProp property = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->client->device },
@@ -84,6 +88,10 @@ CUresult block_map(struct block *block)
 
 CUresult block_unmap(struct block *block)
 {
+    if (block->managed) {
+        block->client->memory.resident -= block->size;
+        return CUDA_SUCCESS;
+    }
     CUresult result = block_unmap_aliases(block);
     if (result == CUDA_SUCCESS)
         result = REAL(cuMemUnmap)(block->address, block->size);
@@ -110,9 +118,12 @@ void block_free(struct block *block)
     }
     /* What the driver does not unmap stays where it is: the address may not
      * be handed out again. */
-    if (!usable(block->state) || block_unmap(block) == CUDA_SUCCESS)
+    bool gone = !usable(block->state) || block_unmap(block) == CUDA_SUCCESS;
+    if (gone && !block->managed)
         region_give(block->address, block->size);
     host_give(block);
+    if (block->managed)
+        client->managed -= block->size;
     if (!usable(block->state))
         client->absent -= block->size;
     if (block->state != BLOCK_SHARED)

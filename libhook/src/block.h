@@ -43,6 +43,10 @@ struct block {
     struct client *client;
     enum block_state state;
     bool doomed;                     /* freed while on the move; its mover finishes it */
+    bool held;                       /* may not move now */
+    size_t managed;                  /* bytes of managed memory that it is, at the driver's address */
+    bool hosted;                     /* managed: away, and counted as host memory */
+    bool mostly_read;                /* managed: to be advised again once it is away */
     CUmemGenericAllocationHandle handle;
     struct host_slot slot;           /* kept while resident, unless host memory is short */
     struct content content;          /* of the slot, if `known`; of what is leaving, if `looked` */
@@ -72,6 +76,14 @@ CUresult block_unmap_aliases(struct block *block);
  * move, as soon as it has arrived. Its addresses are given back as well. */
 void block_free(struct block *block);
 
+/* managed.c: starts to bring managed memory that is LEAVING or COMING to where it
+ * goes, and settles it once it is there. Without memory_lock, which may not wait
+ * for the bus: the driver may be done when it returns. */
+CUresult managed_send(struct block *block, CUstream stream);
+void managed_sent(struct block *block);
+/* All managed memory of a context, which is about to go. */
+void managed_context_ends(CUcontext context);
+
 /* host.c: host memory for swapped blocks. */
 
 /* Makes slabs ahead with several threads, up to `allowance` bytes in all, while
@@ -88,9 +100,12 @@ void host_provide(struct client *client, uint64_t allowance, struct host_provisi
 void host_provided(struct host_provision *provision);
 
 /* False: none left within `allowance` bytes for this client, or the machine
- * has none. May release and retake memory_lock (service thread only). */
+ * has none. May release and retake memory_lock (service thread only). For
+ * managed memory the driver has it; it is counted all the same. */
 bool host_take(struct client *client, struct block *block, uint64_t allowance);
 void host_give(struct block *block);
+/* More host memory than that no block of the client can have use for. */
+uint64_t host_useful(const struct client *client);
 /* Releases slabs that are empty while the client holds more than `allowance`.
  * Service thread only; releases and retakes memory_lock. */
 void host_trim(struct client *client, uint64_t allowance);

@@ -111,7 +111,7 @@ static void send_record(struct client *client, unsigned type, unsigned flags, ui
 void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
                  uint64_t bytes, uint64_t microseconds)
 {
-    send_record(client, type, flags, number, bytes, 0, microseconds);
+    send_record(client, type, flags, number, bytes, client->beyond, microseconds);
 }
 
 void client_update(struct client *client)
@@ -142,6 +142,40 @@ bool client_commit(struct client *client, uint64_t bytes)
     return client_commit_pinned(client, bytes, 0);
 }
 
+/* True: client->answer is the answer to this very question. Lock held,
+ * released while waiting for it. */
+static bool ask(struct client *client, unsigned type, uint64_t bytes, uint64_t host)
+{
+    uint64_t question = ++client->question;
+    unsigned introduced = client->introduced;
+    send_record(client, type, 0, question, bytes, host, 0);
+    while (client->socket >= 0 && client->introduced == introduced
+           && client->answered < question)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    return client->socket >= 0 && client->introduced == introduced
+           && client->answered == question;
+}
+
+bool client_go_beyond(struct client *client, uint64_t bytes)
+{
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    bool settled = false, granted = false;
+    while (!settled && bytes <= client->limits.beyond
+           && client->beyond <= client->limits.beyond - bytes) {
+        /* It counts while it is asked for: what is sent meanwhile says so too. */
+        uint64_t wanted = client->beyond += bytes;
+        /* Without a daemon to ask, as far as it last said. */
+        bool alone = client->socket < 0, answered = !alone && ask(client, NVSHARE_BEYOND, 0, wanted);
+        settled = alone || answered;
+        granted = alone || (answered && client->answer.beyond >= wanted);
+        if (!granted)
+            client->beyond -= bytes;
+    }
+    pthread_setcancelstate(cancel, NULL);
+    return granted;
+}
+
 bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
 {
     const struct nvshare_memory *memory = &client->memory;
@@ -160,20 +194,13 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
                 continue;
             break;
         }
-        uint64_t question = ++client->question;
-        unsigned introduced = client->introduced;
-        send_record(client, NVSHARE_COMMIT, 0, question, wanted, pins, 0);
-        while (client->socket >= 0 && client->introduced == introduced
-               && client->answered < question)
-            pthread_cond_wait(&memory_changed, &memory_lock);
-        bool ours = client->socket >= 0 && client->introduced == introduced
-            && client->answered == question;
+        bool ours = ask(client, NVSHARE_COMMIT, wanted, pins);
         /* Refused by the answer to this very question. Less than was granted
          * may apply again by now, and another thread's later question may have
          * been answered: then ask again. */
-        if (ours && client->answer < wanted && !pools_yield(client, true))
+        if (ours && client->answer.commit < wanted && !pools_yield(client, true))
             break;
-        asked = pins == 0 || (ours && client->answer >= wanted);
+        asked = pins == 0 || (ours && client->answer.commit >= wanted);
     }
     pthread_setcancelstate(cancel, NULL);
     return granted;

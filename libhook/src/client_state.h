@@ -52,6 +52,9 @@ struct client {
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
+    uint64_t managed;                /* bytes in blocks of managed memory, */
+    uint64_t managed_away;           /* and of them, those that count in memory.host */
+    uint64_t beyond;                 /* bytes beyond the card, on the host for good */
     struct block *blocks;            /* all, oldest first */
     struct block *youngest;
     struct slab *slabs[SLAB_CLASSES];/* those with a free place */
@@ -62,7 +65,7 @@ struct client {
     int socket;                      /* -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT asked */
     uint64_t answered;               /* and of the last answered */
-    uint64_t answer;                 /* bytes that it was answered with */
+    struct nvshare_limits answer;    /* what it was answered with */
     unsigned introduced;             /* counts HELLOs; questions from before one are lost */
 
     /* Contexts of this device; the first is where the service works. */
@@ -125,6 +128,9 @@ uint64_t client_free_room(const struct client *client); /* bytes that may be map
 bool client_commit(struct client *client, uint64_t bytes);
 /* The same if then `pins` more bytes will be pinned. */
 bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins);
+/* The same of what the client has beyond the card: true if it may have `bytes`
+ * more of that, which then count. */
+bool client_go_beyond(struct client *client, uint64_t bytes);
 /* pool.c: the client needs memory more than what is free in pools does. True
  * if any went. Waits for work if need be and `wait` says so, and releases the
  * lock meanwhile. */

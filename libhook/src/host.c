@@ -156,10 +156,14 @@ static void *provide(void *argument)
     return NULL;
 }
 
+uint64_t host_useful(const struct client *client)
+{
+    return client->memory.allocated - client->managed + client->managed_away;
+}
+
 void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision)
 {
-    /* More than all it has allocated is never needed. */
-    uint64_t target = allowance < client->memory.allocated ? allowance : client->memory.allocated;
+    uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
     uint64_t slab = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
     uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
     uint64_t wanted = (lacking + slab - 1) / slab;
@@ -189,8 +193,36 @@ static bool place_anywhere(struct client *client, struct block *block)
     return false;
 }
 
+static void give_kept(struct client *client)
+{
+    for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger)
+        if (kept->state == BLOCK_RESIDENT)
+            host_give(kept);
+}
+
+/* The driver takes the memory; the slots that others keep make place for it. */
+static bool count(struct client *client, struct block *block, uint64_t allowance)
+{
+    if (allowance < block->size)
+        return false;
+    uint64_t most = allowance - block->size;
+    while (client->memory.host > most && client->providers > 0)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    if (client->memory.host > most) {
+        give_kept(client);
+        host_trim(client, most);
+    }
+    if (client->memory.host > most)
+        return false;
+    client->memory.host += block->size;
+    client->managed_away += block->size;
+    return block->hosted = true;
+}
+
 bool host_take(struct client *client, struct block *block, uint64_t allowance)
 {
+    if (block->managed)
+        return block->hosted || count(client, block, allowance);
     if (block->slot.slab != NULL || place_anywhere(client, block))
         return true;
     while (client->providers > 0) {
@@ -214,6 +246,11 @@ bool host_take(struct client *client, struct block *block, uint64_t allowance)
 void host_give(struct block *block)
 {
     struct host_slab *slab = block->slot.slab;
+    if (block->hosted) {
+        block->client->memory.host -= block->size;
+        block->client->managed_away -= block->size;
+        block->hosted = false;
+    }
     if (slab == NULL)
         return;
     memset(&slab->taken[(block->slot.address - slab->memory) / (ptrdiff_t)PAGE], false,

@@ -36,7 +36,8 @@ static void settle_host(struct client *client, uint64_t host)
 static struct block *next_absent(struct client *client)
 {
     struct block *block = client->blocks;
-    while (block != NULL && block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED)
+    while (block != NULL
+           && ((block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED) || block->held))
         block = block->younger;
     return block;
 }
@@ -60,6 +61,7 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
     if (!pipeline_start(client, line, block, &load->progress)) {
         block_unmap(block);
         block_set_state(block, BLOCK_SWAPPED);
+        pthread_cond_broadcast(&memory_changed);
         load->progress.failed = true;
         return false;
     }

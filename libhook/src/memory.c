@@ -15,6 +15,7 @@
 
 #include "alias.h"
 #include "client.h"
+#include "managed.h"
 #include "piece.h"
 #include "pool.h"
 #include "real.h"
@@ -38,6 +39,8 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
                                  : large_allocate(client, context, bytes, address);
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
+    if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
+        *result = CUDA_SUCCESS;
     return true;
 }
 
@@ -159,7 +162,7 @@ bool allocation_describe(CUdeviceptr address, struct memory_description *descrip
 {
     struct page_owner *owner = region_owner(address);
     if (owner == NULL)
-        return describe_alias(address, description);
+        return describe_alias(address, description) || managed_describe(address, description);
     if (owner->kind == OWNER_SLAB)
         return slab_find((struct slab *)owner, address, description);
     if (owner->kind == OWNER_IMPORT)
@@ -276,6 +279,7 @@ void memory_context_ends(CUcontext context)
     pthread_mutex_lock(&memory_lock);
     release_deferred();
     import_context_ends(context);
+    managed_context_ends(context);
     lanes_context_ends(context);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];

@@ -174,7 +174,8 @@ static void begin(const struct client *client, uint64_t now)
     done = atomic_load(&gate_taken);
     extra = 0;
     progress = now;
-    gate_on_taken = pass_taken;
+    if (gate_on_taken == NULL)       /* since the first time a thread may be reading it */
+        gate_on_taken = pass_taken;
     mark(done, now);                 /* what was submitted before */
     aim(now);
     gate_close(GATE_PACED);

@@ -49,9 +49,11 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     move.progress->copies--;
     pthread_mutex_unlock(&memory_lock);
     CUresult result = REAL(cuEventSynchronize)(client->copied[move.event]);
+    struct block *block = move.block;
+    if (block->managed)
+        managed_sent(block);
     pthread_mutex_lock(&memory_lock);
 
-    struct block *block = move.block;
     bool left = block->state == BLOCK_LEAVING;
     if (left && result == CUDA_SUCCESS)
         result = block_unmap(block);
@@ -62,6 +64,8 @@ void pipeline_complete(struct client *client, struct pipeline *line)
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;
+        if (!left && block->managed)
+            host_give(block);
     } else {
         /* Whichever way it was going, its bytes are still where it came from. */
         move.progress->failed = true;
@@ -79,14 +83,19 @@ bool pipeline_start(struct client *client, struct pipeline *line, struct block *
 {
     unsigned slot = (line->first + line->count) % COPIES_IN_FLIGHT;
     CUresult result;
-    if (block->state == BLOCK_LEAVING)
+    if (block->managed) {
+        pthread_mutex_unlock(&memory_lock);
+        result = managed_send(block, client->copy_stream);
+        pthread_mutex_lock(&memory_lock);
+    } else if (block->state == BLOCK_LEAVING) {
         result = REAL(cuMemcpyDtoHAsync_v2)(block->slot.address, block->address, block->size,
                                             client->copy_stream);
-    else if (block->zero)
+    } else if (block->zero) {
         result = REAL(cuMemsetD8Async)(block->address, 0, block->size, client->copy_stream);
-    else
+    } else {
         result = REAL(cuMemcpyHtoDAsync_v2)(block->address, block->slot.address, block->size,
                                             client->copy_stream);
+    }
     if (result == CUDA_SUCCESS)
         result = REAL(cuEventRecord)(client->copied[slot], client->copy_stream);
     if (result != CUDA_SUCCESS) {

@@ -24,7 +24,8 @@ struct pipeline {
     unsigned first, count;
 };
 
-/* Starts a copy of a block that is LEAVING or COMING. */
+/* Starts a copy of a block that is LEAVING or COMING. Releases the lock
+ * meanwhile if it is managed memory. */
 bool pipeline_start(struct client *client, struct pipeline *line, struct block *block,
                     struct progress *progress);
 

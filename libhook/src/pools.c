@@ -9,6 +9,7 @@
 #include "counted.h"
 
 #include "client.h"
+#include "managed.h"
 #include "pool.h"
 
 static bool capturing(CUstream stream)
@@ -64,8 +65,9 @@ ALLOCATE(cuMemAllocFromPoolAsync_ptsz, from, PER_THREAD(stream),
 static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status;
+    /* Of what lies beyond the card, with a wait that is not asked for. */
     if (!memory_is_ours(address))
-        return false;
+        return managed_free(address, true, result);
     *result = REAL(cuStreamIsCapturing)(stream, &status);
     if (*result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE)
         *result = CUDA_ERROR_INVALID_VALUE;

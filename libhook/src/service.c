@@ -142,7 +142,7 @@ static void new_limits(struct client *client, const struct nvshare_record *recor
     /* An answer to a question that nobody asked must not pass for the next ones'. */
     if (record->number > client->answered && record->number <= client->question) {
         client->answered = record->number;
-        client->answer = record->limits.commit;
+        client->answer = record->limits;
     }
     pthread_cond_broadcast(&memory_changed);
     pthread_mutex_unlock(&memory_lock);
@@ -227,12 +227,12 @@ static void report(struct client *client)
 {
     pthread_mutex_lock(&service_lock);
     pthread_mutex_lock(&memory_lock);
-    bool surplus = client->memory.host > client->memory.allocated;
+    bool surplus = client->memory.host > host_useful(client);
     pthread_mutex_unlock(&memory_lock);
     surplus = surplus && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     if (surplus)
-        host_trim(client, client->memory.allocated);
+        host_trim(client, host_useful(client));
     client_send(client, NVSHARE_MEMORY, gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
                 0, 0, 0);
     pthread_mutex_unlock(&memory_lock);

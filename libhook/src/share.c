@@ -252,8 +252,14 @@ static uint64_t not_shared(struct page_owner *owner)
 bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
-    if (!memory_is_ours(address))
-        return false;
+    if (!memory_is_ours(address)) {
+        /* What lies beyond the card cannot stay there. */
+        pthread_mutex_lock(&memory_lock);
+        bool beyond = managed_describe(address, &description);
+        pthread_mutex_unlock(&memory_lock);
+        *result = CUDA_ERROR_OUT_OF_MEMORY;
+        return beyond;
+    }
     *result = CUDA_ERROR_INVALID_VALUE;
     if (!memory_describe(address, &description) || !description.ipc)
         return true;

@@ -43,7 +43,8 @@ struct batch {
     unsigned rank;                   /* of the victims so far */
 };
 
-/* The next blocks that must go to leave no more than `room` filled. Lock held, released meanwhile. */
+/* The next blocks that must go to leave no more than `room` filled: managed
+ * memory, of which nothing is looked at, or other. Lock held, released meanwhile. */
 static bool gather(struct client *client, const struct pipeline *line, uint64_t room,
                    struct batch *batch)
 {
@@ -51,7 +52,8 @@ static bool gather(struct client *client, const struct pipeline *line, uint64_t 
     struct block *block;
     batch->count = batch->taken = 0;
     while (!client->granted && filled > room && batch->count < batch->limit
-           && (block = victim_next(client, &batch->rank)) != NULL) {
+           && (block = victim_next(client, &batch->rank)) != NULL
+           && (batch->count == 0 || !block->managed == !batch->blocks[0]->managed)) {
         /* From here on it does not disappear, even if it is freed. */
         block_set_state(block, BLOCK_LEAVING);
         batch->blocks[batch->count++] = block;
@@ -60,6 +62,9 @@ static bool gather(struct client *client, const struct pipeline *line, uint64_t 
     batch->limit = batch->limit * 4 < LOOKS_MAX ? batch->limit * 4 : LOOKS_MAX;
     if (batch->count == 0)
         return false;
+    batch->looked = false;
+    if (batch->blocks[0]->managed)
+        return true;
     pthread_mutex_unlock(&memory_lock);
     batch->looked = content_look(client, batch->blocks, batch->count, batch->contents);
     pthread_mutex_lock(&memory_lock);
@@ -101,7 +106,7 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
         return !progress->failed;
     }
     /* One that left before has its place. */
-    if (provision->client == NULL && block->slot.slab == NULL)
+    if (provision->client == NULL && !block->managed && block->slot.slab == NULL)
         host_provide(client, host, provision);
     bool has_slot = host_take(client, block, host);
     block->restless = block->known;

@@ -35,7 +35,8 @@ struct block *victim_next(const struct client *client, unsigned *rank)
 {
     for (; *rank < RANKS; ++*rank)
         for (struct block *block = client->youngest; block != NULL; block = block->older)
-            if (block->state == BLOCK_RESIDENT && rank_of(block) <= (enum rank)*rank)
+            if (block->state == BLOCK_RESIDENT && !block->held
+                && rank_of(block) <= (enum rank)*rank)
                 return block;
     return NULL;
 }
@@ -45,6 +46,7 @@ void victim_stays(struct block *block)
     block_set_state(block, BLOCK_RESIDENT);
     if (block->doomed)
         block_free(block);
+    pthread_cond_broadcast(&memory_changed);
 }
 
 static uint64_t light_bytes(const struct client *client)
@@ -62,7 +64,7 @@ static size_t take_unseen(struct client *client, struct block **blocks)
     size_t count = 0;
     for (struct block *block = client->youngest; block != NULL && count < LOOKS_MAX;
          block = block->older)
-        if (block->state == BLOCK_RESIDENT && !block->seen) {
+        if (block->state == BLOCK_RESIDENT && !block->seen && !block->managed) {
             block_set_state(block, BLOCK_LEAVING);
             blocks[count++] = block;
         }

@@ -83,6 +83,7 @@ class Limits:
     commit: int
     most: int
     total: int
+    beyond: int = 0
 
 
 @dataclass(frozen=True, slots=True)

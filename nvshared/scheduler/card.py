@@ -78,7 +78,8 @@ class Card:
     @property
     def host_free(self) -> int:
         """Host memory nobody has or may take; negative when the budget shrank."""
-        return self.settings.host_budget - self.groups.total("host_held")
+        taken = self.groups.total("host_held") + self.groups.total("beyond")
+        return self.settings.host_budget - taken
 
     @property
     def pinned(self) -> int:

@@ -47,7 +47,22 @@ def welcome(decision: Decision, client: Client, commit: int) -> None:
     client.commit = commit
     if client.committed == 0 and decision.now >= decision.card.gathered:
         client.commit = _lend(decision, client, 0, _left(decision))
-    decision.limits(client, 0, _most(decision, client))
+    _tell(decision, client, 0, _most(decision, client))
+
+
+def beyond(decision: Decision, client: Client, number: int) -> None:
+    """Answers whether a client may hold as much beyond the card as it says."""
+    _tell(decision, client, number, _most(decision, client))
+
+
+def _tell(decision: Decision, client: Client, number: int, most: int) -> None:
+    """What it may hold beyond the card is host memory that nobody has been promised.
+
+    A memory limit is a card of that size, and such a client gets no more than that.
+    """
+    more = min(_left(decision), decision.card.host_free)
+    bounded = client.terms.memory_limit != 0
+    decision.limits(client, number, most, 0 if bounded else max(0, client.memory.beyond + more))
 
 
 def plan(decision: Decision) -> None:
@@ -82,7 +97,7 @@ def plan(decision: Decision) -> None:
     for client in changed:
         most = _reach(decision, client, left, lent, fixed)
         if abs(most - client.told_most) > least or client.told_total != card.total_for(client):
-            decision.limits(client, 0, most)
+            _tell(decision, client, 0, most)
 
 
 def _left(decision: Decision) -> int:
@@ -99,7 +114,7 @@ def _reachable(decision: Decision) -> int:
 def _left_of(decision: Decision, host: int) -> int:
     card = decision.card
     can = card.settings.capacity + host - margin(host, len(card.clients))
-    return can - card.groups.total("committed")
+    return can - card.groups.total("committed") - card.groups.total("beyond")
 
 
 def _look_for_overdraft(decision: Decision, left: int) -> None:
@@ -166,7 +181,7 @@ def _answer(decision: Decision, client: Client, question: Question) -> bool:
         # It asked before it heard that it may not any more. The hook takes
         # LIMITS at its word, so a refusal must promise less.
         client.commit = min(client.commit, client.need)
-    decision.limits(client, question.number, _most(decision, client))
+    _tell(decision, client, question.number, _most(decision, client))
     return True
 
 
@@ -240,7 +255,7 @@ def _call_back(decision: Decision, client: Client, least: int) -> None:
         return
     client.withdrawn = client.commit
     client.commit = least
-    decision.limits(client, 0, min(client.told_most, decision.card.total_for(client)))
+    _tell(decision, client, 0, min(client.told_most, decision.card.total_for(client)))
     # Nothing changes by this order; its answer shows that the limits were heard.
     decision.evict(client, client.ordered, client.host_held)
     client.confirmed_by = client.moves[-1].number

@@ -76,11 +76,12 @@ class Decision:
         number = self._note(client, Way.IN, room, host)
         self.actions.append(Load(client.id, number, room, host))
 
-    def limits(self, client: Client, number: int, most: int) -> None:
+    def limits(self, client: Client, number: int, most: int, beyond: int) -> None:
         """Tells a client how far it may grow."""
         client.told_most = most
         client.told_total = self.card.total_for(client)
-        self.actions.append(Limits(client.id, number, client.commit, most, client.told_total))
+        self.actions.append(
+            Limits(client.id, number, client.commit, most, client.told_total, beyond))
 
     def want_budget(self) -> None:
         """Asks for host memory that other cards do not need. Once is enough."""

@@ -40,8 +40,9 @@ def least(beyond: int, clients: int) -> int:
 def demand(card: Card) -> Demand:
     """What a card needs of the host's budget, and what it asks for beyond."""
     clients = len(card.clients)
-    beyond = card.groups.total("committed") - card.settings.capacity
-    needs = max(card.groups.total("host_held"), least(beyond, clients))
+    outside = card.groups.total("beyond")
+    beyond = card.groups.total("committed") + outside - card.settings.capacity
+    needs = max(card.groups.total("host_held") + outside, least(beyond, clients))
     borrowers = [c for c in card.groups.group("asking") if c.question and c.question.borrows]
     if not borrowers:
         return Demand(needs, needs, needs)

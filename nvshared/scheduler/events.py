@@ -20,6 +20,7 @@ class Memory:
     pending: int = 0                    # pinned memory that a waiting thread will take
     room: int = 0                       # as last ordered and carried out
     host: int = 0                       # host memory held for swapped blocks
+    beyond: int = 0                     # and for good, for what does not fit the card
 
     @property
     def need(self) -> int:
@@ -140,6 +141,15 @@ class CommitAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class BeyondAsked:
+    """BEYOND: may `memory.beyond` be what it is?"""
+
+    client: int
+    memory: Memory
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityChanged:
     """What can be handed out of the card is `bytes` from now on."""
 
@@ -196,7 +206,7 @@ class GPULost:
 
 Record = (
     Wanted | WentIdle | Stopped | Reopened | Evicted | Loaded | MemoryChanged | RoomNeeded
-    | CommitAsked
+    | CommitAsked | BeyondAsked
 )
 Event = (
     Joined | Left | Record | CapacityChanged | BudgetChanged | SettingsChanged | TermsChanged

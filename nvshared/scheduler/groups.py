@@ -34,7 +34,7 @@ GROUPS = (
 
 # What is summed up over whom; bytes, if not said otherwise.
 SUMS = (
-    "held", "host_held", "committed", "used", "pinned", "fixed",
+    "held", "host_held", "committed", "used", "pinned", "fixed", "beyond",
     "staying_take",                     # over those chosen or running
     "holders_take",                     # over those, and those that drain
     "queued_want",                      # room that those in the queue have not been promised
@@ -88,7 +88,7 @@ def counted(client: Client) -> Counted:
         tuple(groups),
         (
             held, client.host_held, client.committed, client.used, memory.pinned, client.fixed,
-            takes if stays else 0, takes if holds else 0, wants if queued else 0,
+            memory.beyond, takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
         ),
         (client.place, client.id) if queued else None,

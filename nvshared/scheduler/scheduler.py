@@ -14,6 +14,7 @@ from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import (
     Awaited,
+    BeyondAsked,
     BudgetChanged,
     CapacityChanged,
     CommitAsked,
@@ -165,6 +166,8 @@ def _hear(decision: Decision, client: Client, record: Record) -> None:
             move.loaded(decision.card, client, record)
         case CommitAsked():
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
+        case BeyondAsked():
+            commit.beyond(decision, client, record.number)
         case RoomNeeded():
             return                      # the figures say it
         case Wanted() | MemoryChanged(wants=True):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that programs get by other ways than cuMemAlloc, under frequent hand-overs."""
 
-from bench.harness import program
-from tests.gpu.test_sharing import Record, compare
+from bench.harness import program, run, sharing
+from tests.gpu.test_sharing import BUDGET, Record, compare, digests
 
 
 def test_expandable_segments(record: Record) -> None:
@@ -39,4 +39,37 @@ def test_stream_ordered_pools(record: Record) -> None:
     compare(
         record, "cudaMallocAsync", program("torch_train", "--gib", "12", "--steps", "300"), 12,
         {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    )
+
+
+def test_managed_memory(record: Record) -> None:
+    """12 GiB of it, far less than the card has: it is sent away, never left to faults."""
+    compare(
+        record, "managed memory", program("managed", "--gib", "12", "--steps", "400"), 12,
+    )
+
+
+def test_a_program_larger_than_the_card(record: Record) -> None:
+    """24 GiB on a card of 20, of which four are managed memory on the host."""
+    large = program("cupy_steps", "--gib", "24", "--steps", "40")
+    alone = run([large])
+    with sharing("--capacity", "20GiB", *BUDGET) as daemon:
+        refused, = run([large], daemon.environment)
+        allowed = run([large], {**daemon.environment, "NVSHARE_ENABLE_SINGLE_OVERSUB": "1"})
+        resident = [line["memory"]["resident"] + line["memory"]["pinned"]
+                    for line in daemon.trace() if "memory" in line]
+    record("larger than the card", {
+        "alone_s": alone[0].seconds, "oversubscribed_s": allowed[0].seconds,
+    })
+    assert refused.code != 0
+    assert "OutOfMemory" in refused.errors
+    assert digests(allowed) == digests(alone)
+    assert max(resident) <= 20 * 2**30
+
+
+def test_a_program_larger_than_the_card_beside_another(record: Record) -> None:
+    compare(
+        record, "larger than the card, and a competitor",
+        program("cupy_steps", "--gib", "24", "--steps", "120"), 12,
+        {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"},
     )

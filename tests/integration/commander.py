@@ -66,6 +66,7 @@ class Commander:
         self.bytes_moved = 0
         self.refused = 0
         self.reopened = 0
+        self.beyond = 0                 # questions for more than the card holds
         self.ending = False             # programs that exit take their driver with them
         self.hooks: list[Hook] = []
         self._path = path
@@ -259,12 +260,17 @@ class Commander:
                 hook.asked = True
             case Type.COMMIT:
                 self._send(hook, self._limits(hook, record.number, record.bytes))
+            case Type.BEYOND:
+                self.beyond += 1
+                self._send(hook, self._limits(hook, record.number, beyond=record.host))
 
-    def _limits(self, hook: Hook, number: int, asked: int = 0) -> Record:
+    def _limits(self, hook: Hook, number: int, asked: int = 0, beyond: int = 0) -> Record:
         grant = asked <= self.most and self.random.random() >= self.refuses
         self.refused += asked > 0 and not grant
         held = hook.memory.allocated + hook.memory.pinned
         return Record(Type.LIMITS, number=number, limits=Limits(
             commit=asked if grant else held, most=self.most, total=self.most,
             host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
+            # Only programs of which it is wanted ask for it.
+            beyond=0 if beyond and self.random.random() < 0.3 else self.most,
         ))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Evict, Limits, Load, Run, Stop
 from nvshared.scheduler.events import (
+    BeyondAsked,
     CommitAsked,
     Event,
     Evicted,
@@ -115,6 +116,10 @@ class Talk:
         """COMMIT."""
         return self.tell(CommitAsked(
             client, self.memory[client], number, int(size * GIB), int(pins * GIB)))
+
+    def beyond(self, client: int, number: int, size: float) -> list[Action]:
+        """BEYOND."""
+        return self.tell(BeyondAsked(client, self.set(client, beyond=size), number))
 
     def stopped(self, client: int, wants: bool = True) -> list[Action]:
         """STOPPED; it has drained all the time."""

@@ -23,7 +23,7 @@ FIELDS = {
         "uuid",
     ],
     "nvshare_memory": ["allocated", "resident", "pinned", "pending", "room", "host"],
-    "nvshare_limits": ["commit", "most", "total", "host_slab"],
+    "nvshare_limits": ["commit", "most", "total", "host_slab", "beyond"],
 }
 
 u64 = st.integers(0, 2**64 - 1)
@@ -105,7 +105,7 @@ def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> No
         assert at(packet, offset, size) == value
     assert packet[compiled["nvshare_record.uuid"]:] == bytes(range(16))
 
-    limits = Limits(21, 22, 23, 24)
+    limits = Limits(21, 22, 23, 24, 25)
     packet = encode(Record(Type.WELCOME, limits=limits))
     base = compiled["nvshare_record.limits"]
     for name in FIELDS["nvshare_limits"]:
@@ -115,7 +115,7 @@ def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> No
 
 @given(
     st.sampled_from(Type), st.integers(0, 2**32 - 1), u64, u64, u64, u64,
-    st.tuples(*[u64] * 6), st.tuples(*[u64] * 4), st.binary(min_size=16, max_size=16),
+    st.tuples(*[u64] * 6), st.tuples(*[u64] * 5), st.binary(min_size=16, max_size=16),
 )
 def test_what_is_encoded_is_decoded(
     kind: Type, flags: int, number: int, size: int, host: int, microseconds: int,

@@ -64,6 +64,7 @@ FIGURES: dict[str, Callable[[Client], int]] = {
     "used": lambda client: client.used,
     "pinned": lambda client: client.memory.pinned,
     "fixed": lambda client: max(client.pins, client.memory.pinned + client.memory.pending),
+    "beyond": lambda client: client.memory.beyond,
     "staying_take": lambda client: client.takes if _stays(client) else 0,
     "holders_take": lambda client: client.takes if client.turn is not None else 0,
     "queued_want": lambda client: _wants(client) if _waits(client) else 0,

@@ -80,7 +80,7 @@ def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
 def test_orders_become_records(hook: Hook) -> None:
     for order in (
         Run(1, 9, True, 6), Run(1, 0, False), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
-        LimitsOrder(1, 7, 1, 2, GIB),
+        LimitsOrder(1, 7, 1, 2, GIB, 3),
     ):
         hook.session.order(order)
     assert hook.wire.sent == [
@@ -89,7 +89,7 @@ def test_orders_become_records(hook: Hook) -> None:
         Record(Type.STOP),
         Record(Type.EVICT, number=3, bytes=GIB, host=4),
         Record(Type.LOAD, number=5, bytes=GIB, host=6),
-        Record(Type.LIMITS, number=7, limits=Limits(1, 2, GIB, 16 << 20)),
+        Record(Type.LIMITS, number=7, limits=Limits(1, 2, GIB, 16 << 20, 3)),
     ]
 
 
@@ -100,10 +100,19 @@ def test_orders_become_records(hook: Hook) -> None:
     (Record(Type.MEMORY, flags=Flag.WANTS), events.MemoryChanged(1, SAME, True)),
     (Record(Type.ROOM, bytes=8), events.RoomNeeded(1, SAME, 8)),
     (Record(Type.COMMIT, number=2, bytes=8), events.CommitAsked(1, SAME, 2, 8)),
+    (Record(Type.COMMIT, number=2, bytes=8, host=3), events.CommitAsked(1, SAME, 2, 8, 3)),
+    (Record(Type.BEYOND, number=2, host=9), events.BeyondAsked(1, replace(SAME, beyond=9), 2)),
+    (Record(Type.MEMORY, host=9), events.MemoryChanged(1, replace(SAME, beyond=9), False)),
 ])
 def test_records_become_events(hook: Hook, record: Record, event: events.Event) -> None:
     hook.says(replace(record, memory=FIGURES))
     assert Scripted.latest.events == [event]
+
+
+def test_what_it_holds_beyond_the_card_is_known_when_it_asks_for_more(hook: Hook) -> None:
+    hook.says(Record(Type.MEMORY, memory=FIGURES, host=9))
+    hook.says(Record(Type.COMMIT, number=2, bytes=8, host=3, memory=FIGURES))
+    assert Scripted.latest.events[-1] == events.CommitAsked(1, replace(SAME, beyond=9), 2, 8, 3)
 
 
 @pytest.mark.parametrize(("order", "record", "event"), [

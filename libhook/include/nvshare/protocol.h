@@ -21,6 +21,8 @@
  *   commit     how far allocated + pinned may grow. Handed out by the daemon
  *              so that everything allocated can be swapped out somewhere.
  *   host       bytes of host memory a client holds for swapped blocks.
+ *   beyond     bytes of host memory that a client holds for good, for what it has
+ *              beyond the card. They are none of the above.
  *
  * A client's gate is closed at first. The daemon may send any order at any
  * time; the hook carries orders out in the order received.
@@ -118,6 +120,10 @@ enum nvshare_type {
      * CUDA_ERROR_OUT_OF_MEMORY. What is to be pinned is always asked for: it is
      * lost to all others for good, and each must still fit beside it. */
     NVSHARE_COMMIT = 73,
+    /* May what it holds beyond the card be `host`, which counts from now on unless
+     * it is refused? Answered by LIMITS with the same number; it may if
+     * limits.beyond >= `host`. Asked only where limits.beyond was not 0 before. */
+    NVSHARE_BEYOND = 74,
 };
 
 enum nvshare_flag {
@@ -149,7 +155,8 @@ struct nvshare_limits {              /* WELCOME and LIMITS; bytes */
     uint64_t most;                   /* and could grow to this if asked: cuMemGetInfo's free */
     uint64_t total;                  /* the card as this client sees it: cuMemGetInfo's total */
     uint64_t host_slab;              /* grain in which to take host memory */
-    uint64_t reserved[2];
+    uint64_t beyond;                 /* what it holds beyond the card could be this if it asked */
+    uint64_t reserved;
 };
 
 struct nvshare_record {
@@ -158,7 +165,8 @@ struct nvshare_record {
     uint32_t flags;
     uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
     uint64_t bytes;                  /* as the type says */
-    uint64_t host;                   /* EVICT, LOAD: allowance of host memory; COMMIT: see there */
+    uint64_t host;                   /* EVICT, LOAD: allowance of host memory; COMMIT: see there;
+                                        all else from the hook: what it holds beyond the card */
     uint64_t microseconds;           /* EVICTED, LOADED: how long it took; RUN: see there */
     union {
         struct nvshare_memory memory;

@@ -11,6 +11,7 @@
 #include "client.h"
 #include "gate.h"
 #include "log.h"
+#include "managed.h"
 #include "memory.h"
 #include "share.h"
 
@@ -18,9 +19,11 @@
 #define BEGINNING 0x100000000ull     /* where our memory lies */
 #define SIZE 0x1000ull               /* bytes, one allocation at the beginning */
 #define RESERVED 0x100000ull
+#define MANAGED 0x300000000ull       /* where managed memory lies that can be sent away */
 
 /* What a test sets, */
 SEEN int core_attached;              /* there is a client */
+SEEN int core_sends;                 /* managed memory can be sent away */
 SEEN int core_refuses;               /* pinned memory is refused with this */
 SEEN int core_mapped;                /* the program mapped every address itself */
 /* and what it reads. */
@@ -33,6 +36,7 @@ SEEN int core_captures;              /* going on */
 SEEN uint64_t core_context_ended, core_contexts_ended, core_contexts_attached;
 SEEN int core_device_attached = -1;
 SEEN int core_sync_memops;
+SEEN uint64_t core_prefetched;       /* of all ranges: bytes, and from MANAGED to each */
 
 _Atomic uint64_t gate_closed = 1;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
@@ -112,6 +116,37 @@ bool memory_set_sync_memops(CUdeviceptr address, bool on)
 {
     core_sync_memops = on;
     return address - BEGINNING < SIZE;
+}
+
+/* Of managed memory, one place for all that was prefetched. */
+static CUmemLocation prefetched;
+
+bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result)
+{
+    if (!core_sends || bytes == 0)
+        return false;
+    core_wished = bytes + flags;
+    *address = MANAGED;
+    *result = CUDA_SUCCESS;
+    return true;
+}
+
+bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
+{
+    *result = CUDA_SUCCESS;
+    return core_sends && address == (plain ? MANAGED + 16 : MANAGED);
+}
+
+void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)
+{
+    core_prefetched += address - MANAGED + size;
+    prefetched = place;
+}
+
+bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place)
+{
+    *place = prefetched;
+    return core_sends && address == MANAGED && size != 0;
 }
 
 bool memory_information(size_t *free_bytes, size_t *total_bytes)

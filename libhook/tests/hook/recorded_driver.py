@@ -158,6 +158,7 @@ WIDTHS = {
     "CUdeviceptr_v1": 32,
     "cuuint32_t": 32,
     "CUmem_advise": 32,
+    "CUmem_range_attribute": 32,
     "CUpointer_attribute": 32,
     "CUmemAllocationHandleType": 32,
     "CUmemRangeHandleType": 32,

@@ -14,8 +14,8 @@ SOURCE = Path(__file__).parents[2] / "src"
 CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "drain"}
 CORE |= {"exclusive", "gate", "host", "import", "share"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
-CORE |= {"lane", "load", "ordered", "pace", "piece", "pipeline", "pool", "stream"}
-CORE |= {"numa", "victim"}
+CORE |= {"lane", "load", "managed", "numa", "ordered", "pace", "piece", "pipeline", "pool"}
+CORE |= {"prefetches", "stream", "victim"}
 
 PRELUDE = """
 import ctypes, sys, threading
@@ -26,7 +26,8 @@ OURS, GIB, MIB = 0x100000000, 1 << 30, 1 << 20
 class Core:
     TYPES = {"stream": ctypes.c_uint64, "wished": ctypes.c_uint64, "pinned": ctypes.c_uint64,
              "remembered": ctypes.c_uint64, "context_ended": ctypes.c_uint64,
-             "contexts_ended": ctypes.c_uint64, "contexts_attached": ctypes.c_uint64}
+             "contexts_ended": ctypes.c_uint64, "contexts_attached": ctypes.c_uint64,
+             "prefetched": ctypes.c_uint64}
     TYPES |= {"pool_" + name: ctypes.c_uint64
               for name in ("stream", "added", "most", "kept", "threshold")}
     def variable(self, name):

@@ -78,6 +78,22 @@ static struct block *managed_one(void)
     return NULL;
 }
 
+/* What was said of all of it, and where it was last prefetched to. */
+static void ask_range(struct block *block)
+{
+    CUmem_range_attribute attributes[] = {
+        CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
+        CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
+    };
+    int values[] = { 77, 77, 77 };
+    DO(cuMemRangeGetAttribute, (&values[1], sizeof values[1], attributes[1], block->address,
+       block->size), "b%u", block->number);
+    tell(" last prefetched=%d", values[1]);
+    DO(cuMemRangeGetAttributes, ((void *[]){ &values[0], &values[1], &values[2] },
+       (size_t[]){ 4, 4, 4 }, attributes, 3, block->address, block->size), "b%u", block->number);
+    tell(" mostly read=%d, last prefetched=%d, preferred=%d", values[0], values[1], values[2]);
+}
+
 void managed_advised(void)
 {
     struct block *block = managed_one();
@@ -86,15 +102,20 @@ void managed_advised(void)
     CUmem_advise advice = (CUmem_advise)(1 + roll(6));
     if (block == NULL || lane.handle == NULL)
         return;
+    /* Which of them it is, is random, too. */
+    bool home = advice % 2 == 0;
+    size_t size = advice < 5 ? block->size : (block->size + 1) / 2;
+    if (home)
+        place = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_HOST };
     block_enter(block, lane.stream);
     switch (roll(7)) {
     case 0:
-        IN_LANE(cuMemPrefetchAsync, lane, (block->address, block->size, device, lane.handle),
-                "b%u, %s", block->number, lane.text);
+        IN_LANE(cuMemPrefetchAsync, lane, (block->address, size, home ? CU_DEVICE_CPU : device,
+                lane.handle), "b%u, %zu, %d, %s", block->number, size, home, lane.text);
         break;
     case 1:
-        IN_LANE(cuMemPrefetchAsync_v2, lane, (block->address, block->size, place, 0, lane.handle),
-                "b%u, %s", block->number, lane.text);
+        IN_LANE(cuMemPrefetchAsync_v2, lane, (block->address, size, place, 0, lane.handle),
+                "b%u, %zu, %d, %s", block->number, size, home, lane.text);
         break;
     case 2:
         DO(cuMemAdvise, (block->address, block->size, advice, device), "b%u, %d", block->number,
@@ -111,7 +132,8 @@ void managed_advised(void)
         break;
     case 5:
         IN_LANE(cuMemPrefetchBatchAsync, lane, (&block->address, &block->size, 1, &place,
-                (size_t[]){ 0 }, 1, 0, lane.handle), "b%u, %s", block->number, lane.text);
+                (size_t[]){ 0 }, 1, 0, lane.handle), "b%u, %d, %s", block->number, home,
+                lane.text);
         break;
     default:
         /* The processor's own look at it, and writes. */
@@ -119,5 +141,6 @@ void managed_advised(void)
         tell(" processor reads b%u", block->number);
         tell_bytes((void *)(uintptr_t)block->address, block->size);
         *(unsigned char *)(uintptr_t)block->address ^= 1;
+        ask_range(block);
     }
 }

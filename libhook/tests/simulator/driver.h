@@ -236,6 +236,8 @@ CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, CUmemLocation loca
     unsigned int flags, CUstream stream);
 CUresult cuMemRangeGetAttribute(void *data, size_t room, CUmem_range_attribute attribute,
     CUdeviceptr address, size_t size);
+CUresult cuMemRangeGetAttributes(void **data, size_t *rooms, CUmem_range_attribute *attributes,
+                                 size_t count, CUdeviceptr address, size_t size);
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *list,

@@ -19,5 +19,5 @@ def test_programs(sanitizer: str) -> None:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     said = [line for line in result.stdout.splitlines() if line.endswith(": right")]
-    assert len(said) == (4 if sanitizer else 5)
+    assert len(said) == (5 if sanitizer else 6)
     assert "WARNING: ThreadSanitizer" not in result.stderr

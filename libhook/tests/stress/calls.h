@@ -29,6 +29,10 @@ __asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS
     X(cuStreamSynchronize, (CUstream)) \
     X(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
     X(cuMemFree_v2, (CUdeviceptr)) \
+    X(cuMemAllocManaged, (CUdeviceptr *, size_t, unsigned)) \
+    X(cuMemPrefetchAsync, (CUdeviceptr, size_t, CUdevice, CUstream)) \
+    X(cuMemAdvise, (CUdeviceptr, size_t, CUmem_advise, CUdevice)) \
+    X(cuMemRangeGetAttribute, (void *, size_t, CUmem_range_attribute, CUdeviceptr, size_t)) \
     X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
     X(cuMemAddressFree, (CUdeviceptr, size_t)) \
     X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, \

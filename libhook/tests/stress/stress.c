@@ -6,8 +6,8 @@
  *
  * Each thread owns buffers on the card and a shadow of each on the host. It
  * allocates, takes from pools, frees, maps, shares, launches, copies, sets,
- * captures and replays graphs, asks about its pointers, and computes on the
- * shadow what the card must compute; whole buffers are compared again and
+ * captures and replays graphs, asks about its pointers, touches managed memory
+ * by the processor, and computes on the shadow what the card must compute; whole buffers are compared again and
  * again, and all of them at the end.
  * Exit code 0: every byte was right. It knows nothing of nvshare: run it under
  * the library with others that fight for the card.
@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "managing.h"
 #include "mapping.h"
 #include "worker.h"
 
@@ -105,6 +106,7 @@ static void make(struct worker *w, struct buffer *b)
                                     : ((size_t)1 << 20) + (below(w, 3 << 20) & ~(size_t)7);
     b->mapped = below(w, 5) == 0;
     b->pooled = !b->mapped && below(w, 3) == 0;
+    b->managed = !b->mapped && !b->pooled && below(w, 3) == 0;
     if (b->mapped)
         bytes = GRAIN * (1 + below(w, 2));
     if (w->held + bytes > w->limit)
@@ -114,6 +116,8 @@ static void make(struct worker *w, struct buffer *b)
         b->address = map_new(bytes);
     else if (b->pooled)
         b->address = take_pooled(&w->pooling, bytes, w->stream, next(w) >> 16);
+    else if (b->managed)
+        b->address = take_managed(bytes);
     else
         result = cuMemAlloc_v2(&b->address, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY || b->address == 0) {
@@ -135,7 +139,7 @@ static void drop(struct worker *w, struct buffer *b)
     if (b->mapped) {
         check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
         unmap(b->address, b->words * 8);
-    } else if (b->pooled || below(w, 4) == 0) {
+    } else if (b->pooled || (!b->managed && below(w, 4) == 0)) {
         give_pooled(&w->pooling, b->address, w->stream, next(w) >> 16);
     } else {
         check(cuMemFree_v2(b->address), "cuMemFree");
@@ -225,7 +229,8 @@ static void ask(struct buffer *b)
 
 static bool can_be_shared(const struct buffer *b)
 {
-    return b->address != 0 && !b->mapped && !b->pooled && b->words * 8 > (size_t)1 << 20;
+    return b->address != 0 && !b->mapped && !b->pooled && !b->managed
+           && b->words * 8 > (size_t)1 << 20;
 }
 
 /*
@@ -317,6 +322,8 @@ static void operate(struct worker *w)
         make(w, slot);
         return;
     }
+    if (slot->managed && below(w, 4) == 0)
+        (below(w, 2) == 0 ? touch_managed : tend_managed)(w, slot);
     switch (below(w, 20)) {
     case 0: case 1:
         drop(w, slot);
@@ -449,7 +456,7 @@ int main(int argc, char **argv)
                     < seconds);
     atomic_store(&finish, true);
     uint64_t operations = 0, compared = 0, graphs = 0, moved = 0, shared = 0;
-    uint64_t pooled = 0, again = 0;
+    uint64_t pooled = 0, again = 0, touched = 0;
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(workers[i].thread, NULL);
         operations += workers[i].operations;
@@ -459,14 +466,17 @@ int main(int argc, char **argv)
         shared += workers[i].shared;
         pooled += workers[i].pooling.taken;
         again += workers[i].pooling.again;
+        touched += workers[i].touched;
     }
     check(cuMemPoolDestroy(pool), "cuMemPoolDestroy");
     check(cuDevicePrimaryCtxRelease_v2(device), "cuDevicePrimaryCtxRelease");
     printf("{\"seed\": %llu, \"operations\": %llu, \"compared_bytes\": %llu, \"graphs\": %llu, "
-           "\"mapped_elsewhere\": %llu, \"shared\": %llu, \"pooled\": %llu, \"reused\": %llu}\n",
+           "\"mapped_elsewhere\": %llu, \"shared\": %llu, \"pooled\": %llu, \"reused\": %llu, "
+           "\"touched\": %llu}\n",
            (unsigned long long)seed, (unsigned long long)operations,
            (unsigned long long)compared, (unsigned long long)graphs, (unsigned long long)moved,
-           (unsigned long long)shared, (unsigned long long)pooled, (unsigned long long)again);
+           (unsigned long long)shared, (unsigned long long)pooled, (unsigned long long)again,
+           (unsigned long long)touched);
     free(workers);
     return 0;
 }

@@ -19,6 +19,7 @@ struct buffer {
     unsigned generation;             /* changes when the address is freed */
     bool mapped;                     /* by the program's own hand: mapping.h */
     bool pooled;                     /* pooling.h */
+    bool managed;                    /* managing.h */
 };
 
 struct recorded { unsigned buffer, generation; uint64_t step; };
@@ -36,7 +37,7 @@ struct worker {
     CUgraphExec graph;
     struct recorded nodes[GRAPH_NODES];
     unsigned node_count;
-    uint64_t operations, compared, graphs, moved, shared;
+    uint64_t operations, compared, graphs, moved, shared, touched;
 };
 
 static inline uint64_t next(struct worker *w)

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Managed memory leaves the card with its program, and is the processor's all the while."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+from nvshared.protocol import Type
+from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.fakehook import pump
+from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+
+CAPACITY = 240 * MIB
+CONTEXTS = 64 * MIB                     # what is on the card besides memory, and more
+
+MANAGED = '''
+GLOBAL, DEVICE_CPU = c_uint(1), c_int(-1)
+READ_MOSTLY, PREFERRED, PREFETCHED = 1, 2, 4
+def managed(size, result=0):
+    address = c_uint64()
+    call("cuMemAllocManaged", byref(address), size, GLOBAL, result=result)
+    return address.value
+def view(address, size):
+    "The processor's."
+    return (ctypes.c_ubyte * size).from_address(address)
+def fill(address, value, size):
+    call("cuMemsetD8_v2", address, ctypes.c_ubyte(value), size)
+    call("cuCtxSynchronize")
+def said(which, address, size):
+    value = c_int(77)
+    call("cuMemRangeGetAttribute", byref(value), 4, c_int(which), address, size)
+    return value.value
+def used():
+    "Of the card, as the library counts."
+    free, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    return total.value - free.value
+'''
+
+USED = '''
+free, total = c_size_t(), c_size_t()
+call("cuMemGetInfo_v2", byref(free), byref(total))
+print(total.value - free.value)
+'''
+
+
+def program(site: Site, body: str) -> Program:
+    return Program(site, MANAGED + body)
+
+
+def on_the_card(site: Site) -> int:
+    """Bytes of the card in use, as a program without the library sees them."""
+    done = subprocess.run([sys.executable, "-c", PRELUDE + USED], env=site.environment, cwd=ROOT,
+                          capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_it_leaves_the_card_and_comes_back_and_the_processor_has_it_meanwhile(site: Site) -> None:
+    site.start("--tq", "1")
+    one = program(site, '''
+size = 120 * MIB + 12345
+address = managed(size)
+small = managed(100)
+fill(address, 7, size)
+fill(small, 9, 100)
+call("cuMemPrefetchAsync", address, size, c_int(0), 0)
+call("cuCtxSynchronize")
+def asked():
+    base, length = c_uint64(), c_size_t()
+    call("cuMemGetAddressRange_v2", byref(base), byref(length), address + 5 * MIB)
+    return [base.value == address, length.value, attribute(2, address, c_uint),
+            attribute(8, address, ctypes.c_bool), attribute(9, address, c_int),
+            said(PREFETCHED, address, size), said(PREFERRED, address, size), used() // MIB]
+before = asked()
+away()
+assert asked() == before
+bytes_of = view(address, size)
+assert bytes(bytes_of[::4096]) == bytes([7]) * len(range(0, size, 4096))
+assert bytes(view(small, 100)) == bytes([9]) * 100
+bytes_of[size - 1] = 8
+print(json.dumps("changed"), flush=True)
+sys.stdin.readline()
+assert get(address, size) == bytes([7]) * (size - 1) + bytes([8])
+assert asked() == before
+print(json.dumps("back"), flush=True)
+sys.stdin.readline()
+call("cuMemFree_v2", address)
+call("cuMemFree_v2", address, result=INVALID)
+call("cuMemFree_v2", small)
+assert used() == 0, used()
+''')
+    assert one.hears() == "away"
+    assert on_the_card(site) > 120 * MIB
+    hook = take_the_card(site)
+    assert on_the_card(site) < CONTEXTS
+    one.go_on()
+    assert one.hears() == "changed"
+    assert hook.running                 # and nothing of that needed the card
+    one.go_on()
+    give_it_back(hook)
+    assert one.hears() == "back"
+    assert on_the_card(site) > 120 * MIB
+    one.go_on()
+    one.ends_well()
+
+
+def test_advice_holds_and_what_is_mostly_read_leaves_too(site: Site) -> None:
+    site.start("--tq", "1")
+    one = program(site, '''
+size = 96 * MIB
+read, home = managed(size), managed(size)
+fill(read, 3, size)
+call("cuMemAdvise", read, size, c_int(READ_MOSTLY), c_int(0))
+call("cuMemAdvise", home, size, c_int(3), DEVICE_CPU)            # preferred on the host
+fill(home, 4, size)
+def advice():
+    return [said(READ_MOSTLY, read, size), said(PREFERRED, read, size),
+            said(READ_MOSTLY, home, size), said(PREFERRED, home, size),
+            said(PREFETCHED, read, size), said(PREFETCHED, home, size)]
+assert advice() == [1, -2, 0, -1, -2, -2]
+away()
+assert advice() == [1, -2, 0, -1, -2, -2]
+sys.stdin.readline()
+assert get(read, size) == bytes([3]) * size
+assert get(home, size) == bytes([4]) * size
+assert advice() == [1, -2, 0, -1, -2, -2]
+print(json.dumps("back"), flush=True)
+sys.stdin.readline()
+''')
+    assert one.hears() == "away"
+    hook = take_the_card(site)
+    assert on_the_card(site) < CONTEXTS
+    one.go_on()
+    one.go_on()
+    give_it_back(hook)
+    assert one.hears() == "back"
+    assert 96 * MIB < on_the_card(site) < 192 * MIB     # the host's own was not brought
+    one.go_on()
+    one.ends_well()
+
+
+def test_what_is_freed_and_taken_while_it_is_away(site: Site) -> None:
+    site.start("--tq", "1")
+    one = program(site, '''
+gone, kept = managed(96 * MIB), managed(40 * MIB)
+fill(gone, 1, 96 * MIB)
+fill(kept, 2, 40 * MIB)
+away()
+call("cuMemFree_v2", gone)
+more = managed(64 * MIB)
+view(more, 64 * MIB)[5] = 6             # the processor needs no card
+assert used() == 104 * MIB, used()
+print(json.dumps("taken"), flush=True)
+fill(kept, 3, 40 * MIB)                 # and this waits for its turn
+assert view(more, 64 * MIB)[5] == 6
+assert get(kept, 40 * MIB) == bytes([3]) * (40 * MIB)
+managed(1 << 40, result=2)
+managed(0, result=INVALID)
+assert used() == 104 * MIB, used()
+call("cuDevicePrimaryCtxReset_v2", c_int(0))
+call("cuDevicePrimaryCtxRetain", byref(context), c_int(0))
+call("cuCtxSetCurrent", context)
+assert used() == 0, used()
+''')
+    assert one.hears() == "away"
+    hook = take_the_card(site)
+    one.go_on()
+    assert one.hears() == "taken"
+    assert hook.running
+    give_it_back(hook)
+    one.ends_well()
+
+
+def test_a_prefetch_waits_for_the_programs_turn(site: Site) -> None:
+    site.start("--tq", "1")
+    one = program(site, '''
+address = managed(96 * MIB)
+fill(address, 1, 96 * MIB)
+away()
+call("cuMemPrefetchAsync", address, 96 * MIB, c_int(0), 0)
+call("cuCtxSynchronize")
+print(json.dumps("prefetched"), flush=True)
+''')
+    assert one.hears() == "away"
+    hook = take_the_card(site)
+    one.go_on()
+    # It stands at the gate when somebody is told to give way to it.
+    pump([hook], lambda: hook.contended)
+    assert on_the_card(site) < CONTEXTS
+    give_it_back(hook)
+    assert one.hears() == "prefetched"
+    one.ends_well()
+
+
+ALTERNATE = '''
+count, size = 20, 8 * MIB
+pieces = [managed(size) for _ in range(count)]
+values = [0] * count
+for piece in pieces:
+    fill(piece, 0, size)
+away()
+for step in range(40):
+    one, other = pieces[step % count], pieces[(step * 7 + 1) % count]
+    fill(one, step + 1, size)
+    values[step % count] = step + 1
+    if step % 3 == 0 and one != other:
+        call("cuMemcpyDtoD_v2", other, one, size)
+        call("cuCtxSynchronize")
+        values[(step * 7 + 1) % count] = step + 1
+    if step % 5 == 0:
+        view(other, size)[step] = 255   # by the processor, and back
+        view(other, size)[step] = values[(step * 7 + 1) % count]
+    piece, value = pieces[step * 3 % count], values[step * 3 % count]
+    assert get(piece, size) == bytes([value]) * size, (step, value)
+for piece, value in zip(pieces, values):
+    assert bytes(view(piece, size)) == bytes([value]) * size, value
+'''
+
+
+def test_two_that_do_not_fit_together_take_turns(site: Site) -> None:
+    trace = site.folder / "trace"
+    site.start("--tq", "100ms", "--capacity", f"{CAPACITY}", "--trace", str(trace))
+    both = []
+    for _ in range(2):
+        both.append(program(site, ALTERNATE))
+        assert both[-1].hears() == "away"
+    # What the second has filled drove a part of the first from the card, and that comes back.
+    for one in both:
+        one.go_on()
+    for one in both:
+        one.ends_well()
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    out = sum(line["bytes"] for line in lines if line.get("event") == "evicted")
+    assert out >= 2 * (2 * 160 * MIB - CAPACITY), "it did not leave the card"
+
+
+def test_where_the_processor_may_not_have_it_meanwhile_it_stays(site: Site) -> None:
+    site.environment = {**site.environment, "NVSHARE_SIM_CONCURRENT": "0"}
+    site.start("--tq", "1")
+    one = program(site, '''
+address = managed(96 * MIB)
+fill(address, 5, 96 * MIB)
+away()
+assert used() == 96 * MIB
+call("cuMemFree_v2", address)
+assert used() == 0
+''')
+    assert one.hears() == "away"
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert not hook.allocate(1000 * MIB)
+    hook.memory = replace(hook.memory, allocated=0)
+    assert hook.allocate(800 * MIB)
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    assert on_the_card(site) > 96 * MIB
+    one.go_on()
+    one.ends_well()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One program larger than the card: refused, unless NVSHARE_ENABLE_SINGLE_OVERSUB is 1."""
+
+import json
+import subprocess
+
+from nvshared.protocol import Type
+from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import pump
+from tests.integration.test_kills import BUILD, PATIENCE
+from tests.integration.test_managed import CONTEXTS, on_the_card, program
+from tests.integration.test_own_memory import give_it_back
+
+CAPACITY = 240 * MIB
+ALLOWED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
+
+
+def workload(site: Site, size: str, **settings: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [str(BUILD / "nvshare-workload"), "--memory", size, "--chunk", "16MiB", "--steps", "6",
+         "--kernel-us", "2000", "--json"],
+        env={
+            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+            "NVSHARE_SOCKET": str(site.socket), **settings,
+        },
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    site.started.append(process)
+    return process
+
+
+def test_it_is_out_of_memory_as_without_the_setting(site: Site) -> None:
+    site.start("--capacity", str(CAPACITY))
+    for settings in ({}, {"NVSHARE_ENABLE_SINGLE_OVERSUB": "0"}):
+        large = workload(site, "320MiB", **settings)
+        said, _ = large.communicate(timeout=PATIENCE)
+        assert large.returncode == 3, said
+
+
+def test_it_computes_what_it_must_and_leaves_others_their_turns(site: Site) -> None:
+    trace = site.folder / "trace"
+    site.start("--tq", "100ms", "--capacity", str(CAPACITY), "--trace", str(trace))
+    both = [workload(site, "320MiB", **ALLOWED), workload(site, "160MiB")]
+    for one in both:
+        said, _ = one.communicate(timeout=PATIENCE)
+        assert one.returncode == 0, said
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    resident = [line["memory"]["resident"] + line["memory"]["pinned"]
+                for line in lines if "memory" in line]
+    assert max(resident) <= CAPACITY
+    assert len({line["client"] for line in lines if line.get("report") == "turn-started"}) == 2
+
+
+def test_what_lies_beyond_the_card_is_plain_memory_to_its_program(site: Site) -> None:
+    site.environment = {**site.environment, **ALLOWED}
+    site.start("--tq", "1", "--capacity", str(CAPACITY))
+    one = program(site, '''
+def allocate(size, result=0):
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), size, result=result)
+    return address.value
+def asked(address):
+    base, length = c_uint64(), c_size_t()
+    call("cuMemGetAddressRange_v2", byref(base), byref(length), address + 5 * MIB)
+    call("cuPointerGetAttribute", byref(c_uint64()), c_int(4), address, result=INVALID)
+    return [base.value - address, length.value, attribute(2, address, c_uint),
+            attribute(8, address, c_uint), attribute(9, address, c_int),
+            attribute(1, address) == context.value, attribute(13, address, c_uint)]
+size = 200 * MIB
+here, beyond = allocate(size), allocate(size)
+fill(here, 3, size)
+fill(beyond, 4, size)
+assert used() == size, used()
+assert asked(here) == asked(beyond)
+away()
+assert asked(here) == asked(beyond)
+sys.stdin.readline()
+assert get(here, size) == bytes([3]) * size
+assert get(beyond, size) == bytes([4]) * size
+small = allocate(100)
+more = managed(size)                    # this too
+fill(small, 5, 100)
+fill(more, 6, size)
+assert (get(small, 100), get(more, size)) == (bytes([5]) * 100, bytes([6]) * size)
+print(json.dumps("full"), flush=True)
+sys.stdin.readline()
+call("cuMemFreeAsync", beyond, None)
+call("cuMemFree_v2", beyond, result=INVALID)
+for address in (here, more, small):
+    call("cuMemFree_v2", address)
+assert used() <= GRAIN, used()          # a page for small ones
+for _ in range(3):
+    beyond = allocate(size), allocate(size)
+    call("cuMemFree_v2", beyond[1])
+    call("cuMemFree_v2", beyond[0])
+assert used() <= GRAIN, used()
+''')
+    assert one.hears() == "away"
+    assert on_the_card(site) < CAPACITY + CONTEXTS
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(220 * MIB)
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    assert on_the_card(site) < CONTEXTS
+    one.go_on()
+    one.go_on()
+    give_it_back(hook)
+    assert one.hears() == "full"
+    assert on_the_card(site) < CAPACITY + CONTEXTS
+    one.go_on()
+    one.ends_well()
+
+
+def test_a_new_daemon_lets_it_go_on(site: Site) -> None:
+    site.environment = {**site.environment, **ALLOWED}
+    command = "--tq", "1", "--capacity", str(CAPACITY)
+    daemon = site.start(*command)
+    one = program(site, '''
+first = [managed(100 * MIB) for _ in range(4)]          # two of them beyond the card
+for place, address in enumerate(first):
+    fill(address, place, 100 * MIB)
+away()
+call("cuMemFree_v2", first.pop())
+first.append(managed(100 * MIB))
+fill(first[3], 3, 100 * MIB)
+for place, address in enumerate(first):
+    assert get(address, 100 * MIB) == bytes([place]) * (100 * MIB)
+''')
+    assert one.hears() == "away"
+    daemon.kill()
+    daemon.wait()
+    site.start(*command)
+    one.go_on()
+    one.ends_well()
