@@ -155,7 +155,7 @@ static void pass_taken(uint64_t number)
     pthread_setcancelstate(cancel, NULL);
 }
 
-static void read_target(void)
+static void prepare(void)
 {
     const char *text = setting("NVSHARE_DRAIN_TARGET_MS");
     char *end = NULL;
@@ -166,6 +166,8 @@ static void read_target(void)
         milliseconds = DEFAULT_TARGET_MS;
     }
     target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
+    /* Before the gate is ever closed so: threads inside read it with no lock. */
+    gate_on_taken = pass_taken;
 }
 
 static void begin(const struct client *client, uint64_t now)
@@ -174,8 +176,6 @@ static void begin(const struct client *client, uint64_t now)
     done = atomic_load(&gate_taken);
     extra = 0;
     progress = now;
-    if (gate_on_taken == NULL)       /* since the first time a thread may be reading it */
-        gate_on_taken = pass_taken;
     mark(done, now);                 /* what was submitted before */
     aim(now);
     gate_close(GATE_PACED);
@@ -184,7 +184,7 @@ static void begin(const struct client *client, uint64_t now)
 void pace_step(const struct client *client)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, read_target);
+    pthread_once(&once, prepare);
     if (target == 0 || (owner != NULL && owner != client))
         return;
     uint64_t now = now_microseconds();
