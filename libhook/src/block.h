@@ -47,6 +47,7 @@ struct block {
     size_t managed;                  /* bytes of managed memory that it is, at the driver's address */
     bool hosted;                     /* managed: away, and counted as host memory */
     bool mostly_read;                /* managed: to be advised again once it is away */
+    bool sent;                       /* managed: somewhere by the library, once at least */
     CUmemGenericAllocationHandle handle;
     struct host_slot slot;           /* kept while resident, unless host memory is short */
     struct content content;          /* of the slot, if `known`; of what is leaving, if `looked` */

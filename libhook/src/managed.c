@@ -49,8 +49,7 @@ struct managed {
     size_t size;                     /* as asked for */
     struct client *client;
     CUcontext context;               /* it goes with this; NULL: which has gone */
-    bool freeing;
-    bool sent;                       /* by the library, at least once */
+    struct managed *next_freed;
     struct prefetches prefetches;    /* the program's own */
     size_t beyond;                   /* bytes that it counts beyond the card; 0: it has blocks */
     bool plain;                      /* to the program it is cuMemAlloc's, with this id */
@@ -62,6 +61,9 @@ struct managed {
 /* By address, with room for those promised a place; protected by memory_lock. */
 static struct managed **table;
 static size_t table_count, table_promised, table_room;
+/* Those that the driver is being asked to free. Not in the table: before it has
+ * answered, the same addresses may be somebody else's. */
+static struct managed *freed;
 
 /* The place of the first that begins behind `address`. */
 static size_t place_behind(CUdeviceptr address)
@@ -279,7 +281,7 @@ bool managed_beyond(CUdeviceptr *address, size_t bytes)
 bool managed_describe(CUdeviceptr address, struct memory_description *description)
 {
     const struct managed *managed = find(address);
-    if (managed == NULL || !managed->plain || managed->freeing)
+    if (managed == NULL || !managed->plain)
         return false;
     *description = (struct memory_description){
         .base = managed->base,
@@ -308,10 +310,12 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&memory_lock);
     struct managed *managed = find(address);
-    bool ours = managed != NULL && managed->base == address && !managed->freeing
-        && (managed->plain || !plain);
+    bool ours = managed != NULL && managed->base == address && (managed->plain || !plain);
     if (ours) {
-        managed->freeing = true;
+        strike(managed);
+        table_promised++;            /* should it have to go back */
+        managed->next_freed = freed;
+        freed = managed;
         hold(managed, true);
         while (moving(managed))
             pthread_cond_wait(&memory_changed, &memory_lock);
@@ -319,12 +323,16 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
         *result = REAL(cuMemFree_v2)(address);
         pthread_mutex_lock(&memory_lock);
         struct client *client = managed->client;
+        struct managed **link = &freed;
+        while (*link != managed)
+            link = &(*link)->next_freed;
+        *link = managed->next_freed;
         hold(managed, false);
-        managed->freeing = false;
-        if (*result == CUDA_SUCCESS || managed->context == NULL) {
-            strike(managed);
+        table_promised--;
+        if (*result == CUDA_SUCCESS || managed->context == NULL)
             discard(managed);
-        }
+        else
+            enter(managed);
         client_update(client);
         pthread_cond_broadcast(&memory_changed);
     }
@@ -339,12 +347,12 @@ void managed_context_ends(CUcontext context)
         struct managed *managed = table[i - 1];
         if (managed->context != context)
             continue;
-        managed->context = NULL;
-        if (managed->freeing)
-            continue;                /* by a thread that will find it gone */
         strike(managed);
         discard(managed);
     }
+    for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
+        if (managed->context == context)
+            managed->context = NULL; /* for the thread that frees it to find */
 }
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)
@@ -364,7 +372,9 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *plac
         return false;
     pthread_mutex_lock(&memory_lock);
     const struct managed *managed = find(address);
-    bool differs = managed != NULL && managed->sent;
+    bool differs = false;
+    for (size_t i = 0; managed != NULL && i < managed->block_count; i++)
+        differs |= managed->blocks[i]->sent;
     if (differs)
         *place = prefetches_last(&managed->prefetches, address, size);
     pthread_mutex_unlock(&memory_lock);
@@ -400,7 +410,7 @@ static CUresult advise(const struct block *block, CUmem_advise advice)
 CUresult managed_send(struct block *block, CUstream stream)
 {
     pthread_mutex_lock(&memory_lock);
-    find(block->address)->sent = true;       /* while it moves it is not freed */
+    block->sent = true;
     pthread_mutex_unlock(&memory_lock);
     if (block->state == BLOCK_COMING)
         return said(block, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_DEVICE_INVALID)
