@@ -23,7 +23,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -46,7 +45,6 @@ static struct {
     pthread_mutex_t lock;            /* protects the following; nothing is taken while it is held */
     bool open;
     int listener;
-    ino_t inode;                     /* the listener's: a program may close what is not its own */
     struct { uint64_t name[2], asker, owner; } random;
 } shop = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -160,11 +158,14 @@ static void look_after(struct visitor *visitor, bool ready)
         dismiss(visitor);
 }
 
+/* A program may close what is not its own, and then have the number for a socket of its own. */
 static bool is_ours(int listener)
 {
-    struct stat status;
-    return fstat(listener, &status) == 0 && S_ISSOCK(status.st_mode)
-        && status.st_ino == shop.inode;
+    struct sockaddr_un ours, is;
+    unsigned length = share_socket(shop.random.name, &ours);
+    socklen_t actual = sizeof is;
+    return getsockname(listener, (struct sockaddr *)&is, &actual) == 0 && actual == length
+        && memcmp(&ours, &is, length) == 0;
 }
 
 static void *give_out(void *argument)
@@ -174,7 +175,7 @@ static void *give_out(void *argument)
     struct pollfd ready[VISITORS_MAX + 1];           /* the last is the listener */
     bool short_of_files = false;
     for (unsigned i = 0; i < VISITORS_MAX; i++)
-        visitors[i].socket = -1;
+        visitors[i] = (struct visitor){ .socket = -1 };
     while (is_ours(listener)) {
         int timeout = short_of_files ? PAUSE_MS : -1;
         for (unsigned i = 0; i < VISITORS_MAX; i++) {
@@ -220,7 +221,6 @@ bool shop_own(const struct share_ticket *ticket)
 static void begin(void)
 {
     struct sockaddr_un address;
-    struct stat status;
     sigset_t all, before;
     pthread_t thread;
     if (getrandom(&shop.random, sizeof shop.random, 0) != (ssize_t)sizeof shop.random)
@@ -230,11 +230,9 @@ static void begin(void)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (shop.listener >= 0 && bind(shop.listener, (struct sockaddr *)&address, length) == 0
-        && listen(shop.listener, SOMAXCONN) == 0 && fstat(shop.listener, &status) == 0) {
-        shop.inode = status.st_ino;
+        && listen(shop.listener, SOMAXCONN) == 0)
         shop.open = pthread_create(&thread, NULL, give_out,
                                    (void *)(intptr_t)shop.listener) == 0;
-    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (shop.open) {
         pthread_setname_np(thread, "nvshare-ipc");

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes share memory by legacy IPC, as torch.multiprocessing does, between hand-overs."""
 
+import contextlib
 import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
 
 from nvshared.protocol import Type
 from tests.integration.conftest import MIB, Site
@@ -91,8 +97,6 @@ def tell(program: Program, text: str) -> None:
 
 
 def test_what_one_writes_the_other_reads(site: Site) -> None:
-
-
     site.start("--tq", "1")
     owner, user = Program(site, OWNER), Program(site, USER)
     handles = owner.hears()
@@ -115,3 +119,87 @@ def test_what_one_writes_the_other_reads(site: Site) -> None:
     user.ends_well()
     tell(owner, "0")
     owner.ends_well()
+
+
+TICKET = struct.Struct("=Q2QQ3Q")    # magic, name, owner's secret; secret, address, id
+
+LENDER = SHARING + """
+memory, size = allocate(8 * MIB), 8 * MIB
+put(memory, b"M" * size)
+say(give(memory))
+before = len(os.listdir("/proc/self/fd"))
+for turn in range(40):                                  # while it is attacked
+    put(memory, bytes([turn]) * size)
+    assert get(memory, size) == bytes([turn]) * size
+say(before)
+hear()
+assert get(memory, size) == b"u" * size
+while len(os.listdir("/proc/self/fd")) > before:         # visitors may take a moment to go
+    pass
+say("clean")
+hear()
+"""
+
+BORROWER = SHARING + """
+handle = hear()
+for turn in range(10):
+    memory = take(handle)
+    get(memory, 8 * MIB)
+    call("cuIpcCloseMemHandle", memory)
+say("ready")
+hear()
+memory = take(handle)
+call("cuMemsetD8_v2", memory, ord("u"), 8 * MIB)
+call("cuCtxSynchronize")
+say("written")
+hear()
+"""
+
+# Never waits; comes, is silent, talks nonsense and goes, as one of the same user who has no handle.
+INTRUDER = """
+import json, os, random, socket, sys
+name = sys.argv[1].encode()
+dice = random.Random(1)
+held = []
+while True:
+    came = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        came.connect(b"\\0" + name)
+        for _ in range(dice.randrange(3)):
+            socket.send_fds(came, [dice.randbytes(dice.choice([1, 23, 24, 25, 4000]))],
+                            [2] * dice.randrange(4))
+    except BrokenPipeError:
+        pass
+    held.append(came)
+    if len(held) > 300:
+        held.pop(dice.randrange(len(held))).close()
+"""
+
+
+def name_of(handle: str) -> bytes:
+    _, high, low, *_ = TICKET.unpack_from(bytes.fromhex(handle))
+    return b"nvshare-%016x%016x" % (high, low)
+
+
+def test_an_intruder_disturbs_neither_of_the_two(site: Site) -> None:
+    """One who holds hundreds of connections and says nothing that counts."""
+    site.start()
+    lender, borrower = Program(site, LENDER), Program(site, BORROWER)
+    handle = lender.hears()
+    intruder = subprocess.Popen([sys.executable, "-c", INTRUDER, name_of(handle).decode()])
+    try:
+        tell(borrower, json.dumps(handle))
+        assert borrower.hears() == "ready"
+        lender.hears()
+        tell(borrower, "0")
+        assert borrower.hears() == "written"
+        assert intruder.poll() is None
+    finally:
+        intruder.kill()
+        intruder.wait()
+    tell(lender, "0")
+    assert lender.hears() == "clean"
+    tell(lender, "0")
+    tell(borrower, "0")
+    borrower.ends_well()
+    lender.ends_well()
