@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes share memory by legacy IPC, as torch.multiprocessing does, between hand-overs."""
 
-import contextlib
 import json
+import os
 import socket
 import struct
 import subprocess
 import sys
-import threading
 
 from nvshared.protocol import Type
 from tests.integration.conftest import MIB, Site
@@ -126,16 +125,18 @@ TICKET = struct.Struct("=Q2QQ3Q")    # magic, name, owner's secret; secret, addr
 LENDER = SHARING + """
 memory, size = allocate(8 * MIB), 8 * MIB
 put(memory, b"M" * size)
-say(give(memory))
+handle = give(memory)
 before = len(os.listdir("/proc/self/fd"))
-for turn in range(40):                                  # while it is attacked
+say(handle)
+hear()
+for turn in range(40):                                   # while it is attacked
     put(memory, bytes([turn]) * size)
     assert get(memory, size) == bytes([turn]) * size
 say(before)
 hear()
 assert get(memory, size) == b"u" * size
 while len(os.listdir("/proc/self/fd")) > before:         # visitors may take a moment to go
-    pass
+    os.sched_yield()
 say("clean")
 hear()
 """
@@ -175,6 +176,31 @@ while True:
         held.pop(dice.randrange(len(held))).close()
 """
 
+QUIET = SHARING + """
+memory = allocate(8 * MIB)
+put(memory, b"M" * 8 * MIB)
+say(give(memory))
+hear()
+"""
+
+PATIENT = SHARING + """
+import threading
+silent, good = hear()
+for attempt in range(5):                                 # an owner's silence ends after seconds
+    waits = threading.Thread(target=take, args=(silent, INVALID))
+    waits.start()
+    hear()
+    memory = take(good)
+    waiting = waits.is_alive()
+    assert get(memory, 5) == b"MMMMM"
+    call("cuIpcCloseMemHandle", memory)
+    say(waiting)
+    waits.join()
+    say("answered")
+    if waiting:
+        break
+"""
+
 
 def name_of(handle: str) -> bytes:
     _, high, low, *_ = TICKET.unpack_from(bytes.fromhex(handle))
@@ -188,6 +214,7 @@ def test_an_intruder_disturbs_neither_of_the_two(site: Site) -> None:
     handle = lender.hears()
     intruder = subprocess.Popen([sys.executable, "-c", INTRUDER, name_of(handle).decode()])
     try:
+        tell(lender, "0")
         tell(borrower, json.dumps(handle))
         assert borrower.hears() == "ready"
         lender.hears()
@@ -202,4 +229,30 @@ def test_an_intruder_disturbs_neither_of_the_two(site: Site) -> None:
     tell(lender, "0")
     tell(borrower, "0")
     borrower.ends_well()
+    lender.ends_well()
+
+
+def test_an_owner_that_says_nothing_holds_up_only_who_asks_it(site: Site) -> None:
+    site.start()
+    lender, patient = Program(site, QUIET), Program(site, PATIENT)
+    good = lender.hears()
+    silent = TICKET.pack(TICKET.unpack_from(bytes.fromhex(good))[0], 1, os.getpid(), 2, 3, 4, 5)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as owner:
+        owner.bind(b"\0" + name_of(silent.hex()))
+        owner.listen()
+        tell(patient, json.dumps([silent.ljust(64, b"\0").hex(), good]))
+        waiting = False
+        for _ in range(5):
+            came, _ = owner.accept()
+            assert came.recv(100) == silent[-24:]        # not the secret that it must show itself
+            tell(patient, "0")
+            waiting = patient.hears()
+            came.send(b"nothing")
+            came.close()
+            assert patient.hears() == "answered"
+            if waiting:
+                break
+        assert waiting
+    patient.ends_well()
+    tell(lender, "0")
     lender.ends_well()
