@@ -22,6 +22,7 @@
 #include "log.h"
 #include "numa.h"
 #include "real.h"
+#include "share.h"
 
 /* How long a program waits for a daemon that is just being started. */
 #define CONNECT_PATIENCE_US 1000000
@@ -225,6 +226,7 @@ static void tell_want(void)
 static void in_child(void)
 {
     gate_abandon();
+    shop_abandon();
     for (unsigned i = 0; i < CLIENTS_MAX; i++)
         if (clients[i] != NULL && clients[i]->socket >= 0)
             close(clients[i]->socket);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of another process, fetched from it block by block (share.c) and
+ * Memory of another process, fetched from it block by block (fetch.c) and
  * mapped here. It is on the card as long as its owner is, and counts there.
  *
  * As with the driver, memory that is opened again while it is open is the same
@@ -13,16 +13,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "allocation.h"
-#include "client.h"
+#include "client_state.h"
 #include "real.h"
 #include "region.h"
 
-#define PAGES_MAX (1u << 20)         /* 2 TiB; a size from elsewhere is not to be trusted */
+#define TRIES 64
 
 struct import {
     struct page_owner owner;         /* its client is NULL */
@@ -30,6 +28,7 @@ struct import {
     CUdevice device;                 /* where the memory lies */
     CUdeviceptr range;               /* of all pieces */
     size_t range_size;
+    size_t mapped;                   /* bytes of it */
     CUdeviceptr base;                /* of the allocation in it */
     size_t size;
     unsigned long long id;
@@ -40,9 +39,6 @@ struct import {
 };
 
 static struct import *imports;       /* protected by memory_lock */
-
-/* One opening at a time, so that two of the same find each other. Taken before memory_lock. */
-static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 
 bool import_describe(const struct import *import, CUdeviceptr address,
                      struct memory_description *description)
@@ -72,7 +68,7 @@ static void unmap(struct import *import)
 {
     for (size_t i = 0; i < import->count; i++)
         REAL(cuMemRelease)(import->handles[i]);
-    if (import->count == 0 || REAL(cuMemUnmap)(import->range, import->range_size) == CUDA_SUCCESS)
+    if (import->mapped == 0 || REAL(cuMemUnmap)(import->range, import->mapped) == CUDA_SUCCESS)
         region_give(import->range, import->range_size);
     free(import);
 }
@@ -98,47 +94,6 @@ void import_context_ends(CUcontext context)
     }
 }
 
-static int ask_owner(const struct share_ticket *ticket)
-{
-    static const struct timeval PATIENCE = { .tv_sec = 5 };
-    struct sockaddr_un address;
-    unsigned length = share_socket(ticket->name, &address);
-    int from = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (from < 0)
-        return -1;
-    setsockopt(from, SOL_SOCKET, SO_RCVTIMEO, &PATIENCE, sizeof PATIENCE);
-    setsockopt(from, SOL_SOCKET, SO_SNDTIMEO, &PATIENCE, sizeof PATIENCE);
-    if (connect(from, (struct sockaddr *)&address, length) == 0
-        && send(from, ticket, sizeof *ticket, MSG_NOSIGNAL) == (ssize_t)sizeof *ticket)
-        return from;
-    close(from);
-    return -1;
-}
-
-/* The next piece; its descriptor, or -1. */
-static int receive(int from, struct share_piece *piece)
-{
-    union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
-    struct iovec part = { piece, sizeof *piece };
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1,
-        .msg_control = &control, .msg_controllen = sizeof control.space,
-    };
-    ssize_t got = recvmsg(from, &message, MSG_CMSG_CLOEXEC);
-    const struct cmsghdr *header = got < 0 ? NULL : CMSG_FIRSTHDR(&message);
-    int file = -1;
-    if (header != NULL && header->cmsg_type == SCM_RIGHTS
-        && header->cmsg_len == CMSG_LEN(sizeof file))
-        memcpy(&file, CMSG_DATA(header), sizeof file);
-    bool sound = got == (ssize_t)sizeof *piece && piece->size > 0 && piece->size % PAGE == 0
-        && piece->left >= piece->size && piece->left / PAGE <= PAGES_MAX;
-    if (!sound && file >= 0) {
-        close(file);
-        file = -1;
-    }
-    return file;
-}
-
 static CUresult map_piece(struct import *import, size_t offset, size_t size, int file)
 {
     CUmemAllocationProp properties;
@@ -154,7 +109,10 @@ static CUresult map_piece(struct import *import, size_t offset, size_t size, int
         return result;
     }
     import->handles[import->count++] = handle;
+    import->mapped = offset + size;
     result = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle);
+    if (result == CUDA_SUCCESS && properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = REAL(cuCtxGetDevice)(&here);
     if (result != CUDA_SUCCESS)
@@ -169,11 +127,13 @@ static CUresult map_piece(struct import *import, size_t offset, size_t size, int
 }
 
 /* All pieces; the first has come. memory_lock is held by none of this. */
-static CUresult fetch(int from, const struct share_ticket *ticket, struct share_piece *piece,
-                      int file, struct import **made)
+static CUresult fetch_all(int from, const struct share_ticket *ticket, struct share_piece *piece,
+                          int file, struct import **made)
 {
     size_t total = piece->left, offset = 0;
-    if (piece->offset >= total || piece->bytes > total - piece->offset) {
+    bool again;
+    if (piece->bytes == 0 || piece->offset >= total
+        || piece->bytes > total - piece->offset) {
         close(file);
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -200,7 +160,8 @@ static CUresult fetch(int from, const struct share_ticket *ticket, struct share_
         result = map_piece(import, offset, piece->size, file);
         close(file);
         offset += piece->size;
-        file = result == CUDA_SUCCESS && offset < total ? receive(from, piece) : -1;
+        file = result == CUDA_SUCCESS && offset < total
+            ? fetch_piece(from, ticket, piece, &again) : -1;
         if (file >= 0 && piece->left != total - offset) {
             close(file);
             file = -1;
@@ -216,24 +177,44 @@ static CUresult fetch(int from, const struct share_ticket *ticket, struct share_
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Asks until it has a first piece or knows that there is none: an owner with too
+ * many visitors shows those the door that it has not yet heard of. */
+static CUresult fetch_new(const struct share_ticket *ticket, struct import **made)
+{
+    bool again = true;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    for (unsigned tries = 0; again && tries < TRIES; tries++) {
+        struct share_piece piece;
+        int from = fetch_begin(ticket, &again);
+        int file = from < 0 ? -1 : fetch_piece(from, ticket, &piece, &again);
+        if (file >= 0)
+            result = fetch_all(from, ticket, &piece, file, made);
+        if (from >= 0)
+            close(from);
+    }
+    return result;
+}
+
+/* No lock is held while the owner is waited for; so another thread may have opened
+ * the same in the meantime. */
 static CUresult open_new(const struct share_ticket *ticket, CUdeviceptr *address)
 {
-    struct share_piece piece;
     struct import *import;
-    int from = ask_owner(ticket);
-    int file = from < 0 ? -1 : receive(from, &piece);
-    CUresult result = file < 0 ? CUDA_ERROR_INVALID_VALUE
-                               : fetch(from, ticket, &piece, file, &import);
-    if (from >= 0)
-        close(from);
+    CUresult result = fetch_new(ticket, &import);
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&memory_lock);
-    import->opened = 1;
-    import->id = allocation_id();
-    import->next = imports;
-    imports = import;
-    region_set_owner(import->range, import->range_size, import);
+    struct import *known = same(ticket);
+    if (known != NULL) {
+        unmap(import);
+        import = known;
+    } else {
+        import->id = allocation_id();
+        import->next = imports;
+        imports = import;
+        region_set_owner(import->range, import->range_size, import);
+    }
+    import->opened++;
     *address = import->base;
     pthread_mutex_unlock(&memory_lock);
     return CUDA_SUCCESS;
@@ -246,11 +227,10 @@ bool import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *r
     memcpy(&ticket, handle, sizeof ticket);
     if (ticket.magic != SHARE_MAGIC)
         return false;
-    if (share_own(&ticket)) {
+    if (shop_own(&ticket)) {
         *result = CUDA_ERROR_INVALID_CONTEXT;
         return true;
     }
-    pthread_mutex_lock(&open_lock);
     pthread_mutex_lock(&memory_lock);
     struct import *known = same(&ticket);
     if (known != NULL) {
@@ -258,28 +238,40 @@ bool import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *r
         *address = known->base;
     }
     pthread_mutex_unlock(&memory_lock);
+    int cancel;
+    /* A thread cancelled in poll() would leave the connection open and the memory mapped. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     *result = known != NULL ? CUDA_SUCCESS : open_new(&ticket, address);
-    pthread_mutex_unlock(&open_lock);
+    pthread_setcancelstate(cancel, NULL);
     return true;
+}
+
+/* What begins at this address, or NULL. memory_lock is held. */
+static struct import *import_at(CUdeviceptr address)
+{
+    struct page_owner *owner = region_owner(address);
+    struct import *import = owner != NULL && owner->kind == OWNER_IMPORT
+        ? (struct import *)owner : NULL;
+    return import != NULL && import->base == address ? import : NULL;
 }
 
 bool import_close(CUdeviceptr address, CUresult *result)
 {
     pthread_mutex_lock(&memory_lock);
-    const struct page_owner *owner = region_owner(address);
-    bool ours = owner != NULL && owner->kind == OWNER_IMPORT
-        && ((const struct import *)owner)->base == address;
-    CUcontext context = ours ? owner->context : NULL;
+    struct import *import = import_at(address);
+    CUcontext context = import != NULL ? import->owner.context : NULL;
     pthread_mutex_unlock(&memory_lock);
-    if (!ours)
+    if (import == NULL)
         return false;
     if (!drain_context(context, result) && *result == CUDA_SUCCESS)
         *result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (*result != CUDA_SUCCESS)
         return true;
     pthread_mutex_lock(&memory_lock);
-    struct import *import = region_owner(address);
-    if (import != NULL && --import->opened == 0)
+    import = import_at(address);     /* another thread may have closed it in the meantime */
+    if (import == NULL)
+        *result = CUDA_ERROR_INVALID_VALUE;
+    else if (--import->opened == 0)
         forget(import);
     pthread_mutex_unlock(&memory_lock);
     return true;

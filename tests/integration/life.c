@@ -215,6 +215,15 @@ static void execute(const char *self)
     check();
 }
 
+/* While a thread waits: its place in the process is another program's. */
+static void become(const char *self)
+{
+    char *arguments[] = { (char *)self, "threads", NULL };
+    thread_at_the_gate();
+    execv(self, arguments);
+    must(0, "becoming another program");
+}
+
 static void *wait_and_check(void *argument)
 {
     (void)argument;
@@ -254,6 +263,8 @@ int main(int count_of_arguments, char **arguments)
         fork_before_cuda();
     else if (strcmp(what, "execute") == 0)
         execute(arguments[0]);
+    else if (strcmp(what, "become") == 0)
+        become(arguments[0]);
     else if (strcmp(what, "threads") == 0)
         threads();
     else

@@ -2,6 +2,11 @@
 """Two processes share memory by legacy IPC, as torch.multiprocessing does, between hand-overs."""
 
 import json
+import os
+import socket
+import struct
+import subprocess
+import sys
 
 from nvshared.protocol import Type
 from tests.integration.conftest import MIB, Site
@@ -91,8 +96,6 @@ def tell(program: Program, text: str) -> None:
 
 
 def test_what_one_writes_the_other_reads(site: Site) -> None:
-
-
     site.start("--tq", "1")
     owner, user = Program(site, OWNER), Program(site, USER)
     handles = owner.hears()
@@ -115,3 +118,141 @@ def test_what_one_writes_the_other_reads(site: Site) -> None:
     user.ends_well()
     tell(owner, "0")
     owner.ends_well()
+
+
+TICKET = struct.Struct("=Q2QQ3Q")    # magic, name, owner's secret; secret, address, id
+
+LENDER = SHARING + """
+memory, size = allocate(8 * MIB), 8 * MIB
+put(memory, b"M" * size)
+handle = give(memory)
+before = len(os.listdir("/proc/self/fd"))
+say(handle)
+hear()
+for turn in range(40):                                   # while it is attacked
+    put(memory, bytes([turn]) * size)
+    assert get(memory, size) == bytes([turn]) * size
+say(before)
+hear()
+assert get(memory, size) == b"u" * size
+while len(os.listdir("/proc/self/fd")) > before:         # visitors may take a moment to go
+    os.sched_yield()
+say("clean")
+hear()
+"""
+
+BORROWER = SHARING + """
+handle = hear()
+for turn in range(10):
+    memory = take(handle)
+    get(memory, 8 * MIB)
+    call("cuIpcCloseMemHandle", memory)
+say("ready")
+hear()
+memory = take(handle)
+call("cuMemsetD8_v2", memory, ord("u"), 8 * MIB)
+call("cuCtxSynchronize")
+say("written")
+hear()
+"""
+
+# Never waits; comes, is silent, talks nonsense and goes, as one of the same user who has no handle.
+INTRUDER = """
+import json, os, random, socket, sys
+name = sys.argv[1].encode()
+dice = random.Random(1)
+held = []
+while True:
+    came = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        came.connect(b"\\0" + name)
+        for _ in range(dice.randrange(3)):
+            socket.send_fds(came, [dice.randbytes(dice.choice([1, 23, 24, 25, 4000]))],
+                            [2] * dice.randrange(4))
+    except BrokenPipeError:
+        pass
+    held.append(came)
+    if len(held) > 300:
+        held.pop(dice.randrange(len(held))).close()
+"""
+
+QUIET = SHARING + """
+memory = allocate(8 * MIB)
+put(memory, b"M" * 8 * MIB)
+say(give(memory))
+hear()
+"""
+
+PATIENT = SHARING + """
+import threading
+silent, good = hear()
+for attempt in range(5):                                 # an owner's silence ends after seconds
+    waits = threading.Thread(target=take, args=(silent, INVALID))
+    waits.start()
+    hear()
+    memory = take(good)
+    waiting = waits.is_alive()
+    assert get(memory, 5) == b"MMMMM"
+    call("cuIpcCloseMemHandle", memory)
+    say(waiting)
+    waits.join()
+    say("answered")
+    if waiting:
+        break
+"""
+
+
+def name_of(handle: str) -> bytes:
+    _, high, low, *_ = TICKET.unpack_from(bytes.fromhex(handle))
+    return b"nvshare-%016x%016x" % (high, low)
+
+
+def test_an_intruder_disturbs_neither_of_the_two(site: Site) -> None:
+    """One who holds hundreds of connections and says nothing that counts."""
+    site.start()
+    lender, borrower = Program(site, LENDER), Program(site, BORROWER)
+    handle = lender.hears()
+    intruder = subprocess.Popen([sys.executable, "-c", INTRUDER, name_of(handle).decode()])
+    try:
+        tell(lender, "0")
+        tell(borrower, json.dumps(handle))
+        assert borrower.hears() == "ready"
+        lender.hears()
+        tell(borrower, "0")
+        assert borrower.hears() == "written"
+        assert intruder.poll() is None
+    finally:
+        intruder.kill()
+        intruder.wait()
+    tell(lender, "0")
+    assert lender.hears() == "clean"
+    tell(lender, "0")
+    tell(borrower, "0")
+    borrower.ends_well()
+    lender.ends_well()
+
+
+def test_an_owner_that_says_nothing_holds_up_only_who_asks_it(site: Site) -> None:
+    site.start()
+    lender, patient = Program(site, QUIET), Program(site, PATIENT)
+    good = lender.hears()
+    silent = TICKET.pack(TICKET.unpack_from(bytes.fromhex(good))[0], 1, os.getpid(), 2, 3, 4, 5)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as owner:
+        owner.bind(b"\0" + name_of(silent.hex()))
+        owner.listen()
+        tell(patient, json.dumps([silent.ljust(64, b"\0").hex(), good]))
+        waiting = False
+        for _ in range(5):
+            came, _ = owner.accept()
+            assert came.recv(100) == silent[-24:]        # not the secret that it must show itself
+            tell(patient, "0")
+            waiting = patient.hears()
+            came.send(b"nothing")
+            came.close()
+            assert patient.hears() == "answered"
+            if waiting:
+                break
+        assert waiting
+    patient.ends_well()
+    tell(lender, "0")
+    lender.ends_well()

@@ -162,6 +162,20 @@ def test_children_are_programs_of_their_own(site: Site, life: Path, what: str) -
     program.ends()
 
 
+def test_a_program_may_become_another_while_a_thread_of_it_waits(site: Site, life: Path) -> None:
+    """Which has the same process id, and needs the card from the hook that has it."""
+    program = Life(site, life, "become")
+    hook = taken(program)
+    program.says("waiting")
+    until_it_waits(hook)
+    program.go_on()
+    words = Path(f"/proc/{program.popen.pid}/cmdline")
+    while not words.read_bytes().endswith(b"threads\0"):
+        assert program.popen.poll() is None, program.ends()
+    give_it_back(hook)
+    program.ends()
+
+
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_a_program_with_a_sanitizer_loses_its_memory_and_gets_it_back(
     site: Site, tmp_path: Path, sanitizer: str

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hook against a daemon that may send anything. What stands in which file:
+ * The hook against a daemon, and against other programs, that may send anything. What stands in which file:
  *
  *   orders.c    one run: an input becomes orders, broken packets, hung up
  *               connections and calls of the program, then everything is put
@@ -8,6 +8,10 @@
  *   peer.c      the daemon's end of the connection
  *   program.c   the program: a thread that allocates, fills, compares, frees
  *   state.c     what must be true of the hook at any time
+ *   sharing.c   another one run: an input becomes what visitors of the socket do where
+ *               this process shares memory, and what an owner answers that lies
+ *   visitors.c  those visitors, and an honest one
+ *   liar.c      that owner, for the hook as importer
  *   random.c    main() where there is no libFuzzer: random inputs, always the same
  *
  * The socket and the card are in the folder NVSHARE_FUZZ_FOLDER, or one of their own.
@@ -38,6 +42,19 @@
         }                                                            \
     } while (0)
 
+struct input {
+    const uint8_t *data;
+    size_t size;
+};
+
+static inline uint64_t take(struct input *input, size_t bytes)
+{
+    uint64_t value = 0;
+    for (; bytes > 0 && input->size > 0; bytes--, input->size--)
+        value = value << 8 | *input->data++;
+    return value;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Answers as a daemon does that has the whole card for this one program: what
@@ -58,5 +75,14 @@ bool program_done(void);             /* all calls have returned */
 
 void state_begin(void);              /* nothing is allocated yet */
 void state_check(void);
+
+/* Visitors of the socket where this process gives out what `ticket` means. */
+struct share_ticket;
+void visitors_step(const struct share_ticket *ticket, struct input *input);
+void visitors_leave(void);
+void visitors_fetch(const struct share_ticket *ticket, uint64_t bytes);   /* an honest one has it all */
+
+/* An owner that answers an import with one lie, or none; the import must fail, or succeed. */
+void liar_step(struct input *input);
 
 #endif

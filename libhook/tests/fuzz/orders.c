@@ -9,19 +9,6 @@
 
 #define STEPS 48
 
-struct input {
-    const uint8_t *data;
-    size_t size;
-};
-
-static uint64_t take(struct input *input, size_t bytes)
-{
-    uint64_t value = 0;
-    for (; bytes > 0 && input->size > 0; bytes--, input->size--)
-        value = value << 8 | *input->data++;
-    return value;
-}
-
 /* Numbers that matter to the hook as it is now, or any. */
 static uint64_t figure(struct input *input)
 {

@@ -4,7 +4,9 @@
  * random FILE...          runs these, which libFuzzer found
  * What went wrong is printed with the number of the run, which is its seed.
  */
+#define _GNU_SOURCE
 #include <ctype.h>
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,8 +28,8 @@ static uint64_t next(uint64_t *state)
 static void tell_seed(int signal_number)
 {
     char text[80];
-    int length = snprintf(text, sizeof text, "again with: random 1 %llu\n",
-                          (unsigned long long)seed);
+    int length = snprintf(text, sizeof text, "again with: %s 1 %llu\n",
+                          program_invocation_short_name, (unsigned long long)seed);
     ssize_t written = write(STDERR_FILENO, text, (size_t)length);
     (void)written;
     signal(signal_number, SIG_DFL);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a daemon sends, the program goes on, with every byte of its memory; see fuzz.h."""
+"""Whatever a daemon or another program sends, the program goes on, with every byte of its memory;
+see fuzz.h."""
 
 import os
 import shutil
@@ -28,10 +29,12 @@ def make(target: str) -> None:
     subprocess.run(["make", "-s", "-C", str(LIBHOOK), target], check=True)
 
 
-def test_random_orders_cost_the_program_nothing(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("program", ["random", "sharing-random"])
+def test_random_input_costs_the_program_nothing(environment: dict[str, str], program: str) -> None:
+    """Orders of a daemon; and visitors and owners of memory that processes share."""
     make("fuzz-random")
     done = subprocess.run(
-        [LIBHOOK / "build" / "fuzz" / "random", str(RUNS)],
+        [LIBHOOK / "build" / "fuzz" / program, str(RUNS)],
         env=environment, capture_output=True, text=True, timeout=600, check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -51,13 +54,14 @@ def clang_can_fuzz() -> bool:
 
 
 @pytest.mark.skipif(not clang_can_fuzz(), reason="no clang with libFuzzer (clang, libclang-rt-dev)")
+@pytest.mark.parametrize("program", ["orders", "sharing"])
 def test_libfuzzer_finds_nothing_in_a_few_seconds(
-    tmp_path: Path, environment: dict[str, str]
+    tmp_path: Path, environment: dict[str, str], program: str
 ) -> None:
-    make("build/fuzz/orders")
+    make(f"build/fuzz/{program}")
     (tmp_path / "corpus").mkdir()
     done = subprocess.run(
-        [LIBHOOK / "build" / "fuzz" / "orders", "-max_total_time=5", "-max_len=400", "-seed=1",
+        [LIBHOOK / "build" / "fuzz" / program, "-max_total_time=5", "-max_len=400", "-seed=1",
          "-timeout=300", f"-artifact_prefix={tmp_path}/", str(tmp_path / "corpus")],
         env={**environment, "ASAN_OPTIONS": "detect_leaks=1"},
         capture_output=True, text=True, timeout=600, check=False,

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "client_state.h"
+#include "driver.h"
+#include "fuzz.h"
+#include "real.h"
+#include "region.h"
+#include "share.h"
+
+#define STEPS 48
+#define BYTES (7 * MIB)
+#define SHARED WHOLE_PAGES(BYTES)
+#define VALUE 0x5ecc2e75u
+
+static CUdeviceptr memory;
+static struct share_ticket ticket;
+static struct { size_t files, threads, card; } before;
+
+static void succeed(CUresult result, const char *what)
+{
+    MUST(result == CUDA_SUCCESS, "%s: error %d", what, (int)result);
+}
+
+static size_t entries(const char *path)
+{
+    size_t count = 0;
+    DIR *folder = opendir(path);
+    MUST(folder != NULL, "%s cannot be read", path);
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static size_t card_in_use(void)
+{
+    size_t free_bytes, total;
+    succeed(REAL(cuMemGetInfo_v2)(&free_bytes, &total), "asking for free memory");
+    return total - free_bytes;
+}
+
+/* A part of the program: on a thread of its own, for a daemon must answer it meanwhile. */
+static atomic_bool done;
+static void (*part)(void);
+
+static void *run(void *argument)
+{
+    CUcontext context;
+    (void)argument;
+    succeed(cuDevicePrimaryCtxRetain(&context, 0), "making a context");
+    succeed(REAL(cuCtxSetCurrent)(context), "entering it");
+    part();
+    atomic_store(&done, true);
+    return NULL;
+}
+
+static void carry_out(void (*next)(void))
+{
+    pthread_t thread;
+    part = next;
+    atomic_store(&done, false);
+    MUST(pthread_create(&thread, NULL, run, NULL) == 0, "no thread");
+    peer_accept();
+    peer_put_right();
+    for (int waited = 0; !atomic_load(&done); waited += 10) {
+        MUST(waited < PATIENCE_MS, "the program hangs, though it has room and may run");
+        peer_read(true, 10);
+    }
+    pthread_join(thread, NULL);
+}
+
+static void share(void)
+{
+    CUipcMemHandle handle;
+    succeed(cuMemAlloc_v2(&memory, BYTES), "allocating");
+    succeed(cuMemsetD32Async(memory, VALUE, BYTES / 4, CU_STREAM_PER_THREAD), "filling");
+    succeed(cuIpcGetMemHandle(&handle, memory), "sharing");
+    memcpy(&ticket, &handle, sizeof ticket);
+}
+
+static void compare(void)
+{
+    static unsigned words[BYTES / 4];
+    succeed(cuMemcpyDtoHAsync_v2(words, memory, BYTES, CU_STREAM_PER_THREAD), "copying");
+    succeed(REAL(cuStreamSynchronize)(CU_STREAM_PER_THREAD), "waiting");
+    for (size_t i = 0; i < BYTES / 4; i++)
+        MUST(words[i] == VALUE, "word %zu is %#x", i, words[i]);
+}
+
+static void begin(void)
+{
+    CUcontext context;
+    setenv("NVSHARE_SIM_GPUS", "1", 1);
+    setenv("NVSHARE_SIM_MEMORY", "256M", 1);
+    setenv("NVSHARE_SIM_COPY_RATE", "0", 1);
+    peer_listen();
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    MUST(driver != NULL, "no simulated driver: %s", dlerror());
+    succeed(((CUresult (*)(unsigned int))dlsym(driver, "cuInit"))(0), "cuInit");
+    succeed(REAL(cuDevicePrimaryCtxRetain)(&context, 0), "making a context");
+    succeed(REAL(cuCtxSetCurrent)(context), "entering it");
+    carry_out(share);
+    carry_out(compare);
+    /* What is kept for later is made when something is first imported. */
+    const uint8_t truth[] = { 0, 3 };
+    struct input input = { truth, sizeof truth };
+    liar_step(&input);
+    visitors_fetch(&ticket, SHARED);
+    before.files = entries("/proc/self/fd");
+    before.threads = entries("/proc/self/task");
+    before.card = card_in_use();
+}
+
+/* Nothing is left of all those who came; they may take a moment to go, as those before
+ * the first run may have done: so there may be less than then. */
+static void settle(void)
+{
+    for (int waited = 0;; waited++) {
+        size_t files = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+        size_t card = card_in_use();
+        if (files <= before.files && threads <= before.threads && card <= before.card)
+            return;
+        MUST(waited < PATIENCE_MS, "%zu descriptors, %zu threads, %zu bytes; before %zu, %zu, %zu",
+             files, threads, card, before.files, before.threads, before.card);
+        poll(NULL, 0, 1);
+    }
+}
+
+static void step(struct input *input)
+{
+    uint8_t kind = (uint8_t)take(input, 1);
+    struct share_ticket false_ticket = ticket;
+    if (kind < 180) {
+        visitors_step(&ticket, input);
+    } else if (kind < 220) {
+        liar_step(input);
+    } else if (kind < 240) {
+        visitors_fetch(&ticket, SHARED);
+    } else {
+        *(kind % 3 == 0 ? &false_ticket.request.secret : kind % 3 == 1 ? &false_ticket.secret
+          : &false_ticket.request.id) ^= (uint64_t)1 << kind % 64;
+        visitors_fetch(&false_ticket, 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static bool begun;
+    if (!begun)
+        begin();
+    begun = true;
+    struct input input = { data, size };
+    for (int steps = 0; steps < STEPS && input.size > 0; steps++)
+        step(&input);
+    visitors_fetch(&ticket, SHARED);
+    carry_out(compare);
+    visitors_leave();
+    settle();
+    return 0;
+}

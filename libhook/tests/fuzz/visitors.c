@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "share.h"
+
+#define VISITORS 48                  /* more than are looked after at once */
+#define TRIES 1000
+#define FILES 3
+
+static struct {
+    int socket;                      /* 0: none */
+    bool knows;                      /* has shown the secret */
+} visitors[VISITORS];
+
+static void come(const struct share_ticket *ticket, unsigned who)
+{
+    struct sockaddr_un address;
+    unsigned length = share_socket(ticket->name, &address);
+    if (visitors[who].socket != 0)
+        close(visitors[who].socket);
+    visitors[who].socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    visitors[who].knows = false;
+    MUST(connect(visitors[who].socket, (struct sockaddr *)&address, length) == 0,
+         "nobody gives out memory any more: %s", strerror(errno));
+}
+
+/* Sends what there is, with some descriptors; the other end may have left. */
+static void say(unsigned who, void *packet, size_t size, unsigned files)
+{
+    union { char space[CMSG_SPACE(FILES * sizeof(int))]; struct cmsghdr aligned; } control;
+    struct iovec part = { packet, size };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+    if (files != 0) {
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(files * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_len = CMSG_LEN(files * sizeof(int));
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        const int same[FILES] = { STDERR_FILENO, STDERR_FILENO, STDERR_FILENO };
+        memcpy(CMSG_DATA(header), same, files * sizeof(int));
+    }
+    if (visitors[who].socket != 0)
+        sendmsg(visitors[who].socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void ask(const struct share_ticket *ticket, unsigned who, struct input *input)
+{
+    struct share_request request = ticket->request;
+    uint8_t change = (uint8_t)take(input, 1);
+    if (change % 4 == 1)
+        request.secret ^= (uint64_t)1 << change % 64;
+    if (change % 4 == 2)
+        request.address += take(input, 8);
+    if (change % 4 == 3)
+        request.id += take(input, 1);
+    visitors[who].knows = visitors[who].knows || change % 4 != 1;
+    say(who, &request, sizeof request, change / 64);
+}
+
+static void garbage(unsigned who, struct input *input)
+{
+    uint8_t packet[2 * sizeof(struct share_request)];
+    size_t size = take(input, 1) % (sizeof packet + 1);
+    for (size_t i = 0; i < size; i++)
+        packet[i] = (uint8_t)take(input, 1);
+    say(who, packet, size, size % (FILES + 1));
+}
+
+/* What has come; no descriptor may be with it unless the secret was shown. */
+static void hear(unsigned who)
+{
+    union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
+    struct share_piece piece;
+    struct iovec part = { &piece, sizeof piece };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1,
+        .msg_control = &control, .msg_controllen = sizeof control.space,
+    };
+    if (visitors[who].socket == 0
+        || recvmsg(visitors[who].socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+        return;
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header == NULL)
+        return;
+    int file;
+    memcpy(&file, CMSG_DATA(header), sizeof file);
+    close(file);
+    MUST(visitors[who].knows, "memory was given to one who did not show the secret");
+}
+
+void visitors_fetch(const struct share_ticket *ticket, uint64_t bytes)
+{
+    uint64_t got = 0, left = 1;
+    bool again = true;
+    for (unsigned tries = 0; again && tries < TRIES; tries++) {
+        struct share_piece piece;
+        int from = fetch_begin(ticket, &again);
+        int file = from < 0 ? -1 : fetch_piece(from, ticket, &piece, &again);
+        while (file >= 0) {
+            close(file);
+            got += piece.size;
+            left = piece.left - piece.size;
+            file = left != 0 ? fetch_piece(from, ticket, &piece, &again) : -1;
+        }
+        if (from >= 0)
+            close(from);
+        again = again && got == 0;
+    }
+    MUST(got == bytes && (left == 0 || bytes == 0), "an honest one got %llu of %llu bytes",
+         (unsigned long long)got, (unsigned long long)bytes);
+}
+
+void visitors_step(const struct share_ticket *ticket, struct input *input)
+{
+    uint8_t what = (uint8_t)take(input, 1);
+    unsigned who = (unsigned)take(input, 1) % VISITORS;
+    switch (what % 8) {
+    case 0: case 1:
+        come(ticket, who);
+        break;
+    case 2:
+        come(ticket, who);
+        ask(ticket, who, input);
+        break;
+    case 3:
+        ask(ticket, who, input);
+        break;
+    case 4:
+        garbage(who, input);
+        break;
+    case 5:
+        hear(who);
+        break;
+    case 6:
+        for (unsigned i = 0; i < VISITORS; i++)
+            come(ticket, i);
+        break;
+    case 7:
+        if (visitors[who].socket != 0)
+            close(visitors[who].socket);
+        visitors[who].socket = 0;
+    }
+}
+
+void visitors_leave(void)
+{
+    for (unsigned i = 0; i < VISITORS; i++) {
+        if (visitors[i].socket != 0)
+            close(visitors[i].socket);
+        visitors[i].socket = 0;
+    }
+}
