@@ -140,8 +140,9 @@ static void begin(struct input *input)
     liar.lie = (enum lie)(take(input, 1) % LIES);
     liar.pieces = 1 + take(input, 1) % PIECES_MAX;
     liar.where = liar.lie >= OF_ALL ? 0 : take(input, 1) % liar.pieces;
+    number++;
     liar.ticket = (struct share_ticket){
-        .magic = SHARE_MAGIC, .name = { (uint64_t)getpid(), ++number }, .secret = ~number,
+        .magic = SHARE_MAGIC, .name = { (uint64_t)getpid(), number }, .secret = ~number,
         .request = { .secret = 1, .address = 2, .id = 3 },
     };
     unsigned length = share_socket(liar.ticket.name, &address);
