@@ -50,7 +50,8 @@ class BuildLibhook(Command):
         assert self.build_lib is not None
         assert self.build_temp is not None
         compiled = Path(self.build_temp).absolute() / "libhook"
-        command = ["make", "-C", "libhook", f"BUILD={compiled}", f"-j{os.cpu_count() or 1}"]
+        jobs = os.cpu_count() or 1
+        command = ["make", "-C", "libhook", f"BUILD={compiled}", "WERROR=", f"-j{jobs}"]
         subprocess.run([*command, "hook", "simulator", "workload"], cwd=ROOT, check=True)
         for name, target in self._targets(Path(self.build_lib)).items():
             target.parent.mkdir(parents=True, exist_ok=True)

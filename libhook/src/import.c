@@ -199,7 +199,7 @@ static CUresult fetch_new(const struct share_ticket *ticket, struct import **mad
  * the same in the meantime. */
 static CUresult open_new(const struct share_ticket *ticket, CUdeviceptr *address)
 {
-    struct import *import;
+    struct import *import = NULL;    /* which gcc 13 cannot tell is always set */
     CUresult result = fetch_new(ticket, &import);
     if (result != CUDA_SUCCESS)
         return result;
