@@ -166,7 +166,6 @@ static void place(struct managed *managed, CUdeviceptr address)
         managed->blocks[i]->address = address + i * BLOCK_SIZE;
     hold(managed, false);
     enter(managed);
-    allocation_fill(managed->blocks, managed->block_count);
 }
 
 static bool can_be_sent(CUdevice device)
@@ -242,6 +241,9 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
     if (managed != NULL) {
         managed->plain = plain;
         managed->id = allocation_id();
+        /* It counts as there, or as lacking, from now on: the gate must know which. */
+        allocation_fill(managed->blocks, managed->block_count);
+        client_update(client);
         pthread_mutex_unlock(&memory_lock);
         CUdeviceptr made = 0;
         result = make(managed, flags, &made);

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "driver_types.h"
+#include "driver.h"
 
 /* The node of the host's memory that is nearest to a GPU; -1: there is no such thing. */
 int numa_nearest(CUdevice device);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools that could be exported to another process: they are the driver's."""
 
-from tests.integration.conftest import Site
+from tests.integration.conftest import MIB, Site
 from tests.integration.test_own_memory import give_it_back, take_the_card
 from tests.integration.test_pools import program
 
@@ -23,7 +23,7 @@ call("cuMemPoolCreate", byref(c_uint64()), byref(PoolProperties(1, 2, Location(1
      result=NOT_SUPPORTED)
 ''')
     assert running.hears() == "away"
-    hook = take_the_card(site)
+    hook = take_the_card(site, 800 * MIB)
     running.go_on()
     give_it_back(hook)
     running.ends_well()
