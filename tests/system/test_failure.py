@@ -11,6 +11,7 @@ from tests.system.container import Container
 
 MOST_OF_IT = card.MEMORY * 7 // 10
 KILLS = 3
+CPU_MS = 5                              # less than makes a program idle: turns are whole ones
 # Bytes a second between host and card: what a hand-over moves is under way for a while.
 COPY_RATE = {"NVSHARE_SIM_COPY_RATE": "400M"}
 TRACE = "/var/lib/nvshare/trace.jsonl"
@@ -90,7 +91,7 @@ def ten(container: Container, launch: Launch) -> list[Program]:
     """Ten programs, of which three fit: each hand-over moves something. None is done soon."""
     programs = [
         launch(
-            container, user, memory=card.MEMORY // 4, steps=120, cpu_ms=40, seed=seed,
+            container, user, memory=card.MEMORY // 4, steps=300, cpu_ms=CPU_MS, seed=seed,
             environment=COPY_RATE,
         )
         for seed, user in enumerate(("alice", "bob") * 5, 1)
