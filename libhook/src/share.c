@@ -7,8 +7,7 @@
  * What others reach must stay where it is. A block becomes shared by being
  * copied into memory that can be exported, which takes its place at the same
  * address and never leaves the card. One block after the other, so that the
- * card needs room for one more only. The
- * descriptors are handed out in shop.c.
+ * card needs room for one more only. The descriptors are handed out in shop.c.
  */
 #define _GNU_SOURCE
 #include "share.h"
