@@ -254,21 +254,28 @@ static bool share(struct worker *w, struct buffer *b)
 
 /*
  * One is shared before the program has filled what it may have: later there is
- * rarely room, and a run must not depend on luck for trying everything.
+ * rarely room, and a run must not depend on luck for trying everything. What
+ * the library took from beyond the card can never be shared: try another.
  */
 static void share_first(struct worker *w)
 {
     struct buffer *b = &w->buffers[0];
-    CUresult result;
-    b->words = ((size_t)3 << 20) / 2 / 8;
-    while ((result = cuMemAlloc_v2(&b->address, b->words * 8)) == CUDA_ERROR_OUT_OF_MEMORY)
+    size_t bytes = (size_t)3 << 19;
+    b->words = bytes / 8;
+    b->shadow = malloc(bytes);
+    w->held += bytes;
+    for (;;) {
+        CUresult result = cuMemAlloc_v2(&b->address, bytes);
+        if (result == CUDA_SUCCESS) {
+            device_fill(w, b, next(w));
+            if (share(w, b))
+                return;
+            check(cuMemFree_v2(b->address), "cuMemFree");
+        } else if (result != CUDA_ERROR_OUT_OF_MEMORY) {
+            check(result, "cuMemAlloc");
+        }
         usleep(1000);
-    check(result, "cuMemAlloc");
-    b->shadow = malloc(b->words * 8);
-    w->held += b->words * 8;
-    device_fill(w, b, next(w));
-    while (!share(w, b))
-        usleep(1000);
+    }
 }
 
 static struct buffer *any(struct worker *w)
