@@ -4,7 +4,7 @@
 There each computes for about 650 s on the GPU, and for as long or for a ninth of
 that on the CPU. A `scale` makes the programs shorter, and nothing else: quanta,
 bursts and memory stay, because the hand-over, whose cost is to be seen next to
-the quantum, stays what it is.
+the quantum, stays what it is. No program is shorter than some bursts.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from bench.colocation.job import Rates, Work
 
 GPU_SECONDS = 650.0                     # of each program in the thesis, about
 PERIOD = 4.0                            # seconds on CPU and GPU together, where they alternate
-LEAST_BURSTS = 4                        # however short the program is
+LEAST_BURSTS = 3                        # however small the scale
 QUANTA = (1.0, 2.0, 5.0, 30.0, 1000.0)  # seconds
 AUTO = 0.0                              # the daemon's choice
-SCALE = 0.0035                          # 2.3 s on the GPU
+SCALE = 0.009                           # 12 s, as long as the least bursts take
 SHAPES = ("sequence", "alternating")
-# A quantum that is longer than the two programs one after the other, by so much, ends no turn.
+# A quantum so many times as long as all that one of the programs does ends no turn of it.
 ENDLESS = 1.5
 
 
@@ -43,14 +43,12 @@ class Program:
 
     def seconds(self, card: Card, scale: float) -> float:
         """What it takes alone."""
-        return GPU_SECONDS * scale * card.haste / self.gpu
+        return max(GPU_SECONDS * scale / self.gpu, LEAST_BURSTS * PERIOD) * card.haste
 
     def work(self, card: Card, rates: Rates, scale: float, shape: str) -> Work:
         """What it is to do, all of the CPU part first or a little of each in turns."""
         whole = self.seconds(card, scale)
-        bursts = 1
-        if shape == "alternating":
-            bursts = max(LEAST_BURSTS, round(whole / (PERIOD * card.haste)))
+        bursts = round(whole / (PERIOD * card.haste)) if shape == "alternating" else 1
         return rates.work(whole * (1 - self.gpu), whole * self.gpu, bursts)
 
 
@@ -104,9 +102,8 @@ def measured_for(
     """The quantum whose figure under anti-thrash auto is that of `tq` too."""
     if program.fit_together(card):
         return min(quanta)
-    longest = max(quanta)
-    serial = 2 * program.seconds(card, scale)
-    return longest if tq * card.haste > ENDLESS * serial else tq
+    endless = ENDLESS * program.seconds(card, scale)
+    return max(quanta) if tq * card.haste > endless else tq
 
 
 @dataclass(frozen=True, slots=True)

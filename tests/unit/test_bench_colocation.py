@@ -87,12 +87,13 @@ def test_the_work_is_divided_as_the_name_says(program: str, cpu: float, gpu: flo
     assert PROGRAMS[program].seconds(H200, scale) == pytest.approx(cpu + gpu)
 
 
-def test_alternating_is_the_same_work_in_periods_of_four_seconds_and_at_least_four() -> None:
+def test_alternating_is_the_same_work_in_periods_of_four_seconds_and_at_least_three() -> None:
     program = PROGRAMS["big_90"]
     long = program.work(H200, RATES, 36 / 650, "alternating")
     assert long.bursts == 10
     assert replace(long, bursts=1) == program.work(H200, RATES, 36 / 650, "sequence")
-    assert program.work(H200, RATES, 1 / 650, "alternating").bursts == 4
+    short = program.work(H200, RATES, 1 / 650, "alternating")
+    assert (short.units, short.steps, short.bursts) == (1.2 * 500, 10.8 * 100, 3)
 
 
 def test_the_gpu_always_has_something_to_do() -> None:
