@@ -22,6 +22,7 @@ static const char usage[] =
     "                   each step (default 100%)\n"
     "  --steps N        how often to compute on all of it (default 8)\n"
     "  --seconds N      instead, for so long from the start on\n"
+    "  --until-told     instead, until standard input ends\n"
     "  --rounds N       in each step advance each word by N rounds of a generator, whose result\n"
     "                   the CPU has a formula for, instead of mixing it once, which the CPU\n"
     "                   computes word by word\n"
@@ -74,7 +75,7 @@ struct options options_parse(int count, char **arguments)
 {
     enum {
         HELP, MEMORY, CHUNK, USED, CHANGE, STEPS, SECONDS, ROUNDS, CPU_MS, KERNEL_US, THREADS, SEED,
-        DEVICE, CHECK, HOLD, JSON,
+        DEVICE, CHECK, HOLD, JSON, UNTIL_TOLD,
     };
     static const struct option known[] = {
         {"help", no_argument, NULL, HELP},
@@ -84,6 +85,7 @@ struct options options_parse(int count, char **arguments)
         {"change", required_argument, NULL, CHANGE},
         {"steps", required_argument, NULL, STEPS},
         {"seconds", required_argument, NULL, SECONDS},
+        {"until-told", no_argument, NULL, UNTIL_TOLD},
         {"rounds", required_argument, NULL, ROUNDS},
         {"cpu-ms", required_argument, NULL, CPU_MS},
         {"kernel-us", required_argument, NULL, KERNEL_US},
@@ -109,6 +111,7 @@ struct options options_parse(int count, char **arguments)
         case USED: options.used = size(name, optarg, &options.used_share); break;
         case CHANGE: options.changed = size(name, optarg, &options.changed_share); break;
         case SECONDS: options.seconds = number(name, optarg, 1, UINT32_MAX); break;
+        case UNTIL_TOLD: options.until_told = true; break;
         case ROUNDS: options.rounds = number(name, optarg, 1, UINT32_MAX); break;
         case STEPS: options.steps = number(name, optarg, 0, UINT32_MAX); break;
         case CPU_MS: options.cpu_ms = number(name, optarg, 0, UINT32_MAX); break;
@@ -122,7 +125,7 @@ struct options options_parse(int count, char **arguments)
         default: exit(EXIT_USAGE);       /* getopt_long has said what is wrong */
         }
     }
-    if (options.seconds != 0)
+    if (options.seconds != 0 || options.until_told)
         options.steps = 0;               /* how many there will be is not known */
     if (optind < count)
         device_die(EXIT_USAGE, "'%s' is not an option; see --help", arguments[optind]);

@@ -13,6 +13,7 @@
  * memory do to a word can be undone, so that no error is lost on the way; and
  * what does not change is summed up in each step, every sum counting.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -86,7 +87,7 @@ static void report_step(const struct work *work, uint64_t step)
     if (work->options.json)
         printf("{\"event\": \"step\", \"step\": %llu, \"steps\": %llu, \"at\": %.0f}\n", number, all,
                seconds_on(CLOCK_MONOTONIC) * 1e6);
-    else if (work->options.seconds != 0)
+    else if (all == 0)
         printf("step %llu\n", number);
     else
         printf("step %llu of %llu\n", number, all);
@@ -122,9 +123,22 @@ static void step_chunk(struct work *work, uint64_t number, uint64_t step, CUstre
         device_launch(device, device->spin, 1, stream, spin_parameters, "launching nvshare_spin");
 }
 
+/* Whether standard input has ended. It stays so: each thread may find out for itself. */
+static bool told(void)
+{
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    char ignored[4096];
+    while (poll(&input, 1, 0) == 1)
+        if (read(STDIN_FILENO, ignored, sizeof ignored) <= 0)
+            return true;
+    return false;
+}
+
 static bool another(const struct work *work, uint64_t step)
 {
     const struct options *options = &work->options;
+    if (options->until_told)
+        return step == 1 || !told();
     if (options->seconds == 0)
         return step <= options->steps;
     return step == 1 || seconds_on(CLOCK_MONOTONIC) - work->start < (double)options->seconds;

@@ -3,6 +3,7 @@
 
 import json
 import subprocess
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -49,24 +50,38 @@ class Program:
     """A program that computes on the GPU and knows whether its results are right."""
 
     def __init__(
-        self, container: Container, user: str, *, memory: int, steps: int, cpu_ms: int = 0,
-        kernel_us: int = 0, seed: int = 1, shared: bool = True,
+        self, container: Container, user: str, *, memory: int, steps: int | None = None,
+        cpu_ms: int = 0, kernel_us: int = 0, seed: int = 1, shared: bool = True,
         environment: dict[str, str] | None = None,
     ) -> None:
-        """`memory`: MiB. `cpu_ms`: on the CPU after each step. `kernel_us`: on the GPU for each
-        8 MiB in each step. `shared`: with libnvshare.so preloaded. `environment`: besides that
-        of all programs."""
+        """`memory`: MiB. `steps`: by default as many as come until finish(). `cpu_ms`: on the CPU
+        after each step. `kernel_us`: on the GPU for each 8 MiB in each step. `shared`: with
+        libnvshare.so preloaded. `environment`: besides that of all programs."""
         command = [
             WORKLOAD, "--json", "--memory", f"{memory}MiB", "--chunk", "8MiB",
-            "--steps", str(steps), "--cpu-ms", str(cpu_ms), "--kernel-us", str(kernel_us),
-            "--seed", str(seed),
+            "--cpu-ms", str(cpu_ms), "--kernel-us", str(kernel_us), "--seed", str(seed),
+            # What came of many steps is to be known without computing them all again.
+            *(("--until-told", "--rounds", "1") if steps is None else ("--steps", str(steps))),
         ]
         if shared:
             command = ["nvsharectl", "run", "--", *command]
         self._process = container.start(
-            *command, user=user, environment=ENVIRONMENT | (environment or {})
+            *command, user=user, environment=ENVIRONMENT | (environment or {}),
+            stdin=subprocess.PIPE,
         )
-        self._said = ""
+        self._said: list[str] = []
+        self._allocated = threading.Event()
+        # All the time: one that nobody listens to stops when the pipe is full.
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            if '"event": "allocated"' in line:
+                self._allocated.set()
+        self._allocated.set()
 
     @property
     def runs(self) -> bool:
@@ -75,32 +90,29 @@ class Program:
 
     def await_memory(self) -> None:
         """Returns when it has all of its memory, or has ended."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._said += line
-            if '"event": "allocated"' in line:
-                return
+        self._allocated.wait()
 
     def finish(self) -> None:
-        """Waits for its end. Fails with all it said unless all its results are right."""
+        """Has it end, if it waits for that, and fails with all it said unless it was right."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         try:
-            said, _ = self._process.communicate(timeout=600)
+            self._process.wait(timeout=600)
         except subprocess.TimeoutExpired:
             said = self.kill()
             raise AssertionError(f"the program did not end in ten minutes:\n{said}") from None
-        self._said += said
-        assert self._process.returncode == 0, self._said
-        checked = [line for line in self._said.splitlines() if '"event": "checked"' in line]
-        assert [json.loads(line)["right"] for line in checked] == [True], self._said
+        self._listener.join()
+        said = "".join(self._said)
+        assert self._process.returncode == 0, said
+        checked = [line for line in self._said if '"event": "checked"' in line]
+        assert [json.loads(line)["right"] for line in checked] == [True], said
 
     def kill(self) -> str:
         """Ends it in the middle, if it has not ended; returns all it said."""
-        assert self._process.stdout is not None
         self._process.kill()
-        if not self._process.stdout.closed:
-            said, _ = self._process.communicate()
-            self._said += said
-        return self._said
+        self._process.wait()
+        self._listener.join()
+        return "".join(self._said)
 
 
 Launch = Callable[..., Program]

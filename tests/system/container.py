@@ -106,14 +106,15 @@ class Container:
         return self.run(*command, user=user).stdout.strip()
 
     def start(
-        self, *command: str, user: str = "", environment: dict[str, str] | None = None
+        self, *command: str, user: str = "", environment: dict[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[str]:
         """Starts a command and returns while it runs; its output is for the caller to read.
 
         It is killed with the process that is returned.
         """
         return subprocess.Popen(
-            self._entering(command, user, environment), stdin=subprocess.DEVNULL,
+            self._entering(command, user, environment), stdin=stdin,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         )
 

@@ -33,7 +33,7 @@ def machine(running: Container) -> Iterator[Container]:
 def test_a_program_that_starts_first_starts_it_and_waits(
     machine: Container, launch: Launch
 ) -> None:
-    program = launch(machine, "alice", memory=card.MEMORY // 2, steps=20, cpu_ms=50)
+    program = launch(machine, "alice", memory=card.MEMORY // 2, cpu_ms=50)
     machine.until(lambda: state(machine, "nvshared") == "active", "the program has started it")
     machine.until(lambda: len(card.clients(machine)) == 1, "it knows the program")
     program.finish()

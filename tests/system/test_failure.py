@@ -91,7 +91,7 @@ def ten(container: Container, launch: Launch) -> list[Program]:
     """Ten programs, of which three fit: each hand-over moves something. None is done soon."""
     programs = [
         launch(
-            container, user, memory=card.MEMORY // 4, steps=300, cpu_ms=CPU_MS, seed=seed,
+            container, user, memory=card.MEMORY // 4, cpu_ms=CPU_MS, seed=seed,
             environment=COPY_RATE,
         )
         for seed, user in enumerate(("alice", "bob") * 5, 1)
@@ -128,7 +128,7 @@ def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container, laun
     machine.until(lambda: kept(machine) == 10, "systemd keeps ten connections")
     machine.run("systemctl", "restart", "--no-block", "nvshared")
     # It is started while the daemon is away, and must not be told that there is none.
-    late = launch(machine, "alice", memory=card.MEMORY // 4, steps=20, seed=99)
+    late = launch(machine, "alice", memory=card.MEMORY // 4, seed=99)
     programs.append(late)
     until_another(machine, before)
     machine.until(
@@ -142,7 +142,7 @@ def test_a_daemon_that_hangs_is_started_anew(machine: Container, launch: Launch)
     card.drop_in(machine, "watchdog", "WatchdogSec=5s\nTimeoutAbortSec=2s\n")
     machine.run("systemctl", "restart", "nvshared")
     programs = [
-        launch(machine, user, memory=MOST_OF_IT, steps=40, cpu_ms=100, seed=seed)
+        launch(machine, user, memory=MOST_OF_IT, cpu_ms=100, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     machine.until(lambda: len(pids(machine)) == 2, "both are there")
@@ -163,7 +163,7 @@ def test_stopped_it_leaves_holders_running_and_the_others_waiting(
 ) -> None:
     machine.run("nvsharectl", "set-tq", "300")
     # One that never pauses: if it did, the other would have its turn meanwhile.
-    holder = launch(machine, "alice", memory=MOST_OF_IT, steps=60, kernel_us=5000, seed=1)
+    holder = launch(machine, "alice", memory=MOST_OF_IT, kernel_us=5000, seed=1)
     machine.until(
         lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU"
     )

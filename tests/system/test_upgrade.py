@@ -50,7 +50,7 @@ def test_an_upgrade_keeps_settings_and_programs(
     machine: Container, built: Packages, tmp_path: Path, launch: Launch
 ) -> None:
     programs = [
-        launch(machine, user, memory=card.MEMORY * 7 // 10, steps=25, cpu_ms=100, seed=seed)
+        launch(machine, user, memory=card.MEMORY * 7 // 10, cpu_ms=100, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     machine.until(lambda: len(card.clients(machine)) == 2, "both are there")
@@ -73,7 +73,7 @@ def test_an_upgrade_keeps_settings_and_programs(
 
 
 def test_programs_go_on_when_it_is_removed(machine: Container, launch: Launch) -> None:
-    program = launch(machine, "alice", memory=64, steps=60, cpu_ms=50)
+    program = launch(machine, "alice", memory=64, cpu_ms=50)
     machine.until(lambda: card.clients(machine), "it is there")
     done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare")
     assert "ld.so" not in done.stdout + done.stderr
