@@ -77,10 +77,11 @@ class Program:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._said.append(line)
-            if '"event": "allocated"' in line:
-                self._allocated.set()
+        with self._process.stdout as output:
+            for line in output:
+                self._said.append(line)
+                if '"event": "allocated"' in line:
+                    self._allocated.set()
         self._allocated.set()
 
     @property
@@ -109,6 +110,8 @@ class Program:
 
     def kill(self) -> str:
         """Ends it in the middle, if it has not ended; returns all it said."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._process.kill()
         self._process.wait()
         self._listener.join()
