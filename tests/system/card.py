@@ -4,7 +4,7 @@
 import json
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.system.container import Container
@@ -93,10 +93,14 @@ class Program:
         """Returns when it has all of its memory, or has ended."""
         self._allocated.wait()
 
-    def finish(self) -> None:
-        """Has it end, if it waits for that, and fails with all it said unless it was right."""
+    def tell(self) -> None:
+        """Has it end, if it waits for that."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def finish(self) -> None:
+        """Has it end, and fails with all it said unless it was right."""
+        self.tell()
         try:
             self._process.wait(timeout=600)
         except subprocess.TimeoutExpired:
@@ -110,8 +114,7 @@ class Program:
 
     def kill(self) -> str:
         """Ends it in the middle, if it has not ended; returns all it said."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self.tell()
         self._process.kill()
         self._process.wait()
         self._listener.join()
@@ -119,6 +122,14 @@ class Program:
 
 
 Launch = Callable[..., Program]
+
+
+def finish(programs: Sequence[Program]) -> None:
+    """Has all of them end, none of them waiting for turns of those that were not told yet."""
+    for program in programs:
+        program.tell()
+    for program in programs:
+        program.finish()
 
 
 def status(container: Container, user: str = "") -> dict[str, Any]:

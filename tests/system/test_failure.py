@@ -115,8 +115,7 @@ def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(
         until_another(machine, before)
         assert all(program.runs for program in programs)
         machine.until(lambda: pids(machine) == everybody, "it knows all ten again")
-    for program in programs:
-        program.finish()
+    card.finish(programs)
     machine.run("rm", "/etc/systemd/system/nvshared.service.d/trace.conf")
     machine.run("systemctl", "daemon-reload")
 
@@ -134,8 +133,7 @@ def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container, laun
     machine.until(
         lambda: len(pids(machine)) == 11 and everybody < pids(machine), "it knows all of them"
     )
-    for program in programs:
-        program.finish()
+    card.finish(programs)
 
 
 def test_a_daemon_that_hangs_is_started_anew(machine: Container, launch: Launch) -> None:
@@ -152,8 +150,7 @@ def test_a_daemon_that_hangs_is_started_anew(machine: Container, launch: Launch)
     until_another(machine, before)
     assert "watchdog" in machine.output("journalctl", "-u", "nvshared", "-o", "cat", "-n", "50")
     machine.until(lambda: pids(machine) == everybody, "it knows both again")
-    for program in programs:
-        program.finish()
+    card.finish(programs)
     machine.run("rm", "/etc/systemd/system/nvshared.service.d/watchdog.conf")
     machine.run("systemctl", "daemon-reload")
 

@@ -35,8 +35,7 @@ def test_two_users_programs_take_turns_and_are_right(running: Container, launch:
     running.until(
         lambda: card.status(running)["gpus"][0]["turns"] - turns > 2, "they take turns"
     )
-    for program in programs:
-        program.finish()
+    card.finish(programs)
     running.until(lambda: not card.clients(running), "both are gone")
 
 

@@ -68,8 +68,7 @@ def test_an_upgrade_keeps_settings_and_programs(
     )
     assert card.tq(machine) == 7
     assert card.status(machine)["anti_thrash"] == "on"
-    for program in programs:
-        program.finish()
+    card.finish(programs)
 
 
 def test_programs_go_on_when_it_is_removed(machine: Container, launch: Launch) -> None:
