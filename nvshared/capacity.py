@@ -87,7 +87,10 @@ class Capacity:
     def sampled(self, used: int, held: int) -> None:
         """NVML says `used` bytes while clients say they hold `held` in all, at one moment."""
         outside = max(0, used - held)
-        self.outside = outside if self._last is None else min(outside, self._last)
+        if self._last is None:
+            self.outside = max(0, outside - len(self._seen) * self.context_reserve)
+        else:
+            self.outside = min(outside, self._last)
         self._last = outside
         self._seen = {
             client: seen + 1 for client, seen in self._seen.items() if seen + 1 < SAMPLES_TO_BELIEVE

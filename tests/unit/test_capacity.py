@@ -46,13 +46,31 @@ def test_a_context_is_reserved_for_until_two_samples_have_seen_it() -> None:
     card.joined(1)
     assert card.bytes == 64 * GIB - 2 * CONTEXT
     card.sampled(500 * MIB, 0)
-    assert card.bytes == 64 * GIB - 500 * MIB - 2 * CONTEXT
+    assert card.bytes == 64 * GIB - 2 * CONTEXT
     card.sampled(500 * MIB, 0)
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
     card.joined(2)
     card.left(2)
     card.left(2)
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
+
+
+def test_contexts_that_were_there_before_the_daemon_count_once() -> None:
+    card = Capacity(64 * GIB, Allowances(reserve=0))
+    for client in range(10):
+        card.joined(client)
+    reserved = card.bytes
+    card.sampled(10 * CONTEXT, 0)
+    assert card.bytes == reserved
+    card.sampled(10 * CONTEXT, 0)
+    assert card.bytes == reserved == 64 * GIB - 11 * CONTEXT
+
+
+def test_what_others_have_is_believed_at_once_beside_contexts() -> None:
+    card = Capacity(64 * GIB, Allowances(reserve=0))
+    card.joined(1)
+    card.sampled(20 * GIB, 0)
+    assert card.bytes == 44 * GIB - CONTEXT
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=20))
