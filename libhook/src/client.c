@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bell.h"
 #include "client_state.h"
 #include "gate.h"
 #include "glibc.h"
@@ -151,8 +152,12 @@ static bool ask(struct client *client, unsigned type, uint64_t bytes, uint64_t h
     unsigned introduced = client->introduced;
     send_record(client, type, 0, question, bytes, host, 0);
     while (client->socket >= 0 && client->introduced == introduced
-           && client->answered < question)
-        pthread_cond_wait(&memory_changed, &memory_lock);
+           && client->answered < question) {
+        uint32_t heard = atomic_load(&client->heard);
+        pthread_mutex_unlock(&memory_lock);
+        bell_sleep(&client->heard, heard, NULL);
+        pthread_mutex_lock(&memory_lock);
+    }
     return client->socket >= 0 && client->introduced == introduced
            && client->answered == question;
 }
