@@ -19,6 +19,7 @@
 #include "client_state.h"
 #include "gate.h"
 #include "glibc.h"
+#include "injection.h"
 #include "interposition.h"
 #include "log.h"
 #include "numa.h"
@@ -364,7 +365,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
         return NULL;
     }
     /* Only now: it says why, and where there is no daemon nobody wants to know. */
-    if (hook_disabled() || !can_start_threads() || !can_map(device)) {
+    if (hook_disabled() || injection_forbids() || !can_start_threads() || !can_map(device)) {
         close(client->socket);
         free(client);
         return NULL;

@@ -332,6 +332,46 @@ def test_a_program_with_a_sanitizer_loses_its_memory_and_gets_it_back(
     assert "WARNING" not in program.ends()
 
 
+def tool(folder: Path, name: str) -> Path:
+    """What a profiler puts into a program, as far as the library can tell."""
+    library = folder / name
+    command = ["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(library)]
+    subprocess.run(command, check=True)
+    return library
+
+
+@pytest.mark.parametrize("way", ["driver", "preload"])
+def test_under_a_profiler_a_program_is_not_shared(
+    site: Site, life: Path, tmp_path: Path, way: str
+) -> None:
+    """The driver loads the one (compute-sanitizer, nsys), the other is preloaded (ncu)."""
+    if way == "driver":
+        library = tool(tmp_path, "libsanitizer-collection.so")
+        changed = {"CUDA_INJECTION64_PATH": str(library)}
+    else:
+        library = tool(tmp_path, "libcuda-injection.so")
+        changed = {"LD_PRELOAD": f"{library}:{BUILD / 'libnvshare.so'}"}
+    said = Life(site, life, "threads", **changed).ends().splitlines()
+    lines = [line for line in said if line]
+    assert len(lines) == 1
+    assert lines[0].startswith("libnvshare[")
+    assert f"]: {library.name} watches this program" in lines[0]
+    assert "came" not in site.log.read_text()
+
+
+def test_under_a_profiler_a_program_is_shared_if_it_wants_to(
+    site: Site, life: Path, tmp_path: Path
+) -> None:
+    library = tool(tmp_path, "libsanitizer-collection.so")
+    program = Life(
+        site, life, "plain", CUDA_INJECTION64_PATH=str(library), NVSHARE_PROFILED="1"
+    )
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    assert program.ends().split() == ["away"]
+
+
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
 def test_a_debugger_runs_it_and_looks_at_one_that_waits(site: Site, life: Path) -> None:
     program = Life(
