@@ -162,6 +162,13 @@ static void interrupted(void)
     setitimer(ITIMER_REAL, &often, NULL);
 }
 
+static void ends(pid_t child, const char *what)
+{
+    int status;
+    must(child > 0 && waitpid(child, &status, 0) == child, what);
+    must(WIFEXITED(status) && WEXITSTATUS(status) == 0, what);
+}
+
 static sigjmp_buf before_the_call;
 
 static void jump(int number)
@@ -236,6 +243,33 @@ static void jump_unallocated(void)
     check();
 }
 
+static volatile sig_atomic_t is_child;
+static volatile pid_t child_of_handler;
+
+static void fork_inside(int number)
+{
+    (void)number;
+    child_of_handler = fork();
+    is_child = child_of_handler == 0;
+    if (!is_child && write(STDOUT_FILENO, "forked\n", 7) != 7)
+        _exit(1);
+}
+
+/* The call goes on in both; in the child the driver refuses it. */
+static void fork_in_a_call(void)
+{
+    char word;
+    on_signal(fork_inside);
+    begin();
+    pause_here("away");
+    int result = cuMemcpyDtoH_v2(&word, memory, 1);
+    if (is_child)
+        _exit(result != 0 ? 0 : 1);
+    must(result == 0 && word == 0x78, "what the parent sees");
+    ends(child_of_handler, "a child that was in a call");
+    check();
+}
+
 static void leave_by_exit(int number)
 {
     exit(number);
@@ -256,8 +290,6 @@ static void leave_by_abort(int number)
     (void)number;
     abort();
 }
-
-static void free_at_exit(void);
 
 /* From a handler, inside of a call that waits. */
 static void leave_inside(void (*how)(int))
@@ -283,13 +315,6 @@ static void wait_at_exit(void)
     begin();
     atexit(check_at_exit);
     pause_here("away");
-}
-
-static void ends(pid_t child, const char *what)
-{
-    int status;
-    must(child > 0 && waitpid(child, &status, 0) == child, what);
-    must(WIFEXITED(status) && WEXITSTATUS(status) == 0, what);
 }
 
 /* The driver works in no child of a process that has used it; ours does not get in the way. */
@@ -419,6 +444,8 @@ int main(int count_of_arguments, char **arguments)
         jump_away(1);
     else if (strcmp(what, "jump-unallocated") == 0)
         jump_unallocated();
+    else if (strcmp(what, "fork-inside") == 0)
+        fork_in_a_call();
     else if (strcmp(what, "exit") == 0)
         leave_inside(leave_by_exit);
     else if (strcmp(what, "_exit") == 0)

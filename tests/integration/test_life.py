@@ -188,6 +188,16 @@ def test_a_signal_handler_may_jump_out_of_an_allocation(site: Site, life: Path) 
     program.ends()
 
 
+def test_a_signal_handler_may_fork_in_a_call_that_waits(site: Site, life: Path) -> None:
+    program = Life(site, life, "fork-inside")
+    hook = taken(program)
+    until_it_waits(hook)
+    program.popen.send_signal(signal.SIGUSR1)
+    program.says("forked")
+    give_it_back(hook)
+    program.ends()
+
+
 @pytest.mark.parametrize("what", ["exit", "_exit", "quick_exit", "abort"])
 def test_a_signal_handler_may_end_the_program_in_a_call_that_waits(
     site: Site, life: Path, what: str
