@@ -74,7 +74,7 @@ def main() -> int:
 
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    ballast = Ballast.take(int(options.ballast * 2**30)) if options.ballast > 0 else None
+    ballast = Ballast.take(int(options.ballast * 1024) << 20) if options.ballast > 0 else None
     kinds: collections.Counter[str] = collections.Counter()
     everything = hashlib.sha256()
     with options.output.open("w", encoding="utf-8") as file:
