@@ -22,7 +22,7 @@ from bench.trace import summary
 from tests.gpu.suites.outcome import Comparison, Outcome, parsed
 from tests.gpu.test_sharing import BUDGET, JAX, Record, check, competitor
 
-COUNTS = {"operators": 250, "primitives": 250, "numba": 120}
+COUNTS = {"operators": 250, "primitives": 150, "numba": 100}
 NEEDS = {
     "operators": "torch",
     "primitives": "absl",               # which JAX itself does without, but not its harnesses
