@@ -15,9 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bell.h"
 #include "client_state.h"
 #include "gate.h"
 #include "glibc.h"
+#include "injection.h"
 #include "interposition.h"
 #include "log.h"
 #include "numa.h"
@@ -151,8 +153,12 @@ static bool ask(struct client *client, unsigned type, uint64_t bytes, uint64_t h
     unsigned introduced = client->introduced;
     send_record(client, type, 0, question, bytes, host, 0);
     while (client->socket >= 0 && client->introduced == introduced
-           && client->answered < question)
-        pthread_cond_wait(&memory_changed, &memory_lock);
+           && client->answered < question) {
+        uint32_t heard = atomic_load(&client->heard);
+        pthread_mutex_unlock(&memory_lock);
+        bell_sleep(&client->heard, heard, NULL);
+        pthread_mutex_lock(&memory_lock);
+    }
     return client->socket >= 0 && client->introduced == introduced
            && client->answered == question;
 }
@@ -359,7 +365,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
         return NULL;
     }
     /* Only now: it says why, and where there is no daemon nobody wants to know. */
-    if (hook_disabled() || !can_start_threads() || !can_map(device)) {
+    if (hook_disabled() || injection_forbids() || !can_start_threads() || !can_map(device)) {
         close(client->socket);
         free(client);
         return NULL;

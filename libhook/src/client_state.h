@@ -7,6 +7,7 @@
 #define NVSHARE_CLIENT_STATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -67,6 +68,9 @@ struct client {
     uint64_t answered;               /* and of the last answered */
     struct nvshare_limits answer;    /* what it was answered with */
     unsigned introduced;             /* counts HELLOs; questions from before one are lost */
+    /* A bell: any of these four has changed, or the socket. Asking waits on it
+     * instead of memory_changed, since it may take long: see bell.h. */
+    _Atomic uint32_t heard;
 
     /* Contexts of this device; the first is where the service works. */
     CUcontext contexts[CONTEXTS_MAX];
@@ -101,8 +105,8 @@ struct client {
  * capture lock.
  */
 extern pthread_mutex_t memory_lock;
-/* Broadcast when a block stops moving, a question is answered or a client's
- * connection changes. */
+/* Broadcast when a block stops moving, and when somebody is done with what only
+ * one thread may do at a time. */
 extern pthread_cond_t memory_changed;
 
 /*

@@ -12,6 +12,14 @@
  * A thread that finds the gate closed steps outside before it waits, so that
  * the closer does not wait for it. When the gate opens it goes through the
  * same door again: inside first, then look.
+ *
+ * Who waits may never come back. A program that times a call out jumps over it
+ * from a signal handler (siglongjmp), and nobody is told. So a thread that waits
+ * holds no lock, is part of no condition variable, and is counted nowhere: it
+ * sleeps on a word that whoever opens changes (bell.h), and that it waits is
+ * a mark in its own place, which says since which opening and which pass. The
+ * mark means nothing any more when the gate has opened since, or the thread has
+ * passed again. Whatever else is done here is done with signals blocked.
  */
 #define _GNU_SOURCE
 #include "gate.h"
@@ -19,12 +27,14 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "bell.h"
 #include "log.h"
 #include "real.h"
 
@@ -35,21 +45,19 @@ _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
 
 static struct {
-    /* Protects opening, closing and the two conditions. Nothing else is
-     * locked and no driver function is called while it is held. */
-    pthread_mutex_t lock;
-    pthread_cond_t opened;
-    pthread_cond_t emptied;          /* somebody left while the gate was closed */
-    _Atomic uint32_t waiters;
+    _Atomic uint32_t openings;       /* never 0, which is nobody's mark */
+    _Atomic uint32_t opened;         /* changes when it may be worth another look; slept on */
+    _Atomic uint32_t emptied;        /* changes when somebody left while it was closed; slept on */
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
     pthread_key_t key;               /* only to be told of a thread's end */
     pthread_once_t once;
-} gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT };
+} gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
 
 static void thread_ends(void *argument)
 {
     struct gate_thread *thread = argument;
     atomic_store_explicit(&thread->inside, 0, memory_order_release);
+    atomic_store(&thread->waits, 0);
     atomic_store_explicit(&thread->in_use, false, memory_order_release);
     /* A destructor that runs later may pass again and registers anew. */
     gate_self = NULL;
@@ -59,12 +67,6 @@ static void thread_ends(void *argument)
 
 static void initialise(void)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&gate.opened, &monotonic);
-    pthread_cond_init(&gate.emptied, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     pthread_key_create(&gate.key, thread_ends);
 }
 
@@ -140,6 +142,17 @@ static bool worth_another_look(void)
            || (closed == GATE_PACED && atomic_load(&gate_taken) < atomic_load(&gate_goal));
 }
 
+/* A signal handler may run here, jump away, or submit work itself and leave no mark. */
+static void stand(const struct gate_thread *self)
+{
+    for (;;) {
+        uint32_t opened = atomic_load(&gate.opened);
+        if (worth_another_look() || atomic_load(&self->waits) != atomic_load(&gate.openings))
+            return;
+        bell_sleep(&gate.opened, opened, NULL);
+    }
+}
+
 void gate_wait(struct gate_thread *self, CUstream stream)
 {
     if (may_pass(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire))))
@@ -149,34 +162,32 @@ void gate_wait(struct gate_thread *self, CUstream stream)
     if (is_capturing(stream))
         return;
 
-    /* A thread cancelled in pthread_cond_wait would keep the lock. */
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     int saved_errno = errno;
-    atomic_fetch_add(&gate.waiters, 1);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     do {
+        /* Before its wish is told: who asks then whether anybody waits must see it. */
+        atomic_store(&self->waits_pass, atomic_load(&self->passes));
+        atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, GATE_ORDER(memory_order_release));
         gate_wake_closer();
         if (gate_on_waiter != NULL)
             gate_on_waiter();
-        pthread_mutex_lock(&gate.lock);
-        while (!worth_another_look())
-            pthread_cond_wait(&gate.opened, &gate.lock);
-        pthread_mutex_unlock(&gate.lock);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        stand(self);
+        pthread_sigmask(SIG_SETMASK, &all, NULL);
         atomic_store_explicit(&self->inside, 1, GATE_ORDER(memory_order_relaxed));
         GATE_FENCE();
     } while (!may_pass(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire))));
-    atomic_fetch_sub(&gate.waiters, 1);
+    atomic_store(&self->waits, 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
-    pthread_setcancelstate(cancel, NULL);
 }
 
 void gate_wake_closer(void)
 {
-    pthread_once(&gate.once, initialise);
-    pthread_mutex_lock(&gate.lock);
-    pthread_cond_broadcast(&gate.emptied);
-    pthread_mutex_unlock(&gate.lock);
+    bell_ring(&gate.emptied);
 }
 
 bool gate_prepare(void)
@@ -187,9 +198,7 @@ bool gate_prepare(void)
 
 void gate_close(uint64_t reason)
 {
-    pthread_mutex_lock(&gate.lock);
     atomic_fetch_or(&gate_closed, reason);
-    pthread_mutex_unlock(&gate.lock);
     /* Cannot fail: gate_prepare() registered the process. */
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
         fatal("membarrier failed: %s", error_text(errno));
@@ -198,19 +207,17 @@ void gate_close(uint64_t reason)
 
 void gate_open(uint64_t reason)
 {
-    pthread_mutex_lock(&gate.lock);
-    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason & ~GATE_PACED) == 0)
-        pthread_cond_broadcast(&gate.opened);
-    pthread_mutex_unlock(&gate.lock);
+    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason & ~GATE_PACED) != 0)
+        return;
+    if (atomic_fetch_add(&gate.openings, 1) == UINT32_MAX)
+        atomic_fetch_add(&gate.openings, 1);
+    bell_ring(&gate.opened);
 }
 
 void gate_allow(uint64_t goal)
 {
-    if (atomic_exchange(&gate_goal, goal) == goal)
-        return;
-    pthread_mutex_lock(&gate.lock);
-    pthread_cond_broadcast(&gate.opened);
-    pthread_mutex_unlock(&gate.lock);
+    if (atomic_exchange(&gate_goal, goal) != goal)
+        bell_ring(&gate.opened);
 }
 
 static bool nobody_inside(void)
@@ -229,17 +236,27 @@ bool gate_empty(int64_t timeout_microseconds)
     until.tv_sec += timeout_microseconds / 1000000 + nanoseconds / 1000000000;
     until.tv_nsec = nanoseconds % 1000000000;
 
-    bool empty, in_time = true;
-    pthread_mutex_lock(&gate.lock);
-    while (!(empty = nobody_inside()) && in_time)
-        in_time = pthread_cond_timedwait(&gate.emptied, &gate.lock, &until) == 0;
-    pthread_mutex_unlock(&gate.lock);
-    return empty;
+    for (;;) {
+        uint32_t emptied = atomic_load(&gate.emptied);
+        if (nobody_inside())
+            return true;
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec > until.tv_sec
+            || (now.tv_sec == until.tv_sec && now.tv_nsec >= until.tv_nsec))
+            return false;
+        bell_sleep(&gate.emptied, emptied, &until);
+    }
 }
 
 bool gate_has_waiters(void)
 {
-    return atomic_load(&gate.waiters) != 0;
+    uint32_t openings = atomic_load(&gate.openings);
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (atomic_load(&t->waits) == openings
+            && atomic_load(&t->waits_pass) == atomic_load(&t->passes))
+            return true;
+    return false;
 }
 
 uint64_t gate_passes(void)
@@ -253,4 +270,5 @@ uint64_t gate_passes(void)
 void gate_abandon(void)
 {
     atomic_store(&gate_closed, 0);
+    bell_ring(&gate.opened);            /* a handler may have forked over one that waits */
 }

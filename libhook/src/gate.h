@@ -33,6 +33,9 @@
 struct gate_thread {
     _Alignas(128) _Atomic uint32_t inside;
     _Atomic uint32_t passes;         /* wraps; compared to find out whether anything was submitted */
+    /* That it stands at the gate: see gate.c. */
+    _Atomic uint32_t waits;          /* since so many openings; 0: it does not */
+    _Atomic uint32_t waits_pass;     /* and in which of its passes */
     struct gate_thread *next;
     _Atomic bool in_use;             /* reused after its thread has ended */
 };

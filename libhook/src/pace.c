@@ -34,6 +34,7 @@
 #include "pace.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include "client_state.h"
@@ -137,12 +138,17 @@ static void aim(uint64_t now)
 /* By a thread of the program that passes, inside the gate. */
 static void pass_taken(uint64_t number)
 {
-    /* Whoever holds the lock may be waiting for this thread to leave. */
-    if (number < atomic_load(&next_mark) || pthread_mutex_trylock(&service_lock) != 0)
+    if (number < atomic_load(&next_mark))
         return;
+    /* Whoever is cancelled, or jumps away from a signal, would keep the lock. */
     int cancel;
+    sigset_t all, before;
+    sigfillset(&all);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    if (owner != NULL && number >= atomic_load(&next_mark)) {
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    /* Its holder may be waiting for this thread to leave. */
+    bool locked = pthread_mutex_trylock(&service_lock) == 0;
+    if (locked && owner != NULL && number >= atomic_load(&next_mark)) {
         uint64_t now = now_microseconds();
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
@@ -151,7 +157,9 @@ static void pass_taken(uint64_t number)
         aim(now);
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     }
-    pthread_mutex_unlock(&service_lock);
+    if (locked)
+        pthread_mutex_unlock(&service_lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_setcancelstate(cancel, NULL);
 }
 

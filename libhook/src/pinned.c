@@ -22,6 +22,12 @@ static CUresult begin(struct client *client, size_t bytes)
     if (client == NULL)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
+    if (wish.client != NULL) {
+        /* A signal handler jumped over the call that wished it. */
+        wish.client->memory.pending -= wish.bytes;
+        client_update(wish.client);
+        wish.client = NULL;
+    }
     if (!client_commit_pinned(client, bytes, bytes)) {
         pthread_mutex_unlock(&memory_lock);
         return CUDA_ERROR_OUT_OF_MEMORY;

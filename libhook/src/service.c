@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bell.h"
 #include "block.h"
 #include "client_state.h"
 #include "counted.h"
@@ -144,7 +145,7 @@ static void new_limits(struct client *client, const struct nvshare_record *recor
         client->answered = record->number;
         client->answer = record->limits;
     }
-    pthread_cond_broadcast(&memory_changed);
+    bell_ring(&client->heard);
     pthread_mutex_unlock(&memory_lock);
 }
 
@@ -154,7 +155,7 @@ static void disconnect(struct client *client)
     if (client->socket >= 0)
         close(client->socket);
     client->socket = -1;
-    pthread_cond_broadcast(&memory_changed);
+    bell_ring(&client->heard);
     pthread_mutex_unlock(&memory_lock);
 }
 
@@ -169,7 +170,7 @@ static void say_hello(struct client *client, uint64_t number)
                 (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
                 number, client->limits.commit, 0);
     client_update(client);
-    pthread_cond_broadcast(&memory_changed);
+    bell_ring(&client->heard);
 }
 
 static void obey(struct client *client, const struct nvshare_record *record)

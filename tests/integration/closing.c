@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * closing: a program that opens the driver as CUDA's runtime does, closes it
- * while it has memory on the card, and opens it again. Says "away" in between.
+ * closing driver|library FILE|plugin FILE: a program that opens the driver as
+ * CUDA's runtime does, or libnvshare, or a plugin (plugin.c), closes it while it
+ * has memory on the card, and opens it again. Says "away" in between.
  */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SIZE (32u << 20)
 #define DEFAULT_STREAM 1
@@ -20,6 +22,13 @@ static void must(int right, const char *what)
     exit(1);
 }
 
+static void pause_here(void)
+{
+    puts("away");
+    fflush(stdout);
+    must(getchar() == '\n', "a line");
+}
+
 static void *driver;
 
 static function *entry(const char *name)
@@ -31,26 +40,53 @@ static function *entry(const char *name)
     return (function *)found;
 }
 
-int main(void)
+/* The driver, or who stands for it. */
+static int close_driver(const char *file)
 {
     void *context;
     unsigned long long memory;
     unsigned *words = malloc(SIZE);
-    driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    driver = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     must(driver != NULL, "opening the driver");
     must(entry("cuInit")(0) == 0 && entry("cuDevicePrimaryCtxRetain")(&context, 0) == 0
          && entry("cuCtxSetCurrent")(context) == 0
          && entry("cuMemAlloc")(&memory, (size_t)SIZE) == 0
          && entry("cuMemsetD32")(memory, 0x12345678, (size_t)SIZE / 4) == 0, "beginning");
     must(dlclose(driver) == 0, "closing the driver");
-    puts("away");
-    fflush(stdout);
-    must(getchar() == '\n', "a line");
-    driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    pause_here();
+    driver = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     must(driver != NULL && entry("cuMemcpyDtoH")(words, memory, (size_t)SIZE) == 0,
          "opening it again");
     for (unsigned i = 0; i < SIZE / 4; i++)
         must(words[i] == 0x12345678, "a word");
     must(entry("cuMemFree")(memory) == 0 && entry("cuDevicePrimaryCtxRelease")(0) == 0, "the end");
     return dlclose(driver);
+}
+
+/* While a thread of it waits for the card. */
+static int close_plugin(const char *file)
+{
+    int right = 0;
+    void *plugin = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    must(plugin != NULL, "opening the plugin");
+    int (*begin)(void) = (int (*)(void))dlsym(plugin, "plugin_begin");
+    int (*work)(int *) = (int (*)(int *))dlsym(plugin, "plugin_work");
+    must(begin != NULL && work != NULL && begin(), "beginning");
+    pause_here();
+    must(work(&right) && dlclose(plugin) == 0, "closing the plugin");
+    must(dlopen(file, RTLD_NOW | RTLD_NOLOAD) == NULL, "it is still there");
+    must(right, "what it saw");
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    must(count > 1, "what is this to do");
+    if (strcmp(arguments[1], "plugin") == 0)
+        return close_plugin(arguments[2]);
+    if (strcmp(arguments[1], "library") == 0) {
+        must(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != NULL, "the driver");
+        return close_driver(arguments[2]);
+    }
+    return close_driver("libcuda.so.1");
 }

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #define SIZE (32u << 20)
+#define OUT_OF_MEMORY 2
 
 int cuInit(unsigned);
 int cuDevicePrimaryCtxRetain(void **, int);
@@ -167,6 +169,154 @@ static void ends(pid_t child, const char *what)
     must(WIFEXITED(status) && WEXITSTATUS(status) == 0, what);
 }
 
+static sigjmp_buf before_the_call;
+
+static void jump(int number)
+{
+    (void)number;
+    siglongjmp(before_the_call, 1);
+}
+
+static void on_signal(void (*handler)(int))
+{
+    struct sigaction action = { .sa_handler = handler };
+    must(sigaction(SIGUSR1, &action, NULL) == 0, "a handler");
+}
+
+static void *check_undisturbed(void *argument)
+{
+    (void)argument;
+    check();
+    return NULL;
+}
+
+/* Another thread, which no signal of the process's reaches. */
+static pthread_t thread_that_checks(void)
+{
+    pthread_t thread;
+    sigset_t ours, before;
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &ours, &before);
+    must(pthread_create(&thread, NULL, check_undisturbed, NULL) == 0, "a thread");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return thread;
+}
+
+/* Out of a call that waits, as a program does that has had enough of it; again and again. */
+static void jump_away(int with_another)
+{
+    pthread_t other;
+    on_signal(jump);
+    begin();
+    for (int i = 0; i < 3; i++) {
+        pause_here("away");
+        if (with_another)
+            other = thread_that_checks();
+        if (sigsetjmp(before_the_call, 1) == 0) {
+            char word;
+            cuMemcpyDtoH_v2(&word, memory, 1);
+            must(0, "it did not wait");
+        }
+        pause_here("jumped");
+        if (with_another)
+            must(pthread_join(other, NULL) == 0, "joining");
+    }
+    check();
+}
+
+/* Out of an allocation that waits for the daemon's answer, as one of more than the card does. */
+static void jump_unallocated(void)
+{
+    unsigned long long more;
+    size_t much = (size_t)1 << 40;
+    on_signal(jump);
+    begin();
+    pause_here("asking");
+    if (sigsetjmp(before_the_call, 1) == 0) {
+        cuMemAlloc_v2(&more, much);
+        must(0, "it did not wait");
+    }
+    pause_here("jumped");
+    must(cuMemAlloc_v2(&more, much) == OUT_OF_MEMORY, "being refused");
+    must(cuMemAlloc_v2(&more, SIZE) == 0 && cuMemFree_v2(more) == 0, "allocating");
+    check();
+}
+
+static volatile sig_atomic_t is_child;
+static volatile pid_t child_of_handler;
+
+static void fork_inside(int number)
+{
+    (void)number;
+    child_of_handler = fork();
+    is_child = child_of_handler == 0;
+    if (!is_child && write(STDOUT_FILENO, "forked\n", 7) != 7)
+        _exit(1);
+}
+
+/* The call goes on in both; in the child the driver refuses it. */
+static void fork_in_a_call(void)
+{
+    char word;
+    on_signal(fork_inside);
+    begin();
+    pause_here("away");
+    int result = cuMemcpyDtoH_v2(&word, memory, 1);
+    if (is_child)
+        _exit(result != 0 ? 0 : 1);
+    must(result == 0 && word == 0x78, "what the parent sees");
+    ends(child_of_handler, "a child that was in a call");
+    check();
+}
+
+static void leave_by_exit(int number)
+{
+    exit(number);
+}
+
+static void leave_at_once(int number)
+{
+    _exit(number);
+}
+
+static void leave_quickly(int number)
+{
+    quick_exit(number);
+}
+
+static void leave_by_abort(int number)
+{
+    (void)number;
+    abort();
+}
+
+/* From a handler, inside of a call that waits. */
+static void leave_inside(void (*how)(int))
+{
+    atexit(free_at_exit);
+    at_quick_exit(free_at_exit);
+    on_signal(how);
+    begin();
+    pause_here("away");
+    check();
+    must(0, "it did not wait");
+}
+
+static void check_at_exit(void)
+{
+    check();
+    free_at_exit();
+}
+
+/* After main(), as the last of its destructors do. */
+static void wait_at_exit(void)
+{
+    begin();
+    atexit(check_at_exit);
+    pause_here("away");
+}
+
 /* The driver works in no child of a process that has used it; ours does not get in the way. */
 static void fork_with_cuda(void)
 {
@@ -212,6 +362,31 @@ static void execute(const char *self)
         _exit(127);
     }
     ends(child, "a program that was executed");
+    check();
+}
+
+/* Programs that have nothing to do with CUDA, while a thread waits. */
+static void bear(const char *self)
+{
+    extern char **environ;
+    char *arguments[] = { (char *)self, "nothing", NULL };
+    pid_t child;
+    begin();
+    pause_here("away");
+    pthread_t thread = thread_that_checks();
+    pause_here("waiting");
+    for (int i = 0; i < 20; i++) {
+        if ((child = vfork()) == 0) {
+            execv(self, arguments);
+            _exit(127);
+        }
+        ends(child, "a program after vfork");
+        must(posix_spawn(&child, self, NULL, NULL, arguments, environ) == 0, "spawning");
+        ends(child, "a program that was spawned");
+    }
+    must(system("exit 7") == 7 << 8, "a shell");
+    pause_here("borne");
+    must(pthread_join(thread, NULL) == 0, "joining");
     check();
 }
 
@@ -263,6 +438,28 @@ int main(int count_of_arguments, char **arguments)
         fork_before_cuda();
     else if (strcmp(what, "execute") == 0)
         execute(arguments[0]);
+    else if (strcmp(what, "jump") == 0)
+        jump_away(0);
+    else if (strcmp(what, "jump-beside") == 0)
+        jump_away(1);
+    else if (strcmp(what, "jump-unallocated") == 0)
+        jump_unallocated();
+    else if (strcmp(what, "fork-inside") == 0)
+        fork_in_a_call();
+    else if (strcmp(what, "exit") == 0)
+        leave_inside(leave_by_exit);
+    else if (strcmp(what, "_exit") == 0)
+        leave_inside(leave_at_once);
+    else if (strcmp(what, "quick_exit") == 0)
+        leave_inside(leave_quickly);
+    else if (strcmp(what, "abort") == 0)
+        leave_inside(leave_by_abort);
+    else if (strcmp(what, "late") == 0)
+        wait_at_exit();
+    else if (strcmp(what, "bear") == 0)
+        bear(arguments[0]);
+    else if (strcmp(what, "nothing") == 0)
+        return 0;
     else if (strcmp(what, "become") == 0)
         become(arguments[0]);
     else if (strcmp(what, "threads") == 0)

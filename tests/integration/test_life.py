@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens in a process's life while the card is somebody else's: threads, signals, children,
-other programs in its place, its end, debuggers. The programs are life.c and closing.c."""
+other programs in its place, its end, debuggers. The programs are life.c closing.c
+and plugin.c."""
 
+import platform
 import shutil
 import signal
 import subprocess
@@ -13,9 +15,11 @@ from nvshared.protocol import Type
 from tests.integration.conftest import ROOT, SIMULATOR, Site
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import BUILD
-from tests.integration.test_own_memory import give_it_back, take_the_card
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 SOURCE = Path(__file__).with_name("life.c")
+CLOSING = SOURCE.with_name("closing.c")
+FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]    # the number of the system call
 LINKED = ("-pthread", f"-L{SIMULATOR}", "-l:libcuda.so.1")
 
 
@@ -36,8 +40,10 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Life:
     """One such program, as a child of the test or of what is asked to run it."""
 
-    def __init__(self, site: Site, *command: object, **environment: str) -> None:
-        site.start("--tq", "200ms")
+    def __init__(
+        self, site: Site, *command: object, tq: str = "200ms", **environment: str
+    ) -> None:
+        self.daemon = site.start("--tq", tq)
         self.site = site
         self.popen = subprocess.Popen(
             list(map(str, command)), cwd=ROOT, text=True,
@@ -87,6 +93,14 @@ def until_it_waits(hook: Hook) -> None:
         hook.obey(record)
 
 
+def until_wanted(hook: Hook) -> None:
+    """The daemon says that somebody stands at the gate, and lets this one go on."""
+    while not hook.contended:
+        record = hook.hear()
+        assert record is not None
+        hook.obey(record)
+
+
 @pytest.mark.parametrize("what", ["plain", "fork-first"])
 def test_memory_comes_back(site: Site, life: Path, what: str) -> None:
     program = Life(site, life, what)
@@ -98,7 +112,31 @@ def test_memory_comes_back(site: Site, life: Path, what: str) -> None:
 
 def test_the_driver_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> None:
     """By a program that finds it as CUDA's runtime does."""
-    program = Life(site, compiled(tmp_path, "-ldl", source=SOURCE.with_name("closing.c")))
+    program = Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "driver")
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
+
+
+def test_the_library_may_be_closed_by_who_opened_it(site: Site, tmp_path: Path) -> None:
+    """A program that was not preloaded finds the library as if it were the driver."""
+    library = BUILD / "libnvshare.so"
+    closing = compiled(tmp_path, "-ldl", source=CLOSING)
+    program = Life(site, closing, "library", library, LD_PRELOAD="")
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
+
+
+def test_a_plugin_may_be_closed_while_a_thread_of_it_waits(site: Site, tmp_path: Path) -> None:
+    """dlclose() holds the dynamic linker's lock for as long as the plugin ends its thread."""
+    plugin = tmp_path / "plugin.so"
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-fPIC", "-shared"]
+    source = str(SOURCE.with_name("plugin.c"))
+    subprocess.run([*command, "-o", str(plugin), source, *LINKED], check=True)
+    program = Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "plugin", plugin)
     hook = taken(program)
     until_it_waits(hook)
     give_it_back(hook)
@@ -111,6 +149,72 @@ def test_threads_from_before_may_use_the_card(site: Site, life: Path) -> None:
 
 def test_signals_disturb_nobody_who_waits(site: Site, life: Path) -> None:
     program = Life(site, life, "interrupted")
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
+
+
+@pytest.mark.parametrize("what", ["jump", "jump-beside"])
+def test_a_signal_handler_may_jump_out_of_a_call_that_waits(
+    site: Site, life: Path, what: str
+) -> None:
+    """It leaves nothing behind: afterwards the program is idle and lets others have the card
+    although its turn would last for an hour, and who still waits goes on."""
+    program = Life(site, life, what, tq="3600")
+    for _ in range(3):
+        hook = taken(program)
+        until_wanted(hook)
+        program.popen.send_signal(signal.SIGUSR1)
+        program.says("jumped")
+        give_it_back(hook)
+        program.go_on()
+    program.ends()
+
+
+def test_a_signal_handler_may_jump_out_of_an_allocation(site: Site, life: Path) -> None:
+    """That waits for a daemon which does not answer."""
+    program = Life(site, life, "jump-unallocated")
+    program.says("asking")
+    program.daemon.send_signal(signal.SIGSTOP)
+    program.go_on()
+    what_it_does = Path(f"/proc/{program.popen.pid}/syscall")
+    while not what_it_does.read_text().startswith(f"{FUTEX} "):
+        assert program.popen.poll() is None, program.ends()
+    program.popen.send_signal(signal.SIGUSR1)
+    program.says("jumped")
+    program.daemon.send_signal(signal.SIGCONT)
+    program.go_on()
+    program.ends()
+
+
+def test_a_signal_handler_may_fork_in_a_call_that_waits(site: Site, life: Path) -> None:
+    program = Life(site, life, "fork-inside")
+    hook = taken(program)
+    until_it_waits(hook)
+    program.popen.send_signal(signal.SIGUSR1)
+    program.says("forked")
+    give_it_back(hook)
+    program.ends()
+
+
+@pytest.mark.parametrize("what", ["exit", "_exit", "quick_exit", "abort"])
+def test_a_signal_handler_may_end_the_program_in_a_call_that_waits(
+    site: Site, life: Path, what: str
+) -> None:
+    """And what it had on the card, or on the host, is there for the next one."""
+    program = Life(site, life, what)
+    hook = taken(program)
+    until_it_waits(hook)
+    program.popen.send_signal(signal.SIGUSR1)
+    program.ends(-signal.SIGABRT if what == "abort" else signal.SIGUSR1)
+    give_it_back(hook)
+    take_the_card(site)
+
+
+def test_a_program_may_need_the_card_after_its_main(site: Site, life: Path) -> None:
+    """In what runs at its end before the driver's own."""
+    program = Life(site, life, "late")
     hook = taken(program)
     until_it_waits(hook)
     give_it_back(hook)
@@ -162,6 +266,54 @@ def test_children_are_programs_of_their_own(site: Site, life: Path, what: str) -
     program.ends()
 
 
+def test_a_program_may_start_others_while_a_thread_of_it_waits(site: Site, life: Path) -> None:
+    program = Life(site, life, "bear")
+    hook = taken(program)
+    program.says("waiting")
+    until_it_waits(hook)
+    program.go_on()
+    program.says("borne")
+    give_it_back(hook)
+    program.go_on()
+    program.ends()
+
+
+def test_python_may_start_others_while_a_thread_of_it_waits(site: Site) -> None:
+    """With vfork and with fork, which its way of starting programs chooses between."""
+    site.start("--tq", "200ms")
+    program = Program(site, """
+import subprocess, threading
+data = os.urandom(32 * MIB)
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), len(data))
+put(address.value, data)
+away()
+def wait():
+    call("cuCtxSetCurrent", context)
+    seen.append(get(address.value, len(data)))
+seen = []
+thread = threading.Thread(target=wait)
+thread.start()
+away()
+for start in {}, {"preexec_fn": lambda: None}:
+    done = subprocess.run(["sh", "-c", "echo a line; exit 3"], capture_output=True, **start)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"a line\\n", b""), done
+away()
+thread.join()
+assert seen == [data]
+""")
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    assert program.hears() == "away"
+    until_it_waits(hook)
+    program.go_on()
+    assert program.hears() == "away"
+    give_it_back(hook)
+    program.go_on()
+    program.ends_well()
+
+
 def test_a_program_may_become_another_while_a_thread_of_it_waits(site: Site, life: Path) -> None:
     """Which has the same process id, and needs the card from the hook that has it."""
     program = Life(site, life, "become")
@@ -188,6 +340,46 @@ def test_a_program_with_a_sanitizer_loses_its_memory_and_gets_it_back(
     until_it_waits(hook)
     give_it_back(hook)
     assert "WARNING" not in program.ends()
+
+
+def tool(folder: Path, name: str) -> Path:
+    """What a profiler puts into a program, as far as the library can tell."""
+    library = folder / name
+    command = ["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(library)]
+    subprocess.run(command, check=True)
+    return library
+
+
+@pytest.mark.parametrize("way", ["driver", "preload"])
+def test_under_a_profiler_a_program_is_not_shared(
+    site: Site, life: Path, tmp_path: Path, way: str
+) -> None:
+    """The driver loads the one (compute-sanitizer, nsys), the other is preloaded (ncu)."""
+    if way == "driver":
+        library = tool(tmp_path, "libsanitizer-collection.so")
+        changed = {"CUDA_INJECTION64_PATH": str(library)}
+    else:
+        library = tool(tmp_path, "libcuda-injection.so")
+        changed = {"LD_PRELOAD": f"{library}:{BUILD / 'libnvshare.so'}"}
+    said = Life(site, life, "threads", **changed).ends().splitlines()
+    lines = [line for line in said if line]
+    assert len(lines) == 1
+    assert lines[0].startswith("libnvshare[")
+    assert f"]: {library.name} watches this program" in lines[0]
+    assert "came" not in site.log.read_text()
+
+
+def test_under_a_profiler_a_program_is_shared_if_it_wants_to(
+    site: Site, life: Path, tmp_path: Path
+) -> None:
+    library = tool(tmp_path, "libsanitizer-collection.so")
+    program = Life(
+        site, life, "plain", CUDA_INJECTION64_PATH=str(library), NVSHARE_PROFILED="1"
+    )
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    assert program.ends().split() == ["away"]
 
 
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")

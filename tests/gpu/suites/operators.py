@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's database of operators: all samples of each, forward and backward, as a digest."""
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from tests.gpu.suites.absent import stand_in
+from tests.gpu.suites.outcome import Outcome, chosen, first_line
+
+stand_in("expecttest")
+
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+
+SECOND = (torch.int32, torch.float16, torch.bfloat16, torch.bool, torch.complex64)
+# Of the sizes between which PyTorch's allocator tells small, larger and large ones apart.
+STAINED = (512, 64 << 10, 1 << 20, 8 << 20, 32 << 20)
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All of them, wherever in there."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for key in value:
+            yield from tensors(value[key])
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from tensors(item)
+
+
+def add(digest: Any, value: Any) -> None:
+    """Adds types, shapes and every bit of what is in there."""
+    for tensor in tensors(value):
+        plain = tensor.detach()
+        if plain.layout is not torch.strided:
+            plain = plain.to_dense()
+        if plain.is_quantized:
+            plain = plain.int_repr()
+        plain = plain.resolve_conj().resolve_neg().cpu().contiguous()
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    if isinstance(value, bool | int | float | complex | str):
+        digest.update(repr(value).encode())
+
+
+def gradients(result: Any, inputs: Any) -> Sequence[torch.Tensor | None]:
+    """Of the sum of all outputs that have any."""
+    outputs = [tensor for tensor in tensors(result) if tensor.requires_grad]
+    leaves = [tensor for tensor in tensors(inputs) if tensor.requires_grad and tensor.is_leaf]
+    if not outputs or not leaves:
+        return ()
+    ones = [torch.ones_like(tensor) for tensor in outputs]
+    found: Sequence[torch.Tensor | None]
+    found = torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
+    return found
+
+
+def stain(device: str, byte: int) -> None:
+    """What is allocated next without being written is seen to be so."""
+    for size in STAINED:
+        pieces = [torch.full((size,), byte, dtype=torch.uint8, device=device) for _ in range(4)]
+        del pieces
+
+
+def digest_of(operator: Any, dtype: torch.dtype, device: str) -> str:
+    """Of what it makes of all of its samples. Raises what the operator does."""
+    digest = hashlib.sha256()
+    backward = operator.supports_autograd and dtype in operator.supported_backward_dtypes(device)
+    for sample in operator.sample_inputs(device, dtype, requires_grad=backward):
+        result = operator(sample.input, *sample.args, **sample.kwargs)
+        for value in result if isinstance(result, tuple) else (result,):
+            add(digest, value)
+        if backward:
+            given = (sample.input, sample.args, sample.kwargs)
+            try:
+                add(digest, [one for one in gradients(result, given) if one is not None])
+            except RuntimeError as error:
+                # Some have none for what they were given; what they made of it still counts.
+                add(digest, first_line(str(error)))
+    return digest.hexdigest()
+
+
+def run(count: int, device: str, byte: int) -> Iterator[Outcome]:
+    """So many pairs of an operator and a type."""
+    tests = {}
+    for operator in op_db:
+        types = operator.supported_dtypes(device)
+        second = next((dtype for dtype in SECOND if dtype in types), None)
+        for dtype in (torch.float32, second):
+            if dtype in types:
+                tests[f"{operator.formatted_name} {dtype}"] = (operator, dtype)
+    for name in chosen(tests, count):
+        operator, dtype = tests[name]
+        stain(device, byte)
+        torch.manual_seed(zlib.crc32(name.encode()))
+        try:
+            yield Outcome(name, "passed", digest=digest_of(operator, dtype, device))
+        # Whatever it is: it has to be the same under the library.
+        except Exception as error:
+            yield Outcome(name, "failed", first_line(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JAX's calls of its primitives (`test_harnesses`), each computed and put into a digest."""
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy
+from jax._src.internal_test_util import test_harnesses
+
+from tests.gpu.suites.outcome import Outcome, chosen, first_line
+
+
+def bits(value: Any) -> bytes:
+    """Type, shape and every bit of an array; random keys as the numbers they are made of."""
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    array = numpy.asarray(value)
+    return f"{array.dtype} {array.shape}".encode() + bytes(array.tobytes())
+
+
+def digest_of(harness: Any) -> str:
+    """Of all that it returns, compiled. Raises what JAX does."""
+    random = numpy.random.RandomState(zlib.crc32(harness.fullname.encode()))
+    arguments = harness.dyn_args_maker(random)
+    results = jax.jit(harness.dyn_fun)(*arguments)
+    digest = hashlib.sha256()
+    for leaf in jax.tree_util.tree_leaves(results):
+        digest.update(bits(leaf))
+    return digest.hexdigest()
+
+
+def run(count: int) -> Iterator[Outcome]:
+    """So many calls."""
+    tests = {harness.fullname: harness for harness in test_harnesses.all_harnesses}
+    for name in chosen(tests, count):
+        try:
+            yield Outcome(name, "passed", digest=digest_of(tests[name]))
+        # Whatever it is: it has to be the same under the library.
+        except Exception as error:
+            yield Outcome(name, "failed", first_line(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compute-sanitizer and ncu see an undisturbed program although the library is preloaded.
+
+Such a program uses the GPU unshared, after one line of ours that says why (libnvshare(7),
+libhook/src/injection.c): alone under the daemon, and beside a program that is handed the card
+all the time. The program is libhook's workload, which checks every word that it computes.
+Where a tool is not there, or does not work without the library either (ncu may need rights to
+the card's counters), its test is skipped and says so.
+"""
+
+import os
+import shutil
+import subprocess
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from bench.harness import LIBRARY, Result, rival, sharing
+from tests.gpu.test_sharing import BUDGET, check, competitor
+
+WORKLOAD = LIBRARY.with_name("nvshare-workload")
+STEPS = ("--memory", "64MiB", "--steps", "2")
+FOLDERS = ["/usr/local/cuda/bin", *map(str, Path("/opt/nvidia/nsight-compute").glob("*"))]
+RIVAL = 14                              # GiB
+LIMIT = 300.0                           # seconds
+OPTIONS = {
+    "compute-sanitizer": ("--tool", "memcheck", "--error-exitcode", "9"),
+    "ncu": ("--launch-count", "4"),
+}
+# What shows that the tool has seen the program through.
+SEEN = {"compute-sanitizer": "ERROR SUMMARY: 0 errors", "ncu": "Duration"}
+
+
+def found(name: str) -> str | None:
+    """A tool of CUDA's, where it usually is."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *FOLDERS]))
+
+
+def watched(
+    name: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The workload under this tool; stdout has everything."""
+    return subprocess.run(
+        [found(name) or name, *OPTIONS[name], str(WORKLOAD), *STEPS],
+        env={**os.environ, **(environment or {})}, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, timeout=LIMIT, check=False,
+    )
+
+
+@pytest.fixture(params=list(OPTIONS))
+def name(request: pytest.FixtureRequest) -> str:
+    """A tool that works here without the library."""
+    chosen: str = request.param
+    if found(chosen) is None:
+        pytest.skip(f"there is no {chosen} here")
+    without = watched(chosen)
+    if without.returncode != 0 or SEEN[chosen] not in without.stdout:
+        pytest.skip(f"{chosen} does not work here without the library: {without.stdout[-500:]}")
+    return chosen
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-a-rival"])
+def test_a_tool_sees_the_program_and_we_say_one_line(name: str, beside: bool) -> None:
+    with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET) as daemon:
+        company: AbstractContextManager[list[Result]] = nullcontext([])
+        if beside:
+            company = rival(competitor(RIVAL, "--until-told"), daemon.environment)
+        with company as other:
+            result = watched(name, daemon.environment)
+    assert result.returncode == 0, result.stdout
+    assert SEEN[name] in result.stdout
+    ours = [line for line in result.stdout.splitlines() if "libnvshare[" in line]
+    assert len(ours) == 1, result.stdout
+    assert "watches this program" in ours[0]
+    for one in other:
+        check(one, RIVAL)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the frameworks ship of their own tests comes to the same with the library as without.
+
+Each suite (see suites/suite.py for what there is) runs twice without the library, and once
+with it beside a rival, handed over every 200 ms; suites/outcome.py says how the three are
+compared. A test that comes to something else under the library is named, and fails this one.
+
+Such a suite takes many minutes. So only so many of its tests run, evenly spread and the same
+in all runs: NVSHARE_SUITE_TESTS (or as many as it says in COUNTS, which take about 100 s for
+the three runs). NVSHARE_RESULTS names a file for the figures; the lines of all runs lie beside.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.harness import ROOT, Result, rival, run, sharing
+from bench.trace import summary
+from tests.gpu.suites.outcome import Comparison, Outcome, parsed
+from tests.gpu.test_sharing import BUDGET, JAX, Record, check, competitor
+
+COUNTS = {"operators": 250, "primitives": 150, "numba": 100}
+NEEDS = {
+    "operators": "torch",
+    "primitives": "absl",               # which JAX itself does without, but not its harnesses
+    "numba": "numba_cuda",
+}
+BALLAST, RIVAL = 6, 14                  # GiB, which with anything more do not fit into 20
+# The same in every run, whatever the processes before it have left of work spaces and choices.
+SETTLED = {**JAX, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+LIMIT = 500.0                           # seconds for a run
+
+
+def command(name: str, stain: int, output: Path) -> list[str]:
+    """Runs a suite."""
+    count = int(os.environ.get("NVSHARE_SUITE_TESTS", COUNTS[name]))
+    return [
+        sys.executable, str(ROOT / "tests" / "gpu" / "suites" / "suite.py"), name,
+        "--count", str(count), "--stain", str(stain), "--ballast", str(BALLAST),
+        "--output", str(output),
+    ]
+
+
+def lines(result: Result, output: Path) -> dict[str, Outcome]:
+    """What a run has written; it must have come to its end."""
+    found = parsed(output.read_text(encoding="utf-8").splitlines(keepends=True))
+    last = next(reversed(found), "none")
+    assert result.code == 0, f"it ended after the test {last!r}\n{result.errors}"
+    if kept := os.environ.get("NVSHARE_RESULTS"):
+        Path(kept).with_name(output.name).write_bytes(output.read_bytes())
+    return found
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_frameworks_own_tests_come_to_the_same(
+    name: str, tmp_path: Path, record: Record
+) -> None:
+    if importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"there is no {NEEDS[name]} here")
+    outputs = [tmp_path / f"{name}-{run}.jsonl" for run in ("alone", "again", "shared")]
+    commands = [command(name, stain, output) for stain, output in enumerate(outputs, 1)]
+    alone = [
+        lines(run([commands[number]], SETTLED, LIMIT)[0], outputs[number]) for number in (0, 1)
+    ]
+    with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET, environment=SETTLED) as daemon:
+        with rival(competitor(RIVAL, "--until-told"), daemon.environment) as other:
+            together = run([commands[2]], daemon.environment, LIMIT)
+        figures = summary(daemon.trace())
+    found = Comparison.of(alone, lines(together[0], outputs[2]))
+    record(f"suite {name}", {
+        **figures, "compared": found.compared, "unsettled": list(found.unsettled),
+        "differences": list(found.differences),
+        "together_s": [one.seconds for one in (*together, *other)],
+    })
+    assert not found.differences, "\n".join(found.differences)
+    passed = [one for one in alone[0].values() if one.outcome == "passed"]
+    assert len(passed) > len(alone[0]) / 2, "hardly anything of it runs here"
+    assert found.compared > len(alone[0]) / 2, f"hardly anything is settled: {found.unsettled}"
+    check(other[0], RIVAL)
+    assert figures["turns"] > 10, "they did not take turns"
