@@ -13,6 +13,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "drain"}
 CORE |= {"exclusive", "gate", "host", "fetch", "import", "share", "shop"}
+CORE |= {"caches", "frameworks", "interpreter"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 CORE |= {"lane", "load", "managed", "numa", "ordered", "pace", "piece", "pipeline", "pool"}
 CORE |= {"prefetches", "stream", "victim"}
