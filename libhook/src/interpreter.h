@@ -53,7 +53,9 @@ extern struct interpreter python;
 bool interpreter_find(void);
 
 /* CPython calls `function` in the program's main thread, between two of its
- * instructions, when that thread comes to it. Any thread. False: it will not. */
+ * instructions, when that thread comes to it: at once, or before 3.12 once it has
+ * let go of Python's lock, as it does at least in each call of a framework's that
+ * takes time. Any thread. False: it will not. */
 bool interpreter_call_soon(int (*function)(void *), void *argument);
 
 /* In such a call: whether Python code of the program's may be called now. */
