@@ -84,6 +84,23 @@ print(json.dumps("ready"), flush=True)
 '''
 
 
+STEPS = '''
+import itertools, operator
+stream = c_void_p()
+call("cuStreamCreate", byref(stream), 1)
+def in_one(*calls):
+    "Without an instruction of Python's in between: what it was asked comes after all of them."
+    list(itertools.starmap(operator.call, calls))
+def end():
+    graph = c_void_p()
+    call("cuStreamEndCapture", stream, byref(graph))
+    call("cuGraphDestroy", graph)
+    wait_for(1)
+BEGIN = cuda.cuStreamBeginCapture_v2, stream, 0
+WAIT = (os.write, 1, b"0\\n"), (os.read, 0, 1)
+'''
+
+
 class Daemon:
     """What a daemon says to its one program."""
 
@@ -267,32 +284,21 @@ report()
 
 
 def test_what_is_given_back_too_late_need_not_come_in_again(start: Start, daemon: Daemon) -> None:
-    program = start("report()\nassert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)")
+    program = start('''
+in_one(*WAIT)
+report()
+assert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)
+''', STEPS)
+    program.hears()
     daemon.run(contended=True)
     daemon.stop()                       # its main thread has been waiting for us all the while
     assert daemon.evict(MUCH).memory.allocated == 500 * MIB
+    program.go_on()
     assert counted(program) == [1, 1]
     memory = daemon.load().memory
     assert memory.allocated == memory.resident == 100 * MIB
     daemon.run()
     program.ends_well()
-
-
-CAPTURES = '''
-import itertools, operator
-stream = c_void_p()
-call("cuStreamCreate", byref(stream), 1)
-def in_one(*calls):
-    "Without an instruction of Python's in between: what it was asked comes after all of them."
-    list(itertools.starmap(operator.call, calls))
-def end():
-    graph = c_void_p()
-    call("cuStreamEndCapture", stream, byref(graph))
-    call("cuGraphDestroy", graph)
-    wait_for(1)
-BEGIN = cuda.cuStreamBeginCapture_v2, stream, 0
-WAIT = (os.write, 1, b"0\\n"), (os.read, 0, 1)
-'''
 
 
 @pytest.mark.parametrize("body", [
@@ -301,7 +307,7 @@ WAIT = (os.write, 1, b"0\\n"), (os.read, 0, 1)
 ])
 def test_nothing_is_given_back_while_a_stream_is_captured(
         start: Start, daemon: Daemon, body: str) -> None:
-    program = start(body + "\nreport()\nend()\nreport()", CAPTURES)
+    program = start(body + "\nreport()\nend()\nreport()", STEPS)
     program.hears()
     daemon.run(contended=True)
     program.go_on()
@@ -352,7 +358,7 @@ try:
 except {kind} as error:
     print(json.dumps(type(error).__name__), flush=True)
 report()
-''', CAPTURES + f'''
+''', STEPS + f'''
 def interrupted():
     raise {kind}
 sys.modules["torch._C"]._cuda_emptyCache = interrupted
@@ -386,12 +392,13 @@ for _ in range(1000):
     pass
 print(json.dumps([caching.asked, caching.emptied]), flush=True)
 os._exit(0)
-''', CAPTURES)
+''', STEPS)
     program.hears()
     daemon.run(contended=True)
     program.go_on()
     assert [program.hears() for _ in range(2)] == [0, 0]
     assert sorted([counted(program), counted(program)]) == [[0, 0], [1, 1]]
+    program.ends_well()
 
 
 WITHOUT = """
