@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE                  /* RTLD_DEFAULT */
 #include "interpreter.h"
 
+#include <dlfcn.h>
 #include <string.h>
 
 #include "log.h"
