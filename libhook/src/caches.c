@@ -28,7 +28,7 @@
  * allocated half of it again by then, or by the next release, it needs that
  * memory all the time, and leaves with it all the same: the next turn passes
  * without that occasion, after another such failure the next two, then four, up to
- * PAUSE_MOST. So a training that uses all its cache in each step is asked in few
+ * PAUSE_MOST. Just so if less than half of what was offered has come. So a training that uses all its cache in each step is asked in few
  * of its turns when one begins, and in each when it pauses for its next data.
  *
  * Nothing is released while a stream is being captured: the memory may be in the
@@ -86,11 +86,12 @@ static void judge(struct client *client, uint64_t allocated)
 
 /* What came of it. Lock held. */
 static void settle(struct client *client, enum caches_occasion occasion, uint64_t before,
-                   bool failed)
+                   uint64_t offered, bool failed)
 {
     uint64_t after = client->memory.allocated, bytes = before > after ? before - after : 0;
-    if (bytes == 0 && !failed)
+    if (offered == 0 && !failed)
         return;
+    failed = failed || bytes < offered / 2;
     judge(client, before);
     /* What need not come in any more is gain enough, even if it is taken again. */
     client->caches.last = (struct caches_release){
@@ -121,13 +122,14 @@ static int release(void *argument)
         return 0;
 
     bool failed;
+    long long offered;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    int answer = frameworks_release(client->device, WORTH_BYTES, &failed);
+    int answer = frameworks_release(client->device, WORTH_BYTES, &offered, &failed);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 
     pthread_mutex_lock(&memory_lock);
-    settle(client, occasion, before, failed);
+    settle(client, occasion, before, (uint64_t)offered, failed);
     pthread_mutex_unlock(&memory_lock);
     return answer;
 }

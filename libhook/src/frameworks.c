@@ -180,8 +180,9 @@ static bool settle(const char *framework)
     return !lasts;
 }
 
-int frameworks_release(CUdevice device, long long least, bool *failed)
+int frameworks_release(CUdevice device, long long least, long long *offered, bool *failed)
 {
+    *offered = 0;
     *failed = false;
     for (size_t i = 0; i < sizeof frameworks / sizeof *frameworks; i++) {
         const struct framework *framework = &frameworks[i];
@@ -189,6 +190,7 @@ int frameworks_release(CUdevice device, long long least, bool *failed)
         bool well = framework->cached(device, &bytes);
         if (well && bytes >= least) {
             debug("%s is asked to give back %lld MiB", framework->name, bytes >> 20);
+            *offered += bytes;
             well = framework->release();
         }
         *failed |= !well;

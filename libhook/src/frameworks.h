@@ -10,9 +10,10 @@
 #include "driver.h"
 
 /* Lets each that has `least` bytes or more of the device's memory cached give
- * them back. In a call from CPython, with interpreter_at_hand(). `*failed`: one
- * of them could not; that is said the first time. Returns what CPython wants to
- * have returned: not 0 if something has been raised that is the program's to see. */
-int frameworks_release(CUdevice device, long long least, bool *failed);
+ * them back; `*offered` is how much those said they had. In a call from CPython,
+ * with interpreter_at_hand(). `*failed`: one of them could not; that is said the
+ * first time. Returns what CPython wants to have returned: not 0 if something has
+ * been raised that is the program's to see. */
+int frameworks_release(CUdevice device, long long least, long long *offered, bool *failed);
 
 #endif

@@ -426,3 +426,23 @@ def test_who_is_asked(start: Start, daemon: Daemon, body: str, expected: list[in
     assert counted(program) == expected
     _, errors = program.popen.communicate(timeout=PATIENCE)
     assert (program.popen.returncode, errors) == (0, "")
+
+
+def test_no_reference_is_lost_or_kept(start: Start, daemon: Daemon) -> None:
+    program = start('''
+before = [sys.getrefcount(one) for one in held]
+for _ in range(3): report()
+after = [sys.getrefcount(one) for one in held]
+assert before == after, (before, after)
+''', '''
+figures = caching.figures(0)
+caching.figures = lambda device: (caching.__dict__.update(asked=caching.asked + 1), figures)[1]
+held = [sys.modules["torch.cuda"], sys.modules["torch._C"], figures, figures["active_bytes"],
+        figures["active_bytes"]["all"], sys.modules["torch._C"]._cuda_memoryStats,
+        sys.modules["torch._C"]._cuda_emptyCache]
+''')
+    for asked in (2, 3, 3):             # for nothing came of it, the second time
+        daemon.run(contended=True)
+        assert counted(program)[0] == asked
+        daemon.run()
+    program.ends_well()
