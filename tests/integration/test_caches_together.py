@@ -18,7 +18,7 @@ WANTED = {"NVSHARE_TRIM_CACHES": "1"}
 Eventually = Callable[[Callable[[], bool]], None]
 
 # With its cache each has 300 MiB on a card of 320, and without it 32.
-CAPACITY, LACK = 320 * MIB, 280 * MIB
+CAPACITY = 320 * MIB
 SMALLER = STAND_IN.replace("100 * MIB", "32 * MIB").replace("400 * MIB", "268 * MIB")
 WORKS = READY + '''
 import select
@@ -71,7 +71,7 @@ def test_caches_leave_no_more_than_once(site: Site) -> None:
 
 def test_who_is_not_asked_leaves_with_everything(site: Site, eventually: Eventually) -> None:
     both = pair(site)
-    eventually(lambda: moved(site) >= LACK)
+    eventually(lambda: moved(site) > 64 * MIB)      # more than both use
     for program in both:
         program.go_on()
         assert program.hears() == [0, 0]
