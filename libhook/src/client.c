@@ -391,6 +391,7 @@ static void attach(CUdevice device, CUcontext context)
         return;
     }
     if (!prepared) {
+        caches_prepare();
         gate_on_waiter = tell_want;
         pthread_atfork(NULL, NULL, in_child);
         prepared = true;

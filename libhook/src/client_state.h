@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "caches.h"
 #include "driver.h"
 #include "nvshare/protocol.h"
 
@@ -51,6 +52,7 @@ struct client {
     bool room_asked;
     bool remapping;                  /* the gate is shut for a moment, by anchor.c */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
+    struct caches caches;
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
     uint64_t managed;                /* bytes in blocks of managed memory, */

@@ -64,6 +64,8 @@ static void look_idle(struct client *client, struct idleness *idle)
         idle->since = now;
         return;
     }
+    if (now - idle->since >= client->idle_window / 2)
+        caches_ask(client, CACHES_IDLE);
     if (now - idle->since < client->idle_window)
         return;
     idle->told = true;
@@ -106,6 +108,7 @@ static void order_stop(struct client *client)
     client->stopping = false;
     if (drained) {
         client->drained = true;
+        caches_turn_ended(client);
         client->drain_patience = DRAIN_PATIENCE_US;
         client->want_sent = gate_has_waiters();
         client_send(client, NVSHARE_STOPPED, client->want_sent ? NVSHARE_WANTS : 0, 0,
@@ -125,8 +128,10 @@ static void order_evict(struct client *client, const struct nvshare_record *orde
     uint64_t began = now_microseconds();
     unsigned flags = 0;
     pthread_mutex_lock(&memory_lock);
-    if (!client->granted)
+    if (!client->granted) {
+        caches_room_ordered(client, order->bytes);
         pools_yield(client, false);  /* cheaper than a copy */
+    }
     pthread_mutex_unlock(&memory_lock);
     uint64_t bytes = swap_out(client, order->bytes, order->host, &flags);
     pthread_mutex_lock(&memory_lock);
@@ -311,10 +316,13 @@ void *service_run(void *argument)
             look_idle(client, &idle);
         else
             forget_idleness(&idle);
-        if (competes(client))
+        if (competes(client)) {
             pace_step(client);
-        else
+            caches_ask(client, CACHES_TURN);
+        } else {
             pace_end(client);
+            caches_rest(client);
+        }
         pressing = pace_pressing(client);
         pthread_mutex_unlock(&service_lock);
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
 CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "drain"}
+CORE |= {"caches", "frameworks", "interpreter"}
 CORE |= {"exclusive", "gate", "host", "fetch", "import", "injection", "share", "shop"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 CORE |= {"lane", "load", "managed", "numa", "ordered", "pace", "piece", "pipeline", "pool"}

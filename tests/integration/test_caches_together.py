@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two programs that fit together but for what their frameworks have cached, under the real daemon.
+
+The framework is test_caches.py's stand-in.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_caches import READY, STAND_IN
+from tests.integration.test_oversubscription import workload
+from tests.integration.test_own_memory import Program
+
+WANTED = {"NVSHARE_TRIM_CACHES": "1"}
+Eventually = Callable[[Callable[[], bool]], None]
+
+# With its cache each has 300 MiB on a card of 320, and without it 32.
+CAPACITY = 320 * MIB
+SMALLER = STAND_IN.replace("100 * MIB", "32 * MIB").replace("400 * MIB", "268 * MIB")
+WORKS = READY + '''
+import select
+value, emptied = 3, 0
+while not select.select([sys.stdin], [], [], 0.001)[0]:
+    assert get(kept + value * MIB % (32 * MIB), 4096) == bytes([value]) * 4096
+    value = value % 250 + 1
+    call("cuMemsetD8_v2", kept, value, 32 * MIB)
+    if caching.emptied != emptied:
+        emptied = caching.emptied
+        print(json.dumps("emptied"), flush=True)
+assert get(kept, 32 * MIB) == bytes([value]) * (32 * MIB)
+print(json.dumps([caching.asked, caching.emptied]), flush=True)
+'''
+
+
+def moved(site: Site) -> int:
+    """How many bytes have had to leave so far."""
+    lines: list[dict[str, Any]] = [
+        json.loads(line) for line in (site.folder / "trace").read_text().splitlines()
+    ]
+    return sum(line["bytes"] for line in lines if line.get("event") == "evicted")
+
+
+def pair(site: Site, **settings: str) -> list[Program]:
+    """One after the other, so that it is known who has the card first."""
+    site.environment = {**site.environment, **settings, "NVSHARE_EXAMINE": "0"}
+    trace = str(site.folder / "trace")
+    site.start("--tq", "200ms", "--capacity", str(CAPACITY), "--trace", trace)
+    both = []
+    for _ in range(2):
+        both.append(Program(site, SMALLER + WORKS))
+        assert both[-1].hears() == "ready"
+    return both
+
+
+def test_caches_leave_no_more_than_once(site: Site) -> None:
+    both = pair(site, **WANTED)
+    for program in both:
+        assert program.hears() == "emptied"
+    before = moved(site)
+    for program in both:
+        program.go_on()
+        asked, emptied = program.hears()
+        assert asked >= emptied == 1
+        program.ends_well()
+    # What has left since is of the 64 MiB that both use, and those fit together.
+    assert moved(site) - before <= 64 * MIB
+
+
+def test_who_is_not_asked_leaves_with_everything(site: Site, eventually: Eventually) -> None:
+    both = pair(site)
+    eventually(lambda: moved(site) > 64 * MIB)      # more than both use
+    for program in both:
+        program.go_on()
+        assert program.hears() == [0, 0]
+        program.ends_well()
+
+
+def test_a_program_in_c_is_not_disturbed(site: Site) -> None:
+    trace = str(site.folder / "trace")
+    site.start("--tq", "100ms", "--capacity", str(96 * MIB), "--trace", trace)
+    for program in [workload(site, "64MiB", **WANTED) for _ in range(2)]:
+        said, _ = program.communicate(timeout=PATIENCE)
+        assert program.returncode == 0, said
+    assert moved(site) > 0
