@@ -2,6 +2,8 @@
 """Who moves ahead of time leaves the bus to a running program that copies."""
 
 import json
+import os
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -60,6 +62,13 @@ class Daemon:
         for record in records:
             self.connection.send(encode(record))
 
+    def send_at_once(self, program: Program, *records: Record) -> None:
+        """The program reads nothing before all of it is there."""
+        program.popen.send_signal(signal.SIGSTOP)
+        os.waitpid(program.popen.pid, os.WUNTRACED)
+        self.send(*records)
+        program.popen.send_signal(signal.SIGCONT)
+
     def until(self, kind: Type) -> Record:
         """The next of this type; the questions before it are answered."""
         while True:
@@ -72,6 +81,11 @@ class Daemon:
             if record.type is kind:
                 return record
 
+    def until_copying(self, flags: Flag) -> None:
+        """It may have said before that it paused, on a machine that is busy with other things."""
+        while self.until(Type.COPYING).flags != flags:
+            continue
+
     def rest(self) -> list[Record]:
         """All that comes until the program has ended."""
         while packet := self.connection.recv(4096):
@@ -83,29 +97,26 @@ class Daemon:
 def test_a_program_says_when_it_begins_to_copy_and_when_it_has_stopped(site: Site) -> None:
     daemon = Daemon(site)
     program = Program(site, COPIES + """
-for way, size in (("in", 16 * MIB), ("in", 512 << 10), ("out", 16 * MIB)):
-    copies(way, size)
+for way in ("in", "out"):
+    copies(way, 16 * MIB)
     reports("stopped")
     told()
 """)
     daemon.accept(Flag.CONTENDED | Flag.WATCHED)
-    assert daemon.until(Type.COPYING).flags == Flag.INWARD
+    daemon.until_copying(Flag.INWARD)
     program.go_on()
     assert program.hears() == "stopped"
-    assert daemon.until(Type.COPYING).flags == 0
-    program.go_on()                     # small ones, of which nothing is said
+    daemon.until_copying(Flag(0))
     program.go_on()
-    assert program.hears() == "stopped"
-    program.go_on()
-    assert daemon.until(Type.COPYING).flags == Flag.OUTWARD
+    daemon.until_copying(Flag.OUTWARD)
     # Out of its turn it has nothing to say; in the next one it says it anew.
     daemon.send(Record(Type.STOP))
     daemon.until(Type.STOPPED)
     daemon.send(Record(Type.RUN, flags=Flag.CONTENDED | Flag.WATCHED))
-    assert daemon.until(Type.COPYING).flags == Flag.OUTWARD
+    daemon.until_copying(Flag.OUTWARD)
     program.go_on()
     assert program.hears() == "stopped"
-    assert daemon.until(Type.COPYING).flags == 0
+    daemon.until_copying(Flag(0))
     program.go_on()
     daemon.rest()
     program.ends_well()
@@ -137,40 +148,47 @@ for number, address in enumerate(addresses):
 '''
 
 
+def ahead(kind: Type, number: int, room: int = 0) -> Record:
+    """An EVICT or LOAD for which nobody waits."""
+    return Record(kind, flags=Flag.AHEAD, number=number, bytes=room, host=1 << 40)
+
+
 def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Site) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "2G", "NVSHARE_EXAMINE": "0"}
     daemon = Daemon(site)
     program = Program(site, "PIECES = 8\n" + MOVES)
     daemon.accept(Flag(0))
-    assert daemon.until(Type.MEMORY).memory.allocated
+    while daemon.until(Type.MEMORY).memory.allocated < 256 * MIB:
+        continue
     assert program.hears() == "away"
     daemon.send(Record(Type.STOP))
     daemon.until(Type.STOPPED)
-    ahead = {"flags": Flag.AHEAD, "host": 1 << 40}
-    order, yields = Record(Type.EVICT, number=7, **ahead), Record(Type.YIELD, number=7)
-    # Two orders at once, as the real daemon gives them: both see their own YIELD.
-    second, also = Record(Type.EVICT, number=8, **ahead), Record(Type.YIELD, number=8)
-    daemon.send(order, second, yields, also)
+    # Two orders at once, as the real daemon gives them: each sees a YIELD of its own.
+    daemon.send_at_once(
+        program, ahead(Type.EVICT, 7), ahead(Type.EVICT, 8),
+        Record(Type.YIELD, number=7), Record(Type.YIELD, number=8),
+    )
     for number in (7, 8):
         answer = daemon.until(Type.EVICTED)
         assert answer.number == number
         assert answer.flags == Flag.YIELDED
-        # One that is copied and one behind it at most, per order.
-        assert answer.bytes <= 2 * 32 * MIB
-        assert answer.memory.resident >= 256 * MIB - 2 * 2 * 32 * MIB
-        assert answer.memory.room == answer.memory.resident
+        assert answer.bytes == 0
+        assert answer.memory.resident == 256 * MIB
+        assert answer.memory.room == 256 * MIB
     # One that is not ahead does not yield, nor does one after its YIELD.
-    daemon.send(Record(Type.YIELD, number=9), Record(Type.EVICT, number=9, host=1 << 40),
-                Record(Type.YIELD, number=9))
+    daemon.send_at_once(
+        program, Record(Type.YIELD, number=9), Record(Type.EVICT, number=9, host=1 << 40),
+        Record(Type.YIELD, number=9),
+    )
     answer = daemon.until(Type.EVICTED)
     assert (answer.number, answer.flags, answer.memory.resident) == (9, 0, 0)
     room = 256 * MIB
-    daemon.send(Record(Type.LOAD, number=10, bytes=room, **ahead), Record(Type.YIELD, number=10))
+    daemon.send_at_once(program, ahead(Type.LOAD, 10, room), Record(Type.YIELD, number=10))
     answer = daemon.until(Type.LOADED)
     assert answer.flags == Flag.YIELDED
-    assert answer.bytes <= 2 * 32 * MIB
+    assert answer.bytes == 0
     assert answer.memory.room == room
-    daemon.send(Record(Type.LOAD, number=11, bytes=room, **ahead))
+    daemon.send(ahead(Type.LOAD, 11, room))
     answer = daemon.until(Type.LOADED)
     assert (answer.number, answer.flags, answer.memory.resident) == (11, 0, room)
     daemon.send(Record(Type.RUN))
@@ -211,6 +229,9 @@ def test_a_daemon_orders_nothing_ahead_while_the_program_copies(site: Site) -> N
         assert order is not None
     assert order.flags == Flag.AHEAD
     cut = comes.hear()
+    while cut is not None and cut.type is Type.LIMITS:
+        comes.obey(cut)
+        cut = comes.hear()
     assert cut is not None
     assert (cut.type, cut.number) == (Type.YIELD, order.number)
     comes.obey(order)                   # it was done already
@@ -297,5 +318,8 @@ def test_real_programs_give_way_and_come_back_right(
         assert returns.hears() == "away"
         if gave_way():
             break
+    for program in (returns, copies):
+        program.popen.kill()
+        program.popen.communicate()
     assert gave_way(), "nothing was ever cut short"
     assert any(line.get("inward") for line in trace(site))
