@@ -198,7 +198,8 @@ class Config:
     give_way: bool = _setting(
         "gpu", quantity.switch, True,
         "what is moved ahead of a program's turn waits while the one that runs copies between "
-        "host and card in the same direction, at most half of the time", words="on")
+        "host and card in the same direction, at most half of the time; on or off",
+        metavar="SWITCH", words="on")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2_000_000,
         "how long to wait before asking a program again that could not stop", metavar="TIME",
