@@ -20,7 +20,8 @@
         if (__builtin_expect(traffic_counts(size), 0))           \
             traffic_begins(&traffic, (way), size, (waits));      \
         CUresult result = REAL(name) arguments;                  \
-        traffic_ends(&traffic);                                  \
+        if (__builtin_expect(traffic.client != NULL, 0))         \
+            traffic_ends(&traffic);                              \
         gate_leave();                                            \
         return result;                                           \
     }

@@ -156,9 +156,9 @@ def ahead(kind: Type, number: int, room: int = 0) -> Record:
 def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Site) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "2G", "NVSHARE_EXAMINE": "0"}
     daemon = Daemon(site)
-    program = Program(site, "PIECES = 8\n" + MOVES)
+    program = Program(site, "PIECES = 4\n" + MOVES)
     daemon.accept(Flag(0))
-    while daemon.until(Type.MEMORY).memory.allocated < 256 * MIB:
+    while daemon.until(Type.MEMORY).memory.allocated < 128 * MIB:
         continue
     assert program.hears() == "away"
     daemon.send(Record(Type.STOP))
@@ -173,8 +173,8 @@ def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Si
         assert answer.number == number
         assert answer.flags == Flag.YIELDED
         assert answer.bytes == 0
-        assert answer.memory.resident == 256 * MIB
-        assert answer.memory.room == 256 * MIB
+        assert answer.memory.resident == 128 * MIB
+        assert answer.memory.room == 128 * MIB
     # One that is not ahead does not yield, nor does one after its YIELD.
     daemon.send_at_once(
         program, Record(Type.YIELD, number=9), Record(Type.EVICT, number=9, host=1 << 40),
@@ -182,7 +182,7 @@ def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Si
     )
     answer = daemon.until(Type.EVICTED)
     assert (answer.number, answer.flags, answer.memory.resident) == (9, 0, 0)
-    room = 256 * MIB
+    room = 128 * MIB
     daemon.send_at_once(program, ahead(Type.LOAD, 10, room), Record(Type.YIELD, number=10))
     answer = daemon.until(Type.LOADED)
     assert answer.flags == Flag.YIELDED
