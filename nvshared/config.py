@@ -195,6 +195,11 @@ class Config:
     gather: int = _setting(
         "gpu", quantity.duration, 1_000_000,
         "how long to listen after a restart before deciding anything", metavar="TIME", words="1s")
+    give_way: bool = _setting(
+        "gpu", quantity.switch, True,
+        "what is moved ahead of a program's turn waits while the one that runs copies between "
+        "host and card in the same direction, at most half of the time; on or off",
+        metavar="SWITCH", words="on")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2_000_000,
         "how long to wait before asking a program again that could not stop", metavar="TIME",

@@ -64,6 +64,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         host_budget=budget // max(1, len(cards)),
         step=PAGE,
         gather=config.gather,
+        give_way=config.give_way,
         drain_patience=config.drain_patience,
         stuck_after=config.stuck_after,
         accounting=Accounting(

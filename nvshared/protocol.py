@@ -26,6 +26,7 @@ class Type(IntEnum):
     LOAD = 6
     LIMITS = 7
     INTRODUCE = 8
+    YIELD = 9
 
     HELLO = 64
     WANT = 65
@@ -38,6 +39,7 @@ class Type(IntEnum):
     ROOM = 72
     COMMIT = 73
     BEYOND = 74
+    COPYING = 75
 
 
 FROM_HOOK = frozenset(kind for kind in Type if kind >= Type.HELLO)
@@ -53,6 +55,11 @@ class Flag(IntFlag):
     NO_DEVICE_MEMORY = 1 << 3
     NO_HOST_MEMORY = 1 << 4
     DRIVER_ERROR = 1 << 5
+    WATCHED = 1 << 6
+    AHEAD = 1 << 7
+    YIELDED = 1 << 8
+    INWARD = 1 << 9
+    OUTWARD = 1 << 10
 
 
 class Refusal(IntEnum):

@@ -23,10 +23,11 @@ from nvshared.gpu import Client
 from nvshared.manager import Manager
 from nvshared.peer import Peer
 from nvshared.protocol import FROM_HOOK, VERSION, Flag, Record, Refusal, Type
-from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop
+from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop, Yield
 from nvshared.scheduler.events import (
     BeyondAsked,
     CommitAsked,
+    Copying,
     Event,
     Evicted,
     Loaded,
@@ -167,6 +168,7 @@ class Session:
                     id, memory, record.number, _plausible(record.bytes), record.microseconds,
                     bool(record.flags & Flag.NO_HOST_MEMORY),
                     bool(record.flags & Flag.DRIVER_ERROR),
+                    bool(record.flags & Flag.YIELDED),
                 )
             case Type.LOADED:
                 self._move_answered(record)
@@ -174,6 +176,7 @@ class Session:
                     id, memory, record.number, _plausible(record.bytes), record.microseconds,
                     bool(record.flags & Flag.NO_DEVICE_MEMORY),
                     bool(record.flags & Flag.DRIVER_ERROR),
+                    bool(record.flags & Flag.YIELDED),
                 )
             case Type.MEMORY:
                 return MemoryChanged(id, memory, wants)
@@ -184,6 +187,10 @@ class Session:
                     id, memory, record.number, _plausible(record.bytes), _plausible(record.host))
             case Type.BEYOND:
                 return BeyondAsked(id, memory, record.number)
+            case Type.COPYING:
+                return Copying(
+                    id, memory, bool(record.flags & Flag.INWARD),
+                    bool(record.flags & Flag.OUTWARD))
         raise ProtocolError(f"a second {record.type.name} came")
 
     def _stop_answered(self, record: Record) -> None:
@@ -217,6 +224,8 @@ class Session:
         match order:
             case Run():
                 flags = Flag.CONTENDED if order.contended else Flag(0)
+                if order.watched:
+                    flags |= Flag.WATCHED
                 return Record(
                     Type.RUN, flags=flags, bytes=order.quantum, microseconds=order.idle_window
                 )
@@ -225,12 +234,12 @@ class Session:
                 return Record(Type.STOP)
             case Evict():
                 self._moves[order.number] = Type.EVICTED
-                return Record(
-                    Type.EVICT, number=order.number, bytes=order.room, host=order.host
-                )
+                return _move(Type.EVICT, order)
             case Load():
                 self._moves[order.number] = Type.LOADED
-                return Record(Type.LOAD, number=order.number, bytes=order.room, host=order.host)
+                return _move(Type.LOAD, order)
+            case Yield():
+                return Record(Type.YIELD, number=order.number)
             case Limits():
                 limits = protocol.Limits(
                     order.commit, order.most, order.total, _slab(order.total), order.beyond
@@ -238,6 +247,11 @@ class Session:
                 if self._welcomed:
                     return Record(Type.LIMITS, number=order.number, limits=limits)
                 return Record(Type.WELCOME, limits=limits)
+
+
+def _move(kind: Type, order: Evict | Load) -> Record:
+    flags = Flag.AHEAD if order.ahead else Flag(0)
+    return Record(kind, flags=flags, number=order.number, bytes=order.room, host=order.host)
 
 
 def _plausible(size: int) -> int:

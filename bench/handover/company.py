@@ -12,13 +12,14 @@ from bench.harness import sharing
 
 def run(
     card: Card, tasks: Sequence[Task], capacity: str, quantum: float, *,
-    examined: bool = True, mode: str = "auto",
+    examined: bool = True, mode: str = "auto", gives_way: bool = True,
 ) -> tuple[list[dict[str, Any]], list[Outcome]]:
     """Runs programs under a daemon of their own; the trace until the first one ended."""
     examine = {"NVSHARE_EXAMINE": "1" if examined else "0"}
     with card.log.open("ab") as log, sharing(
         "--tq", card.quantum(quantum), "--anti-thrash", mode, "--capacity", capacity,
-        "--swap-budget", str(card.budget), environment={**card.environment, **examine}, log=log,
+        "--swap-budget", str(card.budget), "--give-way", "on" if gives_way else "off",
+        environment={**card.environment, **examine}, log=log,
     ) as daemon:
         outcomes = perform(tasks, daemon.environment)
         return shared(daemon.trace()), outcomes
@@ -33,7 +34,7 @@ def described(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, A
     """What was run, for the report."""
     return {"programs": [
         {"bytes": task.memory, "used": task.used or task.memory,
-         "changed": task.changed or task.used or task.memory,
+         "changed": task.changed or task.used or task.memory, "copied": task.copied,
          "steps": len(one.steps), "right": one.right}
         for task, one in zip(tasks, outcomes, strict=True)
     ]}

@@ -38,6 +38,7 @@ class Task:
     used: int = 0                       # of the memory, at its end; 0: all
     changed: int = 0                    # of that, at its end; the rest is read. 0: all
     rounds: int = 1                     # of computing on each word in each step
+    copied: int = 0                     # from the host's memory before each step
     after: float = 0.0                  # seconds after the first program that it starts
 
     def command(self) -> list[str]:
@@ -51,6 +52,8 @@ class Task:
             command += ["--used", str(self.used)]
         if self.changed:
             command += ["--change", str(self.changed)]
+        if self.copied:
+            command += ["--copy", str(self.copied)]
         return command
 
 

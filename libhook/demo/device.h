@@ -26,6 +26,8 @@ enum { EXIT_RIGHT = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NO_MEMORY = 3, EXIT
     X(memory_information, cuMemGetInfo_v2, (size_t *, size_t *))                                  \
     X(allocate, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                           \
     X(set, cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t))                                   \
+    X(host_allocate, cuMemHostAlloc, (void **, size_t, unsigned int))                             \
+    X(copy_to_device, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))        \
     X(copy_to_host, cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t))                               \
     X(module_load, cuModuleLoadData, (CUmodule *, const void *))                                  \
     X(module_function, cuModuleGetFunction, (CUfunction *, CUmodule, const char *))               \

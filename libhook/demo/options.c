@@ -26,6 +26,8 @@ static const char usage[] =
     "  --rounds N       in each step advance each word by N rounds of a generator, whose result\n"
     "                   the CPU has a formula for, instead of mixing it once, which the CPU\n"
     "                   computes word by word\n"
+    "  --copy SIZE      before each step copy so much from page-locked host memory to the GPU, next\n"
+    "                   to what is computed on (default none)\n"
     "  --cpu-ms N       compute on the CPU for N milliseconds after each step (default 0)\n"
     "  --kernel-us N    keep the GPU busy N microseconds longer for each chunk (default 0)\n"
     "  --threads N      share the chunks among N threads with a stream each (default 1)\n"
@@ -74,8 +76,8 @@ static uint64_t size(const char *option, const char *text, double *share)
 struct options options_parse(int count, char **arguments)
 {
     enum {
-        HELP, MEMORY, CHUNK, USED, CHANGE, STEPS, SECONDS, ROUNDS, CPU_MS, KERNEL_US, THREADS, SEED,
-        DEVICE, CHECK, HOLD, JSON, UNTIL_TOLD,
+        HELP, MEMORY, CHUNK, USED, CHANGE, STEPS, SECONDS, ROUNDS, COPY, CPU_MS, KERNEL_US, THREADS,
+        SEED, DEVICE, CHECK, HOLD, JSON, UNTIL_TOLD,
     };
     static const struct option known[] = {
         {"help", no_argument, NULL, HELP},
@@ -87,6 +89,7 @@ struct options options_parse(int count, char **arguments)
         {"seconds", required_argument, NULL, SECONDS},
         {"until-told", no_argument, NULL, UNTIL_TOLD},
         {"rounds", required_argument, NULL, ROUNDS},
+        {"copy", required_argument, NULL, COPY},
         {"cpu-ms", required_argument, NULL, CPU_MS},
         {"kernel-us", required_argument, NULL, KERNEL_US},
         {"threads", required_argument, NULL, THREADS},
@@ -114,6 +117,7 @@ struct options options_parse(int count, char **arguments)
         case UNTIL_TOLD: options.until_told = true; break;
         case ROUNDS: options.rounds = number(name, optarg, 1, UINT32_MAX); break;
         case STEPS: options.steps = number(name, optarg, 0, UINT32_MAX); break;
+        case COPY: options.copied = size(name, optarg, NULL); break;
         case CPU_MS: options.cpu_ms = number(name, optarg, 0, UINT32_MAX); break;
         case KERNEL_US: options.kernel_us = number(name, optarg, 0, UINT32_MAX); break;
         case THREADS: options.threads = number(name, optarg, 1, 1024); break;

@@ -17,6 +17,7 @@ struct options {
     uint64_t seconds;                    /* from the start on, or 0: as many steps as it says */
     bool until_told;                     /* until standard input ends, however long */
     uint64_t rounds;                     /* of nvshare_advance for a step, or 0: nvshare_step */
+    uint64_t copied;                     /* bytes from page-locked memory before each step */
     uint64_t cpu_ms;                     /* computing on the CPU after each step */
     uint64_t kernel_us;                  /* spinning on the GPU after each chunk's step */
     uint64_t threads;

@@ -31,6 +31,8 @@ struct work {
     struct options options;
     struct chunks chunks;
     CUdeviceptr sums;                    /* on the GPU, one per chunk */
+    void *source;                        /* of what is copied before each step, */
+    CUdeviceptr target;                  /* and where it goes */
     double start;
 };
 
@@ -163,6 +165,10 @@ static void *run_worker(void *argument)
                           "launching nvshare_fill");
     }
     for (uint64_t step = 1; another(work, step); step++) {
+        if (options->copied != 0 && worker->number == 0)
+            device_expect(device, device->copy_to_device(work->target, work->source,
+                                                         options->copied, stream),
+                          "copying to the GPU");
         for (uint64_t i = worker->number; i < count; i += options->threads)
             if (chunk[i].words != 0)
                 step_chunk(work, i, step, stream);
@@ -186,6 +192,12 @@ static void run(struct work *work)
     device_expect(device, device->allocate(&work->sums, bytes), "allocating the checksums");
     device_expect(device, device->set(work->sums, 0, bytes), "clearing the checksums");
     device_expect(device, device->context_synchronize(), "clearing the checksums");
+    if (work->options.copied != 0) {
+        device_expect(device, device->host_allocate(&work->source, work->options.copied, 0),
+                      "allocating page-locked memory");
+        device_expect(device, device->allocate(&work->target, work->options.copied),
+                      "allocating memory to copy to");
+    }
     struct worker *workers = chunks_array(threads, sizeof *workers);
     for (uint64_t i = 0; i < threads; i++) {
         workers[i] = (struct worker){.work = work, .number = i};

@@ -94,6 +94,7 @@ struct client {
         CUdeviceptr results;
     } examiner;
     uint64_t drain_patience;         /* us; grows while drains do not end */
+    struct nvshare_record postponed; /* an order that was read before its time; type 0: none */
 };
 
 #define GATE_STOPPED(client) ((uint64_t)1 << (2 * (client)->index))
@@ -161,9 +162,11 @@ bool connection_next(int socket, unsigned type, struct nvshare_record *record);
 
 /* swap.c: carries out an EVICT; `*flags` gets what went wrong. Service thread,
  * service_lock held, memory_lock not. Returns bytes moved. */
-uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned *flags);
+uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags);
 /* load.c: the same with this LOAD and those that arrive meanwhile, answered too. */
 void swap_in(struct client *client, const struct nvshare_record *order);
+/* service.c: this order, which is being carried out, is to end now (YIELD). */
+bool service_yields(struct client *client, const struct nvshare_record *order);
 /* pipeline.c. Something the service made lives in `context`, which is about to go. */
 void swap_leave_context(struct client *client, CUcontext context);
 bool swap_enter_context(struct client *client);   /* makes it current, with stream and events */

@@ -7,19 +7,85 @@
  * driver 580.
  */
 #include "interposition.h"
+#include "traffic.h"
+
+/* As GATED; and it is known when such copies load the bus, and in which
+ * direction (traffic.h). `waits`: it returns when all has been copied. */
+#define COPYING(name, way, bytes, waits, parameters, arguments)  \
+    EXPORT CUresult name parameters                              \
+    {                                                            \
+        gate_enter(GATE_NO_STREAM);                              \
+        struct traffic traffic = { .client = NULL };             \
+        uint64_t size = (bytes);                                 \
+        if (__builtin_expect(traffic_counts(size), 0))           \
+            traffic_begins(&traffic, (way), size, (waits));      \
+        CUresult result = REAL(name) arguments;                  \
+        if (__builtin_expect(traffic.client != NULL, 0))         \
+            traffic_ends(&traffic);                              \
+        gate_leave();                                            \
+        return result;                                           \
+    }
+#define COPYING_PTSZ(name, way, bytes, parameters, arguments)    \
+    COPYING(name, way, bytes, false, parameters, arguments)      \
+    COPYING(name##_ptsz, way, bytes, false, parameters, arguments)
+#define COPYING_PTDS(name, way, bytes, parameters, arguments)    \
+    COPYING(name, way, bytes, true, parameters, arguments)       \
+    COPYING(name##_ptds, way, bytes, true, parameters, arguments)
+
+/* What the driver does not know is the host's. */
+static bool on_host(CUmemorytype type, CUdeviceptr address)
+{
+    unsigned int known = CU_MEMORYTYPE_HOST;
+    if (type != CU_MEMORYTYPE_UNIFIED)
+        return type == CU_MEMORYTYPE_HOST;
+    return REAL(cuPointerGetAttribute)(&known, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+               != CUDA_SUCCESS
+           || known == CU_MEMORYTYPE_HOST;
+}
+
+static enum traffic_way way_between(bool from_host, bool to_host)
+{
+    return from_host == to_host ? TRAFFIC_NONE : from_host ? TRAFFIC_IN : TRAFFIC_OUT;
+}
+
+static enum traffic_way way_of(CUdeviceptr to, CUdeviceptr from)
+{
+    return way_between(on_host(CU_MEMORYTYPE_UNIFIED, from), on_host(CU_MEMORYTYPE_UNIFIED, to));
+}
+
+#define WAY_OF(copy)                                                        \
+    way_between(on_host((copy)->srcMemoryType, (copy)->srcDevice),          \
+                on_host((copy)->dstMemoryType, (copy)->dstDevice))
+#define BYTES_2D(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
+#define BYTES_3D(copy) ((copy) == NULL ? 0 : BYTES_2D(copy) * (copy)->Depth)
+
+/* Of many copies at once; the driver looks whether the arguments are right. */
+static uint64_t sum(const size_t *sizes, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; sizes != NULL && i < count; i++)
+        bytes += sizes[i];
+    return bytes;
+}
+
+/* They are taken to go all the way that the first one goes. */
+static enum traffic_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
+{
+    return to == NULL || from == NULL ? TRAFFIC_NONE : way_of(to[0], from[0]);
+}
 
 /* One after the other with the program. */
 
-GATED_PTDS(cuMemcpy, GATE_NO_STREAM,
+COPYING_PTDS(cuMemcpy, way_of(to, from), bytes,
     (CUdeviceptr to, CUdeviceptr from, size_t bytes),
     (to, from, bytes))
 GATED_PTDS(cuMemcpyPeer, GATE_NO_STREAM,
     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
     (to, to_context, from, from_context, bytes))
-GATED_PTDS(cuMemcpyHtoD_v2, GATE_NO_STREAM,
+COPYING_PTDS(cuMemcpyHtoD_v2, TRAFFIC_IN, bytes,
     (CUdeviceptr to, const void *from, size_t bytes),
     (to, from, bytes))
-GATED_PTDS(cuMemcpyDtoH_v2, GATE_NO_STREAM,
+COPYING_PTDS(cuMemcpyDtoH_v2, TRAFFIC_OUT, bytes,
     (void *to, CUdeviceptr from, size_t bytes),
     (to, from, bytes))
 GATED_PTDS(cuMemcpyDtoD_v2, GATE_NO_STREAM,
@@ -31,48 +97,48 @@ GATED_PTDS(cuMemcpyDtoA_v2, GATE_NO_STREAM,
 GATED_PTDS(cuMemcpyAtoD_v2, GATE_NO_STREAM,
     (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes),
     (to, from, from_offset, bytes))
-GATED_PTDS(cuMemcpyHtoA_v2, GATE_NO_STREAM,
+COPYING_PTDS(cuMemcpyHtoA_v2, TRAFFIC_IN, bytes,
     (CUarray to, size_t to_offset, const void *from, size_t bytes),
     (to, to_offset, from, bytes))
-GATED_PTDS(cuMemcpyAtoH_v2, GATE_NO_STREAM,
+COPYING_PTDS(cuMemcpyAtoH_v2, TRAFFIC_OUT, bytes,
     (void *to, CUarray from, size_t from_offset, size_t bytes),
     (to, from, from_offset, bytes))
 GATED_PTDS(cuMemcpyAtoA_v2, GATE_NO_STREAM,
     (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
     (to, to_offset, from, from_offset, bytes))
-GATED_PTDS(cuMemcpy2D_v2, GATE_NO_STREAM, (const CUDA_MEMCPY2D *copy), (copy))
-GATED_PTDS(cuMemcpy2DUnaligned_v2, GATE_NO_STREAM, (const CUDA_MEMCPY2D *copy), (copy))
-GATED_PTDS(cuMemcpy3D_v2, GATE_NO_STREAM, (const CUDA_MEMCPY3D *copy), (copy))
+COPYING_PTDS(cuMemcpy2D_v2, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
+COPYING_PTDS(cuMemcpy2DUnaligned_v2, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
+COPYING_PTDS(cuMemcpy3D_v2, WAY_OF(copy), BYTES_3D(copy), (const CUDA_MEMCPY3D *copy), (copy))
 GATED_PTDS(cuMemcpy3DPeer, GATE_NO_STREAM, (const CUDA_MEMCPY3D_PEER *copy), (copy))
 
 /* In a stream. */
 
-GATED_PTSZ(cuMemcpyAsync, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpyAsync, way_of(to, from), bytes,
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
 GATED_PTSZ(cuMemcpyPeerAsync, GATE_NO_STREAM,
     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
      CUstream stream),
     (to, to_context, from, from_context, bytes, stream))
-GATED_PTSZ(cuMemcpyHtoDAsync_v2, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpyHtoDAsync_v2, TRAFFIC_IN, bytes,
     (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
-GATED_PTSZ(cuMemcpyDtoHAsync_v2, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpyDtoHAsync_v2, TRAFFIC_OUT, bytes,
     (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
 GATED_PTSZ(cuMemcpyDtoDAsync_v2, GATE_NO_STREAM,
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
-GATED_PTSZ(cuMemcpyHtoAAsync_v2, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpyHtoAAsync_v2, TRAFFIC_IN, bytes,
     (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream),
     (to, to_offset, from, bytes, stream))
-GATED_PTSZ(cuMemcpyAtoHAsync_v2, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpyAtoHAsync_v2, TRAFFIC_OUT, bytes,
     (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
     (to, from, from_offset, bytes, stream))
-GATED_PTSZ(cuMemcpy2DAsync_v2, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpy2DAsync_v2, WAY_OF(copy), BYTES_2D(copy),
     (const CUDA_MEMCPY2D *copy, CUstream stream),
     (copy, stream))
-GATED_PTSZ(cuMemcpy3DAsync_v2, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpy3DAsync_v2, WAY_OF(copy), BYTES_3D(copy),
     (const CUDA_MEMCPY3D *copy, CUstream stream),
     (copy, stream))
 GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
@@ -81,12 +147,12 @@ GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
 
 /* Many at once. */
 
-GATED_PTSZ(cuMemcpyBatchAsync, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      size_t *failed, CUstream stream),
     (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream))
-GATED_PTSZ(cuMemcpyBatchAsync_v2, GATE_NO_STREAM,
+COPYING_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      CUstream stream),

@@ -16,6 +16,7 @@
 #include <cuda.h>
 #else
 #include "driver_types.h"
+#include "copy_types.h"
 #endif
 
 #endif

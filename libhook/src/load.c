@@ -15,9 +15,8 @@
 
 /* One order under way. */
 struct load {
-    uint64_t number;
-    uint64_t room, host;             /* bytes it allows */
-    unsigned flags;
+    struct nvshare_record order;
+    unsigned flags;                  /* of its answer */
     struct progress progress;
 };
 
@@ -72,24 +71,30 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
 static void fetch_all(struct client *client, struct pipeline *line, struct load *load)
 {
     struct block *block;
-    client->memory.room = load->room;
-    while ((block = next_absent(client)) != NULL && client_free_room(client) >= block->size
-           && fetch(client, line, load, block))
-        if (line->count == COPIES_IN_FLIGHT) {
-            pipeline_complete(client, line);
-            settle_host(client, load->host);
+    client->memory.room = load->order.bytes;
+    while ((block = next_absent(client)) != NULL && client_free_room(client) >= block->size) {
+        if (service_yields(client, &load->order)) {
+            load->flags |= NVSHARE_YIELDED;
+            return;
         }
+        if (!fetch(client, line, load, block))
+            return;
+        while (line->count >= pipeline_depth(&load->order)) {
+            pipeline_complete(client, line);
+            settle_host(client, load->order.host);
+        }
+    }
 }
 
 /* All its copies are done, and those of all before it. */
 static void answer(struct client *client, struct load *load, uint64_t *since)
 {
     uint64_t now = now_microseconds();
-    settle_host(client, load->host);
+    settle_host(client, load->order.host);
     if (load->progress.failed && client->absent > 0)
         load->flags |= NVSHARE_DRIVER_ERROR;
     client->room_asked = false;
-    client_send(client, NVSHARE_LOADED, load->flags, load->number, load->progress.bytes,
+    client_send(client, NVSHARE_LOADED, load->flags, load->order.number, load->progress.bytes,
                 now - *since);
     client_update(client);
     *since = now;
@@ -99,17 +104,17 @@ void swap_in(struct client *client, const struct nvshare_record *order)
 {
     struct nvshare_record record = *order;
     struct pipeline line = { .count = 0 };
-    struct load loads[2] = { { .number = 0 } }, *load = NULL, *before = NULL;
+    struct load loads[2] = { { .flags = 0 } }, *load = NULL, *before = NULL;
     uint64_t since = now_microseconds();
     bool ready = swap_enter_context(client), another = true;
     pthread_mutex_lock(&memory_lock);
     while (another) {
         load = load == &loads[0] ? &loads[1] : &loads[0];
-        *load = (struct load){ record.number, record.bytes, record.host, 0, { .failed = !ready } };
+        *load = (struct load){ record, 0, { .failed = !ready } };
         if (ready)
             fetch_all(client, &line, load);
         else
-            client->memory.room = load->room;
+            client->memory.room = load->order.bytes;
         bool well = load->flags == 0 && !load->progress.failed;
         while (before != NULL && before->progress.copies > 0)
             pipeline_complete(client, &line);

@@ -9,6 +9,7 @@
 #include "content.h"
 #include "log.h"
 #include "real.h"
+#include "traffic.h"
 
 bool swap_enter_context(struct client *client)
 {
@@ -55,6 +56,11 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     pthread_mutex_lock(&memory_lock);
 
     bool left = block->state == BLOCK_LEAVING;
+    if (result == CUDA_SUCCESS && !block->zero && !block->managed) {
+        line->bytes += block->size;
+        traffic_measured(left ? TRAFFIC_OUT : TRAFFIC_IN, line->bytes,
+                         now_microseconds() - line->since);
+    }
     if (left && result == CUDA_SUCCESS)
         result = block_unmap(block);
     if (result == CUDA_SUCCESS) {
@@ -83,6 +89,10 @@ bool pipeline_start(struct client *client, struct pipeline *line, struct block *
 {
     unsigned slot = (line->first + line->count) % COPIES_IN_FLIGHT;
     CUresult result;
+    if (line->count == 0) {
+        line->since = now_microseconds();
+        line->bytes = 0;
+    }
     if (block->managed) {
         pthread_mutex_unlock(&memory_lock);
         result = managed_send(block, client->copy_stream);

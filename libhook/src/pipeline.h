@@ -8,6 +8,10 @@
 
 #include "block.h"
 
+/* One that is copied and one behind it: all that goes on when nothing more is
+ * started, a millisecond or two. */
+#define COPIES_AHEAD 2
+
 /* What one order has done so far. */
 struct progress {
     uint64_t bytes;
@@ -22,7 +26,14 @@ struct pipeline {
         unsigned event;
     } moves[COPIES_IN_FLIGHT];       /* a ring; one event each */
     unsigned first, count;
+    uint64_t since, bytes;           /* when it last was empty, and copied since */
 };
+
+/* How many copies an order may have in flight. */
+static inline unsigned pipeline_depth(const struct nvshare_record *order)
+{
+    return (order->flags & NVSHARE_AHEAD) != 0 ? COPIES_AHEAD : COPIES_IN_FLIGHT;
+}
 
 /* Starts a copy of a block that is LEAVING or COMING. Releases the lock
  * meanwhile if it is managed memory. */

@@ -18,6 +18,7 @@
 #include "counted.h"
 #include "log.h"
 #include "pace.h"
+#include "traffic.h"
 
 #define REPORT_INTERVAL_US 5000
 #define IDLE_LOOK_US 5000
@@ -78,6 +79,7 @@ static void order_run(struct client *client, const struct nvshare_record *order)
 {
     pthread_mutex_lock(&memory_lock);
     client->contended = (order->flags & NVSHARE_CONTENDED) != 0;
+    traffic_watch(client, (order->flags & NVSHARE_WATCHED) != 0);
     if (order->microseconds != 0)
         client->idle_window = order->microseconds;
     if (!client->granted) {
@@ -97,6 +99,7 @@ static void order_stop(struct client *client)
     client->stopping = true;
     client->granted = false;
     client->room_asked = false;
+    traffic_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
     bool drained = drain_all(client->drain_patience);
@@ -133,7 +136,7 @@ static void order_evict(struct client *client, const struct nvshare_record *orde
         pools_yield(client, false);  /* cheaper than a copy */
     }
     pthread_mutex_unlock(&memory_lock);
-    uint64_t bytes = swap_out(client, order->bytes, order->host, &flags);
+    uint64_t bytes = swap_out(client, order, &flags);
     pthread_mutex_lock(&memory_lock);
     client->room_asked = false;
     client_send(client, NVSHARE_EVICTED, flags, order->number, bytes, now_microseconds() - began);
@@ -160,6 +163,8 @@ static void disconnect(struct client *client)
     if (client->socket >= 0)
         close(client->socket);
     client->socket = -1;
+    client->postponed.type = 0;
+    traffic_watch(client, false);
     bell_ring(&client->heard);
     pthread_mutex_unlock(&memory_lock);
 }
@@ -171,11 +176,23 @@ static void say_hello(struct client *client, uint64_t number)
     client->room_asked = false;
     client->answered = client->question;
     client->introduced++;
+    traffic_watch(client, false);
     client_send(client, NVSHARE_HELLO,
                 (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
                 number, client->limits.commit, 0);
     client_update(client);
     bell_ring(&client->heard);
+}
+
+/* An EVICT may be followed by another one before its YIELD; that one is kept for later. */
+bool service_yields(struct client *client, const struct nvshare_record *order)
+{
+    struct nvshare_record yield;
+    if ((order->flags & NVSHARE_AHEAD) == 0)
+        return false;
+    if (client->postponed.type == 0)
+        connection_next(client->socket, NVSHARE_EVICT, &client->postponed);
+    return connection_next(client->socket, NVSHARE_YIELD, &yield);
 }
 
 static void obey(struct client *client, const struct nvshare_record *record)
@@ -198,6 +215,8 @@ static void obey(struct client *client, const struct nvshare_record *record)
     case NVSHARE_LOAD:
         swap_in(client, record);
         break;
+    case NVSHARE_YIELD:
+        break;                       /* what it would have ended is answered already */
     case NVSHARE_INTRODUCE:
         pthread_mutex_lock(&memory_lock);
         say_hello(client, record->number);
@@ -295,11 +314,13 @@ void *service_run(void *argument)
         } else if (changed) {
             timeout = REPORT_INTERVAL_US / 1000;
         }
-        int socket = wait_for(client, timeout);
-
-        struct nvshare_record record;
-        int got = 0;
-        if (socket >= 0 && (got = connection_receive(socket, &record, 0)) == 1)
+        struct nvshare_record record = client->postponed;
+        bool postponed = record.type != 0;
+        client->postponed.type = 0;
+        int socket = postponed ? -1 : wait_for(client, timeout), got = 0;
+        if (postponed)
+            obey(client, &record);
+        else if (socket >= 0 && (got = connection_receive(socket, &record, 0)) == 1)
             obey(client, &record);
         else if (got < 0)
             disconnect(client);
@@ -324,6 +345,7 @@ void *service_run(void *argument)
             caches_rest(client);
         }
         pressing = pace_pressing(client);
+        traffic_step(client);
         pthread_mutex_unlock(&service_lock);
     }
 }

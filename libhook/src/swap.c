@@ -14,10 +14,15 @@
  *
  * This file has the way out, load.c the way in, pipeline.c the copies.
  *
- * Which blocks leave is victim.c's to say. Some need no copy. One that was never brought in holds nothing. And those that
- * are to leave are looked at first (content.c), a few, so that the copies begin,
- * and then more while these go on: what is all zero just goes, and is cleared
- * when it comes back; what is as it came in goes too, as its slot is still right.
+ * Which blocks leave is victim.c's to say. Some need no copy. One that was never
+ * brought in holds nothing. And those that are to leave are looked at first
+ * (content.c), a few, so that the copies begin, and then more while these go on:
+ * what is all zero just goes, and is cleared when it comes back; what is as it came
+ * in goes too, as its slot is still right.
+ *
+ * What is moved ahead of time may have to leave the bus to a program that copies
+ * (traffic.c). Then the daemon sends YIELD, which is looked for before each block,
+ * and the order ends there: what has not left stays.
  */
 #include <pthread.h>
 
@@ -92,7 +97,7 @@ static bool vanish(struct block *block, bool zero)
 static bool leave(struct client *client, struct pipeline *line, struct progress *progress,
                   struct block *block,
                   const struct content *content, struct host_provision *provision,
-                  uint64_t host, unsigned *flags)
+                  const struct nvshare_record *order, unsigned *flags)
 {
     if (block->doomed) {
         victim_stays(block);
@@ -105,6 +110,7 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
         progress->failed |= !vanish(block, zero);
         return !progress->failed;
     }
+    uint64_t host = order->host;
     /* One that left before has its place. */
     if (provision->client == NULL && !block->managed && block->slot.slab == NULL)
         host_provide(client, host, provision);
@@ -121,13 +127,14 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
         victim_stays(block);
         return has_slot && !progress->failed;
     }
-    if (line->count == COPIES_IN_FLIGHT)
+    if (line->count == pipeline_depth(order))
         pipeline_complete(client, line);
     return true;
 }
 
-uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned *flags)
+uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags)
 {
+    uint64_t room = order->bytes;
     struct pipeline line = { .count = 0 };
     struct progress progress = { .failed = false };
     struct batch batch = { .limit = COPIES_IN_FLIGHT };
@@ -143,9 +150,13 @@ uint64_t swap_out(struct client *client, uint64_t room, uint64_t host, unsigned 
         victims_survey(client, occupied - room);
     bool more = ready;
     while (more && (batch.taken < batch.count || gather(client, &line, room, &batch))) {
+        if (service_yields(client, order)) {
+            *flags |= NVSHARE_YIELDED;
+            break;
+        }
         size_t next = batch.taken++;
         more = leave(client, &line, &progress, batch.blocks[next],
-                     batch.looked ? &batch.contents[next] : NULL, &provision, host, flags);
+                     batch.looked ? &batch.contents[next] : NULL, &provision, order, flags);
     }
     while (batch.taken < batch.count)
         victim_stays(batch.blocks[batch.taken++]);

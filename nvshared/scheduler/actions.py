@@ -45,6 +45,7 @@ class Run:
     quantum: int                        # what is left of the turn; 0: no end is planned
     contended: bool                     # others wait, so report idleness,
     idle_window: int = 0                # when it has lasted so long; 0: as before
+    watched: bool = False               # it is to say when its program copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Evict:
     number: int
     room: int
     host: int
+    ahead: bool = False                 # nobody waits for it yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,15 @@ class Load:
     number: int
     room: int
     host: int
+    ahead: bool = False                 # nobody waits for it yet
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """YIELD: end this EVICT or LOAD, which is ahead, with what it has done."""
+
+    client: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,6 @@ class BudgetWanted:
     """
 
 
-Order = Run | Stop | Evict | Load | Limits
+Order = Run | Stop | Evict | Load | Yield | Limits
 Report = TurnStarted | TurnEnded | Stuck
 Action = Order | Report | BudgetWanted

@@ -42,6 +42,8 @@ class Move:
     room: int
     host: int
     since: int                          # when it became the client's next order to carry out
+    ahead: bool = False                 # nobody waited for it when it was ordered
+    cut: bool = False                   # YIELD was sent
     reported: bool = False              # as stuck
 
 
@@ -65,7 +67,8 @@ class Turn:
     beside: frozenset[int] = frozenset()  # turns it may not outlast, as it overtook the queue
     started: int | None = None          # when RUN was sent
     idle: bool = False                  # the hook says so, since it was told of contention
-    told: tuple[bool, int, int] | None = None  # contention, TQ, and idle window, as last sent
+    told: tuple[bool, int, int, bool] | None = None  # contention, TQ, idle window, watched: sent
+    copying: frozenset[Way] = frozenset()  # which ways its program loads the bus, by its own words
     lacked: int | None = None           # bytes, when chosen; None: it had not waited for room
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
@@ -99,6 +102,7 @@ class Client:
     turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when it last brought anything in
+    cut: bool = False                   # a LOAD left room empty for which something is there
     pace: Average = PACE                # of its hand-overs, see cost.py
     cost: int | None = None             # us; None: last, it waited for nobody's room
 

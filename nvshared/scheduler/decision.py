@@ -15,6 +15,7 @@ from nvshared.scheduler.actions import (
     Stop,
     TurnEnd,
     TurnEnded,
+    Yield,
 )
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Move, Phase, Way
@@ -44,9 +45,11 @@ class Decision:
         """Tells people."""
         self.actions.append(report)
 
-    def run(self, client: Client, quantum: int, contended: bool, window: int) -> None:
+    def run(
+        self, client: Client, quantum: int, contended: bool, window: int, watched: bool
+    ) -> None:
         """Opens a gate, or tells an open one what has changed."""
-        self.actions.append(Run(client.id, quantum, contended, window))
+        self.actions.append(Run(client.id, quantum, contended, window, watched))
 
     def stop(self, client: Client, why: TurnEnd) -> None:
         """Asks a running client to drain."""
@@ -64,17 +67,23 @@ class Decision:
         if turn is not None and turn.started is not None:
             self.report(TurnEnded(client.id, why, self.now - turn.started))
 
-    def evict(self, client: Client, room: int, host: int) -> None:
+    def evict(self, client: Client, room: int, host: int, *, ahead: bool = False) -> None:
         """Leaves a client less room, and lets it have so much host memory for that."""
-        number = self._note(client, Way.OUT, room, host)
-        self.actions.append(Evict(client.id, number, room, host))
+        number = self._note(client, Way.OUT, room, host, ahead)
+        self.actions.append(Evict(client.id, number, room, host, ahead))
 
-    def load(self, client: Client, room: int, host: int) -> None:
+    def load(self, client: Client, room: int, host: int, *, ahead: bool = False) -> None:
         """Gives a client room. Never more in sum than there is: the invariant of the whole."""
         more = max(0, room - client.held)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
-        number = self._note(client, Way.IN, room, host)
-        self.actions.append(Load(client.id, number, room, host))
+        client.cut = False
+        number = self._note(client, Way.IN, room, host, ahead)
+        self.actions.append(Load(client.id, number, room, host, ahead))
+
+    def cut(self, client: Client, move: Move) -> None:
+        """Ends a move that is ahead, once."""
+        move.cut = True
+        self.actions.append(Yield(client.id, move.number))
 
     def limits(self, client: Client, number: int, most: int, beyond: int) -> None:
         """Tells a client how far it may grow."""
@@ -90,7 +99,7 @@ class Decision:
         if wanted not in self.actions:
             self.actions.append(wanted)
 
-    def _note(self, client: Client, way: Way, room: int, host: int) -> int:
+    def _note(self, client: Client, way: Way, room: int, host: int, ahead: bool) -> int:
         number = next(self.card.numbers)
-        client.moves = (*client.moves, Move(way, number, room, host, self.now))
+        client.moves = (*client.moves, Move(way, number, room, host, self.now, ahead))
         return number

@@ -96,6 +96,7 @@ class Evicted:
     microseconds: int = 0
     no_host_memory: bool = False
     driver_error: bool = False
+    yielded: bool = False               # cut short
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class Loaded:
     microseconds: int = 0
     no_device_memory: bool = False
     driver_error: bool = False
+    yielded: bool = False               # cut short
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,16 @@ class BeyondAsked:
     client: int
     memory: Memory
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """COPYING: whether a running program's copies load the bus, in either direction."""
+
+    client: int
+    memory: Memory
+    inward: bool
+    outward: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +218,7 @@ class GPULost:
 
 Record = (
     Wanted | WentIdle | Stopped | Reopened | Evicted | Loaded | MemoryChanged | RoomNeeded
-    | CommitAsked | BeyondAsked
+    | CommitAsked | BeyondAsked | Copying
 )
 Event = (
     Joined | Left | Record | CapacityChanged | BudgetChanged | SettingsChanged | TermsChanged

@@ -8,9 +8,9 @@ client has left for us already, and what it says is in its figures anyway.
 from nvshared.scheduler import cost, order
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase, Turn
+from nvshared.scheduler.client import Client, Phase, Turn, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.events import Stopped
+from nvshared.scheduler.events import Copying, Stopped
 
 # A drain that does not end is asked for ever more rarely, up to patience << this.
 DOUBLINGS = 6
@@ -35,6 +35,14 @@ def went_idle(client: Client) -> None:
     turn = client.turn
     if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told[0]:
         turn.idle = True
+
+
+def copying(client: Client, said: Copying) -> None:
+    """Its program loads the bus, or does so no more. Only while it is to say so."""
+    turn = client.turn
+    if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told[3]:
+        ways = ((Way.IN, said.inward), (Way.OUT, said.outward))
+        turn.copying = frozenset(way for way, loaded in ways if loaded)
 
 
 def stopped(decision: Decision, client: Client, answer: Stopped) -> None:
@@ -66,6 +74,7 @@ def reopened(card: Card, client: Client) -> None:
     turn.ending = None
     turn.idle = False
     turn.told = None                    # the hook may have forgotten that others wait
+    turn.copying = frozenset()
     client.reopened += 1
     client.reopened_in_row += 1
     card.count(reopened=1)

@@ -43,7 +43,9 @@ def evicted(card: Card, client: Client, answer: Evicted) -> None:
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
-    elif move.room < before and not (answer.no_host_memory and client.hopeful):
+    elif move.room < before and not (
+        (answer.no_host_memory and client.hopeful) or (answer.yielded and move.cut)
+    ):
         client.refuse_until = card.now + REFUSED
     if answer.no_host_memory:
         client.hopeful = False          # next time it is given what it will need
@@ -67,7 +69,8 @@ def loaded(card: Card, client: Client, answer: Loaded) -> None:
     if answer.no_device_memory:
         _learn_shortfall(card, client)
     # Room for all of it, and yet something is absent and nothing came.
-    idle = answer.bytes == 0 and not client.whole and client.room >= client.need
+    client.cut = answer.yielded and move.cut
+    idle = answer.bytes == 0 and not client.whole and client.room >= client.need and not client.cut
     if answer.no_device_memory or answer.driver_error or (idle and not client.moves):
         client.failures += 1
         card.count(failures=1)

@@ -52,7 +52,8 @@ loaded again. Evictions and loads are cut in steps, two under way per client, so
 that the newcomer's memory comes in while the other's still goes out.
 
 When all holders have what they need, the same is done for the blocked head in
-advance, out of free room and of those that run after it. What nobody needs at
+advance, out of free room and of those that run after it; but not while that
+would take the bus from a running program that copies (courtesy.py). What nobody needs at
 all is lent to the running clients, so that they need not ask whenever they grow.
 
 **Host memory** takes what leaves the card. Each EVICT says how much the client

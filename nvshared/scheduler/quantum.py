@@ -79,7 +79,7 @@ def measure(card: Card, client: Client) -> bool:
     took = card.now - turn.chosen
     client.pace = cost.paced(client.pace, turn.lacked, took)
     card.pace = cost.paced(card.pace, turn.lacked, took)
-    client.cost = _moving(card, client, turn.lacked)
+    client.cost = moving(card, client, turn.lacked)
     card.count(handover=took)
     return True
 
@@ -92,7 +92,7 @@ def now(card: Card, head: Client | None) -> int:
     if head is not None:
         if head.cost is not None:
             total, known = total - head.cost, known - 1
-        total, known = total + _moving(card, head, lacks(head)), known + 1
+        total, known = total + moving(card, head, lacks(head)), known + 1
     return _quantum(card, total, known)
 
 
@@ -118,13 +118,14 @@ def idle_window(card: Card, head: Client | None) -> int:
     """How long holders are to be idle before they say so: what they were told, if about right."""
     if not card.contended:
         return IDLE_USUAL
-    costs = 0 if head is None else round(card.latency.value) + _moving(card, head, lacks(head))
+    costs = 0 if head is None else round(card.latency.value) + moving(card, head, lacks(head))
     window = min(max(costs, IDLE_LEAST), IDLE_MOST)
     before = 0 if card.told_turns is None else card.told_turns[2]
     return before if before < NEWS * window and window < NEWS * before else window
 
 
-def _moving(card: Card, client: Client, size: int) -> int:
+def moving(card: Card, client: Client, size: int) -> int:
+    """Microseconds in which so many bytes of a client would come in, and room be made for them."""
     pace = client.pace if client.pace.number else card.pace
     return round(pace.value * size)
 

@@ -4,7 +4,7 @@
 The essay is in plan.py.
 """
 
-from nvshared.scheduler import order
+from nvshared.scheduler import courtesy, order
 from nvshared.scheduler.client import Client, Phase, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.settings import GIB, SECOND
@@ -22,6 +22,7 @@ def plan(decision: Decision, blocked: Client | None) -> None:
     card = decision.card
     if card.shortfall and decision.due(card.shortfall_until):
         card.shortfall = 0
+    courtesy.plan(decision, blocked)
     # What one order leaves of the host's memory may allow for another.
     before = -1
     while before != len(decision.actions):
@@ -113,26 +114,32 @@ def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
             decision.load(client, client.ordered + piece, host)
             mine -= piece
             want -= piece
-        if not client.moves and want == 0 and not client.whole:
+        if not client.moves and (client.cut or (want == 0 and not client.whole)):
             decision.load(client, client.ordered, client.memory.host)
     return host_short
 
 
 def _load_ahead(decision: Decision, client: Client) -> None:
-    """Brings in what room can be had for the one that runs next, while others run."""
+    """Brings in what room can be had for the one that runs next, while others run.
+
+    Not in a direction in which the bus is left to a program that copies (courtesy.py).
+    """
     card = decision.card
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)
     # Only for one that lacks something: the cushion alone is worth no eviction.
     short = _wants(client) + cushion - card.free - _coming(decision) if _wants(client) else 0
-    if short > 0:
+    if short > 0 and not card.patience[Way.OUT].giving:
         taking = Taking(decision)
         taking.take([c for c in _victims(decision) if c is not client], short, [])
-        taking.order()
-    piece = min(_wants(client), card.free - cushion, card.settings.step)
-    if piece > 0 and not client.moves and decision.due(client.load_after) and (
+        taking.order(ahead=card.settings.give_way)
+    if card.patience[Way.IN].giving or client.moves or not decision.due(client.load_after):
+        return
+    piece = max(0, min(_wants(client), card.free - cushion, card.settings.step))
+    if client.cut or (piece > 0 and (
         piece >= min(_wants(client), card.settings.step) or _coming(decision) == 0
-    ):
-        decision.load(client, client.ordered + piece, client.memory.host)
+    )):
+        ahead = card.settings.give_way
+        decision.load(client, client.ordered + piece, client.memory.host, ahead=ahead)
 
 
 def _slacken(decision: Decision, lacking: list[Client]) -> None:

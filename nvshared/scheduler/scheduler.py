@@ -18,6 +18,7 @@ from nvshared.scheduler.events import (
     BudgetChanged,
     CapacityChanged,
     CommitAsked,
+    Copying,
     Event,
     Evicted,
     GPULost,
@@ -168,6 +169,8 @@ def _hear(decision: Decision, client: Client, record: Record) -> None:
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
         case BeyondAsked():
             commit.beyond(decision, client, record.number)
+        case Copying():
+            gate.copying(client, record)
         case RoomNeeded():
             return                      # the figures say it
         case Wanted() | MemoryChanged(wants=True):

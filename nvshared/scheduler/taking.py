@@ -43,8 +43,11 @@ class Taking:
             short -= self._note(victim, self._movable(victim, short))
         return max(0, short)
 
-    def order(self) -> None:
-        """Sends the evictions, in steps; the rest is planned anew when they are answered."""
+    def order(self, *, ahead: bool = False) -> None:
+        """Sends the evictions, in steps; the rest is planned anew when they are answered.
+
+        `ahead`: nobody waits for them yet.
+        """
         clients = self._decision.card.clients
         for id, amount in self.amounts.items():
             client = clients[id]
@@ -56,7 +59,8 @@ class Taking:
                 if unfilled + moved == 0:
                     break
                 host = client.host_held + self._allowance(client, moved)
-                self._decision.evict(client, client.ordered - unfilled - moved, host)
+                self._decision.evict(
+                    client, client.ordered - unfilled - moved, host, ahead=ahead and moved > 0)
                 amount -= unfilled + moved
 
     def _note(self, client: Client, amount: int) -> int:

@@ -256,7 +256,8 @@ def _announce(decision: Decision, blocked: Client | None) -> None:
     endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else quantum.told(card, blocked)
     idle_window = quantum.idle_window(card, blocked)
-    told = (card.contended, tq, idle_window)
+    copies = card.contended and card.settings.give_way  # they are to say when they copy
+    told = (card.contended, tq, idle_window, copies)
     changed = card.groups.news("turns")
     if not endless or card.told_turns != told:
         changed = card.in_phase(Phase.RUNNING)
@@ -270,10 +271,12 @@ def _announce(decision: Decision, blocked: Client | None) -> None:
             decision.due(turn.started + card.quantum)
         watched = card.contended or client.quota is not None    # it is to say when it is idle
         window = idle_window if watched else 0
-        if turn.told == (watched, tq, window):
+        if turn.told == (watched, tq, window, copies):
             continue
+        if not copies:
+            turn.copying = frozenset()
         if not watched:
             turn.idle = False           # when it is told again that others wait, it says it anew
-        turn.told = (watched, tq, window)
+        turn.told = (watched, tq, window, copies)
         left = 0 if endless else max(1, turn.started + tq - decision.now)
-        decision.run(client, left, watched, window)
+        decision.run(client, left, watched, window, copies)

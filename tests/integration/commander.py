@@ -31,6 +31,8 @@ class Hook:
     running: bool = False
     stopping: bool = False
     moves: list[tuple[Type, int]] = field(default_factory=list)     # orders without an answer
+    watched: bool = False               # it may say that its program copies
+    cut: set[int] = field(default_factory=set)      # numbers of orders before a YIELD
     wants: bool = False
     asked: bool = False                 # ROOM came and is not answered
     welcomed: bool = False
@@ -67,6 +69,8 @@ class Commander:
         self.refused = 0
         self.reopened = 0
         self.beyond = 0                 # questions for more than the card holds
+        self.yielded = 0                # moves that were cut short
+        self.copying = 0                # times that somebody said its program copies
         self.ending = False             # programs that exit take their driver with them
         self.hooks: list[Hook] = []
         self._path = path
@@ -121,6 +125,9 @@ class Commander:
         self._receive(self.random.choice((0, 0, 0.0005, 0.002)))
         free = self.capacity - sum(hook.room for hook in self.hooks)
         ready = [hook for hook in self.hooks if hook.welcomed and not hook.stopping]
+        moving = [hook for hook in ready if hook.moves]
+        if moving and self.random.random() < 0.2:
+            self._yield(self.random.choice(moving))
         whole = [hook for hook in ready if hook.whole and not hook.running and not hook.moves]
         if whole and self.random.random() < 0.8:
             self._run(self.random.choice(whole))
@@ -181,6 +188,9 @@ class Commander:
             self.turns += 1
         hook.running, hook.wants = True, False
         flags = Flag.CONTENDED if self.random.random() < 0.5 else Flag(0)
+        if self.random.random() < 0.7:
+            flags |= Flag.WATCHED
+        hook.watched = hook.watched or bool(flags & Flag.WATCHED)
         self._send(hook, Record(Type.RUN, flags=flags, bytes=1000,
                                 microseconds=self.random.choice((0, 1000, 20000))))
 
@@ -188,12 +198,21 @@ class Commander:
         hook.stopping = True
         self._send(hook, Record(Type.STOP))
 
+    def _yield(self, hook: Hook) -> None:
+        """Also to those that were not ordered anything of the kind, or are done already."""
+        hook.cut.update(number for _, number in hook.moves)
+        self._send(hook, Record(Type.YIELD, number=self._number))
+
+    def _ahead(self) -> Flag:
+        return Flag.AHEAD if self.random.random() < 0.6 else Flag(0)
+
     def _evict(self, hook: Hook) -> None:
         self._number += 1
         hook.moves.append((Type.EVICTED, self._number))
         room = self.random.choice((0, 0, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
-        self._send(hook, Record(Type.EVICT, number=self._number, bytes=room, host=host))
+        self._send(hook, Record(
+            Type.EVICT, flags=self._ahead(), number=self._number, bytes=room, host=host))
 
     def _load(self, hook: Hook, room: int, free: int) -> None:
         assert room - hook.room <= free, "the commander breaks its own rule"
@@ -204,7 +223,8 @@ class Commander:
         for step in (*steps, room):     # a row of orders, none of which waits for an answer
             self._number += 1
             hook.moves.append((Type.LOADED, self._number))
-            self._send(hook, Record(Type.LOAD, number=self._number, bytes=step, host=host))
+            self._send(hook, Record(
+                Type.LOAD, flags=self._ahead(), number=self._number, bytes=step, host=host))
 
     def _receive(self, timeout: float) -> bool:
         readable, _, _ = select.select(
@@ -253,6 +273,9 @@ class Commander:
                 assert hook.moves, f"{record.type.name} answers nothing"
                 assert hook.moves.pop(0) == (record.type, record.number)
                 assert self.ending or not record.flags & Flag.DRIVER_ERROR, "the driver failed"
+                if record.flags & Flag.YIELDED:
+                    assert record.number in hook.cut, "it yields, and nobody asked it to"
+                    self.yielded += 1
                 if not hook.moves:
                     hook.room = memory.room
                 self.bytes_moved += record.bytes
@@ -260,6 +283,9 @@ class Commander:
                 hook.asked = True
             case Type.COMMIT:
                 self._send(hook, self._limits(hook, record.number, record.bytes))
+            case Type.COPYING:
+                assert hook.watched, "nobody asked whether its program copies"
+                self.copying += 1
             case Type.BEYOND:
                 self.beyond += 1
                 self._send(hook, self._limits(hook, record.number, beyond=record.host))

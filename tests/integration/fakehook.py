@@ -39,6 +39,7 @@ class Hook:
     limits: Limits = Limits()
     granted: bool = False               # RUN came and no STOP since
     contended: bool = False             # the last RUN said that others wait
+    watched: bool = False               # and that it is to say when its program copies
     socket: Socket = field(init=False)
     questions: int = 0
     asked_room: bool = False
@@ -144,6 +145,7 @@ class Hook:
             case Type.RUN:
                 self.granted = True
                 self.contended = bool(record.flags & Flag.CONTENDED)
+                self.watched = bool(record.flags & Flag.WATCHED)
                 self.fill()
             case Type.STOP:
                 self.granted = False
@@ -153,6 +155,8 @@ class Hook:
                 self.evict(record)
             case Type.LOAD:
                 self.load(record)
+            case Type.YIELD:
+                return                  # it was done at once
             case Type.WELCOME | Type.LIMITS:
                 self.limits = record.limits
             case Type.INTRODUCE:

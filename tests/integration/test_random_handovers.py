@@ -112,4 +112,5 @@ def test_every_byte_is_right_after_thousands_of_turns(sanitizer: str, tmp_path: 
         assert sum(one[what] for one in said) > 0, f"nothing of this was tried: {what}"
     print(f"{said}\n{commander.turns} turns, {commander.orders} orders, "
           f"{commander.bytes_moved >> 20} MiB moved, {commander.refused} allocations refused, "
-          f"{commander.reopened} drains given up")
+          f"{commander.reopened} drains given up, {commander.yielded} moves cut short, "
+          f"{commander.copying} times it was told that a program copies")

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop
+from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop, Yield
 from nvshared.scheduler.events import (
     CommitAsked,
+    Copying,
     Evicted,
     Joined,
     Loaded,
@@ -81,6 +82,8 @@ class Hook:
     stopping: bool = False
     stop_heard: int = 0
     contended: bool = False
+    watched: bool = False               # it is to say when its program copies
+    copying: tuple[bool, bool] = (False, False)     # inward, outward
     want_sent: bool = False
     room_asked: bool = False
     idle_told: bool = False
@@ -92,6 +95,7 @@ class Hook:
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
     doing: Evict | Load | None = None
+    cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
     dead: bool = False
     refused: int = 0                    # allocations the daemon did not allow
 
@@ -151,6 +155,12 @@ class Hook:
         """Wants to run kernels for so long in all."""
         self.work += microseconds
         self._proceed()
+
+    def copy(self, inward: bool, outward: bool) -> None:
+        """Begins, or ends, to load the bus; which is said while it is of interest."""
+        self.copying = inward, outward
+        if self.granted and self.watched:
+            self._say(Copying(self.id, self.memory, inward, outward))
 
     def allocate(self, size: int) -> None:
         """cuMemAlloc."""
@@ -316,7 +326,10 @@ class Hook:
     # Orders.
 
     def obey(self, order: Order) -> None:
-        """An order has arrived."""
+        """An order has arrived. YIELD does not wait for those before it."""
+        if isinstance(order, Yield):
+            self.cut.add(order.number)
+            return
         self.orders.append(order)
         self._carry_on()
 
@@ -335,7 +348,7 @@ class Hook:
                 self.before = self.room
                 self.room = order.room
                 self._evict(order, 0, False, False)
-            else:
+            elif isinstance(order, Load):
                 self.busy = True
                 self.doing = order
                 self.room = order.room
@@ -350,7 +363,8 @@ class Hook:
 
     def _run(self, order: Run) -> None:
         fresh = order.contended and not self.contended
-        self.contended = order.contended
+        watched = order.watched and not self.watched
+        self.contended, self.watched = order.contended, order.watched
         self.idle_window = order.idle_window or self.idle_window
         if fresh:
             self.idle_told = False
@@ -359,6 +373,9 @@ class Hook:
             self.want_sent = False
             self.idle_told = False
             self.runs += 1
+            watched = order.watched
+        if watched and any(self.copying):
+            self._say(Copying(self.id, self.memory, *self.copying))
         self._update()
         self._proceed()
 
@@ -395,7 +412,8 @@ class Hook:
         """One block after the other; re-entered as each has left."""
         block = next((b for b in reversed(self.blocks) if b.place is Place.RESIDENT), None)
         movable = not self.granted and not self.stopping and not no_host and not failed
-        if movable and block is not None and self.filled > order.room:
+        more = movable and block is not None and self.filled > order.room
+        if more and block is not None and order.number not in self.cut:
             if self.fail_out:
                 no_host, failed = self.fail_out == "host", self.fail_out == "driver"
                 self.fail_out = ""
@@ -413,7 +431,8 @@ class Hook:
         self.room = max(self.room, min(self.before, filled))
         self.room_asked = False
         self._say(Evicted(
-            self.id, self.memory, order.number, moved, no_host_memory=no_host, driver_error=failed
+            self.id, self.memory, order.number, moved, no_host_memory=no_host, driver_error=failed,
+            yielded=more and order.number in self.cut,
         ))
         self._done()
 
@@ -425,7 +444,8 @@ class Hook:
 
     def _load(self, order: Load, moved: int, no_memory: bool, failed: bool) -> None:
         block = next((b for b in self.blocks if b.place is not Place.RESIDENT), None)
-        if block is not None and not no_memory and not failed and self._mappable(block):
+        more = block is not None and not no_memory and not failed and self._mappable(block)
+        if more and block is not None and order.number not in self.cut:
             if self.fail_in:
                 failed, self.fail_in = True, ""
             elif self.world.device_free() < block.size:
@@ -444,6 +464,7 @@ class Hook:
         self._say(Loaded(
             self.id, self.memory, order.number, moved,
             no_device_memory=no_memory, driver_error=failed,
+            yielded=more and order.number in self.cut,
         ))
         self._done()
 

@@ -8,10 +8,11 @@ that `obey` answers orders as a hook to which nothing happens would.
 from dataclasses import replace
 
 from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import Action, Evict, Limits, Load, Run, Stop
+from nvshared.scheduler.actions import Action, Evict, Limits, Load, Run, Stop, Yield
 from nvshared.scheduler.events import (
     BeyondAsked,
     CommitAsked,
+    Copying,
     Event,
     Evicted,
     Joined,
@@ -121,6 +122,12 @@ class Talk:
         """BEYOND."""
         return self.tell(BeyondAsked(client, self.set(client, beyond=size), number))
 
+    def copying(
+        self, client: int, *, inward: bool = False, outward: bool = False
+    ) -> list[Action]:
+        """COPYING."""
+        return self.tell(Copying(client, self.memory[client], inward, outward))
+
     def stopped(self, client: int, wants: bool = True) -> list[Action]:
         """STOPPED; it has drained all the time."""
         self.granted.discard(client)
@@ -221,6 +228,11 @@ def evicts(actions: list[Action]) -> list[tuple[int, float]]:
 def loads(actions: list[Action]) -> list[tuple[int, float]]:
     """Who gets how much room, in GiB."""
     return [(a.client, a.room / GIB) for a in actions if isinstance(a, Load)]
+
+
+def yields(actions: list[Action]) -> list[int]:
+    """Whose moves are cut short."""
+    return [action.client for action in actions if isinstance(action, Yield)]
 
 
 def limits(actions: list[Action], client: int) -> list[Limits]:

@@ -19,6 +19,7 @@ from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import (
     Action,
     BudgetWanted,
+    ClientState,
     Evict,
     Limits,
     Load,
@@ -29,6 +30,7 @@ from nvshared.scheduler.actions import (
     Stuck,
     TurnEnded,
     TurnStarted,
+    Yield,
 )
 from nvshared.scheduler.events import (
     CapacityChanged,
@@ -42,7 +44,7 @@ from nvshared.scheduler.events import (
 from nvshared.scheduler.settings import AntiThrash, Settings
 from tests.unit.scheduler_hookmodel import MIB, SECOND, Hook
 
-OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Limits)
+OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -236,7 +238,7 @@ class World:
                 self.ends.append(action)
             case Stuck():
                 self.stuck.append(action)
-            case Run() | Stop() | Evict() | Load() | Limits():
+            case Run() | Stop() | Evict() | Load() | Yield() | Limits():
                 self._to_hook(action)
 
     def _to_hook(self, order: Order) -> None:
@@ -273,6 +275,10 @@ class World:
             view = views[action.client]
             assert view.memory.resident == view.memory.allocated, "it runs, and is not whole"
             assert view.memory.need <= view.room
+        if isinstance(action, Yield):
+            assert not starting, "it gives way in a hand-over"
+            states = {view.state for view in views.values()}
+            assert not states & {ClientState.LOADING, ClientState.DRAINING}, "and so here"
         if isinstance(action, Stop):
             now = self.scheduler.snapshot()
             full = sum(v.memory.need for v in views.values()) > self.settings.capacity

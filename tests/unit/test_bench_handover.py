@@ -140,7 +140,9 @@ def test_steps_are_told_apart_by_what_moved_meanwhile() -> None:
     found = paces(trace, Outcome(Task(1, 1, 1, 1), 10 * A, 0, steps, True, ""), 500 * MS)
     assert found == Paces(
         alone=Pace(25, 10, 10, 10), quiet=Pace(3, 10, 10, 10), moving=Pace(2, 20, 20, 20),
+        turns=Pace(6, 15, 15, 20),
     )
+    assert percent(found, "alone", "mean", of="turns") == pytest.approx(200 / 3)
     assert percent(found, "alone", "mean") == 50
     assert percent(Paces(None, None, found.moving), "alone", "mean") is None
 

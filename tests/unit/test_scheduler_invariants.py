@@ -98,6 +98,11 @@ class Tenants(RuleBasedStateMachine):
         self.hook(who).kernel = kernel * MILLISECOND
         self.hook(who).compute(time * MILLISECOND)
 
+    @rule(who=WHO, inward=st.booleans(), outward=st.booleans())
+    def copy(self, who: int, inward: bool, outward: bool) -> None:
+        """From now on, between host and card."""
+        self.hook(who).copy(inward, outward)
+
     @rule(who=WHO, drains=st.integers(1, 3))
     def hold_up(self, who: int, drains: int) -> None:
         """Work in flight will depend on what is not submitted yet."""
@@ -155,6 +160,7 @@ class Tenants(RuleBasedStateMachine):
         for hook in world.hooks.values():
             hook.undrainable = 0
             hook.fail_in = hook.fail_out = ""
+            hook.copy(True, True)       # and does not end it: nobody is kept from running by that
             hook.compute(2 * SECOND)
         world.settle(600 * SECOND)
         for hook in world.hooks.values():

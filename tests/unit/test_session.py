@@ -13,7 +13,7 @@ from nvshared.manager import Manager
 from nvshared.nvml import Sample
 from nvshared.protocol import Flag, Limits, Memory, Record, Refusal, Type
 from nvshared.scheduler import events
-from nvshared.scheduler.actions import Evict, Load, Run, Stop
+from nvshared.scheduler.actions import Evict, Load, Run, Stop, Yield
 from nvshared.scheduler.actions import Limits as LimitsOrder
 from nvshared.session import Session
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, Scripted, Time, peer, script
@@ -80,7 +80,8 @@ def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
 def test_orders_become_records(hook: Hook) -> None:
     for order in (
         Run(1, 9, True, 6), Run(1, 0, False), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
-        LimitsOrder(1, 7, 1, 2, GIB, 3),
+        LimitsOrder(1, 7, 1, 2, GIB, 3), Run(1, 9, True, 6, watched=True),
+        Evict(1, 8, GIB, 4, ahead=True), Load(1, 9, GIB, 6, ahead=True), Yield(1, 9),
     ):
         hook.session.order(order)
     assert hook.wire.sent == [
@@ -90,6 +91,10 @@ def test_orders_become_records(hook: Hook) -> None:
         Record(Type.EVICT, number=3, bytes=GIB, host=4),
         Record(Type.LOAD, number=5, bytes=GIB, host=6),
         Record(Type.LIMITS, number=7, limits=Limits(1, 2, GIB, 16 << 20, 3)),
+        Record(Type.RUN, flags=Flag.CONTENDED | Flag.WATCHED, bytes=9, microseconds=6),
+        Record(Type.EVICT, flags=Flag.AHEAD, number=8, bytes=GIB, host=4),
+        Record(Type.LOAD, flags=Flag.AHEAD, number=9, bytes=GIB, host=6),
+        Record(Type.YIELD, number=9),
     ]
 
 
@@ -103,6 +108,9 @@ def test_orders_become_records(hook: Hook) -> None:
     (Record(Type.COMMIT, number=2, bytes=8, host=3), events.CommitAsked(1, SAME, 2, 8, 3)),
     (Record(Type.BEYOND, number=2, host=9), events.BeyondAsked(1, replace(SAME, beyond=9), 2)),
     (Record(Type.MEMORY, host=9), events.MemoryChanged(1, replace(SAME, beyond=9), False)),
+    (Record(Type.COPYING, flags=Flag.INWARD), events.Copying(1, SAME, True, False)),
+    (Record(Type.COPYING, flags=Flag.OUTWARD), events.Copying(1, SAME, False, True)),
+    (Record(Type.COPYING), events.Copying(1, SAME, False, False)),
 ])
 def test_records_become_events(hook: Hook, record: Record, event: events.Event) -> None:
     hook.says(replace(record, memory=FIGURES))
@@ -126,6 +134,10 @@ def test_what_it_holds_beyond_the_card_is_known_when_it_asks_for_more(hook: Hook
      events.Loaded(1, SAME, 3, 8, 7, True, False)),
     (Load(1, 3, 0, 0), Record(Type.LOADED, Flag.DRIVER_ERROR, 3, 8, 0, 7),
      events.Loaded(1, SAME, 3, 8, 7, False, True)),
+    (Evict(1, 3, 0, 0, ahead=True), Record(Type.EVICTED, Flag.YIELDED, 3, 8, 0, 7),
+     events.Evicted(1, SAME, 3, 8, 7, yielded=True)),
+    (Load(1, 3, 0, 0, ahead=True), Record(Type.LOADED, Flag.YIELDED, 3, 8, 0, 7),
+     events.Loaded(1, SAME, 3, 8, 7, yielded=True)),
 ])
 def test_an_answer_is_taken_once_and_only_when_it_was_asked_for(
     hook: Hook, order: Stop | Evict | Load, record: Record, event: events.Event

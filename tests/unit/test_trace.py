@@ -45,7 +45,9 @@ def test_orders_answers_and_turns_are_lines(gpu: GPU, tmp_path: Path) -> None:
     assert [next(iter(set(line) & {"event", "order", "report"})) for line in lines] == [
         "event", "order", "order", "report", "report", "event"
     ]
-    assert lines[2] == {**head, "order": "evict", "number": 7, "room": 0, "host": 9}
+    assert lines[2] == {
+        **head, "order": "evict", "number": 7, "room": 0, "host": 9, "ahead": False
+    }
     assert lines[3] == {**head, "report": "turn-started"}
     assert lines[4] == {**head, "report": "turn-ended", "reason": "quantum", "held": 5}
     assert lines[5].items() >= {

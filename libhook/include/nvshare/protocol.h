@@ -60,7 +60,8 @@ enum nvshare_type {
     NVSHARE_REFUSED = 2,
     /* Open the gate for a turn of `bytes` microseconds (0: no end is planned).
      * NVSHARE_CONTENDED in flags: others wait, so report IDLE after
-     * `microseconds` without work (0: as before). Sent again to a running
+     * `microseconds` without work (0: as before). NVSHARE_WATCHED: memory may be
+     * moved meanwhile, so report COPYING. Sent again to a running
      * client when quantum, contention or that change. The hook opens only
      * if the client is whole (resident + pinned + pending = need <= room);
      * otherwise it answers ROOM and stays closed. */
@@ -70,12 +71,13 @@ enum nvshare_type {
     /* Have at most `bytes` of room: move blocks out until resident + pinned
      * fits, taking at most `host` bytes of host memory in all. Answered by
      * EVICTED with the same number. A running client moves nothing: it gives
-     * up only the room it does not fill. */
+     * up only the room it does not fill. NVSHARE_AHEAD in flags: nobody waits
+     * for it, and YIELD may follow, so few blocks are copied at a time. */
     NVSHARE_EVICT = 5,
     /* Have `bytes` of room: bring in what is missing as far as that goes,
      * then keep at most `host` bytes of host memory (blocks brought in give
      * theirs back until that is so). Answered by LOADED. Also sent to a
-     * running client to give it more room. */
+     * running client to give it more room. NVSHARE_AHEAD as for EVICT. */
     NVSHARE_LOAD = 6,
     /* `limits` apply from now on. Unasked: number 0. As the answer to COMMIT:
      * its number; the request is granted if limits.commit >= what it asked. */
@@ -83,6 +85,11 @@ enum nvshare_type {
     /* A new daemon has taken this connection over. Answered by HELLO with the
      * same number; questions without an answer are asked again after it. */
     NVSHARE_INTRODUCE = 8,
+    /* Somebody else needs the bus: end the EVICT or LOAD before, which had
+     * NVSHARE_AHEAD, after the blocks that are being copied. It is answered with
+     * what it did and NVSHARE_YIELDED, if anything was left to do. Where it was
+     * answered already this means nothing. Has no answer of its own. */
+    NVSHARE_YIELD = 9,
 
     /* Hook to daemon. */
 
@@ -124,6 +131,11 @@ enum nvshare_type {
      * it is refused? Answered by LIMITS with the same number; it may if
      * limits.beyond >= `host`. Asked only where limits.beyond was not 0 before. */
     NVSHARE_BEYOND = 74,
+    /* A running client that was told NVSHARE_WATCHED: its program loads the bus
+     * from now on with copies to the card (NVSHARE_INWARD in flags), to the host
+     * (NVSHARE_OUTWARD), both, or none any more. Only when that changes, and
+     * forgotten with the end of the turn, or a RUN without NVSHARE_WATCHED. */
+    NVSHARE_COPYING = 75,
 };
 
 enum nvshare_flag {
@@ -133,6 +145,11 @@ enum nvshare_flag {
     NVSHARE_NO_DEVICE_MEMORY = 1 << 3, /* LOADED: the driver had less than the room says */
     NVSHARE_NO_HOST_MEMORY = 1 << 4, /* EVICTED: allowance or host memory ran out */
     NVSHARE_DRIVER_ERROR = 1 << 5,   /* EVICTED, LOADED: the driver failed otherwise */
+    NVSHARE_WATCHED = 1 << 6,        /* RUN: report COPYING */
+    NVSHARE_AHEAD = 1 << 7,          /* EVICT, LOAD: nobody waits for it yet */
+    NVSHARE_YIELDED = 1 << 8,        /* EVICTED, LOADED: cut short by YIELD */
+    NVSHARE_INWARD = 1 << 9,         /* COPYING: from host to card */
+    NVSHARE_OUTWARD = 1 << 10,       /* COPYING: from card to host */
 };
 
 enum nvshare_refusal {

@@ -32,11 +32,12 @@ static void order(struct input *input)
 {
     static const uint8_t types[] = {
         NVSHARE_WELCOME, NVSHARE_RUN, NVSHARE_STOP, NVSHARE_EVICT, NVSHARE_LOAD, NVSHARE_LIMITS,
-        NVSHARE_INTRODUCE, NVSHARE_STOP,
+        NVSHARE_INTRODUCE, NVSHARE_STOP, NVSHARE_YIELD,
     };
     struct nvshare_record record = {
         .type = types[take(input, 1) % sizeof types], .version = NVSHARE_PROTOCOL_VERSION,
-        .flags = (uint32_t)take(input, 1), .number = figure(input), .bytes = figure(input),
+        .flags = (uint32_t)take(input, 1), /* WATCHED and AHEAD among them */
+        .number = figure(input), .bytes = figure(input),
         .host = figure(input),
     };
     if (record.type == NVSHARE_LIMITS || record.type == NVSHARE_WELCOME)

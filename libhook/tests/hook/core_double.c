@@ -14,6 +14,7 @@
 #include "managed.h"
 #include "memory.h"
 #include "share.h"
+#include "traffic.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define BEGINNING 0x100000000ull     /* where our memory lies */
@@ -38,7 +39,12 @@ SEEN int core_device_attached = -1;
 SEEN int core_sync_memops;
 SEEN uint64_t core_prefetched;       /* of all ranges: bytes, and from MANAGED to each */
 
+SEEN uint64_t core_copied;           /* bytes of the last copy that counts, */
+SEEN int core_way, core_waits;       /* which way they went, and whether the call waits for them */
+SEEN int core_copies;                /* that began and have not ended */
+
 _Atomic uint64_t gate_closed = 1;
+_Atomic uint32_t traffic_watched SEEN;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 
 struct gate_thread *gate_register_thread(void)
@@ -52,6 +58,21 @@ void gate_wait(struct gate_thread *self, CUstream stream)
     (void)self;
     core_stream = (uint64_t)stream;
     core_entered++;
+}
+
+void traffic_begins(struct traffic *copy, enum traffic_way way, uint64_t bytes, bool waits)
+{
+    copy->client = (struct client *)&core_copies;
+    core_copied = bytes;
+    core_way = way;
+    core_waits = waits;
+    core_copies++;
+}
+
+void traffic_ends(const struct traffic *copy)
+{
+    if (copy->client != NULL)
+        core_copies--;
 }
 
 void gate_wake_closer(void)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libhook/src/driver_types.h says what NVIDIA's cuda.h says: every name, value, size and offset."""
+"""Our types of the driver say what NVIDIA's cuda.h says: every name, value, size and offset."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
-TYPES = SOURCE / "driver_types.h"
+TYPES = (SOURCE / "driver_types.h", SOURCE / "copy_types.h")
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 needs_cuda_h = pytest.mark.skipif(
@@ -18,8 +18,9 @@ needs_cuda_h = pytest.mark.skipif(
 
 
 def expressions() -> list[str]:
-    """Everything that driver_types.h defines and that has a number, as C expressions."""
-    text = re.sub(r"/\*.*?\*/", "", TYPES.read_text(), flags=re.DOTALL)
+    """Everything that they define and that has a number, as C expressions."""
+    text = "".join(file.read_text() for file in TYPES)
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     numbers = re.findall(r"^    (CU\w+) = ", text, re.MULTILINE)
     numbers += re.findall(r"^#define (CU\w+) ", text, re.MULTILINE)
     sizes = re.findall(r"^typedef (?!struct|union|enum).* (\w+);", text, re.MULTILINE)
@@ -62,6 +63,7 @@ def test_the_list_is_not_empty_by_mistake() -> None:
         "CU_STREAM_LEGACY",
         "offsetof(CUmemAllocationProp, allocFlags)",
         "offsetof(CUlaunchConfig, hStream)",
+        "offsetof(CUDA_MEMCPY3D, Depth)",
         "offsetof(CUipcMemHandle, reserved)",
     } <= found
 

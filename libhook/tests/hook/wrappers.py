@@ -16,7 +16,7 @@ CORE |= {"caches", "frameworks", "interpreter"}
 CORE |= {"exclusive", "gate", "host", "fetch", "import", "injection", "share", "shop"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 CORE |= {"lane", "load", "managed", "numa", "ordered", "pace", "piece", "pipeline", "pool"}
-CORE |= {"prefetches", "stream", "victim"}
+CORE |= {"prefetches", "stream", "traffic", "victim"}
 
 PRELUDE = """
 import ctypes, sys, threading
@@ -28,7 +28,7 @@ class Core:
     TYPES = {"stream": ctypes.c_uint64, "wished": ctypes.c_uint64, "pinned": ctypes.c_uint64,
              "remembered": ctypes.c_uint64, "context_ended": ctypes.c_uint64,
              "contexts_ended": ctypes.c_uint64, "contexts_attached": ctypes.c_uint64,
-             "prefetched": ctypes.c_uint64}
+             "prefetched": ctypes.c_uint64, "copied": ctypes.c_uint64}
     TYPES |= {"pool_" + name: ctypes.c_uint64
               for name in ("stream", "added", "most", "kept", "threshold")}
     def variable(self, name):

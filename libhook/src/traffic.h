@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program's own copies between host and card, as far as they load the bus.
+ */
+#ifndef NVSHARE_TRAFFIC_H
+#define NVSHARE_TRAFFIC_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TRAFFIC_LEAST ((uint64_t)1 << 20)   /* bytes; smaller copies load no bus */
+
+enum traffic_way { TRAFFIC_NONE = -1, TRAFFIC_IN, TRAFFIC_OUT, TRAFFIC_WAYS };
+
+struct client;
+
+/* A call of the program that copies. */
+struct traffic {
+    struct client *client;           /* NULL: it does not count */
+    enum traffic_way way;
+    unsigned period;
+};
+
+/* Clients (by index) that are to tell the daemon when their programs copy. */
+extern _Atomic uint32_t traffic_watched;
+
+static inline bool traffic_counts(uint64_t bytes)
+{
+    return bytes >= TRAFFIC_LEAST
+           && atomic_load_explicit(&traffic_watched, memory_order_relaxed) != 0;
+}
+
+/* Inside the gate, around the driver's function. `waits`: it returns when the
+ * bytes have been copied. Any thread, no lock held. */
+void traffic_begins(struct traffic *copy, enum traffic_way way, uint64_t bytes, bool waits);
+void traffic_ends(const struct traffic *copy);
+
+/* Whether the client is to tell from now on. What was told before is forgotten. */
+void traffic_watch(const struct client *client, bool watched);
+/* Now and then on the service thread: tells what has changed. No lock held but service_lock. */
+void traffic_step(struct client *client);
+/* Blocks of ours crossed the bus, one after the other: so fast can it be. */
+void traffic_measured(enum traffic_way way, uint64_t bytes, uint64_t microseconds);
+
+#endif

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a program's copies are said to load the bus: traffic.c with a clock that the test sets."""
+
+import ctypes
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+MIB = 1 << 20
+IN, OUT = 0, 1
+INWARD, OUTWARD = 1 << 9, 1 << 10       # protocol.h
+LINGER, SPACING = 5000, 25_000          # us
+FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
+         f"-I{SOURCE.parent}/include", "-pthread"]
+SOURCES = [str(HERE / "traffic_double.c"), str(SOURCE / "traffic.c")]
+
+
+class Program:
+    """A program and its service thread; a fresh library, as its state is static."""
+
+    def __init__(self, library: Path) -> None:
+        self.c = ctypes.CDLL(str(library))
+        self.c.counts.restype = ctypes.c_bool
+        self.clock = ctypes.c_uint64.in_dll(self.c, "clock_us")
+
+    def figure(self, name: str) -> int:
+        return ctypes.c_uint.in_dll(self.c, name).value
+
+    def copies(self, size: int, way: int = IN, *, waits: bool = False, took: int = 1) -> None:
+        """A call, which returns after so long."""
+        self.begins(size, way, waits=waits)
+        self.clock.value += took
+        self.c.end(0)
+
+    def begins(self, size: int, way: int = IN, *, waits: bool = False) -> None:
+        self.c.begin(0, way, ctypes.c_uint64(size), waits)
+
+    def says(self, later: int = 0) -> int | None:
+        """What a look after so long tells: flags; None: nothing."""
+        self.clock.value += later
+        before = self.figure("sent")
+        self.c.look()
+        assert self.figure("sent") - before in (0, 1)
+        return self.figure("flags") if self.figure("sent") != before else None
+
+
+@pytest.fixture(scope="module", name="built")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("traffic") / "traffic.so"
+    subprocess.run(["gcc", *FLAGS, "-fPIC", "-shared", "-fvisibility=hidden", *SOURCES,
+                    "-o", library], check=True)
+    return library
+
+
+@pytest.fixture(name="fresh")
+def make_fresh(built: Path, tmp_path: Path) -> Callable[[], Program]:
+    def fresh() -> Program:
+        copy = tmp_path / f"traffic-{len(list(tmp_path.iterdir()))}.so"
+        copy.write_bytes(built.read_bytes())
+        made = Program(copy)
+        made.c.watch(True)
+        return made
+    return fresh
+
+
+def test_a_large_copy_is_told_at_once_and_its_end_when_it_is_over(
+        fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    program.begins(64 * MIB, OUT, waits=True)
+    assert program.figure("woken") == 1
+    assert program.says() == OUTWARD
+    assert program.says(later=1_000_000) is None        # it takes long
+    program.c.end(0)
+    assert program.says(later=LINGER - 1) is None
+    assert program.says(later=1) == 0
+    assert program.says(later=1_000_000) is None
+
+
+def test_one_that_nobody_waits_for_takes_as_long_as_the_fastest_of_our_own_would(
+        fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    program.copies(1200 * MIB)          # 12 bytes in a nanosecond, as long as nothing is known
+    assert program.says() == INWARD
+    assert program.says(later=1200 * MIB // 12_000) is None
+    assert program.says(later=LINGER) == 0
+    program.c.measured(IN, ctypes.c_uint64(64 * MIB), ctypes.c_uint64(64 * MIB // 48_000))
+    program.c.measured(IN, ctypes.c_uint64(64 * MIB), ctypes.c_uint64(64 * MIB // 10_000))
+    program.c.measured(IN, ctypes.c_uint64(63 * MIB), ctypes.c_uint64(1))   # too little to tell
+    program.copies(600 * MIB)           # one behind the other
+    program.copies(600 * MIB)
+    assert program.says() == INWARD
+    assert program.says(later=1200 * MIB // 48_000 - 10) is None
+    assert program.says(later=LINGER + 10) == 0
+
+
+def test_directions_are_told_apart(fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    program.copies(200 * MIB, IN)
+    program.copies(2000 * MIB, OUT)
+    assert program.says() == INWARD | OUTWARD
+    assert program.says(later=200 * MIB // 12_000 + LINGER) == OUTWARD
+    assert program.says(later=2000 * MIB // 12_000) == 0
+
+
+def test_many_small_ones_are_as_good_as_a_large_one_and_a_few_are_nothing(
+        fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    for _ in range(50):                 # a MiB in each millisecond: 5 in a window
+        program.copies(MIB, waits=True)
+        assert program.says(later=999) is None
+    for _ in range(8):
+        program.copies(MIB, waits=True, took=100)
+    assert program.says() == INWARD
+
+
+def test_what_comes_and_goes_is_told_a_few_times_a_second(fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    began = program.clock.value
+    for _ in range(1000):
+        program.copies(16 * MIB, waits=True, took=300)
+        program.says()
+        program.says(later=LINGER)
+    seconds = (program.clock.value - began) / 1_000_000
+    assert program.figure("sent") <= 2 * (seconds * 1_000_000 / SPACING + 1)
+    assert program.figure("sent") >= seconds * 1_000_000 / SPACING
+
+
+def test_nothing_is_told_or_counted_unless_it_is_watched(fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    assert program.c.counts(ctypes.c_uint64(MIB))
+    assert not program.c.counts(ctypes.c_uint64(MIB - 1))
+    program.begins(64 * MIB, waits=True)
+    assert program.says() == INWARD
+    program.c.watch(False)
+    assert not program.c.counts(ctypes.c_uint64(1024 * MIB))
+    assert program.says(later=1_000_000) is None
+    # A new turn: the call from before it is none of its own, also when it ends.
+    program.c.watch(True)
+    assert program.says() is None
+    program.c.end(0)
+    program.begins(64 * MIB, waits=True)
+    assert program.says() == INWARD
+
+
+def test_what_is_being_captured_is_not_copied(fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    ctypes.c_bool.in_dll(program.c, "capturing").value = True
+    program.copies(64 * MIB)
+    assert program.says() is None
+    program.copies(64 * MIB, waits=True)
+    assert program.says() == INWARD
+
+
+@given(st.lists(st.tuples(
+    st.integers(0, 7), st.sampled_from([IN, OUT]), st.integers(1, 2000), st.booleans(),
+    st.integers(0, 30_000), st.booleans()), max_size=60))
+def test_whatever_was_copied_it_is_over_in_the_end(
+        built: Path, script: list[tuple[int, int, int, bool, int, bool]]) -> None:
+    program = Program(built)
+    program.c.watch(False)
+    program.c.watch(True)
+    under_way: set[int] = set()
+    for call, way, size, waits, later, looks in script:
+        if call in under_way:
+            program.c.end(call)
+            under_way.discard(call)
+        else:
+            program.c.begin(call, way, ctypes.c_uint64(size * MIB), waits)
+            under_way.add(call)
+        program.clock.value += later
+        if looks:
+            program.says()
+    for call in under_way:
+        program.c.end(call)
+    program.says(later=60 * 2000 * MIB // 12_000 + LINGER)
+    assert program.figure("sent") == 0 or program.figure("flags") == 0
+
+
+def test_threads_copy_while_it_is_looked_and_nobody_races(tmp_path: Path) -> None:
+    program = tmp_path / "threads"
+    subprocess.run(["gcc", *FLAGS, "-fsanitize=thread", "-DTHREADS=4", *SOURCES, "-o", program],
+                   check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What traffic.c stands on: one client, a clock that a test sets, and what was
+ * sent. As a program of its own (with THREADS) many threads copy while another
+ * one looks and changes its mind whether it wants to know, for a sanitizer to see.
+ */
+#include "traffic.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+#include "client_state.h"
+
+#define SEEN __attribute__((visibility("default")))
+
+SEEN _Atomic uint64_t clock_us = 1000000;
+SEEN bool capturing;
+SEEN unsigned sent = 0, flags, woken; /* records, what the last one said, and wake-ups */
+static struct client one = { .index = 3 };
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+
+uint64_t now_microseconds(void)
+{
+    return atomic_load(&clock_us);
+}
+
+struct client *client_current(void)
+{
+    return &one;
+}
+
+bool capture_going_on(void)
+{
+    return capturing;
+}
+
+void client_wake(struct client *client)
+{
+    (void)client;
+    __atomic_add_fetch(&woken, 1, __ATOMIC_RELAXED);
+}
+
+void client_send(struct client *client, unsigned type, unsigned said, uint64_t number,
+                 uint64_t bytes, uint64_t microseconds)
+{
+    (void)client;
+    (void)number;
+    (void)bytes;
+    (void)microseconds;
+    sent += type == NVSHARE_COPYING;
+    flags = said;
+}
+
+SEEN void watch(bool watched)
+{
+    traffic_watch(&one, watched);
+}
+
+SEEN void look(void)
+{
+    traffic_step(&one);
+}
+
+SEEN bool counts(uint64_t bytes)
+{
+    return traffic_counts(bytes);
+}
+
+SEEN void measured(int way, uint64_t bytes, uint64_t microseconds)
+{
+    traffic_measured((enum traffic_way)way, bytes, microseconds);
+}
+
+/* Calls of the program under way; by number. */
+static struct traffic calls[8];
+
+SEEN void begin(unsigned call, int way, uint64_t bytes, bool waits)
+{
+    traffic_begins(&calls[call], (enum traffic_way)way, bytes, waits);
+}
+
+SEEN void end(unsigned call)
+{
+    traffic_ends(&calls[call]);
+}
+
+#ifdef THREADS
+static void *copies(void *argument)
+{
+    for (unsigned i = 0; i < 20000; i++) {
+        struct traffic copy;
+        traffic_begins(&copy, (enum traffic_way)(i % 2), 4 * TRAFFIC_LEAST, i % 3 == 0);
+        atomic_fetch_add(&clock_us, 100);
+        traffic_ends(&copy);
+    }
+    return argument;
+}
+
+int main(void)
+{
+    pthread_t threads[THREADS];
+    watch(true);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, copies, NULL);
+    for (unsigned i = 0; i < 20000; i++) {
+        look();
+        traffic_measured(TRAFFIC_IN, (uint64_t)64 << 20, 3000 - i % 2000);
+        if (i % 50 == 0)
+            watch(i % 100 != 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    atomic_fetch_add(&clock_us, 1000000000);
+    look();
+    unsigned before = sent;
+    look();
+    puts(before > 0 && sent == before ? "well" : "it does not come to rest");
+    return 0;
+}
+#endif

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long moves in one direction may yet wait for a program that copies; see courtesy.py.
+
+A store of time, in microseconds. It runs out as they wait and fills as they do not, equally
+fast and not beyond BURST. So over any time they wait for half of it and BURST at most,
+whoever says what and however often.
+"""
+
+from dataclasses import dataclass, replace
+
+MILLISECOND = 1000
+BURST = 500 * MILLISECOND               # that they may wait in a row,
+WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
+REST = 10 * MILLISECOND                 # between two times, so that each gets them somewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """As it was at a moment."""
+
+    left: int = BURST
+    giving: bool = False                # they wait
+    at: int = 0                         # the moment
+    since: int = -REST                  # when `giving` became what it is
+
+    def until(self, now: int) -> "Patience":
+        """As it is now, if nothing else has changed."""
+        passed = now - self.at
+        left = self.left - passed if self.giving else self.left + passed
+        return replace(self, left=min(max(left, 0), BURST), at=now)
+
+    def turned(self) -> "Patience":
+        """They begin to wait, or end."""
+        return replace(self, giving=not self.giving, since=self.at)
+
+    @property
+    def begins(self) -> int:
+        """When, as things stand, they may begin to wait at the earliest."""
+        return max(self.since + REST, self.at + max(0, WORTH - self.left))
+
+    @property
+    def ends(self) -> int:
+        """When they must end it."""
+        return self.at + self.left

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who moves ahead of time leaves the bus to a running program that copies."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from nvshared.protocol import Flag, Limits, Record, Type, decode, encode
+from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import PATIENCE, Hook, pump
+from tests.integration.test_own_memory import Program, take_the_card
+
+COPIES = '''
+import select
+address, pieces = c_uint64(), {}
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+def told():
+    "By the test; not through a buffer, of which select() would know nothing."
+    os.read(0, 1)
+def stopped():
+    return bool(select.select([0], [], [], 0)[0])
+def copies(way, size):
+    "Again and again, until the test has seen enough."
+    piece = pieces.setdefault(size, ctypes.create_string_buffer(size))
+    while not stopped():
+        if way == "in":
+            call("cuMemcpyHtoD_v2", address.value, piece, size)
+        else:
+            call("cuMemcpyDtoH_v2", piece, address.value, size)
+    told()
+def reports(what):
+    print(json.dumps(what), flush=True)
+'''
+
+
+class Daemon:
+    """One that lets a single program run, hears what it says and moves it about."""
+
+    def __init__(self, site: Site) -> None:
+        self.said: list[Record] = []
+        site.socket.parent.mkdir()
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(site.socket))
+        self.listener.listen()
+        self.listener.settimeout(PATIENCE)
+
+    def accept(self, flags: Flag) -> None:
+        self.connection, _ = self.listener.accept()
+        self.listener.close()
+        self.connection.settimeout(PATIENCE)
+        self.until(Type.HELLO)
+        room = 512 * MIB
+        self.limits = Limits(room, room, room, 32 * MIB)
+        self.send(Record(Type.WELCOME, limits=self.limits))
+        self.send(Record(Type.LOAD, number=1, bytes=room, host=room))
+        self.send(Record(Type.RUN, flags=flags))
+
+    def send(self, *records: Record) -> None:
+        for record in records:
+            self.connection.send(encode(record))
+
+    def send_at_once(self, program: Program, *records: Record) -> None:
+        """The program reads nothing before all of it is there."""
+        program.popen.send_signal(signal.SIGSTOP)
+        os.waitpid(program.popen.pid, os.WUNTRACED)
+        self.send(*records)
+        program.popen.send_signal(signal.SIGCONT)
+
+    def until(self, kind: Type) -> Record:
+        """The next of this type; the questions before it are answered."""
+        while True:
+            packet = self.connection.recv(4096)
+            assert packet, f"it ended before a {kind.name}"
+            record = decode(packet)
+            self.said.append(record)
+            if record.type is Type.COMMIT:
+                self.send(Record(Type.LIMITS, number=record.number, limits=self.limits))
+            if record.type is kind:
+                return record
+
+    def until_copying(self, flags: Flag) -> None:
+        """It may have said before that it paused, on a machine that is busy with other things."""
+        while self.until(Type.COPYING).flags != flags:
+            continue
+
+    def rest(self) -> list[Record]:
+        """All that comes until the program has ended."""
+        while packet := self.connection.recv(4096):
+            self.said.append(decode(packet))
+        self.connection.close()
+        return self.said
+
+
+def test_a_program_says_when_it_begins_to_copy_and_when_it_has_stopped(site: Site) -> None:
+    daemon = Daemon(site)
+    program = Program(site, COPIES + """
+for way in ("in", "out"):
+    copies(way, 16 * MIB)
+    reports("stopped")
+    told()
+""")
+    daemon.accept(Flag.CONTENDED | Flag.WATCHED)
+    daemon.until_copying(Flag.INWARD)
+    program.go_on()
+    assert program.hears() == "stopped"
+    daemon.until_copying(Flag(0))
+    program.go_on()
+    daemon.until_copying(Flag.OUTWARD)
+    # Out of its turn it has nothing to say; in the next one it says it anew.
+    daemon.send(Record(Type.STOP))
+    daemon.until(Type.STOPPED)
+    daemon.send(Record(Type.RUN, flags=Flag.CONTENDED | Flag.WATCHED))
+    daemon.until_copying(Flag.OUTWARD)
+    program.go_on()
+    assert program.hears() == "stopped"
+    daemon.until_copying(Flag(0))
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+def test_it_says_nothing_unless_it_is_asked(site: Site) -> None:
+    daemon = Daemon(site)
+    program = Program(site, COPIES + """
+for _ in range(20):
+    piece = ctypes.create_string_buffer(16 * MIB)
+    call("cuMemcpyHtoD_v2", address.value, piece, 16 * MIB)
+""")
+    daemon.accept(Flag.CONTENDED)
+    assert Type.COPYING not in {record.type for record in daemon.rest()}
+    program.ends_well()
+
+
+MOVES = '''
+addresses = []
+for number in range(PIECES):
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), 32 * MIB)
+    call("cuMemsetD32_v2", address.value, number + 77, 8 * MIB)
+    addresses.append(address.value)
+call("cuCtxSynchronize")
+away()
+for number, address in enumerate(addresses):
+    assert get(address, 32 * MIB) == (number + 77).to_bytes(4, "little") * (8 * MIB)
+'''
+
+
+def ahead(kind: Type, number: int, room: int = 0) -> Record:
+    """An EVICT or LOAD for which nobody waits."""
+    return Record(kind, flags=Flag.AHEAD, number=number, bytes=room, host=1 << 40)
+
+
+def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Site) -> None:
+    site.environment |= {"NVSHARE_SIM_COPY_RATE": "2G", "NVSHARE_EXAMINE": "0"}
+    daemon = Daemon(site)
+    program = Program(site, "PIECES = 4\n" + MOVES)
+    daemon.accept(Flag(0))
+    while daemon.until(Type.MEMORY).memory.allocated < 128 * MIB:
+        continue
+    assert program.hears() == "away"
+    daemon.send(Record(Type.STOP))
+    daemon.until(Type.STOPPED)
+    # Two orders at once, as the real daemon gives them: each sees a YIELD of its own.
+    daemon.send_at_once(
+        program, ahead(Type.EVICT, 7), ahead(Type.EVICT, 8),
+        Record(Type.YIELD, number=7), Record(Type.YIELD, number=8),
+    )
+    for number in (7, 8):
+        answer = daemon.until(Type.EVICTED)
+        assert answer.number == number
+        assert answer.flags == Flag.YIELDED
+        assert answer.bytes == 0
+        assert answer.memory.resident == 128 * MIB
+        assert answer.memory.room == 128 * MIB
+    # One that is not ahead does not yield, nor does one after its YIELD.
+    daemon.send_at_once(
+        program, Record(Type.YIELD, number=9), Record(Type.EVICT, number=9, host=1 << 40),
+        Record(Type.YIELD, number=9),
+    )
+    answer = daemon.until(Type.EVICTED)
+    assert (answer.number, answer.flags, answer.memory.resident) == (9, 0, 0)
+    room = 128 * MIB
+    daemon.send_at_once(program, ahead(Type.LOAD, 10, room), Record(Type.YIELD, number=10))
+    answer = daemon.until(Type.LOADED)
+    assert answer.flags == Flag.YIELDED
+    assert answer.bytes == 0
+    assert answer.memory.room == room
+    daemon.send(ahead(Type.LOAD, 11, room))
+    answer = daemon.until(Type.LOADED)
+    assert (answer.number, answer.flags, answer.memory.resident) == (11, 0, room)
+    daemon.send(Record(Type.RUN))
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+def trace(site: Site) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (site.folder / "trace").read_text().splitlines()]
+
+
+def wanting(site: Site, size: int) -> Hook:
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(size)
+    hook.say(Type.WANT)
+    return hook
+
+
+def test_a_daemon_orders_nothing_ahead_while_the_program_copies(site: Site) -> None:
+    site.start("--tq", "3600", "--anti-thrash", "on", "--step", "64MiB",
+               "--trace", str(site.folder / "trace"))
+    runs = wanting(site, 400 * MIB)
+    pump([runs], lambda: runs.running)
+    comes = site.hook()
+    assert comes.hello() is not None
+    assert comes.allocate(500 * MIB)
+    comes.say(Type.WANT)
+    pump([runs], lambda: runs.watched)  # the other one has not been heard yet
+    runs.say(Type.COPYING, flags=Flag.INWARD)
+    runs.settle()                       # and that has been heard
+    order = comes.hear()
+    assert order is not None
+    while order.type is not Type.LOAD:
+        comes.obey(order)
+        order = comes.hear()
+        assert order is not None
+    assert order.flags == Flag.AHEAD
+    cut = comes.hear()
+    while cut is not None and cut.type is Type.LIMITS:
+        comes.obey(cut)
+        cut = comes.hear()
+    assert cut is not None
+    assert (cut.type, cut.number) == (Type.YIELD, order.number)
+    comes.obey(order)                   # it was done already
+    runs.say(Type.COPYING)
+    pump([runs, comes], lambda: comes.whole)
+    # None was ordered until it had ended, or patience had: nothing sooner than half a second.
+    lines = trace(site)
+    began = next(line["at"] for line in lines if line.get("inward"))
+    ended = next(line["at"] for line in lines if line.get("inward") is False)
+    loads = [line["at"] for line in lines if line.get("order") == "load" and line["ahead"]]
+    assert not [at for at in loads if began <= at < min(ended, began + 500_000)]
+    assert any(at >= ended for at in loads)
+
+
+def test_one_that_dies_while_it_copies_leaves_nothing_behind(site: Site) -> None:
+    site.start("--tq", "3600", "--anti-thrash", "on", "--trace", str(site.folder / "trace"))
+    runs = wanting(site, 400 * MIB)
+    pump([runs], lambda: runs.running)
+    comes = wanting(site, 500 * MIB)
+    pump([runs], lambda: runs.watched)
+    runs.say(Type.COPYING, flags=Flag.INWARD | Flag.OUTWARD)
+    runs.settle()
+    runs.close()
+    pump([comes], lambda: comes.running)
+
+
+def test_it_can_be_turned_off(site: Site) -> None:
+    with (site.folder / "nvshared.conf").open("a") as configuration:
+        configuration.write("give-way = off\n")
+    site.start("--tq", "3600", "--anti-thrash", "on", "--trace", str(site.folder / "trace"))
+    runs = wanting(site, 400 * MIB)
+    pump([runs], lambda: runs.running)
+    comes = wanting(site, 500 * MIB)
+    pump([runs], lambda: runs.contended)
+    assert not runs.watched
+    runs.say(Type.COPYING, flags=Flag.INWARD | Flag.OUTWARD)
+    pump([runs, comes], lambda: comes.whole)
+    assert not [line for line in trace(site) if line.get("order") == "yield" or line.get("ahead")]
+
+
+COPYING = COPIES + '''
+while True:
+    told()
+    call("cuMemcpyHtoD_v2", address.value, (ctypes.c_char * MIB)(), MIB)
+    reports("runs")
+    copies("in", 16 * MIB)
+    reports("stopped")
+'''
+RETURNING = MOVES.replace("away()\n", "while True:\n    away()\n", 1).replace(
+    "for number, address in enumerate(addresses):\n    assert",
+    "    for number, address in enumerate(addresses):\n        assert",
+) + '    print(json.dumps("right"), flush=True)\n'
+
+
+def test_real_programs_give_way_and_come_back_right(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    site.environment |= {"NVSHARE_SIM_COPY_RATE": "512M", "NVSHARE_EXAMINE": "0"}
+    site.start("--tq", "3600", "--anti-thrash", "on", "--step", "512MiB",
+               "--trace", str(site.folder / "trace"))
+    returns = Program(site, "PIECES = 8\n" + RETURNING)
+    assert returns.hears() == "away"
+    copies = Program(site, COPYING)
+
+    def gave_way() -> bool:
+        return any(line.get("yielded") for line in trace(site))
+
+    def came() -> bool:
+        """All of it is back, or a part of it and the rest gave way."""
+        last = [line["memory"] for line in trace(site)
+                if "memory" in line and line.get("pid") == returns.popen.pid][-1]
+        return gave_way() or last["resident"] == last["allocated"]
+
+    # That it was told in time depends on the machine; once is enough.
+    for _ in range(20):
+        take_the_card(site).close()
+        copies.go_on()
+        assert copies.hears() == "runs"
+        returns.go_on()                 # it stands at the gate, and comes in ahead of its turn
+        eventually(came)
+        copies.go_on()
+        assert copies.hears() == "stopped"
+        assert returns.hears() == "right"
+        assert returns.hears() == "away"
+        if gave_way():
+            break
+    for program in (returns, copies):
+        program.popen.kill()
+        program.popen.communicate()
+    assert gave_way(), "nothing was ever cut short"
+    assert any(line.get("inward") for line in trace(site))
