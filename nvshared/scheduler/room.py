@@ -130,7 +130,9 @@ def _load_ahead(decision: Decision, client: Client) -> None:
     short = _wants(client) + cushion - card.free - _coming(decision) if _wants(client) else 0
     if short > 0 and not card.patience[Way.OUT].giving:
         taking = Taking(decision)
-        taking.take([c for c in _victims(decision) if c is not client], short, [])
+        victims = [c for c in _victims(decision) if c is not client]
+        # What a holder has freed, it may need again, but hardly all of it soon.
+        taking.take(victims, short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
         taking.order(ahead=card.settings.give_way)
     if card.patience[Way.IN].giving or client.moves or not decision.due(client.load_after):
         return

@@ -28,15 +28,20 @@ class Taking:
         self._decision = decision
         self._host_left = max(0, decision.card.host_free)
 
-    def take(self, victims: list[Client], short: int, holders: Iterable[Client]) -> int:
-        """Plans to take `short` bytes. Returns what is not to be had."""
+    def take(
+        self, victims: list[Client], short: int, holders: Iterable[Client], keep: int = 0
+    ) -> int:
+        """Plans to take `short` bytes. Returns what is not to be had.
+
+        `keep`: bytes beyond its need that each holder may keep.
+        """
         willing = [v for v in victims if short > 0 and self._decision.due(v.refuse_until)]
         for victim in willing:
             if not victim.moving(Way.IN):
                 short -= self._note(victim, min(short, _unfilled(victim)))
         for holder in holders:
             # What a running client gives up it may fill at any moment; the hook sees to that.
-            surplus = holder.ordered - max(holder.need, holder.memory.filled)
+            surplus = holder.ordered - max(holder.need, holder.memory.filled) - keep
             if short > 0 and self._decision.due(holder.refuse_until):
                 short -= self._note(holder, min(short, surplus))
         for victim in willing:

@@ -201,6 +201,18 @@ def test_the_next_one_is_whole_ahead_of_time_where_others_can_leave() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
+def test_what_a_holder_has_freed_is_for_the_next_one() -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.run(1, 80)
+    talk.run(2, 70)
+    assert talk.memory[2].resident < 20 * GIB
+    talk.obey(talk.changed(1, allocated=20, resident=20))
+    assert talk.memory[2].resident == 70 * GIB
+    assert stops(talk.said) == []
+    # It may grow a little before it has to ask.
+    assert talk.view(1).room >= 21 * GIB
+
+
 def test_a_card_that_shrinks_takes_from_those_that_do_not_run_first() -> None:
     talk = Talk()
     talk.join(1, 50, 50)
