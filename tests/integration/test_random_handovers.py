@@ -103,6 +103,7 @@ def test_every_byte_is_right_after_thousands_of_turns(sanitizer: str, tmp_path: 
         finally:
             for program in programs:
                 program.kill()
+                program.communicate()
             commander.close()
     assert commander.bytes_moved > 10 * CAPACITY
     assert commander.beyond > 0
