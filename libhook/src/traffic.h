@@ -25,10 +25,9 @@ struct traffic {
 /* Clients (by index) that are to tell the daemon when their programs copy. */
 extern _Atomic uint32_t traffic_watched;
 
-static inline bool traffic_counts(uint64_t bytes)
+static inline bool traffic_is_watched(void)
 {
-    return bytes >= TRAFFIC_LEAST
-           && atomic_load_explicit(&traffic_watched, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&traffic_watched, memory_order_relaxed) != 0;
 }
 
 /* Inside the gate, around the driver's function. `waits`: it returns when the

@@ -63,7 +63,7 @@ SEEN void look(void)
 
 SEEN bool counts(uint64_t bytes)
 {
-    return traffic_counts(bytes);
+    return traffic_is_watched() && bytes >= TRAFFIC_LEAST;
 }
 
 SEEN void measured(int way, uint64_t bytes, uint64_t microseconds)
