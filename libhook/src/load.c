@@ -100,6 +100,13 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
     *since = now;
 }
 
+/* The next LOAD, if it is what comes next: an order that was set aside while YIELD
+ * was looked for (service.c) came before it. */
+static bool next_load(struct client *client, struct nvshare_record *record)
+{
+    return client->postponed.type == 0 && connection_next(client->socket, NVSHARE_LOAD, record);
+}
+
 void swap_in(struct client *client, const struct nvshare_record *order)
 {
     struct nvshare_record record = *order;
@@ -120,8 +127,7 @@ void swap_in(struct client *client, const struct nvshare_record *order)
             pipeline_complete(client, &line);
         if (before != NULL)
             answer(client, before, &since);
-        while (!(another = well && connection_next(client->socket, NVSHARE_LOAD, &record))
-               && line.count > 0)
+        while (!(another = well && next_load(client, &record)) && line.count > 0)
             pipeline_complete(client, &line);
         before = load;
     }

@@ -183,6 +183,16 @@ def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Si
     answer = daemon.until(Type.EVICTED)
     assert (answer.number, answer.flags, answer.memory.resident) == (9, 0, 0)
     room = 128 * MIB
+    # What lies before a YIELD that is looked for is carried out in its turn.
+    daemon.send_at_once(
+        program, ahead(Type.LOAD, 20, room), Record(Type.EVICT, number=21, host=1 << 40),
+        Record(Type.LOAD, number=22, bytes=room, host=1 << 40),
+        Record(Type.EVICT, number=23, host=1 << 40),
+    )
+    answers = [daemon.until(kind) for kind in (Type.LOADED, Type.EVICTED) * 2]
+    assert [(one.number, one.memory.resident) for one in answers] == [
+        (20, room), (21, 0), (22, room), (23, 0)
+    ]
     daemon.send_at_once(program, ahead(Type.LOAD, 10, room), Record(Type.YIELD, number=10))
     answer = daemon.until(Type.LOADED)
     assert answer.flags == Flag.YIELDED
