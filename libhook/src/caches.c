@@ -28,8 +28,9 @@
  * allocated half of it again by then, or by the next release, it needs that
  * memory all the time, and leaves with it all the same: the next turn passes
  * without that occasion, after another such failure the next two, then four, up to
- * PAUSE_MOST. Just so if less than half of what was offered has come. So a training that uses all its cache in each step is asked in few
- * of its turns when one begins, and in each when it pauses for its next data.
+ * PAUSE_MOST. Just so if less than half of what was offered has come. So a training
+ * that uses all its cache in each step is asked in few of its turns when one begins,
+ * and in each when it pauses for its next data.
  *
  * Nothing is released while a stream is being captured: the memory may be in the
  * graph. Should a capture begin in another thread meanwhile, it is not disturbed:

@@ -61,9 +61,9 @@ SEEN void look(void)
     traffic_step(&one);
 }
 
-SEEN bool counts(uint64_t bytes)
+SEEN bool is_watched(void)
 {
-    return traffic_is_watched() && bytes >= TRAFFIC_LEAST;
+    return traffic_is_watched();
 }
 
 SEEN void measured(int way, uint64_t bytes, uint64_t microseconds)
