@@ -3,7 +3,7 @@
  * The program's own virtual memory, swappable.
  *
  * What cuMemCreate gives a program here is a number of ours. Behind it stands
- * memory as cuMemAlloc would give it: blocks of at most 64 MiB at a home, an
+ * memory as cuMemAlloc would give it: blocks of at most 128 MiB at a home, an
  * address range of ours, where they are mapped whenever they are on the card,
  * and where they are copied from and to. Where the program maps the chunk,
  * the same blocks are mapped a second time (alias.c). So content survives

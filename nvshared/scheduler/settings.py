@@ -8,9 +8,9 @@ from nvshared.scheduler.quota import UNLIMITED, Accounting
 
 MIB = 1 << 20
 GIB = 1 << 30
-BLOCK = 32 * MIB                        # what hooks move at a time, as a whole,
-LARGE_BLOCK = 2 * BLOCK                 # and of large allocations on cards as large as this:
-LARGE_CARD = 8 * GIB
+BLOCK = 32 * MIB                        # what hooks move at a time, as a whole, at most;
+LARGE_CARD = 8 * GIB                    # twice that on a card as large as this,
+HUGE_CARD = 64 * GIB                    # and four times on one like this
 SECOND = 1_000_000                      # times are microseconds
 
 
@@ -58,4 +58,4 @@ class Settings:
     @property
     def block(self) -> int:
         """What hooks move at a time, as a whole, at most; bytes."""
-        return LARGE_BLOCK if self.total >= LARGE_CARD else BLOCK
+        return BLOCK * (4 if self.total >= HUGE_CARD else 2 if self.total >= LARGE_CARD else 1)
