@@ -113,16 +113,21 @@ static uint64_t examine_key(uint64_t seed, uint64_t i)
     return z ^ z >> 31;
 }
 
+/* arguments[2] is the seed; of each 4 * arguments[3] words the first 4 count. */
 DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *arguments,
                                      uint64_t *sum)
 {
-    uint64_t keys[4];
-    for (int pass = 0; pass < 3; pass++)
-        keys[pass + 1] = examine_key(arguments[2], span->first + pass);
+    uint64_t group = 4 * arguments[3], keys[4];
     for (uint64_t i = 0; i < span->count; i++) {
+        uint64_t place = (span->first + i) % group;
+        if (place >= 4) {
+            i += group - place - 1;
+            continue;
+        }
         uint64_t word = span->words[0][i];
         memmove(keys, keys + 1, 3 * sizeof *keys);
-        keys[3] = examine_key(arguments[2], span->first + i + 3);
+        for (int pass = place == 0 || i == 0 ? 0 : 3; pass < 4; pass++)
+            keys[pass] = examine_key(arguments[2], span->first + i + pass);
         for (int pass = 0; pass < 4; pass++)
             sum[pass] += (uint64_t)((uint32_t)word + (uint32_t)keys[pass])
                 * ((uint32_t)(word >> 32) + (uint32_t)(keys[pass] >> 32));
@@ -177,25 +182,50 @@ static CUresult run_checksum(struct device *device, const uint64_t *arguments,
     return out != NULL && size == sizeof sum ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-static CUresult run_examine(struct device *device, const uint64_t *arguments,
-                            const struct operation *operation)
+/* `words` are read from the device's memory. */
+static bool read_words(struct device *device, CUdeviceptr address, uint64_t *words, size_t size)
 {
-    uint64_t sum[5] = {0};
-    CUresult result = for_each_span(device, (CUdeviceptr[]){arguments[0]},
-                                    (enum access[]){ACCESS_READ}, 1, arguments[1], operation,
-                                    examine_step, arguments, sum);
-    size_t size = sizeof sum;
-    if (result != CUDA_SUCCESS || arguments[3] % 8 != 0)
-        return result != CUDA_SUCCESS ? result : CUDA_ERROR_MISALIGNED_ADDRESS;
+    size_t there = size;
     space_lock_to_read();
-    uint64_t *out = (uint64_t *)space_resolve(device, arguments[3], ACCESS_WRITE, false, &size);
-    bool there = out != NULL && size == sizeof sum;
+    const void *memory = space_resolve(device, address, ACCESS_READ, false, &there);
+    if (memory != NULL && there == size)
+        memcpy(words, memory, size);
+    space_unlock();
+    return memory != NULL && there == size;
+}
+
+/* One of several that are looked at together; other threads of a card would add to it, too. */
+static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_t *sum)
+{
+    size_t size = 5 * sizeof *sum;
+    space_lock_to_read();
+    uint64_t *out = (uint64_t *)space_resolve(device, address, ACCESS_WRITE, false, &size);
+    bool there = out != NULL && size == 5 * sizeof *sum;
     for (int pass = 0; there && pass < 4; pass++)
         __atomic_fetch_add(&out[pass], sum[pass], __ATOMIC_RELAXED);
     if (there)
         __atomic_fetch_or(&out[4], sum[4], __ATOMIC_RELAXED);
     space_unlock();
     return there ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static CUresult run_examine(struct device *device, const uint64_t *arguments,
+                            const struct operation *operation)
+{
+    if (arguments[0] % 8 != 0 || arguments[4] % 8 != 0)
+        return CUDA_ERROR_MISALIGNED_ADDRESS;
+    CUresult result = CUDA_SUCCESS;
+    for (uint64_t i = 0; i < arguments[1] && result == CUDA_SUCCESS; i++) {
+        uint64_t target[4], sum[5] = {0};    /* address, words, seed, every */
+        if (!read_words(device, arguments[0] + i * 16, target, 16))
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        memcpy(&target[2], &arguments[2], 16);
+        result = for_each_span(device, (CUdeviceptr[]){target[0]}, (enum access[]){ACCESS_READ}, 1,
+                               target[1], operation, examine_step, target, sum);
+        if (result == CUDA_SUCCESS)
+            result = add_up(device, arguments[4] + i * 40, sum);
+    }
+    return result;
 }
 
 static void pause_microseconds(long microseconds)
@@ -250,7 +280,7 @@ static size_t reach_checksum(const uint64_t *arguments, int index)
 
 static size_t reach_examine(const uint64_t *arguments, int index)
 {
-    return index == 0 ? arguments[1] * 8 : index == 3 ? 40 : 0;
+    return index == 0 ? arguments[1] * 16 : index == 4 ? arguments[1] * 40 : 0;
 }
 
 static size_t reach_add(const uint64_t *arguments, int index)
@@ -276,7 +306,7 @@ static const struct kernel kernels[] = {
     {"nvshare_advance", 3, run_advance, reach_words},
     {"nvshare_add", 4, run_add, reach_add},
     {"nvshare_checksum", 3, run_checksum, reach_checksum},
-    {"nvshare_examine", 4, run_examine, reach_examine},
+    {"nvshare_examine", 5, run_examine, reach_examine},
     {"nvshare_spin", 1, run_spin, reach_nothing},
     {"nvshare_wait_flag", 2, run_wait_flag, reach_flag},
 };

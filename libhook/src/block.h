@@ -37,6 +37,13 @@ struct content {
     uint64_t any;                    /* all words, or-ed */
 };
 
+/* What was seen of a block while the program that has it stood still. */
+struct look {
+    struct content part, all;        /* of a small part of its words, of all of them */
+    bool whole;                      /* `all` is known; if not, the block has changed for certain */
+    uint64_t turn;                   /* the client's when it was; it holds until the next one. 0: never */
+};
+
 struct block {
     CUdeviceptr address;
     size_t size;
@@ -50,8 +57,10 @@ struct block {
     bool sent;                       /* managed: somewhere by the library, once at least */
     CUmemGenericAllocationHandle handle;
     struct host_slot slot;           /* kept while resident, unless host memory is short */
+    struct look look;
+    struct content part;             /* as it was when it left for the last time, if `parted` */
     struct content content;          /* of the slot, if `known`; of what is leaving, if `looked` */
-    bool looked, known;
+    bool parted, looked, known;
     bool zero;                       /* swapped without a slot: cleared when it comes back */
     bool seen, light;                /* looked at once; all zero when that was last done */
     bool restless;                   /* had changed when it left for the last time */

@@ -352,6 +352,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
     if (context != NULL)
         client->contexts[client->context_count++] = context;
     client->drained = true;
+    client->turns = 1;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->drain_patience = DRAIN_PATIENCE_US;
     client->wake = -1;

@@ -39,6 +39,7 @@ struct client {
     /* The daemon lets it run (RUN came, STOP did not). The gate's bit
      * GATE_STOPPED(client) is the opposite. */
     bool granted;
+    uint64_t turns;                  /* one more than how often that has begun */
     bool stopping;                   /* STOP came, STOPPED is not sent: it will carry WANTS */
     bool contended;
     bool want_sent;
@@ -91,7 +92,7 @@ struct client {
         CUmodule module;
         CUfunction kernel;
         CUstream stream;
-        CUdeviceptr results;
+        CUdeviceptr table;           /* what is to be looked at, and what was found */
     } examiner;
     uint64_t drain_patience;         /* us; grows while drains do not end */
     struct nvshare_record postponed; /* an order that was read before its time; type 0: none */

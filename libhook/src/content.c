@@ -23,6 +23,21 @@
  *
  * Zero is not a matter of chance: all words are or-ed together.
  *
+ * How much is looked at. While the kernel runs nobody else does, and often that is a
+ * program whose turn it is. So a block that has left before is looked at in a 64th of
+ * its words first. If these are not what they were the last time, the block has changed,
+ * which two different sums prove; it is copied, and the rest of it is nobody's business.
+ * Only if they are the same, or zero, are all words looked at, and all that is said
+ * above of equality and of zero is said of those sums. What changes all the time is
+ * thus looked at as a whole once, the first time; what changes once and then no more
+ * leaves with a copy once more than it had to, for there were no sums to compare with.
+ *
+ * What was found holds as long as the program stands still, so that a block that was
+ * to leave and stayed for a moment is not looked at twice.
+ *
+ * On an H200 4 GiB of blocks take the kernel 1.2 ms, in one launch; a neighbour that
+ * is running loses 1.6 ms by it.
+ *
  * NVSHARE_EXAMINE=0 in a program's environment turns all of it off.
  */
 #include "content.h"
@@ -37,6 +52,25 @@
 
 #define GRID 264                     /* blocks of the kernel: two for each of an H200's 132 */
 #define THREADS 256
+#define TOGETHER 2                   /* as in examine.cu */
+#define PART 64                      /* one word of so many is looked at first */
+
+/* As examine.cu has it. */
+struct target {
+    CUdeviceptr address;
+    uint64_t words;
+};
+
+/* What is to be looked at in one launch. */
+struct looking {
+    size_t count;
+    struct target targets[LOOKS_MAX];
+    struct content *found[LOOKS_MAX];
+};
+
+/* The first half of the table is for parts, the second for whole blocks. */
+#define ENTRY (sizeof(struct target) + sizeof(struct content))
+#define HALF (LOOKS_MAX * ENTRY)
 
 extern const char examine_ptx[];
 __asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
@@ -63,12 +97,47 @@ static bool turned_off(void)
     return text != NULL && strcmp(text, "0") == 0;
 }
 
-static CUresult look(struct client *client, CUdeviceptr address, size_t size, CUdeviceptr result)
+static void add(struct looking *looking, const struct block *block, struct content *found)
 {
-    uint64_t words = size / sizeof(uint64_t), key = seed();
-    void *parameters[] = { &address, &words, &key, &result };
-    return REAL(cuLaunchKernel)(client->examiner.kernel, GRID, 1, 1, THREADS, 1, 1, 0,
-                                client->examiner.stream, parameters, NULL);
+    looking->targets[looking->count] = (struct target){ block->address, block->size / 8 };
+    looking->found[looking->count++] = found;
+}
+
+/* Starts to look at one word of `every`. */
+static CUresult start(struct client *client, CUdeviceptr table, const struct looking *looking,
+                      uint64_t every)
+{
+    CUstream stream = client->examiner.stream;
+    CUdeviceptr found = table + LOOKS_MAX * sizeof(struct target);
+    uint64_t count = looking->count, key = seed();
+    void *parameters[] = { &table, &count, &key, &every, &found };
+    if (count == 0)
+        return CUDA_SUCCESS;
+    CUresult result = REAL(cuMemcpyHtoDAsync_v2)(table, looking->targets,
+                                                 count * sizeof(struct target), stream);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemsetD8Async)(found, 0, count * sizeof(struct content), stream);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuLaunchKernel)(client->examiner.kernel, GRID,
+                                      (unsigned)(count + TOGETHER - 1) / TOGETHER, 1, THREADS,
+                                      1, 1, 0, stream, parameters, NULL);
+    return result;
+}
+
+/* Waits for it. */
+static CUresult finish(struct client *client, CUdeviceptr table, const struct looking *looking)
+{
+    struct content contents[LOOKS_MAX];
+    CUstream stream = client->examiner.stream;
+    if (looking->count == 0)
+        return CUDA_SUCCESS;
+    CUresult result = REAL(cuMemcpyDtoHAsync_v2)(contents,
+                                                 table + LOOKS_MAX * sizeof(struct target),
+                                                 looking->count * sizeof *contents, stream);
+    CUresult ended = REAL(cuStreamSynchronize)(stream);
+    for (size_t i = 0; i < looking->count; i++)
+        *looking->found[i] = contents[i];
+    return result != CUDA_SUCCESS ? result : ended;
 }
 
 /* The driver loads a kernel when it is first launched, at the latest. */
@@ -82,13 +151,14 @@ static CUresult load(struct client *client)
         result = REAL(cuModuleGetFunction)(&own->kernel, own->module, "nvshare_examine");
     if (result == CUDA_SUCCESS && own->stream == NULL)
         result = REAL(cuStreamCreate)(&own->stream, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS && own->results == 0)
-        result = REAL(cuMemAlloc_v2)(&own->results, (LOOKS_MAX + 1) * sizeof(struct content));
+    if (result == CUDA_SUCCESS && own->table == 0)
+        result = REAL(cuMemAlloc_v2)(&own->table, 2 * HALF);
+    struct content any;
+    struct looking first = { 1, { { own->table + HALF, 4 } }, { &any } };
     if (result == CUDA_SUCCESS)
-        result = look(client, own->results, 32,
-                      own->results + LOOKS_MAX * sizeof(struct content));
+        result = start(client, own->table, &first, 1);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuStreamSynchronize)(own->stream);
+        result = finish(client, own->table, &first);
     return result;
 }
 
@@ -117,25 +187,58 @@ void content_leave_context(struct client *client)
     client->examiner = (struct examiner){ .settled = false };
 }
 
-bool content_look(struct client *client, struct block *const *blocks, size_t count,
-                  struct content *contents)
+/* Looks at all words of what is new, and at a part of all. */
+static CUresult look_first(struct client *client, struct block *const *blocks, size_t count)
 {
+    struct looking parts = { .count = 0 }, wholes = { .count = 0 };
+    CUdeviceptr table = client->examiner.table;
+    for (size_t i = 0; i < count; i++) {
+        add(&parts, blocks[i], &blocks[i]->look.part);
+        blocks[i]->look.whole = !blocks[i]->parted;
+        if (blocks[i]->look.whole)
+            add(&wholes, blocks[i], &blocks[i]->look.all);
+    }
+    CUresult result = start(client, table, &parts, PART);
+    if (result == CUDA_SUCCESS)
+        result = start(client, table + HALF, &wholes, 1);
+    if (result == CUDA_SUCCESS)
+        result = finish(client, table, &parts);
+    return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
+}
+
+/* And at all of what may be as it was, or zero. */
+static CUresult look_again(struct client *client, struct block *const *blocks, size_t count)
+{
+    struct looking wholes = { .count = 0 };
+    CUdeviceptr table = client->examiner.table;
+    for (size_t i = 0; i < count; i++) {
+        struct look *look = &blocks[i]->look;
+        if (look->whole || (!content_is_zero(&look->part)
+                            && !content_equal(&look->part, &blocks[i]->part)))
+            continue;
+        look->whole = true;
+        add(&wholes, blocks[i], &look->all);
+    }
+    CUresult result = start(client, table, &wholes, 1);
+    return result != CUDA_SUCCESS ? result : finish(client, table, &wholes);
+}
+
+bool content_look(struct client *client, struct block *const *blocks, size_t count)
+{
+    struct block *fresh[LOOKS_MAX];
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++)
+        if (blocks[i]->look.turn != client->turns)
+            fresh[found++] = blocks[i];
     if (!ready(client))
         return false;
-    CUstream stream = client->examiner.stream;
-    CUdeviceptr results = client->examiner.results;
-    size_t size = count * sizeof *contents;
-    CUresult result = REAL(cuMemsetD8Async)(results, 0, size, stream);
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = look(client, blocks[i]->address, blocks[i]->size,
-                      results + i * sizeof *contents);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuMemcpyDtoHAsync_v2)(contents, results, size, stream);
-    CUresult ended = REAL(cuStreamSynchronize)(stream);
-    if (result == CUDA_SUCCESS)
-        result = ended;
+    CUresult result = found == 0 ? CUDA_SUCCESS : look_first(client, fresh, found);
+    if (result == CUDA_SUCCESS && found > 0)
+        result = look_again(client, fresh, found);
     if (result != CUDA_SUCCESS)
         debug("looking at %zu blocks failed: error %d", count, (int)result);
+    for (size_t i = 0; i < found; i++)
+        fresh[i]->look.turn = result == CUDA_SUCCESS ? client->turns : 0;
     return result == CUDA_SUCCESS;
 }
 

@@ -7,12 +7,11 @@
 #define LOOKS_MAX 64
 
 /*
- * Looks at `count` blocks (at most LOOKS_MAX), all on the card and none in use.
- * Service thread, in the context that copies, service_lock held and
- * memory_lock not. False: nothing is known of any of them.
+ * Looks at `count` blocks (at most LOOKS_MAX), all on the card and none in use, so that
+ * each one's `look` is of this moment. Service thread, in the context that copies,
+ * service_lock held and memory_lock not. False: nothing is known of any of them.
  */
-bool content_look(struct client *client, struct block *const *blocks, size_t count,
-                  struct content *contents);
+bool content_look(struct client *client, struct block *const *blocks, size_t count);
 
 /* Every byte is zero. */
 bool content_is_zero(const struct content *content);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a block of memory holds, in 320 bits; see content.c for what it is worth.
+ * What blocks of memory hold, in 320 bits each; see content.c for what it is worth.
  * examine.ptx is made of this, for every card from Pascal on, by
  *     nvcc -O3 -arch=compute_75 -ptx examine.cu
  * with the version and the target in its head set to 6.0 and sm_60.
@@ -23,38 +23,75 @@ __device__ __forceinline__ u64 product(u64 word, u64 k)
     return (u64)((u32)word + (u32)k) * (u64)((u32)(word >> 32) + (u32)(k >> 32));
 }
 
-/* `words` is a multiple of 4, and so is the address in bytes of 16.
- * out[0..3] += sums, out[4] |= every word. */
-extern "C" __global__ void nvshare_examine(const ulonglong2 *p, u64 words, u64 seed, u64 *out)
+/* Blocks that a thread looks at together: the keys of a place are made once for them. */
+#define TOGETHER 2
+
+struct target {
+    const ulonglong2 *words;
+    u64 count;
+};
+
+/*
+ * `count` targets; blockIdx.y says which of them. The number of words is a multiple of 4,
+ * and the address in bytes of 16. Of each 4 * `every` words the first 4 are looked at.
+ * out[5 * t + 0..3] += sums, out[5 * t + 4] |= every word, for target t.
+ */
+extern "C" __global__ void nvshare_examine(const struct target *targets, u64 count, u64 seed,
+                                           u64 every, u64 *out)
 {
-    u64 sum[4] = { 0, 0, 0, 0 }, any = 0;
-    u64 stride = (u64)gridDim.x * blockDim.x * 4;
-    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < words; i += stride) {
-        ulonglong2 first = p[i / 2], second = p[i / 2 + 1];
-        u64 word[4] = { first.x, first.y, second.x, second.y }, k[7];
+    u64 sum[TOGETHER][4], any[TOGETHER], words[TOGETHER], most = 0;
+    const ulonglong2 *p[TOGETHER];
+    u64 first = (u64)blockIdx.y * TOGETHER;
+#pragma unroll
+    for (int t = 0; t < TOGETHER; t++) {
+        bool there = first + t < count;
+        p[t] = there ? targets[first + t].words : 0;
+        words[t] = there ? targets[first + t].count : 0;
+        most = words[t] > most ? words[t] : most;
+        any[t] = 0;
+#pragma unroll
+        for (int pass = 0; pass < 4; pass++)
+            sum[t][pass] = 0;
+    }
+    u64 stride = (u64)gridDim.x * blockDim.x * 4 * every;
+    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 4 * every; i < most; i += stride) {
+        u64 k[7];
 #pragma unroll
         for (int j = 0; j < 7; j++)
             k[j] = key(seed, i + j);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            any |= word[j];
+        for (int t = 0; t < TOGETHER; t++) {
+            if (i >= words[t])
+                continue;
+            ulonglong2 low = p[t][i / 2], high = p[t][i / 2 + 1];
+            u64 word[4] = { low.x, low.y, high.x, high.y };
 #pragma unroll
-            for (int pass = 0; pass < 4; pass++)
-                sum[pass] += product(word[j], k[j + pass]);
+            for (int j = 0; j < 4; j++) {
+                any[t] |= word[j];
+#pragma unroll
+                for (int pass = 0; pass < 4; pass++)
+                    sum[t][pass] += product(word[j], k[j + pass]);
+            }
         }
     }
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
+    for (int t = 0; t < TOGETHER; t++) {
+        if (first + t >= count)
+            break;
 #pragma unroll
-        for (int pass = 0; pass < 4; pass++)
-            sum[pass] += __shfl_xor_sync(0xFFFFFFFF, sum[pass], step);
-        any |= __shfl_xor_sync(0xFFFFFFFF, any, step);
-    }
-    if (threadIdx.x % 32 == 0) {
+        for (int step = 16; step > 0; step /= 2) {
 #pragma unroll
-        for (int pass = 0; pass < 4; pass++)
-            atomicAdd(&out[pass], sum[pass]);
-        if (any != 0)
-            atomicOr(&out[4], any);
+            for (int pass = 0; pass < 4; pass++)
+                sum[t][pass] += __shfl_xor_sync(0xFFFFFFFF, sum[t][pass], step);
+            any[t] |= __shfl_xor_sync(0xFFFFFFFF, any[t], step);
+        }
+        if (threadIdx.x % 32 == 0) {
+            u64 *found = out + 5 * (first + t);
+#pragma unroll
+            for (int pass = 0; pass < 4; pass++)
+                atomicAdd(&found[pass], sum[t][pass]);
+            if (any[t] != 0)
+                atomicOr(&found[4], any[t]);
+        }
     }
 }

@@ -75,6 +75,13 @@ static void look_idle(struct client *client, struct idleness *idle)
     pthread_mutex_unlock(&memory_lock);
 }
 
+/* From here on its memory may change. */
+static void begin_turn(struct client *client)
+{
+    client->granted = true;
+    client->turns++;
+}
+
 static void order_run(struct client *client, const struct nvshare_record *order)
 {
     pthread_mutex_lock(&memory_lock);
@@ -83,7 +90,7 @@ static void order_run(struct client *client, const struct nvshare_record *order)
     if (order->microseconds != 0)
         client->idle_window = order->microseconds;
     if (!client->granted) {
-        client->granted = true;
+        begin_turn(client);
         client->drained = false;
         client->want_sent = false;
         gate_open(GATE_STOPPED(client));
@@ -117,7 +124,7 @@ static void order_stop(struct client *client)
         client_send(client, NVSHARE_STOPPED, client->want_sent ? NVSHARE_WANTS : 0, 0,
                     now_microseconds() - began, 0);
     } else {
-        client->granted = true;
+        begin_turn(client);
         client->drain_patience *= 2;
         gate_open(GATE_STOPPED(client));
         client_send(client, NVSHARE_REOPENED, 0, 0, now_microseconds() - began, 0);

@@ -42,7 +42,6 @@ static uint64_t leaving(const struct pipeline *line)
 /* Blocks that are to leave and were looked at together. */
 struct batch {
     struct block *blocks[LOOKS_MAX];
-    struct content contents[LOOKS_MAX];
     bool looked;
     size_t limit, count, taken;
     unsigned rank;                   /* of the victims so far */
@@ -71,7 +70,7 @@ static bool gather(struct client *client, const struct pipeline *line, uint64_t 
     if (batch->blocks[0]->managed)
         return true;
     pthread_mutex_unlock(&memory_lock);
-    batch->looked = content_look(client, batch->blocks, batch->count, batch->contents);
+    batch->looked = content_look(client, batch->blocks, batch->count);
     pthread_mutex_lock(&memory_lock);
     return true;
 }
@@ -87,26 +86,28 @@ static bool vanish(struct block *block, bool zero)
         host_give(block);
     block->zero = zero;
     block->restless = false;
+    block->parted = true;
+    block->part = block->look.part;
     block_set_state(block, BLOCK_SWAPPED);
     pthread_cond_broadcast(&memory_changed);
     return true;
 }
 
-/* Sends one block on its way. `content` may be NULL. False: no more can go now.
+/* Sends one block on its way; `looked`: its look is of now. False: no more can go now.
  * Lock held, may be released meanwhile. */
 static bool leave(struct client *client, struct pipeline *line, struct progress *progress,
-                  struct block *block,
-                  const struct content *content, struct host_provision *provision,
+                  struct block *block, bool looked, struct host_provision *provision,
                   const struct nvshare_record *order, unsigned *flags)
 {
     if (block->doomed) {
         victim_stays(block);
         return true;
     }
-    bool zero = content != NULL && content_is_zero(content);
-    if (content != NULL)
-        victim_seen(block, content);
-    if (zero || (content != NULL && block->known && content_equal(content, &block->content))) {
+    const struct look *look = &block->look;
+    bool whole = looked && look->whole, zero = whole && content_is_zero(&look->all);
+    if (looked)
+        victim_seen(block);
+    if (zero || (whole && block->known && content_equal(&look->all, &block->content))) {
         progress->failed |= !vanish(block, zero);
         return !progress->failed;
     }
@@ -117,9 +118,10 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
     bool has_slot = host_take(client, block, host);
     block->restless = block->known;
     block->known = false;            /* the slot is about to be overwritten */
-    block->looked = content != NULL;
-    if (content != NULL)
-        block->content = *content;
+    block->looked = whole;
+    block->content = look->all;
+    block->parted = looked;
+    block->part = look->part;
     if (!has_slot)
         *flags |= NVSHARE_NO_HOST_MEMORY;
     if (!has_slot || block->doomed || !pipeline_start(client, line, block, progress)) {
@@ -156,7 +158,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_record *order, uns
         }
         size_t next = batch.taken++;
         more = leave(client, &line, &progress, batch.blocks[next],
-                     batch.looked ? &batch.contents[next] : NULL, &provision, order, flags);
+                     batch.looked, &provision, order, flags);
     }
     while (batch.taken < batch.count)
         victim_stays(batch.blocks[batch.taken++]);

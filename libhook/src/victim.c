@@ -74,7 +74,6 @@ static size_t take_unseen(struct client *client, struct block **blocks)
 void victims_survey(struct client *client, uint64_t wanted)
 {
     struct block *blocks[LOOKS_MAX];
-    struct content contents[LOOKS_MAX];
     size_t count;
     bool looked = true;
     if (wanted >= client->memory.resident)
@@ -82,18 +81,18 @@ void victims_survey(struct client *client, uint64_t wanted)
     while (looked && !client->granted && light_bytes(client) < wanted
            && (count = take_unseen(client, blocks)) > 0) {
         pthread_mutex_unlock(&memory_lock);
-        looked = content_look(client, blocks, count, contents);
+        looked = content_look(client, blocks, count);
         pthread_mutex_lock(&memory_lock);
         for (size_t i = 0; i < count; i++) {
             if (looked)
-                victim_seen(blocks[i], &contents[i]);
+                victim_seen(blocks[i]);
             victim_stays(blocks[i]);
         }
     }
 }
 
-void victim_seen(struct block *block, const struct content *content)
+void victim_seen(struct block *block)
 {
     block->seen = true;
-    block->light = content_is_zero(content);
+    block->light = block->look.whole && content_is_zero(&block->look.all);
 }

@@ -12,8 +12,8 @@ struct block *victim_next(const struct client *client, unsigned *rank);
  * thread, as content_look(); may release and retake memory_lock. */
 void victims_survey(struct client *client, uint64_t wanted);
 
-/* What a look at a block has found. */
-void victim_seen(struct block *block, const struct content *content);
+/* A block was looked at. */
+void victim_seen(struct block *block);
 
 /* A block that was to leave does not. */
 void victim_stays(struct block *block);

@@ -81,7 +81,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("framework", choices=["torch", "cupy"])
     parser.add_argument("--kept-gib", type=float, default=10.0)
-    parser.add_argument("--cached-gib", type=float, default=40.0)
+    parser.add_argument("--cached-gib", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=240)
     options = parser.parse_args()
 
