@@ -54,6 +54,7 @@ static struct {
     _Atomic int slot;                /* of this process, -1 until it takes something */
     pid_t pid;                       /* that owns the slot: a forked child owns none */
     uint64_t copy_rate;              /* bytes a second in each direction, 0: not limited */
+    bool none;                       /* this process is to find no GPU, whatever others find */
 } self = {.opening = PTHREAD_MUTEX_INITIALIZER, .slot = -1};
 
 uint64_t monotonic_nanoseconds(void)
@@ -141,8 +142,9 @@ static void configure(struct shared *map)
     bool used = false;
     for (int i = 0; i < SHARED_PROCESSES; i++)
         used = used || map->slots[i].pid != 0;
-    if (!used) {
-        uint64_t gpus = size_setting("NVSHARE_SIM_GPUS", 1);
+    uint64_t gpus = size_setting("NVSHARE_SIM_GPUS", 1);
+    self.none = gpus == 0;
+    if (!used && gpus != 0) {
         map->gpus = gpus > SHARED_GPUS ? SHARED_GPUS : (int32_t)gpus;
         map->total = size_setting("NVSHARE_SIM_MEMORY", 1ull << 30);
     }
@@ -198,6 +200,8 @@ bool shared_open(void)
 
 int shared_gpus(void)
 {
+    if (self.none)
+        return 0;
     struct shared *map = lock_shared();
     int gpus = map->gpus;
     unlock_shared(map);

@@ -177,8 +177,8 @@ bool swap_enter_context(struct client *client);   /* makes it current, with stre
 
 /* With the gate closed, waits until nothing is in flight in any context of
  * the process. False: gave up, because threads stand at the gate and
- * `patience` microseconds have passed. */
-bool drain_all(uint64_t patience);
+ * `patience` microseconds have passed; or, unless it `outlasts` captures, one goes on. */
+bool drain_all(uint64_t patience, bool outlasts);
 
 /* The same in steps, to find out whether a client is idle. */
 struct drain {
@@ -198,6 +198,9 @@ void drain_abandon(struct drain *drain);
  * and forbids it. */
 bool drain_context(CUcontext context, CUresult *result);
 bool capture_going_on(void);
+/* refusal.c: whether the driver refuses now, to this thread, to allocate or to
+ * free: then the call is to end with `*result`. No lock held. */
+bool capture_refuses(CUresult *result);
 /* Keeps captures from beginning until capture_allow(), for calls that synchronise
  * a context on their own. False: one is going on. */
 bool capture_forbid(void);

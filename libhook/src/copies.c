@@ -6,8 +6,9 @@
  * takes the address for one of host memory (cuMemcpyAsync), as measured on
  * driver 580.
  */
+#include "copies.h"
+
 #include "interposition.h"
-#include "traffic.h"
 
 /* As GATED; and it is known when such copies load the bus, and in which
  * direction (traffic.h). `waits`: it returns when all has been copied. */
@@ -15,13 +16,9 @@
     EXPORT CUresult name parameters                              \
     {                                                            \
         gate_enter(GATE_NO_STREAM);                              \
-        struct traffic traffic = { .client = NULL };             \
-        uint64_t size = traffic_is_watched() ? (bytes) : 0;      \
-        if (__builtin_expect(size >= TRAFFIC_LEAST, 0))          \
-            traffic_begins(&traffic, (way), size, (waits));      \
+        TRAFFIC_BEGINS(copied, way, bytes, waits);               \
         CUresult result = REAL(name) arguments;                  \
-        if (__builtin_expect(traffic.client != NULL, 0))         \
-            traffic_ends(&traffic);                              \
+        TRAFFIC_ENDS(copied);                                    \
         gate_leave();                                            \
         return result;                                           \
     }
@@ -43,32 +40,22 @@ static bool on_host(CUmemorytype type, CUdeviceptr address)
            || known == CU_MEMORYTYPE_HOST;
 }
 
-static enum traffic_way way_between(bool from_host, bool to_host)
+enum traffic_way copies_way(CUmemorytype from_type, CUdeviceptr from, CUmemorytype to_type,
+                            CUdeviceptr to)
 {
+    bool from_host = on_host(from_type, from), to_host = on_host(to_type, to);
     return from_host == to_host ? TRAFFIC_NONE : from_host ? TRAFFIC_IN : TRAFFIC_OUT;
 }
 
 static enum traffic_way way_of(CUdeviceptr to, CUdeviceptr from)
 {
-    return way_between(on_host(CU_MEMORYTYPE_UNIFIED, from), on_host(CU_MEMORYTYPE_UNIFIED, to));
+    return copies_way(CU_MEMORYTYPE_UNIFIED, from, CU_MEMORYTYPE_UNIFIED, to);
 }
 
 #define WAY_OF(copy)                                                        \
-    way_between(on_host((copy)->srcMemoryType, (copy)->srcDevice),          \
-                on_host((copy)->dstMemoryType, (copy)->dstDevice))
+    copies_way((copy)->srcMemoryType, (copy)->srcDevice, (copy)->dstMemoryType, (copy)->dstDevice)
 #define BYTES_2D(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
 #define BYTES_3D(copy) ((copy) == NULL ? 0 : BYTES_2D(copy) * (copy)->Depth)
-
-/* Of many copies at once. Nobody has looked yet whether that many are there:
- * what loads the bus is seen by the first of them. */
-#define SUMMED_MOST 256
-static uint64_t sum(const size_t *sizes, size_t count)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; sizes != NULL && i < count && i < SUMMED_MOST; i++)
-        bytes += sizes[i];
-    return bytes;
-}
 
 /* They are taken to go all the way that the first one goes. */
 static enum traffic_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
@@ -149,12 +136,12 @@ GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
 
 /* Many at once. */
 
-COPYING_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), sum(sizes, count),
+COPYING_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), traffic_sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      size_t *failed, CUstream stream),
     (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream))
-COPYING_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), sum(sizes, count),
+COPYING_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), traffic_sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      CUstream stream),

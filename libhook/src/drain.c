@@ -27,10 +27,10 @@
 
 #define CAPTURE_PATIENCE_US 50000
 
-/* Protects `captures`. Held across driver calls that return at once; nothing
- * else is locked by its holder. */
+/* Protects `captures`, which may be read without. Held across driver calls that
+ * return at once; nothing else is locked by its holder. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned captures;
+static _Atomic unsigned captures;
 
 void capture_begins(void)
 {
@@ -48,10 +48,7 @@ void capture_ends(void)
 
 bool capture_going_on(void)
 {
-    pthread_mutex_lock(&capture_lock);
-    bool going_on = captures > 0;
-    pthread_mutex_unlock(&capture_lock);
-    return going_on;
+    return captures > 0;
 }
 
 bool capture_forbid(void)
@@ -207,7 +204,7 @@ void drain_abandon(struct drain *drain)
     drain->count = 0;
 }
 
-bool drain_all(uint64_t patience)
+bool drain_all(uint64_t patience, bool outlasts)
 {
     uint64_t began = now_microseconds();
     struct drain drain;
@@ -217,9 +214,10 @@ bool drain_all(uint64_t patience)
     drain_begin(&drain);
     while (!drain_step(&drain)) {
         uint64_t waited = now_microseconds() - began;
-        /* Who stands at the gate may be just the thread that captures. */
-        uint64_t limit = capture_going_on() ? CAPTURE_PATIENCE_US : patience;
-        if (gate_has_waiters() && waited > limit) {
+        /* Who stands at the gate, or waits here, may be just the thread that captures. */
+        bool capturing = capture_going_on();
+        uint64_t limit = capturing ? CAPTURE_PATIENCE_US : patience;
+        if (waited > limit && (gate_has_waiters() || (capturing && !outlasts))) {
             drain_abandon(&drain);
             return false;
         }

@@ -30,7 +30,7 @@ static CUresult run(struct task *task)
     client->remapping = true;
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
-    bool ready = drain_all(DRAIN_PATIENCE_US) && swap_enter_context(client);
+    bool ready = drain_all(DRAIN_PATIENCE_US, false) && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
     if (ready) {
@@ -83,6 +83,8 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
     if (!task.ran) {
         client->memory.pending -= room;
         client_update(client);
+        if (capture_going_on())      /* perhaps our own caller's, which would not end */
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     return result;
 }

@@ -30,6 +30,8 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
     CUcontext context = NULL;
     if (client == NULL || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
         return false;
+    if (capture_refuses(result))
+        return true;
     if (bytes == 0 || address == NULL) {
         *result = CUDA_ERROR_INVALID_VALUE;
         return true;
@@ -111,6 +113,8 @@ bool memory_free(CUdeviceptr address, CUresult *result)
 {
     if (client_none())
         return false;
+    if (capture_refuses(result))
+        return true;
     pthread_mutex_lock(&memory_lock);
     if (!region_contains(address)) {
         pthread_mutex_unlock(&memory_lock);

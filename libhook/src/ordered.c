@@ -41,6 +41,8 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
     CUdevice device;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool ours = false;
+    if (capture_refuses(result))
+        return true;
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     if (stream_place(stream, &context, &device) == CUDA_SUCCESS
         && (handle != NULL || REAL(cuDeviceGetMemPool)(&handle, device) == CUDA_SUCCESS)) {
@@ -71,6 +73,8 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
     struct mark mark;
     if (!memory_is_ours(address))
         return false;
+    if (capture_refuses(result))
+        return true;
     *result = lane_mark(stream, &mark);
     if (*result != CUDA_SUCCESS)
         return true;
@@ -93,6 +97,8 @@ bool pool_free(CUdeviceptr address, CUresult *result)
 {
     if (client_none())
         return false;
+    if (capture_refuses(result))
+        return true;
     pthread_mutex_lock(&memory_lock);
     struct piece *piece = piece_at(address);
     bool ours = piece != NULL;

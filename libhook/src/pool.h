@@ -2,8 +2,8 @@
 /*
  * Stream-ordered allocation from memory of our own, as the wrappers see it.
  * All functions may be called from any thread with no lock held, in no stream
- * that is being captured, and disturb no other thread's capture. False: not
- * ours, call the driver.
+ * that is being captured, and disturb captures in other streams only as the
+ * driver's would. False: not ours, call the driver.
  */
 #ifndef NVSHARE_POOL_H
 #define NVSHARE_POOL_H

@@ -109,7 +109,7 @@ static void order_stop(struct client *client)
     traffic_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    bool drained = drain_all(client->drain_patience);
+    bool drained = drain_all(client->drain_patience, true);
     /* A drain is when the driver's pools let go of what the program has freed. */
     if (drained && swap_enter_context(client))
         pools_recount();

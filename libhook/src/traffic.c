@@ -30,9 +30,12 @@
  *   - while no move has been measured, speed is taken to be SPEED_FIRST, which is a slow
  *     bus's: then we say too late that it is over.
  *
- * Not seen are the copies of graphs that are launched, of managed memory that migrates
- * or is prefetched, of batches of 3D copies, and those of kernels that reach for the host's
- * memory. While anything is being captured, copies in streams are not counted.
+ * A graph that is launched copies all that the copies in it come to (freight.c), and
+ * a prefetch all that it names, although some of that may be there already.
+ *
+ * Not seen are the copies of managed memory that migrates, of batches of 3D copies, which
+ * hardly any program makes, and those of kernels that reach for the host's memory.
+ * While anything is being captured, copies in streams are not counted.
  */
 #include "traffic.h"
 

@@ -6,6 +6,7 @@
  */
 #include "counted.h"
 #include "managed.h"
+#include "traffic.h"
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
 {
@@ -33,34 +34,44 @@ static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t c
     }
 }
 
-/* Gated, and remembered by `note` if the driver has agreed. */
-#define PREFETCH(name, parameters, arguments, note) \
-    EXPORT CUresult name parameters                 \
-    {                                               \
-        gate_enter(GATE_NO_STREAM);                 \
-        CUresult result = REAL(name) arguments;     \
-        if (result == CUDA_SUCCESS)                 \
-            note;                                   \
-        gate_leave();                               \
-        return result;                              \
-    }
-#define PREFETCH_PTSZ(name, parameters, arguments, note) \
-    PREFETCH(name, parameters, arguments, note)          \
-    PREFETCH(name##_ptsz, parameters, arguments, note)
+static enum traffic_way way_to(CUmemLocation place)
+{
+    return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? TRAFFIC_IN : TRAFFIC_OUT;
+}
 
-PREFETCH_PTSZ(cuMemPrefetchAsync,
+/* Gated, seen if it loads the bus, and remembered by `note` if the driver has agreed. */
+#define PREFETCH(name, way, bytes, parameters, arguments, note) \
+    EXPORT CUresult name parameters                             \
+    {                                                           \
+        gate_enter(GATE_NO_STREAM);                             \
+        TRAFFIC_BEGINS(copied, way, bytes, false);              \
+        CUresult result = REAL(name) arguments;                 \
+        TRAFFIC_ENDS(copied);                                   \
+        if (result == CUDA_SUCCESS)                             \
+            note;                                               \
+        gate_leave();                                           \
+        return result;                                          \
+    }
+#define PREFETCH_PTSZ(name, way, bytes, parameters, arguments, note) \
+    PREFETCH(name, way, bytes, parameters, arguments, note)          \
+    PREFETCH(name##_ptsz, way, bytes, parameters, arguments, note)
+
+PREFETCH_PTSZ(cuMemPrefetchAsync, way_to(place_of(to)), count,
     (CUdeviceptr address, size_t count, CUdevice to, CUstream stream),
     (address, count, to, stream), managed_prefetched(address, count, place_of(to)))
-PREFETCH_PTSZ(cuMemPrefetchAsync_v2,
+PREFETCH_PTSZ(cuMemPrefetchAsync_v2, way_to(location), count,
     (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
      CUstream stream),
     (address, count, location, flags, stream), managed_prefetched(address, count, location))
-PREFETCH_PTSZ(cuMemPrefetchBatchAsync,
+/* They are taken to go all to where the first one goes. */
+#define BATCH_WAY (locations == NULL || location_count == 0 ? TRAFFIC_NONE : way_to(locations[0]))
+PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_WAY, traffic_sum(sizes, count),
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
     note_all(addresses, sizes, count, locations, location_indices, location_count))
-PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync,
+/* What is discarded is not copied. */
+PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, TRAFFIC_NONE, 0,
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),

@@ -30,8 +30,8 @@ from nvshared.names import (
     client_path,
     gpu_path,
 )
-from nvshared.scheduler.actions import Action
-from nvshared.scheduler.events import Event, Tick
+from nvshared.scheduler.actions import Action, BudgetWanted
+from nvshared.scheduler.events import ClientEvent, Event, Tick
 from nvshared.scheduler.quota import UNLIMITED
 
 logger = logging.getLogger(__name__)
@@ -134,13 +134,15 @@ class Publication:
                     self._client_changed(limited)       # but for the end of a window
                 return
             self._tree.changed(face)            # what has changed is found out later
-            self._client_changed(getattr(event, "client", None))
+            if isinstance(event, ClientEvent):
+                self._client_changed(event.client)
 
         def agreed(client: Client) -> None:
             (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
         def decided(_now: int, action: Action) -> None:
-            self._client_changed(getattr(action, "client", None))
+            if not isinstance(action, BudgetWanted):
+                self._client_changed(action.client)
 
         def turn_ended(client: Client, reason: object, held: int) -> None:
             self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held)
@@ -176,8 +178,8 @@ class Publication:
             self._face, self._face.client_stuck, client_path(client.id), state, waited, {}
         )
 
-    def _client_changed(self, number: int | None) -> None:
-        face = self._clients.get(number) if number is not None else None
+    def _client_changed(self, number: int) -> None:
+        face = self._clients.get(number)
         if face is not None:
             self._tree.changed(face)
 

@@ -220,7 +220,8 @@ Record = (
     Wanted | WentIdle | Stopped | Reopened | Evicted | Loaded | MemoryChanged | RoomNeeded
     | CommitAsked | BeyondAsked | Copying
 )
-Event = (
-    Joined | Left | Record | CapacityChanged | BudgetChanged | SettingsChanged | TermsChanged
-    | Preempted | Awaited | Tick | GPULost
+ClientEvent = Joined | Left | Record | TermsChanged
+CardEvent = (
+    CapacityChanged | BudgetChanged | SettingsChanged | Preempted | Awaited | Tick | GPULost
 )
+Event = ClientEvent | CardEvent

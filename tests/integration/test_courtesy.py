@@ -122,6 +122,80 @@ for way in ("in", "out"):
     program.ends_well()
 
 
+GRAPHS = COPIES + """
+address_of_piece, stream, handle, inner = c_uint64(), c_uint64(), c_void_p(), c_void_p()
+call("cuStreamCreate", byref(stream), 1)
+call("cuMemAllocHost_v2", byref(address_of_piece), 16 * MIB)
+def made_of(graph):
+    exec = c_uint64()
+    call("cuGraphInstantiateWithFlags", byref(exec), graph, 0)
+    return exec
+def copying(way, size):
+    "A graph of a copy in, or out, or neither."
+    graph = c_void_p()
+    call("cuStreamBeginCapture_v2", stream, c_int(1))
+    if way == "in":
+        call("cuMemcpyHtoDAsync_v2", address.value, address_of_piece.value, size, stream)
+    elif way == "out":
+        call("cuMemcpyDtoHAsync_v2", address_of_piece.value, address.value, size, stream)
+    else:
+        call("cuMemcpyDtoDAsync_v2", address.value, address.value + size, size, stream)
+    call("cuStreamEndCapture", stream, byref(graph))
+    return graph
+def within(graph):
+    "A graph of that graph."
+    call("cuGraphCreate", byref(outer := c_void_p()), c_uint(0))
+    call("cuGraphAddChildGraphNode", byref(c_void_p()), outer, None, 0, graph)
+    return outer
+def launches(exec):
+    while not stopped():
+        call("cuGraphLaunch", exec, stream)
+        call("cuStreamSynchronize", stream)
+    told()
+"""
+
+
+def test_graphs_that_are_launched_copy_too(site: Site) -> None:
+    daemon = Daemon(site)
+    program = Program(site, GRAPHS + """
+execs = [made_of(graph) for graph in (
+    copying("in", 16 * MIB), copying("out", 16 * MIB), within(within(copying("in", 16 * MIB))))]
+for exec in execs:
+    launches(exec)
+    reports("stopped")
+    told()
+""")
+    daemon.accept(Flag.CONTENDED | Flag.WATCHED)
+    for way in (Flag.INWARD, Flag.OUTWARD, Flag.INWARD):
+        daemon.until_copying(way)
+        program.go_on()
+        assert program.hears() == "stopped"
+        daemon.until_copying(Flag(0))
+        program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+def test_what_graphs_do_on_the_card_and_what_is_gone_with_them_is_no_copy(site: Site) -> None:
+    daemon = Daemon(site)
+    program = Program(site, GRAPHS + """
+graph = copying("in", 16 * MIB)
+gone = made_of(graph)
+call("cuGraphExecDestroy", gone)
+exec = made_of(copying("on the card", 16 * MIB))
+small = made_of(copying("in", 1000))
+print(json.dumps("made"), flush=True)
+for exec in (exec, small):
+    for _ in range(200):
+        call("cuGraphLaunch", exec, stream)
+        call("cuStreamSynchronize", stream)
+""")
+    daemon.accept(Flag.CONTENDED | Flag.WATCHED)
+    assert program.hears() == "made"
+    assert Type.COPYING not in {record.type for record in daemon.rest()}
+    program.ends_well()
+
+
 def test_it_says_nothing_unless_it_is_asked(site: Site) -> None:
     daemon = Daemon(site)
     program = Program(site, COPIES + """

@@ -104,3 +104,27 @@ for name, failed in (("cuMemcpyBatchAsync", (None,)), ("cuMemcpyBatchAsync_v2", 
     assert seen(name, None, None, sizes, 2, None, None, 0, *failed, 0) == (4 * MIB, NONE, 0)
     assert seen(name, pair, pair, None, 2, None, None, 0, *failed, 0) is None
 """)
+
+
+def test_prefetches_count_as_copies_to_where_they_go(wrappers: Wrappers) -> None:
+    wrappers(COPIES + """
+TO_DEVICE, TO_HOST, TO_NODE = 1, 2, 3
+places = (ctypes.c_uint64 * 1)(TO_HOST)
+starts, sizes = (ctypes.c_uint64 * 2)(1, 2), (ctypes.c_size_t * 2)(MIB, 3 * MIB)
+indices = (ctypes.c_size_t * 1)(0)
+def batch(name, count=2, where=places, places_count=1):
+    return seen(name, starts, sizes, count, where, indices, places_count, 0, 0)
+for large in (False, True):
+    watched.value = large
+    expected = lambda way: (5 * MIB, way, 0) if large else None
+    assert seen("cuMemPrefetchAsync", 0x1000, 5 * MIB, 0, 0) == expected(IN)
+    assert seen("cuMemPrefetchAsync", 0x1000, 5 * MIB, 2**32 - 1, 0) == expected(OUT)
+    for place, way in ((TO_DEVICE, IN), (TO_HOST, OUT), (TO_NODE, OUT)):
+        assert seen("cuMemPrefetchAsync_v2", 0x1000, 5 * MIB, place, 0, 0) == expected(way)
+    assert seen("cuMemPrefetchAsync", 0x1000, MIB - 1, 0, 0) is None
+assert batch("cuMemPrefetchBatchAsync") == (4 * MIB, OUT, 0)
+places[0] = TO_DEVICE
+assert batch("cuMemPrefetchBatchAsync") == (4 * MIB, IN, 0)
+assert batch("cuMemPrefetchBatchAsync", count=0) is None
+assert batch("cuMemDiscardAndPrefetchBatchAsync") is None
+""")

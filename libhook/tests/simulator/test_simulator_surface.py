@@ -103,6 +103,34 @@ def test_a_senseless_setting_is_named(python: Python, variable: str, value: str)
         python(LOAD, **{variable: value})
 
 
+NONE = """
+import os, subprocess, sys
+print(subprocess.run(
+    [sys.executable, "-c", %r], env=os.environ | {"NVSHARE_SIM_GPUS": "0"},
+    capture_output=True, text=True, check=True).stdout)
+"""
+
+COUNT = """
+import ctypes
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+code, count = nvml.nvmlInit_v2(), ctypes.c_uint(77)
+nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+print(cuda.cuInit(0), code, count.value)
+"""
+
+
+def test_none_is_none(python: Python) -> None:
+    assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"
+
+
+def test_a_process_without_cards_leaves_others_theirs(python: Python) -> None:
+    assert python(LOAD + CREATE.format(call="cuMemAlloc_v2") + NONE % COUNT + COUNT) == (
+        "[0, 0, 0, 0]\n100 0 0\n\n0 0 2\n"
+    )
+    # Nor does it when it is the first, before anybody holds memory.
+    assert python(COUNT + NONE % COUNT + COUNT) == "0 0 2\n100 0 0\n\n0 0 2\n"
+
+
 VISIBLE = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program may do while it captures a stream is what it may do without the library."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import ROOT, Site
+from tests.integration.test_own_memory import PRELUDE, Program
+
+GLOBAL, THREAD_LOCAL, RELAXED = range(3)
+REFUSED, BROKEN, IS_BROKEN = 900, 901, 2
+
+ASK = PRELUDE + '''
+import threading
+address, other, stream, side, pitch = (c_uint64() for _ in range(5))
+for one in (stream, side):
+    call("cuStreamCreate", byref(one), 1)
+call("cuMemAlloc_v2", byref(other), 4 * MIB)
+
+def allocated(size):
+    call("cuMemAlloc_v2", byref(address), size)
+def allocated_in_stream():
+    call("cuMemAllocAsync", byref(address), 4096, side)
+    call("cuStreamSynchronize", side)
+def free():
+    if address.value:
+        call("cuMemFree_v2", address)
+def nothing():
+    pass
+
+# What is called, what it needs, and what is left to do. Both are done out of the capture.
+CALLS = {
+    "allocate little": (lambda: cuda.cuMemAlloc_v2(byref(address), c_size_t(4096)), nothing, free),
+    "allocate much": (lambda: cuda.cuMemAlloc_v2(byref(address), c_size_t(8 * MIB)), nothing, free),
+    "allocate nothing": (lambda: cuda.cuMemAlloc_v2(byref(address), c_size_t(0)), nothing, free),
+    "allocate too much":
+        (lambda: cuda.cuMemAlloc_v2(byref(address), c_size_t(1 << 45)), nothing, free),
+    "allocate rows": (lambda: cuda.cuMemAllocPitch_v2(
+        byref(address), byref(pitch), c_size_t(100), c_size_t(100), 4), nothing, free),
+    "allocate managed":
+        (lambda: cuda.cuMemAllocManaged(byref(address), c_size_t(4096), 1), nothing, free),
+    "allocate in a stream":
+        (lambda: cuda.cuMemAllocAsync(byref(address), c_size_t(4096), side), nothing, free),
+    "free little": (lambda: cuda.cuMemFree_v2(address), lambda: allocated(4096), None),
+    "free much": (lambda: cuda.cuMemFree_v2(address), lambda: allocated(8 * MIB), None),
+    "free a pool's": (lambda: cuda.cuMemFree_v2(address), allocated_in_stream, None),
+    "free managed": (lambda: cuda.cuMemFree_v2(address), lambda: call(
+        "cuMemAllocManaged", byref(address), 4096, c_uint(1)), None),
+    "free in a stream": (lambda: cuda.cuMemFreeAsync(address, side), allocated_in_stream, None),
+    "free an inner address":
+        (lambda: cuda.cuMemFree_v2(c_uint64(other.value + 512)), nothing, nothing),
+    "free none": (lambda: cuda.cuMemFree_v2(c_uint64(0)), nothing, nothing),
+}
+
+def asked(make, thread_mode):
+    mode = c_int(thread_mode)
+    call("cuCtxSetCurrent", context)
+    call("cuThreadExchangeStreamCaptureMode", byref(mode))
+    answers.append(make())
+    call("cuThreadExchangeStreamCaptureMode", byref(mode))
+
+found = {}
+for name, (make, before, after) in CALLS.items():
+    for mode in range(3):
+        for elsewhere, thread_mode in ((False, 0), (False, 2), (True, 0), (True, 1)):
+            address.value, status, graph, answers = 0, c_int(), c_void_p(), []
+            before()
+            call("cuStreamBeginCapture_v2", stream, c_int(mode))
+            if elsewhere:
+                thread = threading.Thread(target=asked, args=(make, thread_mode))
+                thread.start()
+                thread.join()
+            else:
+                asked(make, thread_mode)
+            call("cuStreamIsCapturing", stream, byref(status))
+            ended = cuda.cuStreamEndCapture(stream, byref(graph))
+            if graph:
+                call("cuGraphDestroy", graph)
+            if after is not None:
+                after()
+            elif answers == [900]:
+                free()              # it is still there, as good as it was
+            found[f"{name}, {mode}, {elsewhere}, {thread_mode}"] = (*answers, status.value, ended)
+call("cuCtxSynchronize")
+print(json.dumps(found))
+'''
+
+
+def alone(site: Site, body: str) -> Any:
+    """What a program says without the library."""
+    done = subprocess.run(
+        [sys.executable, "-c", body], env=site.environment, cwd=ROOT, capture_output=True,
+        text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def under(site: Site, body: str) -> Any:
+    """And with it."""
+    program = Program(site, body.removeprefix(PRELUDE))
+    said = program.hears()
+    program.ends_well()
+    return said
+
+
+def test_allocating_and_freeing_are_refused_where_the_driver_refuses_them(site: Site) -> None:
+    site.start()
+    expected = alone(site, ASK)
+    assert under(site, ASK) == expected
+    for name in ("allocate little", "free little", "allocate in a stream", "free in a stream"):
+        assert expected[f"{name}, {GLOBAL}, {False}, 0"] == [REFUSED, IS_BROKEN, BROKEN]
+        assert expected[f"{name}, {GLOBAL}, {True}, 0"] == [REFUSED, IS_BROKEN, BROKEN]
+        assert expected[f"{name}, {THREAD_LOCAL}, {True}, 0"] == [0, 1, 0]
+        assert expected[f"{name}, {RELAXED}, {False}, 0"] == [0, 1, 0]
+
+
+SHARE = PRELUDE + '''
+address, stream, graph = c_uint64(), c_uint64(), c_void_p()
+handle = (ctypes.c_ubyte * 64)()
+call("cuStreamCreate", byref(stream), 1)
+call("cuMemAlloc_v2", byref(address), 4 * MIB)
+call("cuStreamBeginCapture_v2", stream, c_int(MODE))
+call("cuIpcGetMemHandle", handle, address, result=900)
+call("cuStreamEndCapture", stream, byref(graph))
+call("cuIpcGetMemHandle", handle, address)
+call("cuMemFree_v2", address)
+print(json.dumps("shared"))
+'''
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, RELAXED])
+def test_memory_cannot_be_shared_for_the_first_time_while_one_captures(
+    site: Site, mode: int
+) -> None:
+    """It would wait for the end of the capture, which the thread that waits would never come to."""
+    site.start()
+    assert under(site, SHARE.replace("MODE", str(mode))) == "shared"
