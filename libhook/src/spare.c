@@ -29,8 +29,9 @@
  * of it is looked at, copied or answered. Hence all blocks of a spare are
  * on the card and none ever moves. Programs that fit together do not wait for
  * each other, so spares also have an age: a second after it was freed one goes
- * in any case. And they are an eighth of the card at most, and MOST in number,
- * since whoever has to release them all waits for that.
+ * in any case (NVSHARE_KEEP_FREED_MS says how soon). And they are an eighth of the
+ * card at most, and MOST in number, since whoever has to release them all waits
+ * for that.
  *
  * With them go what their blocks keep: host slots and what is known of their
  * content are given up when a spare is made, as they are when memory is freed.
@@ -41,26 +42,34 @@
  *
  * What a kernel or a copy does at a freed address succeeds as long as there is a
  * spare, as it does with the driver's pools and with slabs. A program under test
- * for that had better be run with NVSHARE_KEEP_FREED=0, which turns all of this off.
+ * for that had better be run with NVSHARE_KEEP_FREED_MS=0, which turns all of this off.
  */
 #include "spare.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 #include "allocation.h"
 #include "log.h"
 #include "real.h"
 #include "region.h"
 
-#define KEPT_US 1000000
+#define DEFAULT_STAY_MS 1000
+#define STAY_MOST_MS 3600000
 #define PART_OF_CARD 8
 #define MOST 1024
 #define EXPIRED_AT_ONCE 16           /* others want the lock, and the daemon the service thread */
 
 void spares_prepare(struct spares *spares)
 {
-    const char *text = setting("NVSHARE_KEEP_FREED");
-    spares->wanted = text == NULL || strcmp(text, "0") != 0;
+    const char *text = setting("NVSHARE_KEEP_FREED_MS");
+    char *end = NULL;
+    unsigned long milliseconds = text == NULL ? DEFAULT_STAY_MS : strtoul(text, &end, 10);
+    if (text != NULL && (end == text || *end != '\0' || milliseconds > STAY_MOST_MS)) {
+        complain("NVSHARE_KEEP_FREED_MS=%s is not a number of milliseconds up to %d; it is %d",
+                 text, STAY_MOST_MS, DEFAULT_STAY_MS);
+        milliseconds = DEFAULT_STAY_MS;
+    }
+    spares->stay = milliseconds * 1000;
     ring_clear(&spares->order);
     for (size_t i = 0; i < SPARE_BUCKETS; i++)
         ring_clear(&spares->alike[i]);
@@ -99,7 +108,7 @@ bool spare_keep(struct large *large)
     struct spares *spares = &client->spares;
     uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
     /* Without a context it is a pool's or a chunk's. */
-    if (!spares->wanted || size > most || large->owner.context == NULL || large->chunk != NULL
+    if (spares->stay == 0 || size > most || large->owner.context == NULL || large->chunk != NULL
         || !spares_may_stay(client) || !still(large))
         return false;
     if (spares->bytes + size > most)
@@ -118,7 +127,7 @@ bool spare_keep(struct large *large)
     spares->bytes += size;
     spares->count++;
     if (spares->look == 0) {
-        spares->look = large->freed_at + KEPT_US;
+        spares->look = large->freed_at + spares->stay;
         client_wake(client);
     }
     return true;
@@ -183,9 +192,9 @@ void spares_expire(struct client *client)
     if (spares->look == 0 || now < spares->look)
         return;
     for (unsigned i = 0; i < EXPIRED_AT_ONCE && spares->count > 0
-                         && oldest(client)->freed_at + KEPT_US <= now; i++)
+                         && oldest(client)->freed_at + spares->stay <= now; i++)
         spares_drop(client, 1);
-    spares->look = spares->count > 0 ? oldest(client)->freed_at + KEPT_US : 0;
+    spares->look = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
 }
 
 int spares_due(const struct client *client)

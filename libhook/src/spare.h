@@ -19,7 +19,7 @@ struct large;
 
 /* A client's. */
 struct spares {
-    bool wanted;                     /* by the settings */
+    uint64_t stay;                   /* us that each may stay; 0: there are none */
     struct ring order;               /* oldest first */
     struct ring alike[SPARE_BUCKETS];/* by size */
     unsigned count;
