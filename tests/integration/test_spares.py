@@ -19,6 +19,11 @@ def allocate(size, result=0):
     address = c_uint64()
     call("cuMemAlloc_v2", byref(address), size, result=result)
     return address.value
+def filled(size):
+    "Is on the card, with all else, when this returns."
+    address = allocate(size)
+    put(address, b"x")
+    return address
 def free(address):
     call("cuMemFree_v2", address)
 def left():
@@ -34,8 +39,7 @@ def say(what):
     print(json.dumps(what), flush=True)
 def wait():
     sys.stdin.readline()
-first = allocate(4096)
-put(first, b"x")                # who has never run has nothing that stays
+first = filled(4096)                     # who has never run has nothing that stays
 '''
 
 FOR_AN_HOUR = "3600000"
@@ -150,8 +154,7 @@ def test_all_that_is_told_as_free_can_be_had_at_once(site: Site, way: str) -> No
     site.start("--swap-budget", "0")
     one = program(site, '''
 for size in (16, 32, 48):
-    made = [allocate(size * MIB // 4) for _ in range(4)]
-    call("cuMemsetD8_v2", made[0], 1, size * MIB // 4)
+    made = [filled(size * MIB // 4) for _ in range(4)]
     for address in made:
         free(address)
 assert mapped(made[0])
@@ -191,7 +194,7 @@ def test_it_goes_after_a_moment_although_nobody_wants_it(
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
     one = program(site, '''
-addresses = [allocate(size * MIB) for size in (2, 16, 64)]
+addresses = [filled(size * MIB) for size in (2, 16, 64)]
 for address in addresses:
     free(address)
 wait()
@@ -208,11 +211,11 @@ def test_it_is_an_eighth_of_the_card_at_most_and_the_oldest_goes_first(site: Sit
     site.start()
     assert CARD // 8 == 128 * MIB
     program(site, '''
-addresses = [allocate(20 * MIB) for _ in range(8)]
+addresses = [filled(20 * MIB) for _ in range(8)]
 for address in addresses:
     free(address)
 assert [mapped(address) for address in addresses] == [False] * 2 + [True] * 6
-large = allocate(130 * MIB)
+large = filled(130 * MIB)
 free(large)
 assert not mapped(large)
 assert [mapped(address) for address in addresses] == [False] * 2 + [True] * 6
@@ -227,7 +230,7 @@ def test_it_goes_when_the_card_has_less_than_the_daemon_says(site: Site) -> None
     # The first three calls are for what it begins with and the blocks of what is freed.
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": "cuMemCreate:4:2"}
     program(site, '''
-first = allocate(64 * MIB)
+first = filled(64 * MIB)
 free(first)
 assert mapped(first)
 second = allocate(32 * MIB)
@@ -245,7 +248,7 @@ def new_context():
     return made
 before = left()
 mine = new_context()
-spare = allocate(64 * MIB)
+spare = filled(64 * MIB)
 free(spare)
 other = new_context()
 address = allocate(64 * MIB)
@@ -260,7 +263,7 @@ call("cuCtxDestroy_v2", other)
 call("cuCtxSetCurrent", context)
 assert not mapped(address)
 assert left() == before
-spare = allocate(64 * MIB)
+spare = filled(64 * MIB)
 put(spare, b"y" * MIB)
 free(spare)
 call("cuCtxSetCurrent", c_void_p())
@@ -276,7 +279,7 @@ free(allocate(left()))
 def test_it_goes_with_the_daemon_and_allocating_goes_on(site: Site) -> None:
     daemon = site.start()
     one = program(site, '''
-spare = allocate(64 * MIB)
+spare = filled(64 * MIB)
 free(spare)
 assert mapped(spare)
 say("freed")
@@ -295,7 +298,7 @@ assert allocate(left())
 def test_a_forked_child_leaves_it_alone(site: Site) -> None:
     site.start()
     program(site, '''
-spare = allocate(64 * MIB)
+spare = filled(64 * MIB)
 put(spare, b"x" * MIB)
 free(spare)
 child = os.fork()
@@ -318,7 +321,7 @@ def test_it_does_not_count_against_a_limit_nor_pass_one_by(
         site.start("--bus", made.address)
         with Control(made.address) as control:
             one = program(site, '''
-spare = allocate(96 * MIB)
+spare = filled(96 * MIB)
 free(spare)
 assert mapped(spare)
 say("freed")
