@@ -2,13 +2,16 @@
 /*
  * How fast a program gets, first uses and gives back memory of the GPU:
  *
- *     allocate TOUCHED LARGE LARGES SMALL SMALLS LIVE ROUNDS
+ *     allocate TOUCHED LARGE LARGES SMALL SMALLS LIVE ROUNDS GROWTH
  *
  * One JSON line for each of ROUNDS rounds, in which
  *   - one block of TOUCHED bytes is allocated and set, twice;
  *   - LARGES blocks of LARGE bytes are allocated, and then freed again in another order;
  *   - SMALLS blocks of SMALL bytes likewise;
  *   - the same while LIVE others of that size are there.
+ * TOUCHED and LARGE grow by GROWTH bytes from each round to the next. If that is 0, memory of these
+ * sizes has been freed just before; if it is 2 MiB or more, no memory that was freed is of their
+ * sizes, neither to the page.
  * Times are microseconds; those of several calls are for each of them.
  *
  * In the first round, and with small blocks in every one, each block is written with a value of its
@@ -170,15 +173,15 @@ static void rate(const char *name, size_t bytes, size_t count, unsigned value, b
 
 int main(int count, char **arguments)
 {
-    size_t number[7];
-    if (count != 8) {
-        fprintf(stderr, "allocate: seven numbers are needed\n");
+    size_t number[8];
+    if (count != 9) {
+        fprintf(stderr, "allocate: eight numbers are needed\n");
         return 2;
     }
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         number[i] = strtoull(arguments[i + 1], NULL, 10);
     size_t touched = number[0], large = number[1], larges = number[2], small = number[3];
-    size_t smalls = number[4], live = number[5], rounds = number[6];
+    size_t smalls = number[4], live = number[5], rounds = number[6], growth = number[7];
     for (int i = 0; i < 6; i++)
         if (number[i] % STRIDE == 0) {
             fprintf(stderr, "allocate: '%s' is not a number that can be measured\n",
@@ -191,8 +194,8 @@ int main(int count, char **arguments)
     for (size_t round = 0; round < rounds; round++) {
         unsigned value = (unsigned)round * 0x10001u + 1;
         fputs("{", stdout);
-        touch(touched, value, round == 0);
-        rate("large", large, larges, value, round == 0);
+        touch(touched + round * growth, value, round == 0);
+        rate("large", large + round * growth, larges, value, round == 0);
         rate("small", small, smalls, value, true);
         address *others = allocate_all(small, live);
         write_all(others, small, live, ~value);

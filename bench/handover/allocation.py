@@ -4,6 +4,11 @@
 allocate.c says what is timed. `touch` is the time from before cuMemAlloc until
 a first memset over all of the new memory has ended. Medians over all rounds but
 the first of each process, in which memory is also read back.
+
+From its second round on a program may be given memory that it has freed just
+before. So the large blocks are measured twice: of the same sizes in each round,
+and, in processes of their own, of sizes that grow by a page from each round to
+the next (`new`), for which nothing that was freed fits.
 """
 
 import json
@@ -11,8 +16,7 @@ import os
 import statistics
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from bench.handover.card import MIB, Card, unshared
 from bench.handover.goal import Goal, Result
@@ -23,7 +27,11 @@ from nvshared.errors import NvshareError
 PROGRAM = ROOT / "build" / "bench-handover" / "allocate"
 ORDER = ("without", "with", "with", "without")
 SMALL = 4096
+PAGE = 2 * MIB                          # of the GPU's memory
 LIMIT = 120.0                           # seconds for one process
+
+Rounds = dict[str, list[dict[str, float]]]          # with and without the library
+Medians = Mapping[str, Mapping[str, float]]         # the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +44,13 @@ class Sizes:
     smalls: int = 1000
     live: int = 20_000                  # small ones beside those, where it says crowded
     rounds: int = 6
+    growth: int = 0                     # from each round to the next, of the large ones
 
     def arguments(self) -> list[str]:
         """As the program is called."""
         return [str(number) for number in (
             self.touched, self.large, self.larges, SMALL, self.smalls, self.live, self.rounds,
+            self.growth,
         )]
 
 
@@ -49,30 +59,42 @@ def allocation(card: Card) -> Result:
     sizes = Sizes(card.total // 16 // MIB * MIB, 64 * MIB, 48)
     if card.simulated:
         sizes = Sizes(8 * MIB, 4 * MIB, 16, 100, live=200, rounds=2)
-    rounds: dict[str, list[dict[str, float]]] = {"without": [], "with": []}
+    new = replace(sizes, smalls=1, live=1, growth=PAGE)
+    rounds: Rounds = {"without": [], "with": []}
+    new_rounds: Rounds = {"without": [], "with": []}
     wrong = []
     with card.log.open("ab") as log, sharing(
         "--swap-budget", str(card.budget), environment=dict(card.environment), log=log,
     ) as daemon:
         for way in ORDER:
             ours = daemon.environment if way == "with" else unshared()
-            done = _run(sizes, {**card.environment, **ours})
-            if done.returncode != 0:
-                wrong.append(f"{way} the library: {done.stderr.strip()}")
-            rounds[way] += [json.loads(line) for line in done.stdout.splitlines()[1:]]
-    medians = {
-        way: {name: statistics.median(one[name] for one in found) for name in found[0]}
-        for way, found in rounds.items() if found
-    }
+            for these, found in ((sizes, rounds), (new, new_rounds)):
+                done = _run(these, {**card.environment, **ours})
+                if done.returncode != 0:
+                    wrong.append(f"{way} the library: {done.stderr.strip()}")
+                found[way] += [json.loads(line) for line in done.stdout.splitlines()[1:]]
+    medians, new_medians = _medians(rounds), _medians(new_rounds)
     return Result(
-        "allocation", f"with against without; crowded: beside {sizes.live:,} of 4 KiB",
-        _goals(sizes, medians) if len(medians) == 2 else (),
+        "allocation", f"with against without; crowded: beside {sizes.live:,} of 4 KiB; "
+        "new: of a size that was never freed",
+        (
+            *(_goals(sizes, medians) if len(medians) == 2 else ()),
+            *(_large_goals(new, new_medians, ", new") if len(new_medians) == 2 else ()),
+        ),
         {
             "touched_bytes": sizes.touched, "large_bytes": sizes.large, "small_bytes": SMALL,
             "live": sizes.live, "medians_us": medians, "rounds_us": rounds,
+            "new_medians_us": new_medians, "new_rounds_us": new_rounds,
         },
         tuple(wrong),
     )
+
+
+def _medians(rounds: Rounds) -> dict[str, dict[str, float]]:
+    return {
+        way: {name: statistics.median(one[name] for one in found) for name in found[0]}
+        for way, found in rounds.items() if found
+    }
 
 
 def _run(
@@ -90,23 +112,32 @@ def _run(
         raise NvshareError(f"{PROGRAM} is missing", "make bench-handover builds it") from None
 
 
-def _goals(sizes: Sizes, medians: Mapping[str, Mapping[str, Any]]) -> tuple[Goal, ...]:
+def _goals(sizes: Sizes, medians: Medians) -> tuple[Goal, ...]:
+    goals = _large_goals(sizes, medians, "")
+    for kind, words in (("small", "4 KiB"), ("crowded", "4 KiB crowded")):
+        goals += _pair(kind, words, 100.0, medians)
+    return goals
+
+
+def _large_goals(sizes: Sizes, medians: Medians, mark: str) -> tuple[Goal, ...]:
     speeds = {
         way: sizes.touched / (found["touch_allocate"] + found["touch_first"]) / 1000
         for way, found in medians.items()
     }
-    goals = [Goal(
-        f"speed of first use: {speeds['with']:.1f} against {speeds['without']:.1f} GB/s",
+    first = Goal(
+        f"speed of first use{mark}: {speeds['with']:.1f} against {speeds['without']:.1f} GB/s",
         100 * speeds["with"] / speeds["without"], "%", least=95,
-    )]
-    for kind, words, most in (
-        ("large", f"{sizes.large // MIB} MiB", 105.0), ("small", "4 KiB", 100.0),
-        ("crowded", "4 KiB crowded", 100.0),
-    ):
-        for verb in ("allocate", "free"):
-            ours, theirs = (medians[way][f"{kind}_{verb}"] for way in ("with", "without"))
-            goals.append(Goal(
-                f"{verb} {words}: {ours:.2f} against {theirs:.2f} us",
-                100 * ours / theirs, "%", most=most,
-            ))
+    )
+    return (first, *_pair("large", f"{sizes.large // MIB} MiB{mark}", 105.0, medians))
+
+
+def _pair(kind: str, words: str, most: float, medians: Medians) -> tuple[Goal, ...]:
+    """Of allocating and of freeing."""
+    goals = []
+    for verb in ("allocate", "free"):
+        ours, theirs = (medians[way][f"{kind}_{verb}"] for way in ("with", "without"))
+        goals.append(Goal(
+            f"{verb} {words}: {ours:.2f} against {theirs:.2f} us",
+            100 * ours / theirs, "%", most=most,
+        ))
     return tuple(goals)

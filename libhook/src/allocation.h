@@ -11,6 +11,7 @@
 
 #include "block.h"
 #include "memory.h"
+#include "ring.h"
 
 #define SMALL_MAX ((size_t)1 << 20)
 
@@ -28,6 +29,9 @@ struct large {
     unsigned long long id;
     bool sync_memops;
     bool freeing;
+    bool spare;                      /* freed, and kept: spare.c */
+    uint64_t freed_at;               /* us */
+    struct ring order, alike;        /* among its client's spares */
     struct chunk *chunk;             /* it is the home of; NULL: the program's by cuMemAlloc */
     size_t block_count;
     struct block *blocks[];

@@ -117,11 +117,26 @@ void client_send(struct client *client, unsigned type, unsigned flags, uint64_t 
     send_record(client, type, flags, number, bytes, client->beyond, microseconds);
 }
 
-void client_update(struct client *client)
+void client_changed(struct client *client)
+{
+    if (!client->reported)
+        return;
+    client->reported = false;
+    client_wake(client);
+}
+
+static bool lacks(const struct client *client)
 {
     const struct nvshare_memory *memory = &client->memory;
-    bool starved = client->remapping || client->absent > 0
+    return client->remapping || client->absent > 0
         || memory->resident + memory->pinned + memory->pending > memory->room;
+}
+
+void client_update(struct client *client)
+{
+    bool starved = lacks(client);
+    if ((starved || !spares_may_stay(client)) && spares_drop(client, SPARES_ALL))
+        starved = lacks(client);
     if (starved != client->starved) {
         client->starved = starved;
         client->room_asked = false;
@@ -134,9 +149,8 @@ void client_update(struct client *client)
         && client->socket >= 0) {
         client->room_asked = true;
         client_send(client, NVSHARE_ROOM, 0, 0, client_need(client), 0);
-    } else if (client->reported) {
-        client->reported = false;
-        client_wake(client);
+    } else {
+        client_changed(client);
     }
 }
 
@@ -194,6 +208,10 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
         granted = asked && wanted <= client->limits.commit;
         if (granted)
             break;
+        /* What the program has freed counts for nothing that it asks for. */
+        uint64_t most = pins == 0 ? client->limits.commit : 0;
+        if (wanted > most && spares_drop(client, wanted - most))
+            continue;
         if (client->socket < 0) {
             /* No daemon to ask: as far as it last said we could go. */
             granted = wanted <= client->limits.most;
@@ -205,7 +223,8 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
         /* Refused by the answer to this very question. Less than was granted
          * may apply again by now, and another thread's later question may have
          * been answered: then ask again. */
-        if (ours && client->answer.commit < wanted && !pools_yield(client, true))
+        if (ours && client->answer.commit < wanted && !spares_drop(client, SPARES_ALL)
+            && !pools_yield(client, true))
             break;
         asked = pins == 0 || (ours && client->answer.commit >= wanted);
     }
@@ -356,6 +375,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->drain_patience = DRAIN_PATIENCE_US;
     client->wake = -1;
+    spares_prepare(&client->spares);
     CUuuid uuid;
     CUresult result = HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
                                                     : REAL(cuDeviceGetUuid)(&uuid, device);

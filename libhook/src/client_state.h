@@ -14,6 +14,7 @@
 #include "caches.h"
 #include "driver.h"
 #include "nvshare/protocol.h"
+#include "spare.h"
 
 #define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */
 #define CONTEXTS_MAX 16
@@ -59,6 +60,7 @@ struct client {
     uint64_t managed;                /* bytes in blocks of managed memory, */
     uint64_t managed_away;           /* and of them, those that count in memory.host */
     uint64_t beyond;                 /* bytes beyond the card, on the host for good */
+    struct spares spares;
     struct block *blocks;            /* all, oldest first */
     struct block *youngest;
     struct slab *slabs[SLAB_CLASSES];/* those with a free place */
@@ -129,6 +131,7 @@ struct client *client_current(void);              /* of the current context's de
 /* Recomputes `starved`, opens or closes the gate accordingly and asks for
  * room once. To be called after any change of the figures. */
 void client_update(struct client *client);
+void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
 uint64_t client_need(const struct client *client);
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
 /* Waits, releasing the lock meanwhile, until allocated + pinned + pending may

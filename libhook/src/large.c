@@ -42,17 +42,28 @@ struct block *allocation_block(struct page_owner *owner, size_t index)
                                      : ((struct large *)owner)->blocks[index];
 }
 
+static bool fill(struct block *block)
+{
+    struct client *client = block->client;
+    while (client_free_room(client) < block->size)
+        if (!spares_drop(client, block->size))
+            return false;
+    CUresult result;
+    while ((result = block_map(block)) == CUDA_ERROR_OUT_OF_MEMORY
+           && spares_drop(client, block->size))
+        continue;
+    /* If the card has less than the room says, the daemon finds room:
+     * the block stays empty and is asked for with the others. */
+    if (result != CUDA_SUCCESS)
+        return false;
+    block_set_state(block, BLOCK_RESIDENT);
+    return true;
+}
+
 void allocation_fill(struct block **blocks, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (client_free_room(blocks[i]->client) < blocks[i]->size)
-            return;
-        /* If the card has less than the room says, the daemon finds room:
-         * the block stays empty and is asked for with the others. */
-        if (block_map(blocks[i]) != CUDA_SUCCESS)
-            return;
-        block_set_state(blocks[i], BLOCK_RESIDENT);
-    }
+    for (size_t i = 0; i < count && fill(blocks[i]); i++)
+        continue;
 }
 
 /* The blocks made so far, when one cannot be made. */
@@ -106,6 +117,7 @@ CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
 
 void large_release(struct large *large)
 {
+    spare_leave(large);
     /* Not its size, which may be less since it was renewed. */
     const struct block *last = large->blocks[large->block_count - 1];
     region_set_owner(large->base, last->address + last->size - large->base, NULL);

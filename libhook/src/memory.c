@@ -37,9 +37,13 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
         return true;
     }
     pthread_mutex_lock(&memory_lock);
-    *result = bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
-                                 : large_allocate(client, context, bytes, address);
-    client_update(client);
+    if (bytes > SMALL_MAX && spare_take(client, context, bytes, address)) {
+        *result = CUDA_SUCCESS;      /* and no figure has changed */
+    } else {
+        *result = bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
+                                     : large_allocate(client, context, bytes, address);
+        client_update(client);
+    }
     pthread_mutex_unlock(&memory_lock);
     if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
         *result = CUDA_SUCCESS;
@@ -64,6 +68,14 @@ void allocation_release(CUdeviceptr address)
     else
         large_release((struct large *)owner);
     client_update(client);
+}
+
+/* The same of what the program may soon want again. */
+static void release_or_keep(CUdeviceptr address)
+{
+    struct page_owner *owner = region_owner(address);
+    if (owner->kind != OWNER_LARGE || !spare_keep((struct large *)owner))
+        allocation_release(address);
 }
 
 static void release_deferred(void)
@@ -137,7 +149,10 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     pthread_mutex_lock(&memory_lock);
     if (waited) {
         release_deferred();
-        allocation_release(address);
+        if (*result == CUDA_SUCCESS)
+            release_or_keep(address);
+        else
+            allocation_release(address);
     } else if (later != NULL) {
         *later = (struct deferred){ address, deferred };
         deferred = later;
@@ -223,7 +238,7 @@ bool memory_is_ours(CUdeviceptr address)
 
 static void information(const struct client *client, size_t *free_bytes, size_t *total_bytes)
 {
-    uint64_t used = client->memory.allocated + client->memory.pinned;
+    uint64_t used = client->memory.allocated - client->spares.bytes + client->memory.pinned;
     *total_bytes = client->limits.total;
     *free_bytes = client->limits.most > used ? client->limits.most - used : 0;
 }

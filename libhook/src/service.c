@@ -116,6 +116,7 @@ static void order_stop(struct client *client)
 
     pthread_mutex_lock(&memory_lock);
     client->stopping = false;
+    spares_drop(client, SPARES_ALL); /* before the daemon reads how much is to leave */
     if (drained) {
         client->drained = true;
         caches_turn_ended(client);
@@ -138,6 +139,7 @@ static void order_evict(struct client *client, const struct nvshare_record *orde
     uint64_t began = now_microseconds();
     unsigned flags = 0;
     pthread_mutex_lock(&memory_lock);
+    spares_drop(client, SPARES_ALL);
     if (!client->granted) {
         caches_room_ordered(client, order->bytes);
         pools_yield(client, false);  /* cheaper than a copy */
@@ -170,6 +172,7 @@ static void disconnect(struct client *client)
     if (client->socket >= 0)
         close(client->socket);
     client->socket = -1;
+    spares_drop(client, SPARES_ALL);
     client->postponed.type = 0;
     traffic_watch(client, false);
     bell_ring(&client->heard);
@@ -311,6 +314,7 @@ void *service_run(void *argument)
         pthread_mutex_lock(&memory_lock);
         bool connected = client->socket >= 0, changed = !client->reported;
         bool watch = connected && client->granted && client->contended && !client->starved;
+        int due = spares_due(client);
         pthread_mutex_unlock(&memory_lock);
 
         int timeout = -1;
@@ -321,6 +325,8 @@ void *service_run(void *argument)
         } else if (changed) {
             timeout = REPORT_INTERVAL_US / 1000;
         }
+        if (due >= 0 && (timeout < 0 || due < timeout))
+            timeout = due;
         struct nvshare_record record = client->postponed;
         bool postponed = record.type != 0;
         client->postponed.type = 0;
@@ -339,6 +345,9 @@ void *service_run(void *argument)
             report(client);
             reported = now_microseconds();
         }
+        pthread_mutex_lock(&memory_lock);
+        spares_expire(client);
+        pthread_mutex_unlock(&memory_lock);
         pthread_mutex_lock(&service_lock);
         if (watch)
             look_idle(client, &idle);

@@ -295,7 +295,8 @@ class Commander:
         self.refused += asked > 0 and not grant
         held = hook.memory.allocated + hook.memory.pinned
         return Record(Type.LIMITS, number=number, limits=Limits(
-            commit=asked if grant else held, most=self.most, total=self.most,
+            # An eighth of the total is how much that was freed may stay mapped.
+            commit=asked if grant else held, most=self.most, total=4 * self.most,
             host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
             # Only programs of which it is wanted ask for it.
             beyond=0 if beyond and self.random.random() < 0.3 else self.most,

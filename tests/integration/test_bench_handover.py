@@ -42,7 +42,8 @@ def test_from_beginning_to_end(tmp_path: Path) -> None:
     assert [one["variant"] for one in report["results"]] == ["allocation", "two-large", "two-large"]
     assert all(one["right"] for one in report["results"])
     allocation, *large = report["results"]
-    assert set(allocation["figures"]["medians_us"]) == {"without", "with"}
+    for medians in ("medians_us", "new_medians_us"):
+        assert set(allocation["figures"][medians]) == {"without", "with"}
     for one in large:
         assert one["figures"]["moves"]["turns"] >= 1
         assert [program["right"] for program in one["figures"]["programs"]] == [True, True]

@@ -16,7 +16,7 @@ CORE |= {"caches", "frameworks", "interpreter"}
 CORE |= {"exclusive", "gate", "host", "fetch", "import", "injection", "share", "shop"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 CORE |= {"lane", "load", "managed", "numa", "ordered", "pace", "piece", "pipeline", "pool"}
-CORE |= {"prefetches", "refusal", "stream", "traffic", "victim"}
+CORE |= {"prefetches", "refusal", "spare", "stream", "traffic", "victim"}
 
 PRELUDE = """
 import ctypes, sys, threading

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "churning.h"
 #include "managing.h"
 #include "mapping.h"
 #include "worker.h"
@@ -326,7 +327,7 @@ static void operate(struct worker *w)
     struct buffer *slot = &w->buffers[below(w, BUFFERS)], *other;
     w->operations++;
     if (slot->address == 0) {
-        make(w, slot);
+        (below(w, 4) == 0 ? churn : make)(w, slot);
         return;
     }
     if (slot->managed && below(w, 4) == 0)
@@ -463,7 +464,7 @@ int main(int argc, char **argv)
                     < seconds);
     atomic_store(&finish, true);
     uint64_t operations = 0, compared = 0, graphs = 0, moved = 0, shared = 0;
-    uint64_t pooled = 0, again = 0, touched = 0;
+    uint64_t pooled = 0, again = 0, touched = 0, churned = 0;
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(workers[i].thread, NULL);
         operations += workers[i].operations;
@@ -474,16 +475,17 @@ int main(int argc, char **argv)
         pooled += workers[i].pooling.taken;
         again += workers[i].pooling.again;
         touched += workers[i].touched;
+        churned += workers[i].churned;
     }
     check(cuMemPoolDestroy(pool), "cuMemPoolDestroy");
     check(cuDevicePrimaryCtxRelease_v2(device), "cuDevicePrimaryCtxRelease");
     printf("{\"seed\": %llu, \"operations\": %llu, \"compared_bytes\": %llu, \"graphs\": %llu, "
            "\"mapped_elsewhere\": %llu, \"shared\": %llu, \"pooled\": %llu, \"reused\": %llu, "
-           "\"touched\": %llu}\n",
+           "\"touched\": %llu, \"churned\": %llu}\n",
            (unsigned long long)seed, (unsigned long long)operations,
            (unsigned long long)compared, (unsigned long long)graphs, (unsigned long long)moved,
            (unsigned long long)shared, (unsigned long long)pooled, (unsigned long long)again,
-           (unsigned long long)touched);
+           (unsigned long long)touched, (unsigned long long)churned);
     free(workers);
     return 0;
 }

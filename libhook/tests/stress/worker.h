@@ -37,7 +37,7 @@ struct worker {
     CUgraphExec graph;
     struct recorded nodes[GRAPH_NODES];
     unsigned node_count;
-    uint64_t operations, compared, graphs, moved, shared, touched;
+    uint64_t operations, compared, graphs, moved, shared, touched, churned;
 };
 
 static inline uint64_t next(struct worker *w)

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freed memory stays mapped for a moment and is used again, and nobody ever lacks it."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from nvshared.client import Client as Control
+from tests.bus.service import private_bus
+from tests.conftest import no_bus
+from tests.integration.conftest import CARD, MIB, Site
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.test_terms import Eventually
+
+HELPERS = '''
+OUT_OF_MEMORY = 2
+def allocate(size, result=0):
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), size, result=result)
+    return address.value
+def filled(size):
+    "Is on the card, with all else, when this returns."
+    address = allocate(size)
+    put(address, b"x")
+    return address
+def free(address):
+    call("cuMemFree_v2", address)
+def left():
+    much, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(much), byref(total))
+    return much.value
+def mapped(address):
+    "Whether the driver finds memory there, whoever it belongs to."
+    got = cuda.cuMemcpyDtoH_v2(ctypes.create_string_buffer(64), c_uint64(address), c_size_t(64))
+    assert got in (0, INVALID), got
+    return got == 0
+def say(what):
+    print(json.dumps(what), flush=True)
+def wait():
+    sys.stdin.readline()
+first = filled(4096)                     # who has never run has nothing that stays
+'''
+
+FOR_AN_HOUR = "3600000"
+
+
+def program(site: Site, body: str, keep: str = FOR_AN_HOUR) -> Program:
+    """Its spares go when something wants them to, and not because time has passed."""
+    site.environment = {**site.environment, "NVSHARE_KEEP_FREED_MS": keep}
+    return Program(site, HELPERS + body)
+
+
+def figures(site: Site) -> dict[str, int]:
+    """What the program holds, as the daemon last heard it."""
+    told = [json.loads(line) for line in (site.folder / "trace").read_text().splitlines()]
+    found: dict[str, int] = [entry["memory"] for entry in told if "memory" in entry][-1]
+    return found
+
+
+def copied_out(site: Site) -> int:
+    lines = (site.folder / "trace").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    return sum(entry["bytes"] for entry in told if entry.get("event") == "evicted")
+
+
+REUSED = '''
+size, kept = 64 * MIB - 4096, KEPT
+before = left()
+first = allocate(size)
+put(first, os.urandom(size))
+old = attribute(7, first)                # CU_POINTER_ATTRIBUTE_BUFFER_ID
+call("cuPointerSetAttribute", byref(c_int(1)), c_int(6), first)
+assert attribute(6, first, c_int) == 1   # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+free(first)
+assert left() == before
+assert mapped(first) == kept
+value, base, length = c_uint64(), c_uint64(), c_size_t()
+for which in (1, 2, 7):
+    call("cuPointerGetAttribute", byref(value), c_int(which), first, result=INVALID)
+cuda.cuMemGetAddressRange_v2.restype = c_int
+assert cuda.cuMemGetAddressRange_v2(byref(base), byref(length), c_uint64(first)) != 0
+handle = ctypes.create_string_buffer(64)
+call("cuIpcGetMemHandle", handle, first, result=INVALID)
+call("cuMemFree_v2", first, result=INVALID)
+call("cuMemFreeAsync", first, 0, result=INVALID)
+assert mapped(first) == kept
+
+smaller = size - 4096                    # of as many pages
+again = allocate(smaller)
+assert again == first or not kept
+assert left() == before - 64 * MIB
+call("cuMemGetAddressRange_v2", byref(base), byref(length), again + 5 * MIB)
+assert (base.value, length.value) == (again, smaller)
+assert attribute(7, again) != old
+assert attribute(6, again, c_int) == 0
+data = os.urandom(smaller)
+put(again, data)
+assert get(again, smaller) == data
+away()
+assert get(again, smaller) == data
+free(again)
+# Whatever was known of it when it left is not of what comes now.
+again = allocate(size)
+call("cuMemsetD8_v2", again, 0, size)
+away()
+assert get(again, size) == bytes(size)
+free(again)
+assert left() == before
+'''
+
+
+@pytest.mark.parametrize("keep", [FOR_AN_HOUR, "0"])
+def test_the_next_allocation_of_its_size_has_it(site: Site, keep: str) -> None:
+    site.start("--tq", "1")
+    one = program(site, REUSED.replace("KEPT", str(keep != "0")), keep)
+    for _ in range(2):
+        assert one.hears() == "away"
+        hook = take_the_card(site)
+        one.go_on()
+        give_it_back(hook)
+    one.ends_well()
+
+
+WAYS = {
+    "cuMemAlloc": "allocate(rest)",
+    "in many pieces": "for _ in range(rest // (4 * MIB)): allocate(4 * MIB)",
+    "in small pieces": "for _ in range(rest // MIB): allocate(MIB)",
+    "cuMemCreate": '''
+address = reserve(rest)
+call("cuMemMap", address, rest, 0, create(rest), 0)
+allow(address, rest)
+call("cuMemsetD8_v2", address, 1, rest)''',
+    "cuMemAllocAsync": '''
+address = c_uint64()
+call("cuMemAllocAsync", byref(address), rest, 0)
+call("cuMemsetD8_v2", address, 1, rest)''',
+    "cuMemAllocManaged": '''
+address = c_uint64()
+call("cuMemAllocManaged", byref(address), rest, c_uint(1))
+call("cuMemsetD8_v2", address, 1, rest)''',
+    # Less by what the driver may round up, and more than there is without what was freed.
+    "cuArrayCreate": '''
+class Shape(ctypes.Structure):
+    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_int), ("channels", c_uint)]
+array = c_void_p()
+call("cuArrayCreate_v2", byref(array), byref(Shape(64 << 10, (rest >> 16) - 512, 1, 1)))''',
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_that_is_told_as_free_can_be_had_at_once(site: Site, way: str) -> None:
+    site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
+    site.start("--swap-budget", "0")
+    one = program(site, '''
+for size in (16, 32, 48):
+    made = [filled(size * MIB // 4) for _ in range(4)]
+    for address in made:
+        free(address)
+assert mapped(made[0])
+rest = left() // MIB * MIB
+''' + WAYS[way] + '''
+put(first, b"y")                         # for which all must be on the card
+assert left() <= 34 * MIB
+''')
+    one.ends_well()
+
+
+def test_it_goes_when_somebody_waits_for_the_card_and_is_not_copied(site: Site) -> None:
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
+    one = program(site, '''
+stays = allocate(96 * MIB)
+data = os.urandom(96 * MIB)
+put(stays, data)
+goes = allocate(64 * MIB)
+put(goes, os.urandom(64 * MIB))
+free(goes)
+assert mapped(goes)
+away()
+assert get(stays, len(data)) == data
+assert not mapped(goes)
+''')
+    assert one.hears() == "away"
+    hook = take_the_card(site)
+    assert hook.memory.resident == 1000 * MIB
+    assert copied_out(site) == 96 * MIB
+    one.go_on()
+    give_it_back(hook)
+    one.ends_well()
+
+
+def test_it_goes_after_a_moment_although_nobody_wants_it(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    one = program(site, '''
+addresses = [filled(size * MIB) for size in (2, 16, 64)]
+for address in addresses:
+    free(address)
+wait()
+assert not any(mapped(address) for address in addresses)
+''', keep="100")
+    eventually(lambda: "memory" in (site.folder / "trace").read_text()
+               and figures(site)["allocated"] > 2 * MIB)
+    eventually(lambda: figures(site)["allocated"] == figures(site)["resident"] == 2 * MIB)
+    one.go_on()
+    one.ends_well()
+
+
+def test_it_is_an_eighth_of_the_card_at_most_and_the_oldest_goes_first(site: Site) -> None:
+    site.start()
+    assert CARD // 8 == 128 * MIB
+    program(site, '''
+addresses = [filled(20 * MIB) for _ in range(8)]
+for address in addresses:
+    free(address)
+assert [mapped(address) for address in addresses] == [False] * 2 + [True] * 6
+large = filled(130 * MIB)
+free(large)
+assert not mapped(large)
+assert [mapped(address) for address in addresses] == [False] * 2 + [True] * 6
+# The latest is used first.
+assert [allocate(20 * MIB) for _ in range(6)] == addresses[:1:-1]
+assert allocate(20 * MIB) not in addresses[2:]
+''').ends_well()
+
+
+def test_it_goes_when_the_card_has_less_than_the_daemon_says(site: Site) -> None:
+    site.start()
+    # The first three calls are for what it begins with and the blocks of what is freed.
+    site.environment = {**site.environment, "NVSHARE_SIM_FAIL": "cuMemCreate:4:2"}
+    program(site, '''
+first = filled(64 * MIB)
+free(first)
+assert mapped(first)
+second = allocate(32 * MIB)
+assert mapped(second)
+assert not mapped(first)
+''').ends_well()
+
+
+def test_it_goes_with_its_context(site: Site) -> None:
+    site.start()
+    program(site, '''
+def new_context():
+    made = c_void_p()
+    call("cuCtxCreate_v2", byref(made), c_uint(0), c_int(0))
+    return made
+before = left()
+mine = new_context()
+spare = filled(64 * MIB)
+free(spare)
+other = new_context()
+address = allocate(64 * MIB)
+assert address != spare and attribute(1, address) == other.value
+put(address, b"x" * MIB)
+call("cuCtxDestroy_v2", mine)
+assert not mapped(spare)
+assert get(address, MIB) == b"x" * MIB
+free(address)
+assert mapped(address)
+call("cuCtxDestroy_v2", other)
+call("cuCtxSetCurrent", context)
+assert not mapped(address)
+assert left() == before
+spare = filled(64 * MIB)
+put(spare, b"y" * MIB)
+free(spare)
+call("cuCtxSetCurrent", c_void_p())
+call("cuDevicePrimaryCtxReset_v2", c_int(0))
+call("cuDevicePrimaryCtxRetain", byref(context), 0)
+call("cuCtxSetCurrent", context)
+assert not mapped(spare)
+assert left() == before + 2 * MIB        # what it began with went too
+free(allocate(left()))
+''').ends_well()
+
+
+def test_it_goes_with_the_daemon_and_allocating_goes_on(site: Site) -> None:
+    daemon = site.start()
+    one = program(site, '''
+spare = filled(64 * MIB)
+free(spare)
+assert mapped(spare)
+say("freed")
+wait()
+while mapped(spare):
+    continue
+assert allocate(left())
+''')
+    assert one.hears() == "freed"
+    daemon.kill()
+    daemon.wait()
+    one.go_on()
+    one.ends_well()
+
+
+def test_a_forked_child_leaves_it_alone(site: Site) -> None:
+    site.start()
+    program(site, '''
+spare = filled(64 * MIB)
+put(spare, b"x" * MIB)
+free(spare)
+child = os.fork()
+if child == 0:
+    cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(64 * MIB))
+    cuda.cuMemFree_v2(c_uint64(spare))
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert mapped(spare)
+assert allocate(64 * MIB) == spare
+assert get(spare, MIB) == b"x" * MIB
+''').ends_well()
+
+
+@pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+def test_it_does_not_count_against_a_limit_nor_pass_one_by(
+    site: Site, eventually: Eventually
+) -> None:
+    with private_bus() as made:
+        site.start("--bus", made.address)
+        with Control(made.address) as control:
+            one = program(site, '''
+spare = filled(96 * MIB)
+free(spare)
+assert mapped(spare)
+say("freed")
+wait()
+total = c_size_t()
+while total.value != 80 * MIB:           # until the limit has come
+    call("cuDeviceTotalMem_v2", byref(total), c_int(0))
+assert left() == 78 * MIB                 # without what it began with
+allocate(96 * MIB, result=OUT_OF_MEMORY)
+for size in (40, 30, 60):
+    free(allocate(size * MIB))
+    assert left() == 78 * MIB
+assert allocate(78 * MIB) and left() == 0
+''')
+            assert one.hears() == "freed"
+            (client,) = control.clients_of(one.popen.pid)
+            control.set_memory_limit(client, 80 * MIB)
+            one.go_on()
+            one.ends_well()
+
+
+def test_a_number_that_is_none_is_said_to_be_none(site: Site) -> None:
+    site.start()
+    one = program(site, "free(allocate(64 * MIB))", keep="soon")
+    _, said = one.popen.communicate(timeout=60)
+    assert one.popen.returncode == 0
+    assert "NVSHARE_KEEP_FREED_MS=soon is not a number of milliseconds up to 3600000; it is 1000" \
+        in said

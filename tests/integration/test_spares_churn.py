@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that allocates and frees in turn, alone and beside others: every byte is right.
+
+In the random hand-overs memory is so short that hardly anything that was freed
+stays. Here one program of four threads has the card to itself, but for others
+that come, want it as well, and go: what it has freed stays mapped and comes again,
+and goes in the midst of that.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_random_handovers import built
+
+VISITORS = 3
+
+
+def start(site: Site, build: Path, seed: int, seconds: int) -> subprocess.Popen[str]:
+    """64 MiB, one after the other's end or a signal's coming verified a last time."""
+    process = subprocess.Popen(
+        [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
+         "--megabytes", "64"],
+        env={
+            **os.environ, **site.environment,
+            "LD_PRELOAD": str(build / "libnvshare.so"),
+            "LD_LIBRARY_PATH": str(build / "simulator"),
+            "NVSHARE_SOCKET": str(site.socket),
+            "NVSHARE_KEEP_FREED_MS": "20",      # so that its end by age comes up as well
+            "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
+            "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
+        },
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    site.started.append(process)
+    return process
+
+
+def ends_well(process: subprocess.Popen[str]) -> dict[str, int]:
+    said, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors[-4000:]
+    found: dict[str, int] = json.loads(said)
+    return found
+
+
+@pytest.mark.parametrize("sanitizer", ["", "thread", "address"])
+def test_every_byte_is_right_while_others_come_and_go(site: Site, sanitizer: str) -> None:
+    with built(sanitizer) as build:
+        site.start("--tq", "50ms", "--capacity", "120MiB")
+        one = start(site, build, 1, 3600)
+        for seed in range(VISITORS):
+            ends_well(start(site, build, 2 + seed, 1))
+        one.send_signal(signal.SIGTERM)
+        assert ends_well(one)["churned"] > 0
