@@ -69,7 +69,7 @@ static void record_mistake(struct lane lane, struct block *block, CUstreamCaptur
     CUdeviceptr address = 0;
     switch (roll(4)) {
     case 0:
-        /* In other modes mapped memory may be had, as from cuMemCreate, cuMemAlloc's not. */
+        /* In other modes it breaks the capture, for which test_captures.py is. */
         if (mode == CU_STREAM_CAPTURE_MODE_RELAXED
             && DO(cuMemAlloc_v2, (&address, 4096), "4096, recording") == CUDA_SUCCESS)
             DO(cuMemFree_v2, (address), "just allocated");
