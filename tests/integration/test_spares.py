@@ -225,6 +225,35 @@ assert allocate(20 * MIB) not in addresses[2:]
 ''').ends_well()
 
 
+def test_nothing_stays_on_a_card_that_is_nearly_full(site: Site) -> None:
+    """The driver takes memory for modules and stacks without being asked by us."""
+    site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
+    site.start()
+    assert CARD // 16 == 64 * MIB
+    program(site, '''
+most = filled(900 * MIB)
+spare, more = filled(40 * MIB), filled(20 * MIB)
+free(more)
+assert not mapped(more)
+free(spare)
+assert mapped(spare)
+''').ends_well()
+
+
+def test_it_goes_for_another_context(site: Site) -> None:
+    site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "100M"}
+    site.start()
+    program(site, '''
+most = filled(740 * MIB)
+spare = filled(100 * MIB)
+free(spare)
+assert mapped(spare)
+made = c_void_p()
+call("cuCtxCreate_v2", byref(made), c_uint(0), c_int(0))
+assert not mapped(spare)
+''').ends_well()
+
+
 def test_it_goes_when_the_card_has_less_than_the_daemon_says(site: Site) -> None:
     site.start()
     # The first three calls are for what it begins with and the blocks of what is freed.
