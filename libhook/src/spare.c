@@ -24,10 +24,10 @@
  * To the daemon a spare is memory that the program has not freed yet, which is
  * true: it lies on the card. The daemon's figures stay those of the card, and
  * it need not know that there are spares. They must not be in others' way, so
- * they exist only while the client runs, is connected, lacks nothing and nobody
- * waits for the card; as soon as one of this ends all of them go, before anything
- * of it is looked at, copied or answered. Hence all blocks of a spare are
- * on the card and none ever moves. Programs that fit together do not wait for
+ * they exist only while the client runs, is connected, lacks nothing, is within its
+ * limit together with them and nobody waits for the card; as soon as one of this
+ * ends all of them go, before anything of them is looked at, copied or answered for.
+ * Hence all blocks of a spare are on the card and none ever moves. Programs that fit together do not wait for
  * each other, so spares also have an age: a second after it was freed one goes
  * in any case (NVSHARE_KEEP_FREED_MS says how soon). And they are an eighth of the
  * card at most, and MOST in number, since whoever has to release them all waits
@@ -91,7 +91,8 @@ static struct ring *alike(struct client *client, size_t size)
 
 bool spares_may_stay(const struct client *client)
 {
-    return client->granted && !client->contended && !client->starved && client->socket >= 0;
+    return client->granted && !client->contended && !client->starved && client->socket >= 0
+        && client_need(client) <= client->limits.most;
 }
 
 static bool crowded(const struct client *client)
