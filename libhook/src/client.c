@@ -465,6 +465,10 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
     if (device < 0 || device >= CLIENTS_MAX || clients[device] == NULL
         || ++*tries == CONTEXT_TRIES) /* a minute: longer than a default turn */
         return false;
-    nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
+    pthread_mutex_lock(&memory_lock);
+    bool room = spares_drop(clients[device], SPARES_ALL);
+    pthread_mutex_unlock(&memory_lock);
+    if (!room)
+        nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
     return true;
 }

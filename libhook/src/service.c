@@ -157,6 +157,8 @@ static void new_limits(struct client *client, const struct nvshare_record *recor
 {
     pthread_mutex_lock(&memory_lock);
     client->limits = record->limits;
+    if (!spares_may_stay(client))
+        spares_drop(client, SPARES_ALL);
     /* An answer to a question that nobody asked must not pass for the next ones'. */
     if (record->number > client->answered && record->number <= client->question) {
         client->answered = record->number;

@@ -24,14 +24,15 @@
  * To the daemon a spare is memory that the program has not freed yet, which is
  * true: it lies on the card. The daemon's figures stay those of the card, and
  * it need not know that there are spares. They must not be in others' way, so
- * they exist only while the client runs, is connected, lacks nothing and nobody
- * waits for the card; as soon as one of this ends all of them go, before anything
- * of it is looked at, copied or answered. Hence all blocks of a spare are
- * on the card and none ever moves. Programs that fit together do not wait for
+ * they exist only while the client runs, is connected, lacks nothing, is within its
+ * limit together with them and nobody waits for the card; as soon as one of this
+ * ends all of them go, before anything of them is looked at, copied or answered for.
+ * Hence all blocks of a spare are on the card and none ever moves. Programs that fit together do not wait for
  * each other, so spares also have an age: a second after it was freed one goes
  * in any case (NVSHARE_KEEP_FREED_MS says how soon). And they are an eighth of the
  * card at most, and MOST in number, since whoever has to release them all waits
- * for that.
+ * for that. The driver takes memory without our knowing, for modules and the stacks
+ * of kernels; so a program that fills the card but for a sixteenth has none.
  *
  * With them go what their blocks keep: host slots and what is known of their
  * content are given up when a spare is made, as they are when memory is freed.
@@ -56,6 +57,7 @@
 #define DEFAULT_STAY_MS 1000
 #define STAY_MOST_MS 3600000
 #define PART_OF_CARD 8
+#define PART_LEFT 16
 #define MOST 1024
 #define EXPIRED_AT_ONCE 16           /* others want the lock, and the daemon the service thread */
 
@@ -89,7 +91,15 @@ static struct ring *alike(struct client *client, size_t size)
 
 bool spares_may_stay(const struct client *client)
 {
-    return client->granted && !client->contended && !client->starved && client->socket >= 0;
+    return client->granted && !client->contended && !client->starved && client->socket >= 0
+        && client_need(client) <= client->limits.most;
+}
+
+static bool crowded(const struct client *client)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    uint64_t total = client->limits.total;
+    return memory->resident + memory->pinned + memory->pending > total - total / PART_LEFT;
 }
 
 static bool still(const struct large *large)
@@ -109,7 +119,7 @@ bool spare_keep(struct large *large)
     uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
     /* Without a context it is a pool's or a chunk's. */
     if (spares->stay == 0 || size > most || large->owner.context == NULL || large->chunk != NULL
-        || !spares_may_stay(client) || !still(large))
+        || !spares_may_stay(client) || crowded(client) || !still(large))
         return false;
     if (spares->bytes + size > most)
         spares_drop(client, spares->bytes + size - most);

@@ -19,7 +19,7 @@ from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_random_handovers import built
 
-VISITORS = 3
+VISITORS = {"": 3, "thread": 1, "address": 2}     # a sanitized one takes long to end
 
 
 def start(site: Site, build: Path, seed: int, seconds: int) -> subprocess.Popen[str]:
@@ -49,12 +49,12 @@ def ends_well(process: subprocess.Popen[str]) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("sanitizer", ["", "thread", "address"])
+@pytest.mark.parametrize("sanitizer", VISITORS)
 def test_every_byte_is_right_while_others_come_and_go(site: Site, sanitizer: str) -> None:
     with built(sanitizer) as build:
         site.start("--tq", "50ms", "--capacity", "120MiB")
         one = start(site, build, 1, 3600)
-        for seed in range(VISITORS):
+        for seed in range(VISITORS[sanitizer]):
             ends_well(start(site, build, 2 + seed, 1))
         one.send_signal(signal.SIGTERM)
         assert ends_well(one)["churned"] > 0
