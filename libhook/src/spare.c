@@ -32,7 +32,9 @@
  * in any case (NVSHARE_KEEP_FREED_MS says how soon). And they are an eighth of the
  * card at most, and MOST in number, since whoever has to release them all waits
  * for that. The driver takes memory without our knowing, for modules and the stacks
- * of kernels; so a program that fills the card but for a sixteenth has none.
+ * of kernels; so a program that fills the card but for a sixteenth has none. And as
+ * the daemon counts them as promised, which others might be refused for, nothing stays
+ * that is more than half of what could still be promised besides.
  *
  * With them go what their blocks keep: host slots and what is known of their
  * content are given up when a spare is made, as they are when memory is freed.
@@ -102,6 +104,15 @@ static bool crowded(const struct client *client)
     return memory->resident + memory->pinned + memory->pending > total - total / PART_LEFT;
 }
 
+/* Others are refused for it, as the daemon knows nothing of spares: hardly ever, if what is
+ * left to be promised is more than that by far. */
+static bool scarce(const struct client *client, size_t size)
+{
+    uint64_t need = client_need(client);
+    return client->limits.most < need
+        || client->limits.most - need < 2 * (client->spares.bytes + size);
+}
+
 static bool still(const struct large *large)
 {
     for (size_t i = 0; i < large->block_count; i++) {
@@ -123,12 +134,14 @@ bool spare_keep(struct large *large)
         return false;
     if (spares->bytes + size > most)
         spares_drop(client, spares->bytes + size - most);
+    if (scarce(client, size))
+        return false;
     if (spares->count == MOST)
         spares_drop(client, 1);
     for (size_t i = 0; i < large->block_count; i++) {
         struct block *block = large->blocks[i];
         host_give(block);
-        block->seen = block->light = block->restless = false;
+        block->seen = block->light = block->restless = block->parted = false;
     }
     large->spare = true;
     large->freed_at = now_microseconds();

@@ -240,12 +240,25 @@ assert mapped(spare)
 ''').ends_well()
 
 
+def test_nothing_stays_for_which_others_might_be_refused(site: Site) -> None:
+    """Where card and host's budget are nearly promised, the daemon has to be told at once."""
+    site.start("--swap-budget", "0")
+    program(site, '''
+filled(left() - 220 * MIB)
+one, two = filled(60 * MIB), filled(60 * MIB)
+free(one)
+assert not mapped(one)                   # 100 MiB are left
+free(two)
+assert mapped(two)                       # 160 MiB
+''').ends_well()
+
+
 def test_it_goes_for_another_context(site: Site) -> None:
-    site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "100M"}
+    site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "200M"}
     site.start()
     program(site, '''
-most = filled(740 * MIB)
-spare = filled(100 * MIB)
+most = filled(560 * MIB)
+spare = filled(80 * MIB)
 free(spare)
 assert mapped(spare)
 made = c_void_p()
