@@ -4,8 +4,8 @@
  *
  *     allocate TOUCHED LARGE LARGES SMALL SMALLS LIVE ROUNDS GROWTH
  *
- * One JSON line for each of ROUNDS rounds, in which
- *   - one block of TOUCHED bytes is allocated and set, twice;
+ * One JSON line for each of ROUNDS rounds (at most ROUNDS_MOST). First, in all rounds,
+ *   - one block of TOUCHED bytes is allocated and set, twice; then, again in all rounds,
  *   - LARGES blocks of LARGE bytes are allocated, and then freed again in another order;
  *   - SMALLS blocks of SMALL bytes likewise;
  *   - the same while LIVE others of that size are there.
@@ -19,6 +19,7 @@
  * with status 1.
  */
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,6 +29,7 @@
 
 #define LOOK ((size_t)32 << 20)      /* bytes read back at a time */
 #define STRIDE 7919
+#define ROUNDS_MOST 100
 
 typedef unsigned long long address;
 
@@ -49,6 +51,7 @@ static struct {
 } driver;
 
 static unsigned *seen;
+static struct { char text[512]; size_t length; } lines[ROUNDS_MOST];
 
 static void expect(int result, const char *doing)
 {
@@ -56,6 +59,18 @@ static void expect(int result, const char *doing)
         return;
     fprintf(stderr, "allocate: %s failed with error %d\n", doing, result);
     exit(1);
+}
+
+/* Adds to what a round's line will say. */
+__attribute__((format(printf, 2, 3))) static void say(size_t round, const char *format, ...)
+{
+    size_t left = sizeof lines[round].text - lines[round].length;
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(lines[round].text + lines[round].length, left, format, values);
+    va_end(values);
+    expect(length < 0 || (size_t)length >= left, "writing what was measured");
+    lines[round].length += (size_t)length;
 }
 
 static double now(void)
@@ -105,7 +120,7 @@ static void look(address at, unsigned value, size_t bytes)
     }
 }
 
-static void touch(size_t bytes, unsigned value, bool checked)
+static void touch(size_t round, size_t bytes, unsigned value)
 {
     address at;
     double begin = now();
@@ -113,6 +128,7 @@ static void touch(size_t bytes, unsigned value, bool checked)
     double allocated = now();
     set(at, value, bytes);
     double first = now();
+    bool checked = round == 0;
     if (checked)
         look(at, value, bytes);
     double again = now();
@@ -121,8 +137,8 @@ static void touch(size_t bytes, unsigned value, bool checked)
     if (checked)
         look(at, ~value, bytes);
     expect(driver.release(at), "freeing it");
-    printf("\"touch_allocate\": %.3f, \"touch_first\": %.3f, \"touch_again\": %.3f",
-           allocated - begin, first - allocated, end - again);
+    say(round, "\"touch_allocate\": %.3f, \"touch_first\": %.3f, \"touch_again\": %.3f",
+        allocated - begin, first - allocated, end - again);
 }
 
 static address *allocate_all(size_t bytes, size_t count)
@@ -154,7 +170,8 @@ static void look_all(const address *made, size_t bytes, size_t count, unsigned v
         look(made[i], value + (unsigned)i, bytes);
 }
 
-static void rate(const char *name, size_t bytes, size_t count, unsigned value, bool checked)
+static void rate(size_t round, const char *name, size_t bytes, size_t count, unsigned value,
+                 bool checked)
 {
     double begin = now();
     address *made = allocate_all(bytes, count);
@@ -166,8 +183,8 @@ static void rate(const char *name, size_t bytes, size_t count, unsigned value, b
     double again = now();
     free_all(made, count);
     double end = now();
-    printf(", \"%s_allocate\": %.4f, \"%s_free\": %.4f", name, (allocated - begin) / (double)count,
-           name, (end - again) / (double)count);
+    say(round, ", \"%s_allocate\": %.4f, \"%s_free\": %.4f", name,
+        (allocated - begin) / (double)count, name, (end - again) / (double)count);
     free(made);
 }
 
@@ -182,29 +199,31 @@ int main(int count, char **arguments)
         number[i] = strtoull(arguments[i + 1], NULL, 10);
     size_t touched = number[0], large = number[1], larges = number[2], small = number[3];
     size_t smalls = number[4], live = number[5], rounds = number[6], growth = number[7];
-    for (int i = 0; i < 6; i++)
-        if (number[i] % STRIDE == 0) {
+    for (int i = 0; i < 7; i++)
+        if (number[i] % STRIDE == 0 || rounds > ROUNDS_MOST) {
             fprintf(stderr, "allocate: '%s' is not a number that can be measured\n",
-                    arguments[i + 1]);
+                    arguments[rounds > ROUNDS_MOST ? 7 : i + 1]);
             return 2;
         }
     seen = malloc(LOOK);
     expect(seen == NULL, "finding host memory to read into");
     start();
-    for (size_t round = 0; round < rounds; round++) {
-        unsigned value = (unsigned)round * 0x10001u + 1;
-        fputs("{", stdout);
-        touch(touched + round * growth, value, round == 0);
-        rate("large", large + round * growth, larges, value, round == 0);
-        rate("small", small, smalls, value, true);
-        address *others = allocate_all(small, live);
-        write_all(others, small, live, ~value);
-        rate("crowded", small, smalls, value, true);
-        look_all(others, small, live, ~value);
-        free_all(others, live);
-        free(others);
-        puts("}");
-        fflush(stdout);
-    }
+    for (size_t round = 0; round < rounds; round++)
+        touch(round, touched + round * growth, (unsigned)round * 0x10001u + 1);
+    for (size_t round = 0; round < rounds; round++)
+        rate(round, "large", large + round * growth, larges, (unsigned)round * 0x10001u + 1,
+             round == 0);
+    for (size_t round = 0; round < rounds; round++)
+        rate(round, "small", small, smalls, (unsigned)round * 0x10001u + 1, true);
+    unsigned value = ~0u;
+    address *others = allocate_all(small, live);
+    write_all(others, small, live, value);
+    for (size_t round = 0; round < rounds; round++)
+        rate(round, "crowded", small, smalls, (unsigned)round * 0x10001u + 1, true);
+    look_all(others, small, live, value);
+    free_all(others, live);
+    free(others);
+    for (size_t round = 0; round < rounds; round++)
+        printf("{%s}\n", lines[round].text);
     return 0;
 }

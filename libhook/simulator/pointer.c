@@ -233,7 +233,7 @@ API(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes,
 
 API(cuPointerSetAttribute, const void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
-    ENTER(ENTRY_INIT);
+    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     struct known known;
     if (value == NULL)
         return CUDA_ERROR_INVALID_VALUE;

@@ -26,5 +26,8 @@ bool client_none(void);
  * break it. `begin` waits for a drain's critical section, a few microseconds. */
 void capture_begins(void);           /* before the driver's begin; undone by ends if that failed */
 void capture_ends(void);             /* after the driver's end, whatever it returned */
+/* refusal.c: whether the driver refuses now, to this thread, to allocate, to free and the
+ * like: then the call is to end with `*result`. No lock held. */
+bool capture_refuses(CUresult *result);
 
 #endif

@@ -201,9 +201,6 @@ void drain_abandon(struct drain *drain);
  * and forbids it. */
 bool drain_context(CUcontext context, CUresult *result);
 bool capture_going_on(void);
-/* refusal.c: whether the driver refuses now, to this thread, to allocate or to
- * free: then the call is to end with `*result`. No lock held. */
-bool capture_refuses(CUresult *result);
 /* Keeps captures from beginning until capture_allow(), for calls that synchronise
  * a context on their own. False: one is going on. */
 bool capture_forbid(void);

@@ -9,6 +9,7 @@
 #include "interposition.h"
 
 #include "chunk.h"
+#include "client.h"
 #include "memory.h"
 #include "pool.h"
 #include "share.h"
@@ -138,6 +139,9 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
         return result != CUDA_SUCCESS ? result
                                       : REAL(cuPointerSetAttribute)(value, attribute, address);
     }
+    CUresult refused;
+    if (capture_refuses(&refused))
+        return refused;
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         || !memory_set_sync_memops(address, *(const unsigned int *)value != 0))
         return CUDA_ERROR_INVALID_VALUE;

@@ -53,6 +53,8 @@ CALLS = {
     "free in a stream": (lambda: cuda.cuMemFreeAsync(address, side), allocated_in_stream, None),
     "free an inner address":
         (lambda: cuda.cuMemFree_v2(c_uint64(other.value + 512)), nothing, nothing),
+    "set an attribute": (lambda: cuda.cuPointerSetAttribute(
+        byref(c_int(1)), c_int(6), other), nothing, nothing),
     "free none": (lambda: cuda.cuMemFree_v2(c_uint64(0)), nothing, nothing),
 }
 

@@ -47,6 +47,8 @@ static inline void tend_managed(struct worker *w, struct buffer *b)
     int last = 77;
     check(cuMemAdvise(b->address + offset, size, advice, to), "cuMemAdvise");
     check(cuMemPrefetchAsync(b->address, bytes, to, w->stream), "cuMemPrefetchAsync");
+    /* The driver may hear of it only when the stream comes to it. */
+    check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
     check(cuMemRangeGetAttribute(&last, sizeof last,
                                  CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, b->address, bytes),
           "cuMemRangeGetAttribute");
