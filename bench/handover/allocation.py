@@ -6,9 +6,10 @@ a first memset over all of the new memory has ended. Medians over all rounds but
 the first of each process, in which memory is also read back.
 
 From its second round on a program may be given memory that it has freed just
-before, as is the way of programs that do the same again and again. So the large blocks are measured twice: of the same sizes in each round,
-and, in processes of their own, of sizes that grow by a page from each round to
-the next (`new`), for which nothing that was freed fits.
+before, as is the way of programs that do the same again and again. So the large
+blocks are measured twice: of the same sizes in each round, and, in processes of
+their own, of sizes that grow by a page from each round to the next (`new`), for
+which nothing that was freed fits.
 """
 
 import json

@@ -27,11 +27,11 @@
  * they exist only while the client runs, is connected, lacks nothing, is within its
  * limit together with them and nobody waits for the card; as soon as one of this
  * ends all of them go, before anything of them is looked at, copied or answered for.
- * Hence all blocks of a spare are on the card and none ever moves. Programs that fit together do not wait for
- * each other, so spares also have an age: a second after it was freed one goes
- * in any case (NVSHARE_KEEP_FREED_MS says how soon). And they are an eighth of the
- * card at most, and MOST in number, since whoever has to release them all waits
- * for that. The driver takes memory without our knowing, for modules and the stacks
+ * Hence all blocks of a spare are on the card and none ever moves. Programs that fit
+ * together do not wait for each other, so spares also have an age: a second after it
+ * was freed one goes in any case (NVSHARE_KEEP_FREED_MS says how soon). And they are
+ * an eighth of the card at most, and MOST in number, since whoever has to release
+ * them all waits for that. The driver takes memory without our knowing, for modules and the stacks
  * of kernels; so a program that fills the card but for a sixteenth has none. And as
  * the daemon counts them as promised, which others might be refused for, nothing stays
  * that is more than half of what could still be promised besides.
