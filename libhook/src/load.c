@@ -41,6 +41,16 @@ static struct block *next_absent(struct client *client)
     return block;
 }
 
+/* Takes back what was begun. */
+static void back_out(struct block *block)
+{
+    block_unmap(block);
+    block_set_state(block, BLOCK_SWAPPED);
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
 /* Brings one block in. False: no more can come now. */
 static bool fetch(struct client *client, struct pipeline *line, struct load *load,
                   struct block *block)
@@ -57,14 +67,15 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
         return true;
     }
     block_set_state(block, BLOCK_COMING);
-    if (!pipeline_start(client, line, block, &load->progress)) {
-        block_unmap(block);
-        block_set_state(block, BLOCK_SWAPPED);
-        pthread_cond_broadcast(&memory_changed);
+    enum start started = pipeline_start(client, line, block, &load->progress, &load->order);
+    if (started == STARTED)
+        return true;
+    back_out(block);
+    if (started == YIELDED)
+        load->flags |= NVSHARE_YIELDED;
+    else
         load->progress.failed = true;
-        return false;
-    }
-    return true;
+    return false;
 }
 
 /* Starts as many copies as there is room for. */

@@ -57,10 +57,12 @@ void pipeline_complete(struct client *client, struct pipeline *line)
 
     bool left = block->state == BLOCK_LEAVING;
     if (result == CUDA_SUCCESS && !block->zero && !block->managed) {
-        line->bytes += block->size;
+        line->bytes += move.bytes;
         traffic_measured(left ? TRAFFIC_OUT : TRAFFIC_IN, line->bytes,
                          now_microseconds() - line->since);
     }
+    if (!move.last)
+        return;                      /* what has failed fails what comes after it, too */
     if (left && result == CUDA_SUCCESS)
         result = block_unmap(block);
     if (result == CUDA_SUCCESS) {
@@ -84,36 +86,63 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     pthread_cond_broadcast(&memory_changed);
 }
 
-bool pipeline_start(struct client *client, struct pipeline *line, struct block *block,
-                    struct progress *progress)
+/* Starts to copy `size` bytes of it from `offset` on; all of managed memory and of zeros. */
+static CUresult copy(struct client *client, struct block *block, size_t offset, size_t size)
+{
+    CUstream stream = client->copy_stream;
+    if (block->managed) {
+        pthread_mutex_unlock(&memory_lock);
+        CUresult result = managed_send(block, stream);
+        pthread_mutex_lock(&memory_lock);
+        return result;
+    }
+    CUdeviceptr address = block->address + offset;
+    if (block->state == BLOCK_LEAVING)
+        return REAL(cuMemcpyDtoHAsync_v2)(block->slot.address + offset, address, size, stream);
+    if (block->zero)
+        return REAL(cuMemsetD8Async)(address, 0, size, stream);
+    return REAL(cuMemcpyHtoDAsync_v2)(address, block->slot.address + offset, size, stream);
+}
+
+static bool start_piece(struct client *client, struct pipeline *line, struct block *block,
+                        size_t offset, size_t size, struct progress *progress)
 {
     unsigned slot = (line->first + line->count) % COPIES_IN_FLIGHT;
-    CUresult result;
     if (line->count == 0) {
         line->since = now_microseconds();
         line->bytes = 0;
     }
-    if (block->managed) {
-        pthread_mutex_unlock(&memory_lock);
-        result = managed_send(block, client->copy_stream);
-        pthread_mutex_lock(&memory_lock);
-    } else if (block->state == BLOCK_LEAVING) {
-        result = REAL(cuMemcpyDtoHAsync_v2)(block->slot.address, block->address, block->size,
-                                            client->copy_stream);
-    } else if (block->zero) {
-        result = REAL(cuMemsetD8Async)(block->address, 0, block->size, client->copy_stream);
-    } else {
-        result = REAL(cuMemcpyHtoDAsync_v2)(block->address, block->slot.address, block->size,
-                                            client->copy_stream);
-    }
+    CUresult result = copy(client, block, offset, size);
     if (result == CUDA_SUCCESS)
         result = REAL(cuEventRecord)(client->copied[slot], client->copy_stream);
     if (result != CUDA_SUCCESS) {
-        debug("a copy of %zu bytes failed: error %d", block->size, (int)result);
+        debug("a copy of %zu bytes failed: error %d", size, (int)result);
         return false;
     }
-    line->moves[slot] = (struct move){ block, progress, slot };
+    line->moves[slot] = (struct move){ block, progress, slot, size, offset + size == block->size };
     line->count++;
     progress->copies++;
     return true;
+}
+
+enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
+                          struct progress *progress, const struct nvshare_record *order)
+{
+    bool ahead = (order->flags & NVSHARE_AHEAD) != 0;
+    size_t piece = ahead && !block->managed && !block->zero ? PIECE_AHEAD : block->size;
+    enum start started = STARTED;
+    for (size_t offset = 0, size; started == STARTED && offset < block->size; offset += size) {
+        size = block->size - offset < piece ? block->size - offset : piece;
+        while (line->count >= pipeline_depth(order))
+            pipeline_complete(client, line);
+        if (offset > 0 && service_yields(client, order))
+            started = YIELDED;
+        else if (!start_piece(client, line, block, offset, size, progress))
+            started = NOT_STARTED;
+    }
+    /* Its pieces may be under way. Whichever way it was going, its bytes are still where it
+     * came from. */
+    while (started != STARTED && line->count > 0)
+        pipeline_complete(client, line);
+    return started;
 }

@@ -21,8 +21,8 @@
  * in goes too, as its slot is still right.
  *
  * What is moved ahead of time may have to leave the bus to a program that copies
- * (traffic.c). Then the daemon sends YIELD, which is looked for before each block,
- * and the order ends there: what has not left stays.
+ * (traffic.c). Then the daemon sends YIELD, which is looked for before each block and
+ * each piece of one (pipeline.h), and the order ends there: what has not left stays.
  */
 #include <pthread.h>
 
@@ -124,10 +124,16 @@ static bool leave(struct client *client, struct pipeline *line, struct progress 
     block->part = look->part;
     if (!has_slot)
         *flags |= NVSHARE_NO_HOST_MEMORY;
-    if (!has_slot || block->doomed || !pipeline_start(client, line, block, progress)) {
-        progress->failed |= has_slot && !block->doomed;
+    if (!has_slot || block->doomed) {
         victim_stays(block);
-        return has_slot && !progress->failed;
+        return has_slot;
+    }
+    enum start started = pipeline_start(client, line, block, progress, order);
+    if (started != STARTED) {
+        progress->failed |= started == NOT_STARTED;
+        *flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
+        victim_stays(block);
+        return false;
     }
     if (line->count == pipeline_depth(order))
         pipeline_complete(client, line);

@@ -7,7 +7,8 @@ shared, and it gets half of what it had alone. Its hook says when it begins to l
 the bus, and when it has stopped (COPYING). Meanwhile the moves in that direction
 that nobody waits for yet, those of room.py's `_load_ahead`, are not ordered, and
 one that is being carried out is cut short (YIELD): the hook ends it after the one
-or two blocks that are being copied, two milliseconds, and answers with what it did.
+or two pieces of 16 MiB that are being copied, well within a millisecond, and answers
+with what it did; a block that is not through stays where it was.
 Nothing waits in a hook, so there is nothing to release, and nothing is left behind
 by one that dies; what is missing is seen in the figures and ordered again.
 

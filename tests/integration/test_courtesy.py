@@ -5,7 +5,9 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from nvshared.protocol import Flag, Limits, Record, Type, decode, encode
@@ -275,6 +277,50 @@ def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Si
     daemon.send(ahead(Type.LOAD, 11, room))
     answer = daemon.until(Type.LOADED)
     assert (answer.number, answer.flags, answer.memory.resident) == (11, 0, room)
+    daemon.send(Record(Type.RUN))
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+def test_a_move_may_yield_within_a_block(site: Site) -> None:
+    """A piece takes 80 ms, a block two of them; it does not matter when the YIELD comes."""
+    site.environment |= {"NVSHARE_SIM_COPY_RATE": "200M", "NVSHARE_EXAMINE": "0"}
+    daemon, numbers = Daemon(site), count(1)
+    program = Program(site, "PIECES = 2\n" + MOVES)
+    daemon.accept(Flag(0))
+    whole, block = 64 * MIB, 32 * MIB
+    while daemon.until(Type.MEMORY).memory.allocated < whole:
+        continue
+    assert program.hears() == "away"
+    daemon.send(Record(Type.STOP))
+    daemon.until(Type.STOPPED)
+    cut = 0
+    for way, answered, room, filled in (
+        (Type.EVICT, Type.EVICTED, 0, whole), (Type.LOAD, Type.LOADED, whole, 0)
+    ):
+        for delay in (0.0, 0.03, 0.1, 0.13, 0.2):
+            number = next(numbers)
+            daemon.send(ahead(way, number, room))
+            time.sleep(delay)
+            daemon.send(Record(Type.YIELD, number=number))
+            answer = daemon.until(answered)
+            assert answer.number == number
+            assert answer.flags in (Flag(0), Flag.YIELDED)
+            assert answer.bytes in (0, block, whole)
+            assert abs(filled - answer.memory.resident) == answer.bytes
+            cut += answer.bytes < whole
+            # And back to where it began.
+            back = Type.LOAD if way is Type.EVICT else Type.EVICT
+            daemon.send(Record(back, number=next(numbers), bytes=filled, host=1 << 40))
+            answer = daemon.until(Type.LOADED if way is Type.EVICT else Type.EVICTED)
+            assert (answer.flags, answer.memory.resident) == (0, filled)
+        if way is Type.EVICT:
+            daemon.send(Record(Type.EVICT, number=next(numbers), host=1 << 40))
+            daemon.until(Type.EVICTED)
+    assert cut > 0
+    daemon.send(Record(Type.LOAD, number=next(numbers), bytes=whole, host=1 << 40))
+    daemon.until(Type.LOADED)
     daemon.send(Record(Type.RUN))
     program.go_on()
     daemon.rest()
