@@ -47,7 +47,8 @@ static inline void tend_managed(struct worker *w, struct buffer *b)
     int last = 77;
     check(cuMemAdvise(b->address + offset, size, advice, to), "cuMemAdvise");
     check(cuMemPrefetchAsync(b->address, bytes, to, w->stream), "cuMemPrefetchAsync");
-    /* The driver may hear of it only when the stream comes to it. */
+    /* Right after the call a card was heard to say -2; nobody knows yet whether the driver
+     * does so by itself. What it says when the stream has come to it is what counts. */
     check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
     check(cuMemRangeGetAttribute(&last, sizeof last,
                                  CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, b->address, bytes),
