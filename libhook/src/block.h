@@ -86,12 +86,12 @@ CUresult block_unmap_aliases(struct block *block);
  * move, as soon as it has arrived. Its addresses are given back as well. */
 void block_free(struct block *block);
 
-/* managed.c: starts to bring managed memory that is LEAVING or COMING to where it
+/* managed_move.c: starts to bring managed memory that is LEAVING or COMING to where it
  * goes, and settles it once it is there. Without memory_lock, which may not wait
  * for the bus: the driver may be done when it returns. */
 CUresult managed_send(struct block *block, CUstream stream);
 void managed_sent(struct block *block);
-/* All managed memory of a context, which is about to go. */
+/* managed.c: all managed memory of a context, which is about to go. */
 void managed_context_ends(CUcontext context);
 
 /* host.c: host memory for swapped blocks. */

@@ -134,8 +134,8 @@ void client_update(struct client *client);
 void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
 uint64_t client_need(const struct client *client);
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
-/* Waits, releasing the lock meanwhile, until allocated + pinned + pending may
- * grow by `bytes`. False: refused. */
+/* promise.c. Waits, releasing the lock meanwhile, until allocated + pinned + pending
+ * may grow by `bytes`. False: refused. */
 bool client_commit(struct client *client, uint64_t bytes);
 /* The same if then `pins` more bytes will be pinned. */
 bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins);
@@ -150,7 +150,13 @@ bool pools_yield(const struct client *client, bool wait);
  * service thread reconnects. */
 void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
                  uint64_t bytes, uint64_t microseconds);
+/* The same, of what its answer will be looked for: promise.c. */
+void client_question(struct client *client, unsigned type, uint64_t number, uint64_t bytes,
+                     uint64_t host);
 void client_wake(struct client *client);          /* the service thread has something to do */
+
+/* A thread is about to stand at the gate. memory_lock not held. */
+void clients_want(void);
 
 /* The service thread. */
 void *service_run(void *client);
@@ -169,7 +175,7 @@ bool connection_next(int socket, unsigned type, struct nvshare_record *record);
 uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags);
 /* load.c: the same with this LOAD and those that arrive meanwhile, answered too. */
 void swap_in(struct client *client, const struct nvshare_record *order);
-/* service.c: this order, which is being carried out, is to end now (YIELD). */
+/* orders.c: this order, which is being carried out, is to end now (YIELD). */
 bool service_yields(struct client *client, const struct nvshare_record *order);
 /* pipeline.c. Something the service made lives in `context`, which is about to go. */
 void swap_leave_context(struct client *client, CUcontext context);

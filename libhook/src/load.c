@@ -112,7 +112,7 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
 }
 
 /* The next LOAD, if it is what comes next: an order that was set aside while YIELD
- * was looked for (service.c) came before it. */
+ * was looked for (orders.c) came before it. */
 static bool next_load(struct client *client, struct nvshare_record *record)
 {
     return client->postponed.type == 0 && connection_next(client->socket, NVSHARE_LOAD, record);

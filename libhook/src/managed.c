@@ -15,9 +15,6 @@
  * counts while the block is away; the driver keeps it longer than that, for the
  * next time.
  *
- * What is mostly read is not sent away by a prefetch, only copied. So that advice
- * is taken back for the time of its departure.
- *
  * Beyond the card. With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may have more
  * than the card could ever hold, of cuMemAlloc too. What goes beyond is managed
  * memory that is told to lie on the host, where the card reaches it over the bus.
@@ -37,84 +34,16 @@
 #include "allocation.h"
 #include "client.h"
 #include "log.h"
+#include "managed_table.h"
 #include "memory.h"
-#include "prefetches.h"
 #include "real.h"
 
 #define GRAIN ((size_t)64 << 10)     /* in which the driver gives pages of the card */
 #define ATTACH_GLOBAL 1u
 
-struct managed {
-    CUdeviceptr base;
-    size_t size;                     /* as asked for */
-    struct client *client;
-    CUcontext context;               /* it goes with this; NULL: which has gone */
-    struct managed *next_freed;
-    struct prefetches prefetches;    /* the program's own */
-    size_t beyond;                   /* bytes that it counts beyond the card; 0: it has blocks */
-    bool plain;                      /* to the program it is cuMemAlloc's, with this id */
-    unsigned long long id;
-    size_t block_count;
-    struct block *blocks[];
-};
-
-/* By address, with room for those promised a place; protected by memory_lock. */
-static struct managed **table;
-static size_t table_count, table_promised, table_room;
 /* Those that the driver is being asked to free. Not in the table: before it has
  * answered, the same addresses may be somebody else's. */
 static struct managed *freed;
-
-/* The place of the first that begins behind `address`. */
-static size_t place_behind(CUdeviceptr address)
-{
-    size_t low = 0, high = table_count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (table[middle]->base <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The one that contains `address`, or NULL. */
-static struct managed *find(CUdeviceptr address)
-{
-    size_t behind = place_behind(address);
-    struct managed *managed = behind == 0 ? NULL : table[behind - 1];
-    return managed != NULL && address - managed->base < managed->size ? managed : NULL;
-}
-
-static bool promise(void)
-{
-    if (table_count + table_promised == table_room) {
-        size_t room = table_room == 0 ? 64 : table_room * 2;
-        struct managed **larger = realloc(table, room * sizeof *table);
-        if (larger == NULL)
-            return false;
-        table = larger;
-        table_room = room;
-    }
-    table_promised++;
-    return true;
-}
-
-static void enter(struct managed *managed)
-{
-    size_t place = place_behind(managed->base);
-    memmove(&table[place + 1], &table[place], (table_count - place) * sizeof *table);
-    table[place] = managed;
-    table_count++;
-}
-
-static void strike(struct managed *managed)
-{
-    size_t place = place_behind(managed->base) - 1;
-    table_count--;
-    memmove(&table[place], &table[place + 1], (table_count - place) * sizeof *table);
-}
 
 static void hold(struct managed *managed, bool held)
 {
@@ -152,7 +81,7 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
         managed->blocks[managed->block_count] = block;
         left -= length;
     }
-    if (!promise()) {
+    if (!managed_promise()) {
         discard(managed);
         return NULL;
     }
@@ -165,7 +94,7 @@ static void place(struct managed *managed, CUdeviceptr address)
     for (size_t i = 0; i < managed->block_count; i++)
         managed->blocks[i]->address = address + i * BLOCK_SIZE;
     hold(managed, false);
-    enter(managed);
+    managed_enter(managed);
 }
 
 static bool can_be_sent(CUdevice device)
@@ -196,7 +125,7 @@ static struct managed *reserve_beyond(struct client *client, CUcontext context, 
     *managed = (struct managed){
         .size = bytes, .client = client, .context = context, .beyond = size,
     };
-    if (!promise()) {
+    if (!managed_promise()) {
         discard(managed);
         return NULL;
     }
@@ -248,7 +177,7 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
         CUdeviceptr made = 0;
         result = make(managed, flags, &made);
         pthread_mutex_lock(&memory_lock);
-        table_promised--;
+        managed_unpromise();
         if (result == CUDA_SUCCESS) {
             place(managed, made);
             *address = made;
@@ -282,7 +211,7 @@ bool managed_beyond(CUdeviceptr *address, size_t bytes)
 
 bool managed_describe(CUdeviceptr address, struct memory_description *description)
 {
-    const struct managed *managed = find(address);
+    const struct managed *managed = managed_find(address);
     if (managed == NULL || !managed->plain)
         return false;
     *description = (struct memory_description){
@@ -311,11 +240,10 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&memory_lock);
-    struct managed *managed = find(address);
+    struct managed *managed = managed_find(address);
     bool ours = managed != NULL && managed->base == address && (managed->plain || !plain);
     if (ours) {
-        strike(managed);
-        table_promised++;            /* should it have to go back */
+        managed_withdraw(managed);
         managed->next_freed = freed;
         freed = managed;
         hold(managed, true);
@@ -330,11 +258,11 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
             link = &(*link)->next_freed;
         *link = managed->next_freed;
         hold(managed, false);
-        table_promised--;
+        managed_unpromise();
         if (*result == CUDA_SUCCESS || managed->context == NULL)
             discard(managed);
         else
-            enter(managed);
+            managed_enter(managed);
         client_update(client);
         pthread_cond_broadcast(&memory_changed);
     }
@@ -345,13 +273,9 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
 
 void managed_context_ends(CUcontext context)
 {
-    for (size_t i = table_count; i > 0; i--) {
-        struct managed *managed = table[i - 1];
-        if (managed->context != context)
-            continue;
-        strike(managed);
-        discard(managed);
-    }
+    struct managed *ended;
+    while ((ended = managed_strike_of(context)) != NULL)
+        discard(ended);
     for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
         if (managed->context == context)
             managed->context = NULL; /* for the thread that frees it to find */
@@ -362,7 +286,7 @@ void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)
     if (client_none())
         return;
     pthread_mutex_lock(&memory_lock);
-    struct managed *managed = find(address);
+    struct managed *managed = managed_find(address);
     if (managed != NULL)
         prefetches_note(&managed->prefetches, address, size, place);
     pthread_mutex_unlock(&memory_lock);
@@ -373,7 +297,7 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *plac
     if (client_none())
         return false;
     pthread_mutex_lock(&memory_lock);
-    const struct managed *managed = find(address);
+    const struct managed *managed = managed_find(address);
     bool differs = false;
     for (size_t i = 0; managed != NULL && i < managed->block_count; i++)
         differs |= managed->blocks[i]->sent;
@@ -381,51 +305,4 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *plac
         *place = prefetches_last(&managed->prefetches, address, size);
     pthread_mutex_unlock(&memory_lock);
     return differs;
-}
-
-static CUresult prefetch(const struct block *block, CUdevice to, CUstream stream)
-{
-    if (HAVE_REAL(cuMemPrefetchAsync))
-        return REAL(cuMemPrefetchAsync)(block->address, block->managed, to, stream);
-    CUmemLocation location = { .type = CU_MEM_LOCATION_TYPE_HOST };
-    if (to != CU_DEVICE_CPU)
-        location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = to };
-    return REAL(cuMemPrefetchAsync_v2)(block->address, block->managed, location, 0, stream);
-}
-
-static int said(const struct block *block, CUmem_range_attribute attribute, int otherwise)
-{
-    int value;
-    return REAL(cuMemRangeGetAttribute)(&value, sizeof value, attribute, block->address,
-                                        block->managed) == CUDA_SUCCESS ? value : otherwise;
-}
-
-static CUresult advise(const struct block *block, CUmem_advise advice)
-{
-    CUresult result = REAL(cuMemAdvise)(block->address, block->managed, advice,
-                                        block->client->device);
-    if (result != CUDA_SUCCESS)
-        debug("advice %d on managed memory failed: error %d", (int)advice, (int)result);
-    return result;
-}
-
-CUresult managed_send(struct block *block, CUstream stream)
-{
-    pthread_mutex_lock(&memory_lock);
-    block->sent = true;
-    pthread_mutex_unlock(&memory_lock);
-    if (block->state == BLOCK_COMING)
-        return said(block, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_DEVICE_INVALID)
-                       == CU_DEVICE_CPU
-                   ? CUDA_SUCCESS : prefetch(block, block->client->device, stream);
-    if (said(block, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0) == 1)
-        block->mostly_read = advise(block, CU_MEM_ADVISE_UNSET_READ_MOSTLY) == CUDA_SUCCESS;
-    return prefetch(block, CU_DEVICE_CPU, stream);
-}
-
-void managed_sent(struct block *block)
-{
-    if (block->mostly_read)
-        advise(block, CU_MEM_ADVISE_SET_READ_MOSTLY);
-    block->mostly_read = false;
 }

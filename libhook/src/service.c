@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The service thread, one per client: reads the daemon's orders and carries
- * them out one after the other. It decides nothing.
+ * The service thread, one per client: reads the daemon's orders and has them
+ * carried out one after the other (orders.c). It decides nothing.
  *
  * Without a daemon it tries to find one again, twice a second at least; a
  * program that holds the GPU goes on meanwhile, one that waits goes on waiting.
  */
 #include <pthread.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "bell.h"
 #include "block.h"
-#include "client_state.h"
-#include "counted.h"
+#include "gate.h"
 #include "log.h"
 #include "pace.h"
+#include "real.h"
+#include "service.h"
 #include "traffic.h"
 
 #define REPORT_INTERVAL_US 5000
@@ -26,149 +25,7 @@
 #define RECONNECT_FIRST_MS 20
 #define RECONNECT_LAST_MS 500
 
-/* Watching a contended holder for idleness. */
-struct idleness {
-    bool watching;                   /* nothing was submitted since `since`, at count `passes` */
-    bool draining;
-    bool told;
-    uint64_t passes;
-    uint64_t since;
-    struct drain drain;
-};
-
-static void forget_idleness(struct idleness *idle)
-{
-    if (idle->draining)
-        drain_abandon(&idle->drain);
-    *idle = (struct idleness){ .watching = false };
-}
-
-/* Called every few milliseconds while others wait. */
-static void look_idle(struct client *client, struct idleness *idle)
-{
-    uint64_t passes = gate_passes(), now = now_microseconds();
-    if (!idle->watching || idle->passes != passes || gate_has_waiters()) {
-        forget_idleness(idle);
-        idle->watching = true;
-        idle->passes = passes;
-        idle->since = now;
-        return;
-    }
-    if (idle->told)
-        return;
-    if (!idle->draining) {
-        drain_begin(&idle->drain);
-        idle->draining = true;
-    }
-    if (!drain_step(&idle->drain)) {
-        /* The window counts from the end of the work. */
-        idle->since = now;
-        return;
-    }
-    if (now - idle->since >= client->idle_window / 2)
-        caches_ask(client, CACHES_IDLE);
-    if (now - idle->since < client->idle_window)
-        return;
-    idle->told = true;
-    pthread_mutex_lock(&memory_lock);
-    client_send(client, NVSHARE_IDLE, 0, 0, 0, 0);
-    pthread_mutex_unlock(&memory_lock);
-}
-
-/* From here on its memory may change. */
-static void begin_turn(struct client *client)
-{
-    client->granted = true;
-    client->turns++;
-}
-
-static void order_run(struct client *client, const struct nvshare_record *order)
-{
-    pthread_mutex_lock(&memory_lock);
-    client->contended = (order->flags & NVSHARE_CONTENDED) != 0;
-    traffic_watch(client, (order->flags & NVSHARE_WATCHED) != 0);
-    if (order->microseconds != 0)
-        client->idle_window = order->microseconds;
-    if (!client->granted) {
-        begin_turn(client);
-        client->drained = false;
-        client->want_sent = false;
-        gate_open(GATE_STOPPED(client));
-    }
-    client_update(client);
-    pthread_mutex_unlock(&memory_lock);
-}
-
-static void order_stop(struct client *client)
-{
-    uint64_t began = now_microseconds();
-    pthread_mutex_lock(&memory_lock);
-    client->stopping = true;
-    client->granted = false;
-    client->room_asked = false;
-    traffic_watch(client, false);
-    pthread_mutex_unlock(&memory_lock);
-    gate_close(GATE_STOPPED(client));
-    bool drained = drain_all(client->drain_patience, true);
-    /* A drain is when the driver's pools let go of what the program has freed. */
-    if (drained && swap_enter_context(client))
-        pools_recount();
-
-    pthread_mutex_lock(&memory_lock);
-    client->stopping = false;
-    spares_drop(client, SPARES_ALL); /* before the daemon reads how much is to leave */
-    if (drained) {
-        client->drained = true;
-        caches_turn_ended(client);
-        client->drain_patience = DRAIN_PATIENCE_US;
-        client->want_sent = gate_has_waiters();
-        client_send(client, NVSHARE_STOPPED, client->want_sent ? NVSHARE_WANTS : 0, 0,
-                    now_microseconds() - began, 0);
-    } else {
-        begin_turn(client);
-        client->drain_patience *= 2;
-        gate_open(GATE_STOPPED(client));
-        client_send(client, NVSHARE_REOPENED, 0, 0, now_microseconds() - began, 0);
-    }
-    client_update(client);
-    pthread_mutex_unlock(&memory_lock);
-}
-
-static void order_evict(struct client *client, const struct nvshare_record *order)
-{
-    uint64_t began = now_microseconds();
-    unsigned flags = 0;
-    pthread_mutex_lock(&memory_lock);
-    spares_drop(client, SPARES_ALL);
-    if (!client->granted) {
-        caches_room_ordered(client, order->bytes);
-        pools_yield(client, false);  /* cheaper than a copy */
-    }
-    pthread_mutex_unlock(&memory_lock);
-    uint64_t bytes = swap_out(client, order, &flags);
-    pthread_mutex_lock(&memory_lock);
-    client->room_asked = false;
-    client_send(client, NVSHARE_EVICTED, flags, order->number, bytes, now_microseconds() - began);
-    client_update(client);
-    pthread_mutex_unlock(&memory_lock);
-}
-
-static void new_limits(struct client *client, const struct nvshare_record *record)
-{
-    pthread_mutex_lock(&memory_lock);
-    client->limits = record->limits;
-    if (!spares_may_stay(client))
-        spares_drop(client, SPARES_ALL);
-    /* An answer to a question that nobody asked must not pass for the next ones'. */
-    if (record->number > client->answered && record->number <= client->question) {
-        client->answered = record->number;
-        client->answer = record->limits;
-    }
-    bell_ring(&client->heard);
-    pthread_mutex_unlock(&memory_lock);
-}
-
-static void disconnect(struct client *client)
+void service_disconnect(struct client *client)
 {
     pthread_mutex_lock(&memory_lock);
     if (client->socket >= 0)
@@ -181,8 +38,7 @@ static void disconnect(struct client *client)
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* Everything that a daemon which knows nothing of us must know. memory_lock is held. */
-static void say_hello(struct client *client, uint64_t number)
+void service_introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
     client->room_asked = false;
@@ -196,56 +52,6 @@ static void say_hello(struct client *client, uint64_t number)
     bell_ring(&client->heard);
 }
 
-/* An EVICT may be followed by another one before its YIELD; that one is kept for later. */
-bool service_yields(struct client *client, const struct nvshare_record *order)
-{
-    struct nvshare_record yield;
-    if ((order->flags & NVSHARE_AHEAD) == 0)
-        return false;
-    if (client->postponed.type == 0)
-        connection_next(client->socket, NVSHARE_EVICT, &client->postponed);
-    return connection_next(client->socket, NVSHARE_YIELD, &yield);
-}
-
-static void obey(struct client *client, const struct nvshare_record *record)
-{
-    pthread_mutex_lock(&service_lock);
-    switch (record->type) {
-    case NVSHARE_WELCOME:
-    case NVSHARE_LIMITS:
-        new_limits(client, record);
-        break;
-    case NVSHARE_RUN:
-        order_run(client, record);
-        break;
-    case NVSHARE_STOP:
-        order_stop(client);
-        break;
-    case NVSHARE_EVICT:
-        order_evict(client, record);
-        break;
-    case NVSHARE_LOAD:
-        swap_in(client, record);
-        break;
-    case NVSHARE_YIELD:
-        break;                       /* what it would have ended is answered already */
-    case NVSHARE_INTRODUCE:
-        pthread_mutex_lock(&memory_lock);
-        say_hello(client, record->number);
-        pthread_mutex_unlock(&memory_lock);
-        break;
-    case NVSHARE_REFUSED:
-        /* Too late to run unshared: our memory may lie on the host. */
-        debug("nvshared refuses this client (reason %u); trying again", record->flags);
-        disconnect(client);
-        break;
-    default:
-        complain("nvshared sent a record of unknown type %u; leaving it", record->type);
-        disconnect(client);
-    }
-    pthread_mutex_unlock(&service_lock);
-}
-
 static bool reconnect(struct client *client)
 {
     int socket = connection_open();
@@ -253,7 +59,7 @@ static bool reconnect(struct client *client)
         return false;
     pthread_mutex_lock(&memory_lock);
     client->socket = socket;
-    say_hello(client, 0);
+    service_introduce(client, 0);
     pthread_mutex_unlock(&memory_lock);
     return true;
 }
@@ -334,11 +140,11 @@ void *service_run(void *argument)
         client->postponed.type = 0;
         int socket = postponed ? -1 : wait_for(client, timeout), got = 0;
         if (postponed)
-            obey(client, &record);
+            service_obey(client, &record);
         else if (socket >= 0 && (got = connection_receive(socket, &record, 0)) == 1)
-            obey(client, &record);
+            service_obey(client, &record);
         else if (got < 0)
-            disconnect(client);
+            service_disconnect(client);
 
         if (!connected) {
             retry_ms = reconnect(client) ? RECONNECT_FIRST_MS
@@ -352,9 +158,9 @@ void *service_run(void *argument)
         pthread_mutex_unlock(&memory_lock);
         pthread_mutex_lock(&service_lock);
         if (watch)
-            look_idle(client, &idle);
+            idleness_look(client, &idle);
         else
-            forget_idleness(&idle);
+            idleness_forget(&idle);
         if (competes(client)) {
             pace_step(client);
             caches_ask(client, CACHES_TURN);

@@ -19,6 +19,7 @@ LAYERS: list[set[str]] = [
     {"budget"},
     {"manager", "sampler", "trace", "agreements"},
     {"session", "client", "preload"},
+    {"connection"},
     {"bus", "server", "metrics", "journal", "tui"},
     {"demo", "doctor"},
     {"cli", "daemon"},
