@@ -35,10 +35,13 @@ from nvshared.scheduler.events import (
     Joined,
     Left,
     Loaded,
+    Saved,
 )
 
 SPLIT_WITHIN = 20 * MILLISECOND         # so soon after such events it is split anew unasked,
-MOVING = CapacityChanged | CommitAsked | Evicted | GPULost | Joined | Left | Loaded
+MOVING = (
+    CapacityChanged | CommitAsked | Evicted | GPULost | Joined | Left | Loaded | Saved
+)
 WORTH_SPLITTING = 64                    # if that moves more than this part of it
 
 

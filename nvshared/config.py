@@ -200,6 +200,10 @@ class Config:
         "what is moved ahead of a program's turn waits while the one that runs copies between "
         "host and card in the same direction, at most half of the time; on or off",
         metavar="SWITCH", words="on")
+    save_idle: bool = _setting(
+        "gpu", quantity.switch, True,
+        "while nobody waits, memory of idle programs that others may come for is copied to the "
+        "host, so that it can leave at once; on or off", metavar="SWITCH", words="on")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2_000_000,
         "how long to wait before asking a program again that could not stop", metavar="TIME",

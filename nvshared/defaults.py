@@ -65,6 +65,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         step=PAGE,
         gather=config.gather,
         give_way=config.give_way,
+        save_idle=config.save_idle,
         drain_patience=config.drain_patience,
         stuck_after=config.stuck_after,
         accounting=Accounting(

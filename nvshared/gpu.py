@@ -32,6 +32,7 @@ from nvshared.scheduler.actions import (
     Load,
     Order,
     Report,
+    Save,
     Stuck,
     TurnEnd,
     TurnEnded,
@@ -49,6 +50,7 @@ from nvshared.scheduler.events import (
     Memory,
     Preempted,
     Record,
+    Saved,
     SettingsChanged,
     TermsChanged,
     Tick,
@@ -201,7 +203,7 @@ class GPU:
 
     @property
     def orders_unanswered(self) -> int:
-        """How many EVICT and LOAD are on their way."""
+        """How many EVICT, LOAD and SAVE are on their way."""
         return len(self._unanswered)
 
     @property
@@ -340,7 +342,7 @@ class GPU:
 
     def _handle(self, event: Event) -> None:
         now = self._clock()
-        if isinstance(event, Evicted | Loaded):
+        if isinstance(event, Evicted | Loaded | Saved):
             self._unanswered.discard((event.client, event.number))
         if isinstance(event, Record) and (client := self.clients.get(event.client)) is not None:
             client.memory = event.memory
@@ -373,7 +375,7 @@ class GPU:
     def _send(self, order: Order) -> None:
         client = self.clients.get(order.client)
         if client is not None:
-            if isinstance(order, Evict | Load):
+            if isinstance(order, Evict | Load | Save):
                 self._unanswered.add((order.client, order.number))
             client.link.order(order)
 

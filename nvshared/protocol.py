@@ -27,6 +27,7 @@ class Type(IntEnum):
     LIMITS = 7
     INTRODUCE = 8
     YIELD = 9
+    SAVE = 10
 
     HELLO = 64
     WANT = 65
@@ -40,6 +41,7 @@ class Type(IntEnum):
     COMMIT = 73
     BEYOND = 74
     COPYING = 75
+    SAVED = 76
 
 
 FROM_HOOK = frozenset(kind for kind in Type if kind >= Type.HELLO)
@@ -60,6 +62,7 @@ class Flag(IntFlag):
     YIELDED = 1 << 8
     INWARD = 1 << 9
     OUTWARD = 1 << 10
+    COVETED = 1 << 11
 
 
 class Refusal(IntEnum):

@@ -23,7 +23,7 @@ from nvshared.gpu import Client
 from nvshared.manager import Manager
 from nvshared.peer import Peer
 from nvshared.protocol import FROM_HOOK, VERSION, Flag, Record, Refusal, Type
-from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop, Yield
+from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Save, Stop, Yield
 from nvshared.scheduler.events import (
     BeyondAsked,
     CommitAsked,
@@ -35,6 +35,7 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     Reopened,
     RoomNeeded,
+    Saved,
     Stopped,
     Wanted,
     WentIdle,
@@ -178,6 +179,14 @@ class Session:
                     bool(record.flags & Flag.DRIVER_ERROR),
                     bool(record.flags & Flag.YIELDED),
                 )
+            case Type.SAVED:
+                self._move_answered(record)
+                return Saved(
+                    id, memory, record.number, _plausible(record.bytes), record.microseconds,
+                    bool(record.flags & Flag.NO_HOST_MEMORY),
+                    bool(record.flags & Flag.DRIVER_ERROR),
+                    bool(record.flags & Flag.YIELDED),
+                )
             case Type.MEMORY:
                 return MemoryChanged(id, memory, wants)
             case Type.ROOM:
@@ -226,6 +235,8 @@ class Session:
                 flags = Flag.CONTENDED if order.contended else Flag(0)
                 if order.watched:
                     flags |= Flag.WATCHED
+                if order.coveted:
+                    flags |= Flag.COVETED
                 return Record(
                     Type.RUN, flags=flags, bytes=order.quantum, microseconds=order.idle_window
                 )
@@ -238,6 +249,11 @@ class Session:
             case Load():
                 self._moves[order.number] = Type.LOADED
                 return _move(Type.LOAD, order)
+            case Save():
+                self._moves[order.number] = Type.SAVED
+                return Record(
+                    Type.SAVE, flags=Flag.AHEAD, number=order.number, bytes=order.ready,
+                    host=order.host)
             case Yield():
                 return Record(Type.YIELD, number=order.number)
             case Limits():

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The same examples in every run, so that it fails for everybody or for nobody, and no deadline,
 # for a busy machine takes its time. HYPOTHESIS_PROFILE=explore looks for more.
-settings.register_profile("repeat", derandomize=True, deadline=None)
-settings.register_profile("explore", deadline=None)
+slow = [HealthCheck.too_slow]           # a busy machine is no fault of a test
+settings.register_profile("repeat", derandomize=True, deadline=None, suppress_health_check=slow)
+settings.register_profile("explore", deadline=None, suppress_health_check=slow)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 TESTS = Path(__file__).parent

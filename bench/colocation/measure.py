@@ -75,7 +75,8 @@ async def _all(
     if NOTEBOOKS in wanted.variants:
         place = folder / NOTEBOOKS
         try:
-            report.day = await notebooks.measure(report.card, wanted.cells, place, shown)
+            report.day = await notebooks.measure(
+                report.card, wanted.cells, place, shown, save_idle=wanted.save_idle)
         except NvshareError as error:
             report.failures.append(Failure(NOTEBOOKS, str(error)))
 

@@ -117,6 +117,7 @@ class Day:
 
     size: Size
     tq: float                           # seconds
+    save_idle: bool
     cells: tuple[Cell, ...]
     trace: dict[str, Any]               # bench.trace.summary's figures
 
@@ -136,8 +137,13 @@ class Day:
         return percentile([cell.over_alone for cell in self.cells], 0.99)
 
 
-async def measure(card: Card, cells: int, folder: Path, progress: Progress) -> Day:
-    """Ten notebooks, first each for itself, then together. `folder` is made for the daemon."""
+async def measure(
+    card: Card, cells: int, folder: Path, progress: Progress, *, save_idle: bool = True
+) -> Day:
+    """Ten notebooks, first each for itself, then together. `folder` is made for the daemon.
+
+    `save_idle`: as the daemon's setting of that name.
+    """
     each = size(card.total, card.budget)
     plain = card.environment
     async with job(each.chosen, 1, plain) as first:
@@ -152,7 +158,7 @@ async def measure(card: Card, cells: int, folder: Path, progress: Progress) -> D
         progress.step("notebooks: starting them together")
         tq = Way("auto", TQ).setting(card.haste)
         daemon = await stack.enter_async_context(
-            service(folder, plain, tq=tq, **card.settings)
+            service(folder, plain, tq=tq, save_idle="on" if save_idle else "off", **card.settings)
         )
         notebooks = [
             await stack.enter_async_context(job(each.chosen, seed, daemon.environment))
@@ -165,18 +171,19 @@ async def measure(card: Card, cells: int, folder: Path, progress: Progress) -> D
         start = asyncio.get_running_loop().time()
 
         async def use(number: int, notebook: Job, times: Sequence[float]) -> list[Cell]:
-            done = []
+            mine: list[Cell] = []
             for when, before in zip(times, alone[number], strict=True):
                 await asyncio.sleep(start + when * card.haste - asyncio.get_running_loop().time())
                 submitted = asyncio.get_running_loop().time() - start
                 cell = await notebook.work(work, LIMIT)
                 right = cell.digest == before.digest
-                done.append(Cell(number + 1, submitted, cell.seconds, before.seconds, right))
-            return done
+                mine.append(Cell(number + 1, submitted, cell.seconds, before.seconds, right))
+            return mine
 
         times = schedule(NOTEBOOKS, cells)
         used = await asyncio.gather(*(
             use(number, notebook, times[number]) for number, notebook in enumerate(notebooks)
         ))
         figures = daemon.figures(known, card.measurable)
-    return Day(each, TQ * card.haste, tuple(cell for cells_ in used for cell in cells_), figures)
+    done = tuple(cell for one in used for cell in one)
+    return Day(each, TQ * card.haste, save_idle, done, figures)

@@ -24,6 +24,7 @@ class Wanted:
     scale: float
     rounds: int
     cells: int
+    save_idle: bool                     # what notebooks that lie idle have is copied beforehand
     budget: int | None                  # bytes of host memory; None: what is safe
     simulate: bool
     json: bool
@@ -51,6 +52,8 @@ def parse(arguments: Sequence[str]) -> Wanted:
                         help="how often the thesis's programs are measured; medians (1)")
     parser.add_argument("--cells", type=_count, default=notebooks.CELLS, metavar="N",
                         help=f"of each notebook ({notebooks.CELLS})")
+    parser.add_argument("--save-idle", type=_switch, default=True, metavar="SWITCH",
+                        help="on, or off: idle notebooks are copied when others come (on)")
     parser.add_argument("--swap-budget", type=_size, metavar="SIZE",
                         help="host memory the daemon may take (80%% of what is free)")
     parser.add_argument("--simulate", action="store_true",
@@ -62,7 +65,7 @@ def parse(arguments: Sequence[str]) -> Wanted:
     return Wanted(
         _chosen(given.variant, VARIANTS), _chosen(given.shape, SHAPES),
         tuple(sorted(set(given.tq or QUANTA))), given.scale, given.rounds, given.cells,
-        given.swap_budget, given.simulate, given.json, given.output,
+        given.save_idle, given.swap_budget, given.simulate, given.json, given.output,
     )
 
 
@@ -87,6 +90,13 @@ def _positive(text: str) -> float:
 def _count(text: str) -> int:
     try:
         return quantity.positive(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(f"{text!r}: {wrong}") from None
+
+
+def _switch(text: str) -> bool:
+    try:
+        return quantity.switch(text)
     except ValueError as wrong:
         raise argparse.ArgumentTypeError(f"{text!r}: {wrong}") from None
 

@@ -64,6 +64,9 @@ class Client:
                 self.host = max(self.allocated - self.resident, min(self.host, host))
                 self.room = size
                 self.say(Type.LOADED, number)
+            case Type.SAVE:
+                self.host = max(self.host, self.allocated - self.resident + size)
+                self.say(Type.SAVED, number, size)
             case Type.REFUSED:
                 raise ConnectionError(f"the daemon refused a client: {flags}")
         return int(kind)

@@ -21,6 +21,16 @@ void block_set_state(struct block *block, enum block_state state)
     block->state = state;
 }
 
+bool block_saved(const struct block *block)
+{
+    return block->right == block->client->turns;
+}
+
+void block_note_saved(struct block *block)
+{
+    block->right = block->client->granted ? 0 : block->client->turns;
+}
+
 struct block *block_new(struct client *client, CUdeviceptr address, size_t size)
 {
     struct block *block = malloc(sizeof *block);

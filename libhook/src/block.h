@@ -57,6 +57,8 @@ struct block {
     bool sent;                       /* managed: somewhere by the library, once at least */
     CUmemGenericAllocationHandle handle;
     struct host_slot slot;           /* kept while resident, unless host memory is short */
+    uint64_t right;                  /* the client's turn before which its slot held what it holds;
+                                        see block_saved(). 0: never */
     struct look look;
     struct content part;             /* as it was when it left for the last time, if `parted` */
     struct content content;          /* of the slot, if `known`; of what is leaving, if `looked` */
@@ -64,10 +66,16 @@ struct block {
     bool zero;                       /* swapped without a slot: cleared when it comes back */
     bool seen, light;                /* looked at once; all zero when that was last done */
     bool restless;                   /* had changed when it left for the last time */
+    bool saving;                     /* LEAVING only until it has been copied: it stays */
     struct block *older, *younger;
 };
 
 void block_set_state(struct block *block, enum block_state state);
+/* It is on the card, and its slot holds the same: the program has not run since they
+ * were made equal. */
+bool block_saved(const struct block *block);
+/* They have just been made equal. What a running program has may change at once. */
+void block_note_saved(struct block *block);
 /* A new block, empty, at the end of its client's list; counted as allocated. NULL: no memory. */
 struct block *block_new(struct client *client, CUdeviceptr address, size_t size);
 /* Who may reach a client's memory: fills at most CLIENTS_MAX entries and returns how many. */

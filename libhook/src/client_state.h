@@ -42,7 +42,8 @@ struct client {
     bool granted;
     uint64_t turns;                  /* one more than how often that has begun */
     bool stopping;                   /* STOP came, STOPPED is not sent: it will carry WANTS */
-    bool contended;
+    bool contended;                  /* others wait */
+    bool coveted;                    /* they may come for its memory, so it is to say when it is idle */
     bool want_sent;
     /* Nothing is in flight: true from STOPPED to RUN. */
     bool drained;
@@ -173,6 +174,8 @@ bool connection_next(int socket, unsigned type, struct nvshare_record *record);
 /* swap.c: carries out an EVICT; `*flags` gets what went wrong. Service thread,
  * service_lock held, memory_lock not. Returns bytes moved. */
 uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags);
+/* save.c: the same with a SAVE. Returns bytes that could leave without a copy now. */
+uint64_t swap_save(struct client *client, const struct nvshare_record *order, unsigned *flags);
 /* load.c: the same with this LOAD and those that arrive meanwhile, answered too. */
 void swap_in(struct client *client, const struct nvshare_record *order);
 /* orders.c: this order, which is being carried out, is to end now (YIELD). */

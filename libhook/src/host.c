@@ -234,8 +234,9 @@ bool host_take(struct client *client, struct block *block, uint64_t allowance)
         return true;
     /* The oldest leave last, so they miss the slots they keep the least. */
     for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger) {
-        if (kept->state != BLOCK_RESIDENT || kept->slot.slab == NULL)
-            continue;
+        if (kept->state != BLOCK_RESIDENT || kept->slot.slab == NULL
+            || (block->saving && block_saved(kept)))
+            continue;                /* nothing is won by saving one instead of another */
         host_give(kept);
         if (place_anywhere(client, block))
             return true;
@@ -258,6 +259,7 @@ void host_give(struct block *block)
     slab->used -= block->size;
     block->slot = (struct host_slot){ NULL, NULL };
     block->known = false;
+    block->right = 0;
 }
 
 void host_trim(struct client *client, uint64_t allowance)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding out that a program which has the card does not use it. While others wait
- * it is looked at every few milliseconds: nothing submitted since the last look,
+ * Finding out that a program which has the card does not use it. While others wait, or
+ * may come for its memory, it is looked at every few milliseconds: nothing submitted since the last look,
  * nobody at the gate, and all that had been submitted done, for as long as the
  * daemon's window says. A pause within a burst is shorter than that.
  */
@@ -39,7 +39,7 @@ void idleness_look(struct client *client, struct idleness *idle)
         idle->since = now;
         return;
     }
-    if (now - idle->since >= client->idle_window / 2)
+    if (client->contended && now - idle->since >= client->idle_window / 2)
         caches_ask(client, CACHES_IDLE);
     if (now - idle->since < client->idle_window)
         return;

@@ -23,6 +23,7 @@ static void run(struct client *client, const struct nvshare_record *order)
 {
     pthread_mutex_lock(&memory_lock);
     client->contended = (order->flags & NVSHARE_CONTENDED) != 0;
+    client->coveted = (order->flags & NVSHARE_COVETED) != 0;
     traffic_watch(client, (order->flags & NVSHARE_WATCHED) != 0);
     if (order->microseconds != 0)
         client->idle_window = order->microseconds;
@@ -90,6 +91,17 @@ static void evict(struct client *client, const struct nvshare_record *order)
     pthread_mutex_unlock(&memory_lock);
 }
 
+static void save(struct client *client, const struct nvshare_record *order)
+{
+    uint64_t began = now_microseconds();
+    unsigned flags = 0;
+    uint64_t bytes = swap_save(client, order, &flags);
+    pthread_mutex_lock(&memory_lock);
+    client_send(client, NVSHARE_SAVED, flags, order->number, bytes, now_microseconds() - began);
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+}
+
 static void new_limits(struct client *client, const struct nvshare_record *record)
 {
     pthread_mutex_lock(&memory_lock);
@@ -132,6 +144,9 @@ void service_obey(struct client *client, const struct nvshare_record *record)
         break;
     case NVSHARE_EVICT:
         evict(client, record);
+        break;
+    case NVSHARE_SAVE:
+        save(client, record);
         break;
     case NVSHARE_LOAD:
         swap_in(client, record);

@@ -55,7 +55,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
         managed_sent(block);
     pthread_mutex_lock(&memory_lock);
 
-    bool left = block->state == BLOCK_LEAVING;
+    bool left = block->state == BLOCK_LEAVING, stays = block->saving;
     if (result == CUDA_SUCCESS && !block->zero && !block->managed) {
         line->bytes += move.bytes;
         traffic_measured(left ? TRAFFIC_OUT : TRAFFIC_IN, line->bytes,
@@ -63,12 +63,15 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     }
     if (!move.last)
         return;                      /* what has failed fails what comes after it, too */
-    if (left && result == CUDA_SUCCESS)
+    block->saving = false;
+    if (left && !stays && result == CUDA_SUCCESS)
         result = block_unmap(block);
     if (result == CUDA_SUCCESS) {
-        block_set_state(block, left ? BLOCK_SWAPPED : BLOCK_RESIDENT);
+        block_set_state(block, left && !stays ? BLOCK_SWAPPED : BLOCK_RESIDENT);
         if (left)
             block->known = block->looked;
+        if (block->slot.slab != NULL && !block->zero)
+            block_note_saved(block);
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;

@@ -121,7 +121,8 @@ void *service_run(void *argument)
     for (;;) {
         pthread_mutex_lock(&memory_lock);
         bool connected = client->socket >= 0, changed = !client->reported;
-        bool watch = connected && client->granted && client->contended && !client->starved;
+        bool watch = connected && client->granted && (client->contended || client->coveted)
+            && !client->starved;
         int due = spares_due(client);
         pthread_mutex_unlock(&memory_lock);
 

@@ -4,7 +4,8 @@
  *
  * Those that cost least go first: what held nothing but zeros when it was last
  * looked at crosses the bus neither way; what came back once as it had left
- * does not on the way out; then all the rest. Among equals the youngest go
+ * does not on the way out, nor does what has been saved or brought in since the program
+ * ran (save.c); then all the rest. Among equals the youngest go
  * first, and so always in the same order: when a little less than all must go,
  * the same old blocks stay each time, and so do the host slots of the others.
  *
@@ -28,15 +29,22 @@ static enum rank rank_of(const struct block *block)
 {
     if (block->light)
         return ZERO;
-    return block->known && !block->restless ? UNCHANGED : OTHER;
+    return block_saved(block) || (block->known && !block->restless) ? UNCHANGED : OTHER;
 }
 
-struct block *victim_next(const struct client *client, unsigned *rank)
+bool victim_is_ready(const struct block *block)
+{
+    bool seen = block->look.turn == block->client->turns;
+    return block_saved(block) || (seen && block->light);
+}
+
+struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
 {
     for (; *rank < RANKS; ++*rank)
         for (struct block *block = client->youngest; block != NULL; block = block->older)
             if (block->state == BLOCK_RESIDENT && !block->held
-                && rank_of(block) <= (enum rank)*rank)
+                && rank_of(block) <= (enum rank)*rank
+                && !(unready && (block->managed || victim_is_ready(block))))
                 return block;
     return NULL;
 }

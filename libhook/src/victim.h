@@ -5,8 +5,13 @@
 
 #include "block.h"
 
-/* The next block to leave. `rank` is 0 at first, and kept between calls. NULL: none is resident. */
-struct block *victim_next(const struct client *client, unsigned *rank);
+/* The next block to leave, or with `unready` to be copied before it can. `rank` is 0 at
+ * first, and kept between calls. NULL: there is none. */
+struct block *victim_next(const struct client *client, unsigned *rank, bool unready);
+
+/* On the card, it needs no copy to leave: it was saved, or seen to be zero, and the program
+ * has not run since. */
+bool victim_is_ready(const struct block *block);
 
 /* Finds out what is zero, if that may save copies of the `wanted` bytes that are to leave. Service
  * thread, as content_look(); may release and retake memory_lock. */

@@ -26,7 +26,7 @@ class ClientState(StrEnum):
 class TurnEnd(StrEnum):
     """Why a turn ended."""
 
-    IDLE = "idle"                       # it had nothing to do and others waited
+    IDLE = "idle"                       # it had nothing to do and others waited, or may come
     QUANTUM = "quantum"                 # its time was over and others waited
     LIMIT = "limit"                     # it had its share of the time
     ROOM = "room"                       # it grew beyond what could be found for it
@@ -46,6 +46,7 @@ class Run:
     contended: bool                     # others wait, so report idleness,
     idle_window: int = 0                # when it has lasted so long; 0: as before
     watched: bool = False               # it is to say when its program copies
+    coveted: bool = False               # report idleness although nobody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,18 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Save:
+    """SAVE: have `ready` bytes that can leave without a copy, and keep them on the card."""
+
+    client: int
+    number: int
+    ready: int
+    host: int                           # host memory it may take at most, in all
+
+
+@dataclass(frozen=True, slots=True)
 class Yield:
-    """YIELD: end this EVICT or LOAD, which is ahead, with what it has done."""
+    """YIELD: end this EVICT, LOAD or SAVE, which is ahead, with what it has done."""
 
     client: int
     number: int
@@ -130,6 +141,6 @@ class BudgetWanted:
     """
 
 
-Order = Run | Stop | Evict | Load | Yield | Limits
+Order = Run | Stop | Evict | Load | Save | Yield | Limits
 Report = TurnStarted | TurnEnded | Stuck
 Action = Order | Report | BudgetWanted

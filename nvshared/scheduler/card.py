@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from nvshared.scheduler.client import Client, Phase, Way
+from nvshared.scheduler.client import Client, Phase, Told, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.patience import Patience
@@ -38,7 +38,7 @@ class Card:
     borrowing: bool = False             # BudgetWanted has not been answered
     overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
     reach: tuple[int, int, int, int] = (0, 0, 0, 0)         # see commit.py
-    told_turns: tuple[bool, int, int, bool] | None = None   # see turns.py
+    told_turns: Told | None = None      # see turns.py
     patience: dict[Way, Patience] = field(
         default_factory=lambda: {way: Patience() for way in Way})   # see courtesy.py
     counters: Counters = Counters()

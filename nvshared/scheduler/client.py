@@ -12,7 +12,7 @@ from nvshared.scheduler.actions import ClientState, TurnEnd
 from nvshared.scheduler.cost import PACE, Average
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.quota import Quota
-from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
+from nvshared.scheduler.settings import DEFAULT_WEIGHT, SECOND, Terms
 
 
 class Phase(Enum):
@@ -43,8 +43,14 @@ class Move:
     host: int
     since: int                          # when it became the client's next order to carry out
     ahead: bool = False                 # nobody waited for it when it was ordered
+    ready: int | None = None            # SAVE: what is to be ready to leave; None: it is none
     cut: bool = False                   # YIELD was sent
     reported: bool = False              # as stuck
+
+    @property
+    def saves(self) -> bool:
+        """It only copies: nothing leaves."""
+        return self.ready is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,22 @@ class Question:
     borrows: bool = False               # other cards have been asked for what they do not need
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a running client was told besides that it may run."""
+
+    contended: bool                     # others wait
+    tq: int                             # us; 0: no end is planned
+    window: int                         # us of idleness after which to say so
+    watched: bool                       # to say when its program copies
+    coveted: bool                       # to say when it is idle, though nobody waits
+
+    @property
+    def listens(self) -> bool:
+        """It is to say when it is idle."""
+        return self.contended or self.coveted
+
+
 @dataclass(slots=True)
 class Turn:
     """From being chosen to having drained."""
@@ -67,7 +89,7 @@ class Turn:
     beside: frozenset[int] = frozenset()  # turns it may not outlast, as it overtook the queue
     started: int | None = None          # when RUN was sent
     idle: bool = False                  # the hook says so, since it was told of contention
-    told: tuple[bool, int, int, bool] | None = None  # contention, TQ, idle window, watched: sent
+    told: "Told | None" = None          # what was sent last
     copying: frozenset[Way] = frozenset()  # which ways its program loads the bus, by its own words
     lacked: int | None = None           # bytes, when chosen; None: it had not waited for room
     ending: TurnEnd | None = None       # why STOP was sent
@@ -77,10 +99,13 @@ class Turn:
     reported: bool = False              # as stuck
 
 
+# How long a client is idle before its memory is copied to the host; see readiness.py.
+CALM = SECOND // 2
+
 # What counts in groups.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "promise", "pins", "cost",
+    "question", "promise", "pins", "cost", "ready",
 })
 
 
@@ -111,6 +136,10 @@ class Client:
     refuse_until: int = 0               # an eviction failed; leave it alone until then
     trim_after: int = 0
     hopeful: bool = True                # what host memory it seems to have to spare may be of use
+
+    ready: int = 0                      # bytes that could leave without a copy
+    exhausted: bool = False             # no more can be made ready before its next turn
+    save_pause: int = CALM              # how long it is to be idle before that
 
     commit: int = 0                     # promised
     withdrawn: int = 0                  # promised before, until the hook has surely heard

@@ -12,13 +12,14 @@ from nvshared.scheduler.actions import (
     Load,
     Report,
     Run,
+    Save,
     Stop,
     TurnEnd,
     TurnEnded,
     Yield,
 )
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Move, Phase, Way
+from nvshared.scheduler.client import Client, Move, Phase, Told, Way
 
 # Two orders to a client at a time: the next is there when one is done.
 DEPTH = 2
@@ -45,11 +46,10 @@ class Decision:
         """Tells people."""
         self.actions.append(report)
 
-    def run(
-        self, client: Client, quantum: int, contended: bool, window: int, watched: bool
-    ) -> None:
-        """Opens a gate, or tells an open one what has changed."""
-        self.actions.append(Run(client.id, quantum, contended, window, watched))
+    def run(self, client: Client, quantum: int, told: Told) -> None:
+        """Opens a gate, or tells an open one what has changed; `quantum` is left of its turn."""
+        self.actions.append(
+            Run(client.id, quantum, told.contended, told.window, told.watched, told.coveted))
 
     def stop(self, client: Client, why: TurnEnd) -> None:
         """Asks a running client to drain."""
@@ -80,6 +80,11 @@ class Decision:
         number = self._note(client, Way.IN, room, host, ahead)
         self.actions.append(Load(client.id, number, room, host, ahead))
 
+    def save(self, client: Client, ready: int, host: int) -> None:
+        """Has so much of what an idle client has copied, and lets it have host memory for that."""
+        number = self._note(client, Way.OUT, client.ordered, host, ahead=True, ready=ready)
+        self.actions.append(Save(client.id, number, ready, host))
+
     def cut(self, client: Client, move: Move) -> None:
         """Ends a move that is ahead, once."""
         move.cut = True
@@ -99,7 +104,10 @@ class Decision:
         if wanted not in self.actions:
             self.actions.append(wanted)
 
-    def _note(self, client: Client, way: Way, room: int, host: int, ahead: bool) -> int:
+    def _note(
+        self, client: Client, way: Way, room: int, host: int, ahead: bool,
+        ready: int | None = None,
+    ) -> int:
         number = next(self.card.numbers)
-        client.moves = (*client.moves, Move(way, number, room, host, self.now, ahead))
+        client.moves = (*client.moves, Move(way, number, room, host, self.now, ahead, ready))
         return number

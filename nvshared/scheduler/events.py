@@ -114,6 +114,20 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """SAVED: the answer to a SAVE."""
+
+    client: int
+    memory: Memory
+    number: int
+    bytes: int                          # that could leave without a copy now
+    microseconds: int = 0
+    no_host_memory: bool = False
+    driver_error: bool = False
+    yielded: bool = False               # cut short
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryChanged:
     """MEMORY: the figures changed."""
 
@@ -217,8 +231,8 @@ class GPULost:
 
 
 Record = (
-    Wanted | WentIdle | Stopped | Reopened | Evicted | Loaded | MemoryChanged | RoomNeeded
-    | CommitAsked | BeyondAsked | Copying
+    Wanted | WentIdle | Stopped | Reopened | Evicted | Loaded | Saved | MemoryChanged
+    | RoomNeeded | CommitAsked | BeyondAsked | Copying
 )
 ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (

@@ -31,16 +31,16 @@ def wanted(card: Card, client: Client) -> None:
 
 
 def went_idle(client: Client) -> None:
-    """It does not use its turn at present. Said before it heard that others wait, it is old."""
+    """It does not use its turn at present. Said before it was asked to say so, it is old."""
     turn = client.turn
-    if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told[0]:
+    if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told.listens:
         turn.idle = True
 
 
 def copying(client: Client, said: Copying) -> None:
     """Its program loads the bus, or does so no more. Only while it is to say so."""
     turn = client.turn
-    if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told[3]:
+    if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told.watched:
         ways = ((Way.IN, said.inward), (Way.OUT, said.outward))
         turn.copying = frozenset(way for way, loaded in ways if loaded)
 

@@ -20,7 +20,8 @@ from nvshared.scheduler.quota import UNLIMITED
 GROUPS = (
     "queued",                           # wants a turn and may have one
     "holding",                          # chosen, running or draining
-    "moving",                           # an EVICT or LOAD is on its way
+    "moving",                           # an EVICT, LOAD or SAVE is on its way
+    "saving",                           # a SAVE is
     "asking",                           # a COMMIT is unanswered
     "pinning",                          # was allowed to pin some more, and may not have yet
     "bounded",                          # has a memory limit
@@ -39,6 +40,8 @@ SUMS = (
     "holders_take",                     # over those, and those that drain
     "queued_want",                      # room that those in the queue have not been promised
     "cost",                             # over those measured; us
+    "need", "filled",
+    "ready",                            # over those idle: what could leave without a copy
 )
 POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
@@ -50,6 +53,7 @@ class Counted(NamedTuple):
     sums: tuple[int, ...]               # in the order of SUMS
     place: tuple[int, int] | None       # in the queue, and its id; None: it is not there
     takes: int
+    away: tuple[int, int] | None        # idle: bytes that are not on the card, and its id
 
 
 def counted(client: Client) -> Counted:
@@ -67,6 +71,8 @@ def counted(client: Client) -> Counted:
         groups.append("holding")
     if client.moves:
         groups.append("moving")
+        if any(move.saves for move in client.moves):
+            groups.append("saving")
     if client.question is not None:
         groups.append("asking")
     if client.pins:
@@ -81,6 +87,7 @@ def counted(client: Client) -> Counted:
         groups.append("lacking")
     if held:
         groups.append("occupying")
+    rests = phase is Phase.IDLE and not terms.suspended
     measured = client.cost is not None and (holds or queued)
     if measured:
         groups.append("measured")
@@ -90,13 +97,17 @@ def counted(client: Client) -> Counted:
             held, client.host_held, client.committed, client.used, memory.pinned, client.fixed,
             memory.beyond, takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
+            memory.need, memory.filled,
+            min(client.ready, client.staying) if rests else 0,
         ),
         (client.place, client.id) if queued else None,
         takes,
+        (memory.allocated - memory.resident, client.id)
+        if rests and memory.allocated > memory.resident else None,
     )
 
 
-NOTHING = Counted((), (0,) * len(SUMS), None, 0)
+NOTHING = Counted((), (0,) * len(SUMS), None, 0, None)
 
 
 class Groups:
@@ -112,6 +123,7 @@ class Groups:
         self._sums = [0] * len(SUMS)
         self._queue: list[tuple[int, int]] = []     # places and ids of those who wait
         self._takes: list[int] = []                 # what they would take, least first
+        self._away: list[tuple[int, int]] = []      # what the idle ones lack, and ids, least first
         self._news: dict[str, set[int]] = {}
 
     def group(self, name: str) -> list[Client]:
@@ -149,6 +161,12 @@ class Groups:
             self._count()
         return self._takes[0] if self._takes else 0
 
+    def most_away(self) -> tuple[int, int]:
+        """The most that one of those who are idle has away from the card, and its id; or zeros."""
+        if self.touched:
+            self._count()
+        return self._away[-1] if self._away else (0, 0)
+
     def news(self, reader: str) -> list[Client]:
         """Those that have changed since this reader asked last, in the order of their joining."""
         self._count()
@@ -171,6 +189,11 @@ class Groups:
                     self._sums[position] += figure - before.sums[position]
             if (now.place, now.takes) != (before.place, before.takes):
                 self._queue_up(before, now)
+            if now.away != before.away:
+                if before.away is not None:
+                    del self._away[bisect_left(self._away, before.away)]
+                if now.away is not None:
+                    insort(self._away, now.away)
 
     def _enter(self, client: Client, groups: tuple[str, ...], before: tuple[str, ...]) -> None:
         for name in groups:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hooks answer to EVICT and LOAD, and what is learned from failures.
+"""What hooks answer to EVICT, LOAD and SAVE, and what is learned from failures.
 
 Answers come in the order of the orders. A failure is met with a pause, for the
 cause is outside: another program's memory, the host's, the driver.
 """
 
+from nvshared.scheduler import readiness
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Move
-from nvshared.scheduler.events import Evicted, Loaded
+from nvshared.scheduler.events import Evicted, Loaded, Saved
 from nvshared.scheduler.settings import SECOND
 
 REFUSED = SECOND                        # how long a client that could not evict is left alone
@@ -43,12 +44,25 @@ def evicted(card: Card, client: Client, answer: Evicted) -> None:
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
+        readiness.taken(client)
     elif move.room < before and not (
         (answer.no_host_memory and client.hopeful) or (answer.yielded and move.cut)
     ):
         client.refuse_until = card.now + REFUSED
     if answer.no_host_memory:
         client.hopeful = False          # next time it is given what it will need
+    if answer.no_host_memory or answer.driver_error:
+        client.failures += 1
+        card.count(failures=1)
+
+
+def saved(card: Card, client: Client, answer: Saved) -> None:
+    """Memory was copied and has stayed, or should have."""
+    move = _answered(card, client, answer.number)
+    if move is None or move.ready is None:
+        return
+    client.room = client.memory.room
+    readiness.answered(client, answer.bytes, move.ready, cut_short=answer.yielded)
     if answer.no_host_memory or answer.driver_error:
         client.failures += 1
         card.count(failures=1)

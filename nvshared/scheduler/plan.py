@@ -56,6 +56,11 @@ advance, out of free room and of those that run after it; but not while that
 would take the bus from a running program that copies (courtesy.py). What nobody needs at
 all is lent to the running clients, so that they need not ask whenever they grow.
 
+When nobody waits for anything, but somebody who is idle has memory that is not on the
+card, what would have to leave for him is copied to the host beforehand (readiness.py).
+Only for that do turns end while nobody waits, and only those of clients that say
+they are idle.
+
 **Host memory** takes what leaves the card. Each EVICT says how much the client
 may take, and the sum of what they hold and may take keeps to the budget.
 Usually a client keeps its host memory while its blocks are on the card, to save
@@ -81,7 +86,7 @@ come notes it; the earliest of them is the deadline, at which the plan may
 change without an event.
 """
 
-from nvshared.scheduler import commit, compute, room, stuck, turns
+from nvshared.scheduler import commit, compute, readiness, room, stuck, turns
 from nvshared.scheduler.decision import Decision
 
 
@@ -92,8 +97,10 @@ def plan(decision: Decision) -> None:
         return
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
+    readiness.cut(decision)
     commit.plan(decision)
     compute.plan(decision)
     blocked = turns.plan(decision)
     room.plan(decision, blocked)
+    readiness.plan(decision)
     stuck.plan(decision)

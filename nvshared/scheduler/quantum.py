@@ -120,7 +120,7 @@ def idle_window(card: Card, head: Client | None) -> int:
         return IDLE_USUAL
     costs = 0 if head is None else round(card.latency.value) + moving(card, head, lacks(head))
     window = min(max(costs, IDLE_LEAST), IDLE_MOST)
-    before = 0 if card.told_turns is None else card.told_turns[2]
+    before = 0 if card.told_turns is None else card.told_turns.window
     return before if before < NEWS * window and window < NEWS * before else window
 
 

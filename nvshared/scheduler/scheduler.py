@@ -30,6 +30,7 @@ from nvshared.scheduler.events import (
     Record,
     Reopened,
     RoomNeeded,
+    Saved,
     SettingsChanged,
     Stopped,
     TermsChanged,
@@ -165,6 +166,8 @@ def _hear(decision: Decision, client: Client, record: Record) -> None:
             move.evicted(decision.card, client, record)
         case Loaded():
             move.loaded(decision.card, client, record)
+        case Saved():
+            move.saved(decision.card, client, record)
         case CommitAsked():
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
         case BeyondAsked():

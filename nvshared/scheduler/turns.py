@@ -6,10 +6,10 @@ The essay is in plan.py.
 
 from collections.abc import Callable
 
-from nvshared.scheduler import order, quantum
+from nvshared.scheduler import order, quantum, readiness
 from nvshared.scheduler.actions import TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase, Turn, Way
+from nvshared.scheduler.client import Client, Phase, Told, Turn, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import SECOND, AntiThrash
 
@@ -31,6 +31,7 @@ def plan(decision: Decision) -> Client | None:
         blocked = _settle(decision)
     decision.card.contended = blocked is not None or _crowded(decision.card)
     decision.card.head = None if blocked is None else blocked.id
+    _rest(decision)
     _announce(decision, blocked)
     return blocked
 
@@ -244,10 +245,22 @@ def _start(decision: Decision) -> bool:
         learnt = quantum.measure(decision.card, client) or learnt
         client.turns += 1
         client.load_pause = 0
+        readiness.begins(client)
         decision.card.count(turns=1)
         client.enter(Phase.RUNNING, decision.now)
         decision.report(TurnStarted(client.id))
     return learnt
+
+
+def _rest(decision: Decision) -> None:
+    """Shuts the gates of those who do nothing, where their memory may soon be wanted."""
+    card = decision.card
+    if card.contended or not readiness.coveted(card):
+        return
+    for client in card.in_phase(Phase.RUNNING):
+        assert client.turn is not None
+        if client.turn.idle and decision.due(client.turn.stop_after):
+            decision.stop(client, TurnEnd.IDLE)
 
 
 def _announce(decision: Decision, blocked: Client | None) -> None:
@@ -256,8 +269,9 @@ def _announce(decision: Decision, blocked: Client | None) -> None:
     endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else quantum.told(card, blocked)
     idle_window = quantum.idle_window(card, blocked)
-    copies = card.contended and card.settings.give_way  # they are to say when they copy
-    told = (card.contended, tq, idle_window, copies)
+    coveted = not card.contended and readiness.coveted(card)
+    copies = (card.contended or coveted) and card.settings.give_way     # they are to say when
+    told = Told(card.contended, tq, idle_window, copies, coveted)
     changed = card.groups.news("turns")
     if not endless or card.told_turns != told:
         changed = card.in_phase(Phase.RUNNING)
@@ -269,14 +283,15 @@ def _announce(decision: Decision, blocked: Client | None) -> None:
         if not endless:
             # A gate that opened just now will shut then.
             decision.due(turn.started + card.quantum)
-        watched = card.contended or client.quota is not None    # it is to say when it is idle
-        window = idle_window if watched else 0
-        if turn.told == (watched, tq, window, copies):
+        contended = card.contended or client.quota is not None  # it is to say when it is idle
+        window = idle_window if contended else readiness.window(client) if coveted else 0
+        news = Told(contended, tq, window, copies, coveted)
+        if turn.told == news:
             continue
         if not copies:
             turn.copying = frozenset()
-        if not watched:
-            turn.idle = False           # when it is told again that others wait, it says it anew
-        turn.told = (watched, tq, window, copies)
+        if not news.listens:
+            turn.idle = False           # when it is asked again to say so, it says it anew
+        turn.told = news
         left = 0 if endless else max(1, turn.started + tq - decision.now)
-        decision.run(client, left, watched, window, copies)
+        decision.run(client, left, news)

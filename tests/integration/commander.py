@@ -66,6 +66,7 @@ class Commander:
         self.turns = 0
         self.orders = 0
         self.bytes_moved = 0
+        self.bytes_saved = 0            # or rather ready to leave, after each SAVE
         self.refused = 0
         self.reopened = 0
         self.beyond = 0                 # questions for more than the card holds
@@ -73,8 +74,9 @@ class Commander:
         self.copying = 0                # times that somebody said its program copies
         self.ending = False             # programs that exit take their driver with them
         self.hooks: list[Hook] = []
+        self.heard: Record | None = None            # the last of anybody's
         self._path = path
-        self._number = 0
+        self.number = 0
         self._listener = self._listen()
 
     def _listen(self) -> socket.socket:
@@ -101,7 +103,7 @@ class Commander:
         for number, hook in enumerate(self.hooks):
             asked = self.random.randrange(1, 1 << 63)
             self.hooks[number] = Hook(hook.connection, introduction=asked)
-            self._send(self.hooks[number], Record(Type.INTRODUCE, number=asked))
+            self.send(self.hooks[number], Record(Type.INTRODUCE, number=asked))
         self._listen_until(
             lambda: not any(hook.introduction for hook in self.hooks), "introduce itself")
 
@@ -110,7 +112,7 @@ class Commander:
         deadline = time.monotonic() + 60
         while not done():
             assert time.monotonic() < deadline, f"somebody does not {awaited}: {self.hooks}"
-            self._receive(1)
+            self.receive(1)
 
     def close(self) -> None:
         for hook in self.hooks:
@@ -120,9 +122,9 @@ class Commander:
 
     def step(self) -> None:
         """Hears what there is to hear, then gives one random order."""
-        while self._receive(0):
+        while self.receive(0):
             pass
-        self._receive(self.random.choice((0, 0, 0.0005, 0.002)))
+        self.receive(self.random.choice((0, 0, 0.0005, 0.002)))
         free = self.capacity - sum(hook.room for hook in self.hooks)
         ready = [hook for hook in self.hooks if hook.welcomed and not hook.stopping]
         moving = [hook for hook in ready if hook.moves]
@@ -137,8 +139,12 @@ class Commander:
     def _order(self, hook: Hook, free: int) -> None:
         if hook.running:
             self._order_running(hook, free)
+        elif not hook.moves and self.random.random() < 0.2:
+            self._save(hook)
         elif not hook.moves and hook.whole:
             self._evict(hook)
+        elif not hook.moves and self.random.random() < 0.1:
+            self._run(hook)             # stays shut, and asks for the room that it lacks
         elif not hook.moves:
             self._make_whole(hook, free)
 
@@ -177,7 +183,8 @@ class Commander:
             else:
                 self._evict(victim)
 
-    def _send(self, hook: Hook, record: Record) -> None:
+    def send(self, hook: Hook, record: Record) -> None:
+        """An order to one of them."""
         self.orders += 1
         # One that has died: the end of file says so too.
         with contextlib.suppress(OSError):
@@ -191,28 +198,37 @@ class Commander:
         if self.random.random() < 0.7:
             flags |= Flag.WATCHED
         hook.watched = hook.watched or bool(flags & Flag.WATCHED)
-        self._send(hook, Record(Type.RUN, flags=flags, bytes=1000,
+        self.send(hook, Record(Type.RUN, flags=flags, bytes=1000,
                                 microseconds=self.random.choice((0, 1000, 20000))))
 
     def _stop(self, hook: Hook) -> None:
         hook.stopping = True
-        self._send(hook, Record(Type.STOP))
+        self.send(hook, Record(Type.STOP))
 
     def _yield(self, hook: Hook) -> None:
         """Also to those that were not ordered anything of the kind, or are done already."""
         hook.cut.update(number for _, number in hook.moves)
-        self._send(hook, Record(Type.YIELD, number=self._number))
+        self.send(hook, Record(Type.YIELD, number=self.number))
 
     def _ahead(self) -> Flag:
         return Flag.AHEAD if self.random.random() < 0.6 else Flag(0)
 
     def _evict(self, hook: Hook) -> None:
-        self._number += 1
-        hook.moves.append((Type.EVICTED, self._number))
+        self.number += 1
+        hook.moves.append((Type.EVICTED, self.number))
         room = self.random.choice((0, 0, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
-        self._send(hook, Record(
-            Type.EVICT, flags=self._ahead(), number=self._number, bytes=room, host=host))
+        self.send(hook, Record(
+            Type.EVICT, flags=self._ahead(), number=self.number, bytes=room, host=host))
+
+    def _save(self, hook: Hook) -> None:
+        """Whether it is all there or not."""
+        self.number += 1
+        hook.moves.append((Type.SAVED, self.number))
+        ready = self.random.choice((hook.room, self.random.randrange(hook.room + 1)))
+        host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
+        self.send(hook, Record(
+            Type.SAVE, flags=self._ahead(), number=self.number, bytes=ready, host=host))
 
     def _load(self, hook: Hook, room: int, free: int) -> None:
         assert room - hook.room <= free, "the commander breaks its own rule"
@@ -221,12 +237,13 @@ class Commander:
             (0, 0, 1, 2, 5)))) if room > hook.room else []
         hook.room = room
         for step in (*steps, room):     # a row of orders, none of which waits for an answer
-            self._number += 1
-            hook.moves.append((Type.LOADED, self._number))
-            self._send(hook, Record(
-                Type.LOAD, flags=self._ahead(), number=self._number, bytes=step, host=host))
+            self.number += 1
+            hook.moves.append((Type.LOADED, self.number))
+            self.send(hook, Record(
+                Type.LOAD, flags=self._ahead(), number=self.number, bytes=step, host=host))
 
-    def _receive(self, timeout: float) -> bool:
+    def receive(self, timeout: float) -> bool:
+        """Hears whoever has something to say within so many seconds. False: nobody has."""
         readable, _, _ = select.select(
             [self._listener, *(hook.connection for hook in self.hooks)], [], [], timeout)
         for ready in readable:
@@ -250,6 +267,8 @@ class Commander:
             if record.type is not Type.HELLO or record.number != hook.introduction:
                 return
             hook.introduction = 0
+        self.heard = record
+        before = hook.memory
         hook.memory = memory = record.memory
         if memory.pinned + memory.pending >= hook.pins:
             hook.pins = 0
@@ -258,7 +277,7 @@ class Commander:
             hook.running = bool(record.flags & Flag.RUNNING)
             hook.wants = bool(record.flags & Flag.WANTS)
             hook.room, hook.welcomed = memory.room, True
-            self._send(hook, replace(self._limits(hook, 0), type=Type.WELCOME))
+            self.send(hook, replace(self._limits(hook, 0), type=Type.WELCOME))
         assert filled <= hook.room, f"{filled} bytes on the card with room for {hook.room}"
         match record.type:
             case Type.WANT:
@@ -269,7 +288,7 @@ class Commander:
             case Type.REOPENED:
                 hook.stopping = False
                 self.reopened += 1
-            case Type.EVICTED | Type.LOADED:
+            case Type.EVICTED | Type.LOADED | Type.SAVED:
                 assert hook.moves, f"{record.type.name} answers nothing"
                 assert hook.moves.pop(0) == (record.type, record.number)
                 assert self.ending or not record.flags & Flag.DRIVER_ERROR, "the driver failed"
@@ -278,17 +297,21 @@ class Commander:
                     self.yielded += 1
                 if not hook.moves:
                     hook.room = memory.room
-                self.bytes_moved += record.bytes
+                if record.type is Type.SAVED:
+                    assert memory.resident >= min(before.resident, memory.allocated), "it left"
+                    self.bytes_saved += record.bytes
+                else:
+                    self.bytes_moved += record.bytes
             case Type.ROOM:
                 hook.asked = True
             case Type.COMMIT:
-                self._send(hook, self._limits(hook, record.number, record.bytes))
+                self.send(hook, self._limits(hook, record.number, record.bytes))
             case Type.COPYING:
                 assert hook.watched, "nobody asked whether its program copies"
                 self.copying += 1
             case Type.BEYOND:
                 self.beyond += 1
-                self._send(hook, self._limits(hook, record.number, beyond=record.host))
+                self.send(hook, self._limits(hook, record.number, beyond=record.host))
 
     def _limits(self, hook: Hook, number: int, asked: int = 0, beyond: int = 0) -> Record:
         grant = asked <= self.most and self.random.random() >= self.refuses

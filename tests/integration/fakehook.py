@@ -155,6 +155,8 @@ class Hook:
                 self.evict(record)
             case Type.LOAD:
                 self.load(record)
+            case Type.SAVE:
+                self.save(record)
             case Type.YIELD:
                 return                  # it was done at once
             case Type.WELCOME | Type.LIMITS:
@@ -186,6 +188,15 @@ class Hook:
         )
         flags = Flag.NO_HOST_MEMORY if moved < surplus else Flag(0)
         self.say(Type.EVICTED, flags=flags, number=order.number, size=moved)
+
+    def save(self, order: Record) -> None:
+        """Copies what would leave, as far as host memory is allowed."""
+        memory = self.memory
+        swapped, allowed = memory.allocated - memory.resident, max(memory.host, order.host)
+        ready = min(order.bytes, memory.resident, max(0, allowed - swapped))
+        self.memory = replace(memory, host=max(memory.host, swapped + ready))
+        flags = Flag.NO_HOST_MEMORY if ready < min(order.bytes, memory.resident) else Flag(0)
+        self.say(Type.SAVED, flags=flags, number=order.number, size=ready)
 
     def load(self, order: Record) -> None:
         """Brings in what there is room for, and gives host memory back."""

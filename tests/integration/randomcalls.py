@@ -44,7 +44,7 @@ class Leisurely(Commander):
     def step(self) -> None:
         super().step()
         for _ in range(3):
-            self._receive(0.002)
+            self.receive(0.002)
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,6 +315,10 @@ def test_a_move_may_yield_within_a_block(site: Site) -> None:
             daemon.send(Record(back, number=next(numbers), bytes=filled, host=1 << 40))
             answer = daemon.until(Type.LOADED if way is Type.EVICT else Type.EVICTED)
             assert (answer.flags, answer.memory.resident) == (0, filled)
+            if way is Type.EVICT:       # or what has just come in leaves without a copy
+                daemon.send(Record(Type.RUN))
+                daemon.send(Record(Type.STOP))
+                daemon.until(Type.STOPPED)
         if way is Type.EVICT:
             daemon.send(Record(Type.EVICT, number=next(numbers), host=1 << 40))
             daemon.until(Type.EVICTED)

@@ -34,6 +34,7 @@ class Block:
     moving: bool = False
     doomed: bool = False                # freed while on the move
     slab: Slab | None = None
+    saved: bool = False                 # its place holds the same as it
 
 
 @dataclass(eq=False)
@@ -64,6 +65,7 @@ class Arena:
         if block.slab is not None:
             block.slab.used -= block.size
             block.slab = None
+        block.saved = False
 
     def settle(self, blocks: list[Block], allowance: int) -> None:
         """Resident blocks, oldest first, give up their places until the allowance is kept."""

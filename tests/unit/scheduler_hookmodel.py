@@ -15,13 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Stop, Yield
+from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Save, Stop, Yield
 from nvshared.scheduler.events import (
     CommitAsked,
     Copying,
-    Evicted,
     Joined,
-    Loaded,
     Memory,
     MemoryChanged,
     Record,
@@ -31,6 +29,7 @@ from nvshared.scheduler.events import (
     Wanted,
     WentIdle,
 )
+from tests.unit import scheduler_moves as moves
 from tests.unit.scheduler_arena import Arena, Block, Place
 
 MIB = 1 << 20
@@ -82,6 +81,7 @@ class Hook:
     stopping: bool = False
     stop_heard: int = 0
     contended: bool = False
+    coveted: bool = False
     watched: bool = False               # it is to say when its program copies
     copying: tuple[bool, bool] = (False, False)     # inward, outward
     want_sent: bool = False
@@ -94,7 +94,7 @@ class Hook:
     asking: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
-    doing: Evict | Load | None = None
+    doing: Evict | Load | Save | None = None
     cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
     dead: bool = False
     refused: int = 0                    # allocations the daemon did not allow
@@ -149,6 +149,11 @@ class Hook:
         """A thread stands at the gate, or would if it were closed."""
         return self.work > 0 or bool(self.wishes)
 
+    @property
+    def listens(self) -> bool:
+        """It is to say when it is idle."""
+        return self.contended or self.coveted
+
     # The program.
 
     def compute(self, microseconds: int) -> None:
@@ -160,7 +165,7 @@ class Hook:
         """Begins, or ends, to load the bus; which is said while it is of interest."""
         self.copying = inward, outward
         if self.granted and self.watched:
-            self._say(Copying(self.id, self.memory, inward, outward))
+            self.say(Copying(self.id, self.memory, inward, outward))
 
     def allocate(self, size: int) -> None:
         """cuMemAlloc."""
@@ -183,7 +188,7 @@ class Hook:
         if block.moving:
             block.doomed = True
         else:
-            self._forget(block)
+            self.forget(block)
         self._update()
 
     def _commit(self, size: int, then: Callable[[], None], pins: int = 0) -> None:
@@ -202,7 +207,7 @@ class Hook:
                 continue
             if self.limits is not None:
                 self.question += 1
-                self._say(CommitAsked(self.id, self.memory, self.question, wanted, pins))
+                self.say(CommitAsked(self.id, self.memory, self.question, wanted, pins))
             return
 
     def _limits(self, limits: Limits) -> None:
@@ -224,8 +229,8 @@ class Hook:
             size -= block.size
             self.blocks.append(block)
             self.allocated += block.size
-            if self._mappable(block) and self.world.device_free() >= block.size:
-                self._put(block, Place.RESIDENT)
+            if self.mappable(block) and self.world.device_free() >= block.size:
+                self.put(block, Place.RESIDENT)
         self._update()
 
     def _wish(self, size: int) -> None:
@@ -233,7 +238,8 @@ class Hook:
         self._update()
         self._proceed()
 
-    def _mappable(self, block: Block) -> bool:
+    def mappable(self, block: Block) -> bool:
+        """Whether there is room for a block."""
         return self.room - self.filled - self.pending >= block.size
 
     def _proceed(self) -> None:
@@ -252,7 +258,7 @@ class Hook:
                 self.world.at(self.world.now + min(self.kernel, self.work), self._landed)
         elif self.standing and not (self.granted or self.stopping or self.want_sent):
             self.want_sent = True
-            self._say(Wanted(self.id, self.memory))
+            self.say(Wanted(self.id, self.memory))
         self._watch_idle()
 
     def _landed(self) -> None:
@@ -267,20 +273,20 @@ class Hook:
             self._proceed()
 
     def _watch_idle(self) -> None:
-        if self.open and self.contended and self.work == 0 and not self.idle_told:
+        if self.open and self.listens and self.work == 0 and not self.idle_told:
             computed, window = self.computed, self.idle_window
             self.world.at(self.world.now + window, lambda: self._idle(computed, window))
 
     def _idle(self, computed: int, window: int) -> None:
         quiet = self.computed == computed and self.work == 0 and not self.flying
         quiet = quiet and window == self.idle_window
-        if self.open and self.contended and quiet and not self.stopping and not self.idle_told:
+        if self.open and self.listens and quiet and not self.stopping and not self.idle_told:
             self.idle_told = True
-            self._say(WentIdle(self.id, self.memory))
+            self.say(WentIdle(self.id, self.memory))
 
     # What the daemon is told.
 
-    def _say(self, record: Record) -> None:
+    def say(self, record: Record) -> None:
         self.reported = True
         self.world.say(self, record)
 
@@ -306,7 +312,7 @@ class Hook:
             self.room_asked = False
         if self.starved and self.granted and not self.room_asked and not self.stopping:
             self.room_asked = True
-            self._say(RoomNeeded(self.id, self.memory, self.need))
+            self.say(RoomNeeded(self.id, self.memory, self.need))
         else:
             self.reported = False
             if not self.report_due:
@@ -321,7 +327,7 @@ class Hook:
         elif not self.reported:
             self.arena.trim(self.allocated)
             wants = self.standing and not self.granted
-            self._say(MemoryChanged(self.id, self.memory, wants))
+            self.say(MemoryChanged(self.id, self.memory, wants))
 
     # Orders.
 
@@ -347,14 +353,20 @@ class Hook:
                 self.doing = order
                 self.before = self.room
                 self.room = order.room
-                self._evict(order, 0, False, False)
+                moves.evict(self, order)
             elif isinstance(order, Load):
                 self.busy = True
                 self.doing = order
                 self.room = order.room
-                self._load(order, 0, False, False)
+                moves.load(self, order)
+            elif isinstance(order, Save):
+                assert not self.granted, "what may change is copied"
+                self.busy = True
+                self.doing = order
+                moves.save(self, order)
 
-    def _done(self) -> None:
+    def done(self) -> None:
+        """An order has been carried out: the next one."""
         self.busy = False
         self.doing = None
         self._update()
@@ -362,9 +374,11 @@ class Hook:
         self._carry_on()
 
     def _run(self, order: Run) -> None:
-        fresh = order.contended and not self.contended
+        listened = self.listens
         watched = order.watched and not self.watched
         self.contended, self.watched = order.contended, order.watched
+        self.coveted = order.coveted
+        fresh = self.listens and not listened
         self.idle_window = order.idle_window or self.idle_window
         if fresh:
             self.idle_told = False
@@ -373,9 +387,11 @@ class Hook:
             self.want_sent = False
             self.idle_told = False
             self.runs += 1
+            for block in self.blocks:
+                block.saved = False
             watched = order.watched
         if watched and any(self.copying):
-            self._say(Copying(self.id, self.memory, *self.copying))
+            self.say(Copying(self.id, self.memory, *self.copying))
         self._update()
         self._proceed()
 
@@ -397,95 +413,30 @@ class Hook:
         self.stopping = False
         self.want_sent = self.standing
         drained = self.world.now - self.stop_heard
-        self._say(Stopped(self.id, self.memory, self.want_sent, drained))
-        self._done()
+        self.say(Stopped(self.id, self.memory, self.want_sent, drained))
+        self.done()
 
     def _reopen(self) -> None:
         if not self.stopping:
             return                      # the kernel in flight ended after all
         self.stopping = False
         self.granted = True
-        self._say(Reopened(self.id, self.memory))
-        self._done()
-
-    def _evict(self, order: Evict, moved: int, no_host: bool, failed: bool) -> None:
-        """One block after the other; re-entered as each has left."""
-        block = next((b for b in reversed(self.blocks) if b.place is Place.RESIDENT), None)
-        movable = not self.granted and not self.stopping and not no_host and not failed
-        more = movable and block is not None and self.filled > order.room
-        if more and block is not None and order.number not in self.cut:
-            if self.fail_out:
-                no_host, failed = self.fail_out == "host", self.fail_out == "driver"
-                self.fail_out = ""
-            elif not self.arena.take(block, order.host, self.world.slab):
-                no_host = True
-            else:
-                self._put(block, block.place, moving=True)
-                took = max(1, block.size // self.world.bus)
-                total = moved + block.size
-                self.world.at(
-                    self.world.now + took, lambda: self._left(block, order, total)
-                )
-                return
-        filled = self.filled + (self.pending if self.granted else 0)
-        self.room = max(self.room, min(self.before, filled))
-        self.room_asked = False
-        self._say(Evicted(
-            self.id, self.memory, order.number, moved, no_host_memory=no_host, driver_error=failed,
-            yielded=more and order.number in self.cut,
-        ))
-        self._done()
-
-    def _left(self, block: Block, order: Evict, moved: int) -> None:
-        self._put(block, Place.SWAPPED)
-        if block.doomed:
-            self._forget(block)
-        self._evict(order, moved, False, False)
-
-    def _load(self, order: Load, moved: int, no_memory: bool, failed: bool) -> None:
-        block = next((b for b in self.blocks if b.place is not Place.RESIDENT), None)
-        more = block is not None and not no_memory and not failed and self._mappable(block)
-        if more and block is not None and order.number not in self.cut:
-            if self.fail_in:
-                failed, self.fail_in = True, ""
-            elif self.world.device_free() < block.size:
-                no_memory = True
-            else:
-                empty = block.place is Place.EMPTY
-                self._put(block, Place.RESIDENT, moving=True)
-                took = 1 if empty else max(1, block.size // self.world.bus)
-                total = moved + block.size
-                self.world.at(
-                    self.world.now + took, lambda: self._arrived(block, order, total)
-                )
-                return
-        self.arena.settle(self.blocks, order.host)
-        self.room_asked = False
-        self._say(Loaded(
-            self.id, self.memory, order.number, moved,
-            no_device_memory=no_memory, driver_error=failed,
-            yielded=more and order.number in self.cut,
-        ))
-        self._done()
-
-    def _arrived(self, block: Block, order: Load, moved: int) -> None:
-        self._put(block, Place.RESIDENT)
-        if block.doomed:
-            self._forget(block)
-        self.arena.settle(self.blocks, order.host)
-        self._load(order, moved, False, False)
+        self.say(Reopened(self.id, self.memory))
+        self.done()
 
     # Blocks.
 
-    def _put(self, block: Block, place: Place, moving: bool = False) -> None:
+    def put(self, block: Block, place: Place, moving: bool = False) -> None:
+        """A block is there from now on."""
         for sign in (-1, 1):            # what it counted for goes, what it counts for comes
             if sign == 1:
                 block.place, block.moving = place, moving
             self.resident += sign * block.size * (block.place is Place.RESIDENT)
             self.moving += sign * block.moving
 
-    def _forget(self, block: Block) -> None:
+    def forget(self, block: Block) -> None:
+        """A block is freed."""
         self.arena.give(block)
-        self._put(block, Place.EMPTY)
+        self.put(block, Place.EMPTY)
         self.allocated -= block.size
         self.blocks.remove(block)

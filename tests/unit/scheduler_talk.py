@@ -8,7 +8,7 @@ that `obey` answers orders as a hook to which nothing happens would.
 from dataclasses import replace
 
 from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import Action, Evict, Limits, Load, Run, Stop, Yield
+from nvshared.scheduler.actions import Action, Evict, Limits, Load, Run, Save, Stop, Yield
 from nvshared.scheduler.events import (
     BeyondAsked,
     CommitAsked,
@@ -22,6 +22,7 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     Reopened,
     RoomNeeded,
+    Saved,
     Stopped,
     Tick,
     Wanted,
@@ -48,7 +49,7 @@ class Talk:
         self.now = 0
         self.settings = Settings(
             capacity=int(capacity * GIB), total=int(capacity * GIB), host_budget=int(host * GIB),
-            anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND),
+            anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND), save_idle=False,
         )
         self.scheduler = Scheduler(self.settings, 0)
         self.memory: dict[int, Memory] = {}
@@ -166,6 +167,14 @@ class Talk:
         self.memory[client] = replace(memory, resident=resident, room=order.room, host=host)
         return self.tell(Loaded(client, self.memory[client], order.number, came, **flags))
 
+    def saved(self, order: Save, ready: float | None = None, **flags: bool) -> list[Action]:
+        """SAVED, having done it all, or having so many GiB ready."""
+        client, memory = order.client, self.memory[order.client]
+        has = order.ready if ready is None else int(ready * GIB)
+        host = max(memory.host, min(order.host, self.swapped.get(client, 0) + has))
+        self.memory[client] = replace(memory, host=host)
+        return self.tell(Saved(client, self.memory[client], order.number, has, **flags))
+
     def obey(self, actions: list[Action], rounds: int = 1000) -> list[Action]:
         """Answers EVICT and LOAD, and what follows from the answers. Returns all actions."""
         everything = list(actions)
@@ -228,6 +237,11 @@ def evicts(actions: list[Action]) -> list[tuple[int, float]]:
 def loads(actions: list[Action]) -> list[tuple[int, float]]:
     """Who gets how much room, in GiB."""
     return [(a.client, a.room / GIB) for a in actions if isinstance(a, Load)]
+
+
+def saves(actions: list[Action]) -> list[Save]:
+    """What is to be copied and to stay."""
+    return [action for action in actions if isinstance(action, Save)]
 
 
 def yields(actions: list[Action]) -> list[int]:

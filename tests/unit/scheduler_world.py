@@ -26,6 +26,7 @@ from nvshared.scheduler.actions import (
     Order,
     Report,
     Run,
+    Save,
     Stop,
     Stuck,
     TurnEnded,
@@ -44,7 +45,7 @@ from nvshared.scheduler.events import (
 from nvshared.scheduler.settings import AntiThrash, Settings
 from tests.unit.scheduler_hookmodel import MIB, SECOND, Hook
 
-OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Limits, Yield)
+OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Save, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -90,6 +91,7 @@ class World:
         self._alarm: int | None = None
         self._sums = (0, 0, 0)
         self._greeted: set[int] = set()
+        self._saves: set[int] = set()   # numbers of all SAVEs
 
     # Time.
 
@@ -238,7 +240,7 @@ class World:
                 self.ends.append(action)
             case Stuck():
                 self.stuck.append(action)
-            case Run() | Stop() | Evict() | Load() | Yield() | Limits():
+            case Run() | Stop() | Evict() | Load() | Save() | Yield() | Limits():
                 self._to_hook(action)
 
     def _to_hook(self, order: Order) -> None:
@@ -275,10 +277,16 @@ class World:
             view = views[action.client]
             assert view.memory.resident == view.memory.allocated, "it runs, and is not whole"
             assert view.memory.need <= view.room
-        if isinstance(action, Yield):
-            assert not starting, "it gives way in a hand-over"
+        if isinstance(action, Save):
+            self._saves.add(action.number)
             states = {view.state for view in views.values()}
-            assert not states & {ClientState.LOADING, ClientState.DRAINING}, "and so here"
+            assert states <= {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
+                              ClientState.EVICTING, ClientState.LIMITED}, "it saves, and is awaited"
+        if isinstance(action, Yield) and action.number not in self._saves:
+            # Whoever starts now has come in, and that hand-over is over.
+            states = {view.state for view in views.values()}
+            under_way = states & {ClientState.LOADING, ClientState.DRAINING}
+            assert not under_way, "it gives way in a hand-over"
         if isinstance(action, Stop):
             now = self.scheduler.snapshot()
             full = sum(v.memory.need for v in views.values()) > self.settings.capacity
@@ -298,7 +306,7 @@ class World:
             for order in self._ordered(hook):
                 if isinstance(order, Load):
                     mine.append(order.room)
-                elif isinstance(order, Evict):
+                elif isinstance(order, Evict | Save):
                     hosts.append(order.host)
             room += max(mine)
             host += max(hosts)

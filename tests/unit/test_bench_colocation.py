@@ -280,7 +280,7 @@ async def test_both_copies_are_compared_with_themselves_alone(
 
 
 def day(*cells: Cell) -> Day:
-    return Day(size(139 * GIB, 32 * GIB), 2.0, cells, {"handovers": 7})
+    return Day(size(139 * GIB, 32 * GIB), 2.0, True, cells, {"handovers": 7})
 
 
 def test_a_notebook_that_waits_twice_as_long_says_so() -> None:

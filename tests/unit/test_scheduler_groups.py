@@ -39,6 +39,10 @@ def _measured(client: Client) -> bool:
     return client.cost is not None and (_waits(client) or client.turn is not None)
 
 
+def _rests(client: Client) -> bool:
+    return client.phase is Phase.IDLE and not client.terms.suspended
+
+
 def _in_phase(phase: Phase, client: Client) -> bool:
     return client.phase is phase
 
@@ -47,6 +51,7 @@ BELONGS: dict[str, Callable[[Client], object]] = {
     "queued": _waits,
     "holding": lambda client: client.turn is not None,
     "moving": lambda client: client.moves,
+    "saving": lambda client: any(move.saves for move in client.moves),
     "asking": lambda client: client.question,
     "pinning": lambda client: client.pins,
     "bounded": lambda client: client.terms.memory_limit,
@@ -69,6 +74,9 @@ FIGURES: dict[str, Callable[[Client], int]] = {
     "holders_take": lambda client: client.takes if client.turn is not None else 0,
     "queued_want": lambda client: _wants(client) if _waits(client) else 0,
     "cost": lambda client: client.cost or 0 if _measured(client) else 0,
+    "need": lambda client: client.need,
+    "filled": lambda client: client.memory.filled,
+    "ready": lambda client: min(client.ready, client.staying) if _rests(client) else 0,
 }
 
 
@@ -85,6 +93,9 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.total(name) == sum(map(figure, everyone)), name
     queued = sorted(card.waiting, key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
+    lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
+    away = [(lack, one.id) for lack, one in lacks if _rests(one) and lack > 0]
+    assert card.groups.most_away() == max(away, default=(0, 0))
     assert card.groups.least_take() == min((one.takes for one in queued), default=0)
 
 
@@ -133,7 +144,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                     suspended=data.draw(st.booleans()),
                 )
                 world.tell(TermsChanged(hook.id, terms))
-        world.advance(data.draw(st.integers(0, 300)) * 1000)
+        world.advance(data.draw(st.integers(0, 900)) * 1000)
 
 
 def test_an_event_costs_the_same_however_many_there_are(

@@ -35,17 +35,18 @@ class Tenants(RuleBasedStateMachine):
         halves=st.sampled_from([1, 2]),
         slab=st.sampled_from([32 * MIB, 128 * MIB]),
         bus=st.sampled_from([500, 50_000]),
+        saves=st.booleans(),
     )
     def begin(
         self, seed: int, capacity: int, host: int, step: int, tq: int | None, mode: AntiThrash,
-        delay: int, halves: int, slab: int, bus: int,
+        delay: int, halves: int, slab: int, bus: int, saves: bool,
     ) -> None:
         """A daemon starts."""
         self.capacity = capacity
         self.resized = False
         settings = Settings(
             capacity=capacity, total=capacity, host_budget=capacity * host // 2, step=step,
-            tq=tq, anti_thrash=mode, gather=5 * SECOND,
+            tq=tq, anti_thrash=mode, gather=5 * SECOND, save_idle=saves,
         )
         block = settings.block * halves // 2
         self.world = World(

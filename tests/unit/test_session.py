@@ -13,7 +13,7 @@ from nvshared.manager import Manager
 from nvshared.nvml import Sample
 from nvshared.protocol import Flag, Limits, Memory, Record, Refusal, Type
 from nvshared.scheduler import events
-from nvshared.scheduler.actions import Evict, Load, Run, Stop, Yield
+from nvshared.scheduler.actions import Evict, Load, Run, Save, Stop, Yield
 from nvshared.scheduler.actions import Limits as LimitsOrder
 from nvshared.session import Session
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, Scripted, Time, peer, script
@@ -82,6 +82,7 @@ def test_orders_become_records(hook: Hook) -> None:
         Run(1, 9, True, 6), Run(1, 0, False), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
         LimitsOrder(1, 7, 1, 2, GIB, 3), Run(1, 9, True, 6, watched=True),
         Evict(1, 8, GIB, 4, ahead=True), Load(1, 9, GIB, 6, ahead=True), Yield(1, 9),
+        Save(1, 10, GIB, 6), Run(1, 0, False, 7, watched=True, coveted=True),
     ):
         hook.session.order(order)
     assert hook.wire.sent == [
@@ -95,6 +96,8 @@ def test_orders_become_records(hook: Hook) -> None:
         Record(Type.EVICT, flags=Flag.AHEAD, number=8, bytes=GIB, host=4),
         Record(Type.LOAD, flags=Flag.AHEAD, number=9, bytes=GIB, host=6),
         Record(Type.YIELD, number=9),
+        Record(Type.SAVE, flags=Flag.AHEAD, number=10, bytes=GIB, host=6),
+        Record(Type.RUN, flags=Flag.WATCHED | Flag.COVETED, microseconds=7),
     ]
 
 
@@ -138,9 +141,13 @@ def test_what_it_holds_beyond_the_card_is_known_when_it_asks_for_more(hook: Hook
      events.Evicted(1, SAME, 3, 8, 7, yielded=True)),
     (Load(1, 3, 0, 0, ahead=True), Record(Type.LOADED, Flag.YIELDED, 3, 8, 0, 7),
      events.Loaded(1, SAME, 3, 8, 7, yielded=True)),
+    (Save(1, 3, 0, 0), Record(Type.SAVED, Flag.YIELDED, 3, 8, 0, 7),
+     events.Saved(1, SAME, 3, 8, 7, yielded=True)),
+    (Save(1, 3, 0, 0), Record(Type.SAVED, Flag.NO_HOST_MEMORY | Flag.DRIVER_ERROR, 3, 8, 0, 7),
+     events.Saved(1, SAME, 3, 8, 7, True, True)),
 ])
 def test_an_answer_is_taken_once_and_only_when_it_was_asked_for(
-    hook: Hook, order: Stop | Evict | Load, record: Record, event: events.Event
+    hook: Hook, order: Stop | Evict | Load | Save, record: Record, event: events.Event
 ) -> None:
     answer = replace(record, memory=FIGURES)
     with pytest.raises(ProtocolError):

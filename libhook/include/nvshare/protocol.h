@@ -61,8 +61,9 @@ enum nvshare_type {
     /* Open the gate for a turn of `bytes` microseconds (0: no end is planned).
      * NVSHARE_CONTENDED in flags: others wait, so report IDLE after
      * `microseconds` without work (0: as before). NVSHARE_WATCHED: memory may be
-     * moved meanwhile, so report COPYING. Sent again to a running
-     * client when quantum, contention or that change. The hook opens only
+     * moved meanwhile, so report COPYING. NVSHARE_COVETED: nobody waits,
+     * but somebody may come for its memory, so report IDLE all the same. Sent again
+     * to a running client when quantum, contention or any of that change. The hook opens only
      * if the client is whole (resident + pinned + pending = need <= room);
      * otherwise it answers ROOM and stays closed. */
     NVSHARE_RUN = 3,
@@ -85,11 +86,16 @@ enum nvshare_type {
     /* A new daemon has taken this connection over. Answered by HELLO with the
      * same number; questions without an answer are asked again after it. */
     NVSHARE_INTRODUCE = 8,
-    /* Somebody else needs the bus: end the EVICT or LOAD before, which had
+    /* Somebody else needs the bus: end the EVICT, LOAD or SAVE before, which had
      * NVSHARE_AHEAD, after the blocks that are being copied. It is answered with
      * what it did and NVSHARE_YIELDED, if anything was left to do. Where it was
      * answered already this means nothing. Has no answer of its own. */
     NVSHARE_YIELD = 9,
+    /* To one whose gate is closed: copy to the host what would leave first, until
+     * `bytes` could leave without a copy, taking at most `host` bytes of host memory
+     * in all; it all stays on the card. Always with NVSHARE_AHEAD. Answered by
+     * SAVED with the same number. */
+    NVSHARE_SAVE = 10,
 
     /* Hook to daemon. */
 
@@ -100,7 +106,7 @@ enum nvshare_type {
     NVSHARE_HELLO = 64,
     /* A thread stands at the closed gate. Once per closing of the gate. */
     NVSHARE_WANT = 65,
-    /* A running, contended client has drained and submitted nothing for a
+    /* A running client that is contended or coveted has drained and submitted nothing for a
      * while. A hint: the gate is still open. */
     NVSHARE_IDLE = 66,
     /* Answer to STOP: closed and drained. NVSHARE_WANTS in flags: a thread
@@ -136,6 +142,9 @@ enum nvshare_type {
      * (NVSHARE_OUTWARD), both, or none any more. Only when that changes, and
      * forgotten with the end of the turn, or a RUN without NVSHARE_WATCHED. */
     NVSHARE_COPYING = 75,
+    /* Answer to SAVE. `bytes`: what could leave without a copy, as far as is known,
+     * until the gate opens again; `microseconds`: how long it took. */
+    NVSHARE_SAVED = 76,
 };
 
 enum nvshare_flag {
@@ -143,13 +152,14 @@ enum nvshare_flag {
     NVSHARE_RUNNING = 1 << 1,        /* HELLO */
     NVSHARE_WANTS = 1 << 2,          /* STOPPED, HELLO, MEMORY: a thread stands at the gate */
     NVSHARE_NO_DEVICE_MEMORY = 1 << 3, /* LOADED: the driver had less than the room says */
-    NVSHARE_NO_HOST_MEMORY = 1 << 4, /* EVICTED: allowance or host memory ran out */
-    NVSHARE_DRIVER_ERROR = 1 << 5,   /* EVICTED, LOADED: the driver failed otherwise */
+    NVSHARE_NO_HOST_MEMORY = 1 << 4, /* EVICTED, SAVED: allowance or host memory ran out */
+    NVSHARE_DRIVER_ERROR = 1 << 5,   /* EVICTED, LOADED, SAVED: the driver failed otherwise */
     NVSHARE_WATCHED = 1 << 6,        /* RUN: report COPYING */
-    NVSHARE_AHEAD = 1 << 7,          /* EVICT, LOAD: nobody waits for it yet */
-    NVSHARE_YIELDED = 1 << 8,        /* EVICTED, LOADED: cut short by YIELD */
+    NVSHARE_AHEAD = 1 << 7,          /* EVICT, LOAD, SAVE: nobody waits for it yet */
+    NVSHARE_YIELDED = 1 << 8,        /* EVICTED, LOADED, SAVED: cut short by YIELD */
     NVSHARE_INWARD = 1 << 9,         /* COPYING: from host to card */
     NVSHARE_OUTWARD = 1 << 10,       /* COPYING: from card to host */
+    NVSHARE_COVETED = 1 << 11,       /* RUN: report IDLE although nobody waits */
 };
 
 enum nvshare_refusal {
@@ -182,9 +192,9 @@ struct nvshare_record {
     uint32_t flags;
     uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
     uint64_t bytes;                  /* as the type says */
-    uint64_t host;                   /* EVICT, LOAD: allowance of host memory; COMMIT: see there;
+    uint64_t host;                   /* EVICT, LOAD, SAVE: allowance of host memory; COMMIT: see there;
                                         all else from the hook: what it holds beyond the card */
-    uint64_t microseconds;           /* EVICTED, LOADED: how long it took; RUN: see there */
+    uint64_t microseconds;           /* EVICTED, LOADED, SAVED: how long it took; RUN: see there */
     union {
         struct nvshare_memory memory;
         struct nvshare_limits limits;

@@ -26,7 +26,7 @@ fuzz-sharing: $(FUZZ)/sharing
 # print_funcs starts a program that holds pipes open, which counts as a leak.
 fuzz fuzz-sharing: $(SIMULATOR)/libcuda.so.1
 	@mkdir -p $(FUZZ)/corpus-$@
-	$< -max_total_time=$(SECONDS) -timeout=120 -max_len=400 -print_final_stats=1 -print_funcs=0 \
+	$(filter $(FUZZ)/%,$^) -max_total_time=$(SECONDS) -timeout=120 -max_len=400 -print_final_stats=1 -print_funcs=0 \
 		-artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus-$@
 
 fuzz-random: $(FUZZ)/random $(FUZZ)/sharing-random $(SIMULATOR)/libcuda.so.1

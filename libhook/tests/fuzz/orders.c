@@ -32,7 +32,7 @@ static void order(struct input *input)
 {
     static const uint8_t types[] = {
         NVSHARE_WELCOME, NVSHARE_RUN, NVSHARE_STOP, NVSHARE_EVICT, NVSHARE_LOAD, NVSHARE_LIMITS,
-        NVSHARE_INTRODUCE, NVSHARE_STOP, NVSHARE_YIELD,
+        NVSHARE_INTRODUCE, NVSHARE_STOP, NVSHARE_YIELD, NVSHARE_SAVE,
     };
     struct nvshare_record record = {
         .type = types[take(input, 1) % sizeof types], .version = NVSHARE_PROTOCOL_VERSION,

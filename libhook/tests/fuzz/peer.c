@@ -71,7 +71,7 @@ static void order(unsigned type, uint64_t pairs, uint64_t bytes)
 static void understand(const struct nvshare_record *record, bool right)
 {
     MUST(record->version == NVSHARE_PROTOCOL_VERSION, "version %u", record->version);
-    MUST(record->type >= NVSHARE_HELLO && record->type <= NVSHARE_COPYING,
+    MUST(record->type >= NVSHARE_HELLO && record->type <= NVSHARE_SAVED,
          "a hook does not send type %u", record->type);
     const struct nvshare_memory *memory = &record->memory;
     MUST(memory->resident <= memory->allocated && memory->resident + memory->pinned <= CARD,

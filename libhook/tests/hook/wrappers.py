@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
-CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "drain"}
+CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "departure",
+         "drain"}
 CORE |= {"attach", "caches", "frameworks", "idleness", "interpreter", "orders", "promise"}
 CORE |= {"exclusive", "gate", "host", "fetch", "import", "injection", "share", "shop"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 CORE |= {"lane", "load", "managed", "managed_move", "managed_table", "numa", "ordered", "pace"}
 CORE |= {"piece", "pipeline", "pool"}
-CORE |= {"prefetches", "refusal", "spare", "stream", "traffic", "victim"}
+CORE |= {"prefetches", "refusal", "save", "spare", "stream", "traffic", "victim"}
 
 PRELUDE = """
 import ctypes, sys, threading

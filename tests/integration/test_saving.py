@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an idle program has is copied while nobody waits, and leaves without a copy then."""
+
+import json
+import select
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nvshared.protocol import Flag, Record, Type
+from tests.integration.commander import Commander
+from tests.integration.commander import Hook as Obeying
+from tests.integration.conftest import CARD, MIB, Site
+from tests.integration.fakehook import Hook, pump
+from tests.integration.test_own_memory import Program
+
+MINE, THEIRS = 96, 1000                 # MiB; the card has 1024
+
+BODY = f'''
+def say(what):
+    print(json.dumps(what), flush=True)
+    sys.stdin.readline()
+size = {MINE} * MIB
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), size)
+address = address.value
+data = os.urandom(size)
+put(address, data)
+say("there")
+'''
+
+LEAVES = BODY + '''
+assert get(address, size) == data
+'''
+
+RUNS_AGAIN = BODY + '''
+assert get(address, size) == data
+data = os.urandom(MIB) + data[MIB:]
+put(address, data[:MIB])
+say("changed")
+assert get(address, size) == data
+'''
+
+
+def told(site: Site, **what: object) -> list[dict[str, Any]]:
+    """Lines of the trace that say so."""
+    lines = map(json.loads, (site.folder / "trace").read_text().splitlines())
+    return [line for line in lines if what.items() <= line.items()]
+
+
+def ready(site: Site) -> int:
+    """Bytes that could leave without a copy."""
+    return max((line["bytes"] for line in told(site, event="saved")), default=0)
+
+
+def other(site: Site) -> Hook:
+    """Somebody who has had the card to itself, and is idle."""
+    hook = site.hook()
+    hook.hello()
+    assert hook.allocate(THEIRS * MIB)
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    hook.say(Type.MEMORY)
+    return hook
+
+
+def begin(site: Site, body: str, *options: str) -> tuple[Hook, Program]:
+    """A program that has copied what the other one lacks, and does nothing."""
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"), *options)
+    hook = other(site)
+    one = Program(site, body)
+    stop = hook.hear()
+    while stop is not None and stop.type is not Type.STOP:
+        hook.obey(stop)
+        if hook.contended and hook.granted:
+            hook.say(Type.IDLE)
+        stop = hook.hear()
+    hook.granted = False
+    hook.say(Type.STOPPED)              # and wants nothing
+    while hook.memory.resident + MINE * MIB > 1024 * MIB:
+        order = hook.hear()
+        assert order is not None
+        hook.obey(order)
+    return hook, one
+
+
+@pytest.mark.parametrize("examine", ["1", "0"])
+def test_what_was_copied_leaves_without_a_copy(
+    site: Site, eventually: Callable[[Callable[[], bool]], None], examine: str
+) -> None:
+    site.environment = {**site.environment, "NVSHARE_EXAMINE": examine}
+    hook, one = begin(site, LEAVES)
+    assert one.hears() == "there"
+    lacks = THEIRS * MIB - hook.memory.resident
+    eventually(lambda: ready(site) >= lacks)
+    saved = told(site, event="saved")[-1]
+    assert saved["memory"]["resident"] == saved["memory"]["allocated"] >= MINE * MIB
+    assert saved["memory"]["host"] >= lacks
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    evicted = told(site, event="evicted", client=saved["client"])
+    assert evicted
+    assert sum(answer["bytes"] for answer in evicted) == 0
+    hook.close()
+    one.go_on()
+    one.ends_well()
+
+
+def test_what_has_run_again_is_copied_again(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    hook, one = begin(site, RUNS_AGAIN)
+    assert one.hears() == "there"
+    eventually(lambda: ready(site) > 0)
+    one.go_on()
+    assert one.hears() == "changed"
+    in_vain = len(told(site, event="saved"))
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    evicted = told(site, event="evicted", pid=one.popen.pid)
+    # On a busy machine it may have been idle for long enough to be copied anew.
+    assert sum(answer["bytes"] for answer in evicted) > 0 \
+        or len(told(site, event="saved")) > in_vain
+    hook.close()
+    one.go_on()
+    one.ends_well()
+
+
+def test_nothing_is_copied_if_that_is_turned_off(site: Site) -> None:
+    hook, one = begin(site, LEAVES, "--save-idle", "off")
+    assert one.hears() == "there"
+    hook.say(Type.WANT)
+    pump([hook], lambda: hook.running)
+    assert not told(site, order="save")
+    evicted = told(site, event="evicted", pid=one.popen.pid)
+    assert sum(answer["bytes"] for answer in evicted) >= THEIRS * MIB - 1024 * MIB + MINE * MIB
+    hook.close()
+    one.go_on()
+    one.ends_well()
+
+
+def test_what_the_daemon_is_told_by_somebody_who_was_not_asked_ends_the_connection(
+    site: Site,
+) -> None:
+    site.start()
+    hook = site.hook()
+    hook.hello()
+    hook.say(Type.SAVED, flags=Flag(0), number=7, size=MIB)
+    assert hook.hear() is None
+
+
+@pytest.fixture
+def commander(site: Site) -> Iterator[Commander]:
+    """A daemon that does what a test says."""
+    site.socket.parent.mkdir()
+    made = Commander(site.socket, CARD, CARD, seed=1, refuses=0)
+    yield made
+    made.close()
+
+
+def order(commander: Commander, kind: Type, answer: Type | None = None, *, size: int = 0,
+          host: int = 1 << 40) -> Record | None:
+    """To the only program; waits for the answer, if there is one."""
+    (hook,) = commander.hooks
+    if answer is not None:
+        commander.number += 1
+        hook.moves.append((answer, commander.number))
+    commander.send(hook, Record(kind, number=commander.number, bytes=size, host=host))
+    while hook.moves:
+        commander.receive(1)
+    return commander.heard
+
+
+def until(commander: Commander, done: Callable[[Obeying], bool]) -> Obeying:
+    """Something is so of the only program."""
+    while not commander.hooks or not done(commander.hooks[0]):
+        commander.receive(1)
+    return commander.hooks[0]
+
+
+def hears(commander: Commander, one: Program) -> Any:
+    """What the program says next, which may have to ask for something first."""
+    assert one.popen.stdout is not None
+    while not select.select([one.popen.stdout], [], [], 0)[0]:
+        commander.receive(0.01)
+    return one.hears()
+
+
+def stop(commander: Commander) -> None:
+    """Until it has drained."""
+    commander.hooks[0].stopping = True
+    order(commander, Type.STOP)
+    until(commander, lambda hook: not hook.stopping)
+
+
+WRITES = '''
+def say(what):
+    print(json.dumps(what), flush=True)
+    sys.stdin.readline()
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), 8 * MIB)
+address = address.value
+put(address, b"old" * MIB)
+say("old")
+put(address, b"new" * MIB)
+say("new")
+assert get(address, 3 * MIB) == b"new" * MIB
+'''
+
+
+def test_what_comes_in_while_it_may_run_may_change_at_once(
+    site: Site, commander: Commander
+) -> None:
+    """A daemon that lets it run before it is there; ours does not, the protocol does."""
+    one = Program(site, WRITES)
+    hook = until(commander, lambda hook: hook.wants)
+    for word in ("old", "new"):
+        hook.running, hook.room = True, 64 * MIB
+        order(commander, Type.RUN)
+        until(commander, lambda hook: hook.asked)
+        order(commander, Type.LOAD, Type.LOADED, size=64 * MIB)
+        assert hears(commander, one) == word
+        stop(commander)
+        order(commander, Type.EVICT, Type.EVICTED)
+        assert hook.memory.resident == 0
+        one.go_on()
+        until(commander, lambda hook: hook.wants)
+    hook.room = 64 * MIB
+    order(commander, Type.LOAD, Type.LOADED, size=64 * MIB)
+    order(commander, Type.RUN)
+    one.ends_well()
+
+
+MANY = '''
+made = []
+for value in range(12):
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), 4 * MIB)
+    put(address.value, bytes([value + 1]) * (4 * MIB))
+    made.append(address.value)
+print(json.dumps("there"), flush=True)
+sys.stdin.readline()
+for value, address in enumerate(made):
+    assert get(address, 4 * MIB) == bytes([value + 1]) * (4 * MIB)
+'''
+
+
+def test_there_is_an_end_where_host_memory_is_short(site: Site, commander: Commander) -> None:
+    """It does not save one in the place of another for ever."""
+    one = Program(site, MANY)
+    hook = until(commander, lambda hook: hook.wants)
+    hook.running, hook.room = True, 128 * MIB
+    order(commander, Type.LOAD, Type.LOADED, size=128 * MIB)
+    order(commander, Type.RUN)
+    assert hears(commander, one) == "there"
+    stop(commander)
+    saved = order(commander, Type.SAVE, Type.SAVED, size=1 << 50, host=20 * MIB)
+    assert saved is not None
+    assert saved.type is Type.SAVED
+    assert saved.flags & Flag.NO_HOST_MEMORY
+    assert 0 < saved.bytes <= 20 * MIB
+    assert saved.memory.host <= 20 * MIB
+    assert saved.memory.resident >= 48 * MIB
+    # All of it, and then it can all leave at once.
+    saved = order(commander, Type.SAVE, Type.SAVED, size=1 << 50)
+    assert saved is not None
+    assert saved.bytes == saved.memory.resident
+    evicted = order(commander, Type.EVICT, Type.EVICTED)
+    assert evicted is not None
+    assert evicted.bytes == evicted.memory.resident == 0
+    hook.room = 128 * MIB
+    order(commander, Type.LOAD, Type.LOADED, size=128 * MIB)
+    order(commander, Type.RUN)
+    one.go_on()
+    one.ends_well()

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the fake of libnvshare.so carries out EVICT, LOAD and SAVE: block after block.
+
+Each is re-entered as a block has arrived where it goes.
+"""
+
+from typing import TYPE_CHECKING
+
+from nvshared.scheduler.actions import Evict, Load, Save
+from nvshared.scheduler.events import Evicted, Loaded, Saved
+from tests.unit.scheduler_arena import Block, Place
+
+if TYPE_CHECKING:
+    from tests.unit.scheduler_hookmodel import Hook
+
+
+def evict(
+    hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False, failed: bool = False
+) -> None:
+    """The youngest first."""
+    block = next((b for b in reversed(hook.blocks) if b.place is Place.RESIDENT), None)
+    movable = not hook.granted and not hook.stopping and not no_host and not failed
+    more = movable and block is not None and hook.filled > order.room
+    if more and block is not None and order.number not in hook.cut:
+        if hook.fail_out:
+            no_host, failed = hook.fail_out == "host", hook.fail_out == "driver"
+            hook.fail_out = ""
+        elif not hook.arena.take(block, order.host, hook.world.slab):
+            no_host = True
+        else:
+            hook.put(block, block.place, moving=True)
+            took = max(1, block.size // hook.world.bus)
+            total = moved + block.size
+            hook.world.at(
+                hook.world.now + took, lambda: _left(hook, block, order, total)
+            )
+            return
+    filled = hook.filled + (hook.pending if hook.granted else 0)
+    hook.room = max(hook.room, min(hook.before, filled))
+    hook.room_asked = False
+    hook.say(Evicted(
+        hook.id, hook.memory, order.number, moved, no_host_memory=no_host, driver_error=failed,
+        yielded=more and order.number in hook.cut,
+    ))
+    hook.done()
+
+
+def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
+    hook.put(block, Place.SWAPPED)
+    if block.doomed:
+        hook.forget(block)
+    evict(hook, order, moved)
+
+
+def save(hook: "Hook", order: Save, no_host: bool = False, failed: bool = False) -> None:
+    """One block after the other, as they would leave."""
+    resident = [b for b in reversed(hook.blocks) if b.place is Place.RESIDENT]
+    ready = sum(b.size for b in resident if b.saved)
+    block = next((b for b in resident if not b.saved), None)
+    more = block is not None and ready < order.ready and not (no_host or failed)
+    if more and block is not None and order.number not in hook.cut:
+        if hook.fail_out:
+            no_host, failed = hook.fail_out == "host", hook.fail_out == "driver"
+            hook.fail_out = ""
+        elif not hook.arena.take(block, order.host, hook.world.slab):
+            no_host = True
+        else:
+            hook.put(block, Place.RESIDENT, moving=True)
+            took = max(1, block.size // hook.world.bus)
+            hook.world.at(hook.world.now + took, lambda: _copied(hook, block, order))
+            return
+    hook.say(Saved(
+        hook.id, hook.memory, order.number, ready, no_host_memory=no_host,
+        driver_error=failed, yielded=more and order.number in hook.cut,
+    ))
+    hook.done()
+
+
+def _copied(hook: "Hook", block: Block, order: Save) -> None:
+    hook.put(block, Place.RESIDENT)
+    block.saved = True
+    if block.doomed:
+        hook.forget(block)
+    save(hook, order)
+
+
+def load(
+    hook: "Hook", order: Load, moved: int = 0, no_memory: bool = False, failed: bool = False
+) -> None:
+    block = next((b for b in hook.blocks if b.place is not Place.RESIDENT), None)
+    more = block is not None and not no_memory and not failed and hook.mappable(block)
+    if more and block is not None and order.number not in hook.cut:
+        if hook.fail_in:
+            failed, hook.fail_in = True, ""
+        elif hook.world.device_free() < block.size:
+            no_memory = True
+        else:
+            empty = block.place is Place.EMPTY
+            hook.put(block, Place.RESIDENT, moving=True)
+            took = 1 if empty else max(1, block.size // hook.world.bus)
+            total = moved + block.size
+            hook.world.at(
+                hook.world.now + took, lambda: _arrived(hook, block, order, total)
+            )
+            return
+    hook.arena.settle(hook.blocks, order.host)
+    hook.room_asked = False
+    hook.say(Loaded(
+        hook.id, hook.memory, order.number, moved,
+        no_device_memory=no_memory, driver_error=failed,
+        yielded=more and order.number in hook.cut,
+    ))
+    hook.done()
+
+
+def _arrived(hook: "Hook", block: Block, order: Load, moved: int) -> None:
+    hook.put(block, Place.RESIDENT)
+    if block.doomed:
+        hook.forget(block)
+    hook.arena.settle(hook.blocks, order.host)
+    load(hook, order, moved)
