@@ -105,14 +105,15 @@ def test_every_byte_is_right_after_thousands_of_turns(sanitizer: str, tmp_path: 
                 program.kill()
                 program.communicate()
             commander.close()
-    assert commander.bytes_moved > 10 * CAPACITY
+    # Sanitized programs do less in as many turns: there the rarer things may not have come up.
+    assert commander.bytes_moved > (3 if sanitizer else 10) * CAPACITY
     assert commander.bytes_saved > 0
     assert commander.beyond > 0
-    # Sanitized programs do less in as many turns: there the rarer things may not have come up.
     often = ("graphs", "mapped_elsewhere", "shared", "pooled", "touched")
     for what in often if sanitizer else (*often, "reused"):
         assert sum(one[what] for one in said) > 0, f"nothing of this was tried: {what}"
     print(f"{said}\n{commander.turns} turns, {commander.orders} orders, "
-          f"{commander.bytes_moved >> 20} MiB moved, {commander.refused} allocations refused, "
+          f"{commander.bytes_moved >> 20} MiB moved, {commander.bytes_saved >> 20} "
+          f"ready, {commander.refused} allocations refused, "
           f"{commander.reopened} drains given up, {commander.yielded} moves cut short, "
           f"{commander.copying} times it was told that a program copies")
