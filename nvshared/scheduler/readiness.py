@@ -23,7 +23,7 @@ it is left alone for twice as long as before, from half a second to a minute; an
 something of it was wanted, that begins anew. Thus one that computes a little every few
 seconds is hardly ever copied, and a notebook that its owner has left is.
 
-All of it gives way to everything. It is done only in a calm: nobody waits, drains, is
+All of it gives way to everything. It is done only in a calm: nobody waits, asks, drains, is
 to come in or lacks anything, and nobody who runs copies to the host. As soon as that ends
 the copying is cut short (YIELD), before any other order, so that a program which is
 wanted back does not wait for it. And it takes half of the host memory that is
@@ -114,7 +114,7 @@ def _short(card: Card) -> int:
 
 def _calm(card: Card) -> bool:
     groups = card.groups
-    busy = ("queued", "lacking", Phase.LOADING.value, Phase.DRAINING.value)
+    busy = ("queued", "lacking", "asking", Phase.LOADING.value, Phase.DRAINING.value)
     return (
         not any(groups.size(name) for name in busy)
         and card.free >= 0
@@ -131,10 +131,12 @@ def _save(decision: Decision, client: Client, wanted: int) -> bool:
     if not decision.due(client.since + client.save_pause):
         return False
     ready = min(wanted, client.ready + card.settings.step)
-    more = max(0, ready - client.ready - client.host_spare) + card.settings.block
+    # Of what it has to spare, what is ready already has its part.
+    spare = max(0, client.host_spare - client.ready)
+    more = max(0, ready - client.ready - spare) + card.settings.block
     left = max(0, card.host_free) // HOST_PART
     host = client.host_held + min(more, left)
-    if host < client.host_held + card.settings.block and not client.host_spare:
+    if host < client.host_held + card.settings.block and not spare:
         return False
     decision.save(client, ready, host)
     return True

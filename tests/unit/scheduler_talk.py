@@ -168,10 +168,14 @@ class Talk:
         return self.tell(Loaded(client, self.memory[client], order.number, came, **flags))
 
     def saved(self, order: Save, ready: float | None = None, **flags: bool) -> list[Action]:
-        """SAVED, having done it all, or having so many GiB ready."""
+        """SAVED, having done all the host's memory allows for, or having so many GiB ready."""
         client, memory = order.client, self.memory[order.client]
-        has = order.ready if ready is None else int(ready * GIB)
-        host = max(memory.host, min(order.host, self.swapped.get(client, 0) + has))
+        swapped = self.swapped.get(client, 0)
+        can = max(memory.host, order.host) - swapped
+        has = min(order.ready, can) if ready is None else int(ready * GIB)
+        if ready is None and has < order.ready:
+            flags = {"no_host_memory": True}
+        host = max(memory.host, swapped + has)
         self.memory[client] = replace(memory, host=host)
         return self.tell(Saved(client, self.memory[client], order.number, has, **flags))
 

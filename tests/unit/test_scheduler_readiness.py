@@ -110,6 +110,14 @@ def test_in_steps_one_after_the_other() -> None:
     assert ready == [(B, 8), (B, 16), (B, 20)]
 
 
+def test_who_asks_for_more_memory_does_not_wait_for_it() -> None:
+    talk = talking()
+    at_rest(talk)
+    saves(talk.wait(1))
+    said = talk.ask(A, 1, 70)
+    assert [type(action).__name__ for action in said][:1] == ["Yield"]
+
+
 def test_what_runs_in_vain_is_left_alone_for_longer() -> None:
     talk = talking()
     at_rest(talk)
