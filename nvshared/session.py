@@ -164,29 +164,11 @@ class Session:
                 self._stop_answered(record)
                 return Reopened(id, memory)
             case Type.EVICTED:
-                self._move_answered(record)
-                return Evicted(
-                    id, memory, record.number, _plausible(record.bytes), record.microseconds,
-                    bool(record.flags & Flag.NO_HOST_MEMORY),
-                    bool(record.flags & Flag.DRIVER_ERROR),
-                    bool(record.flags & Flag.YIELDED),
-                )
+                return self._answer(Evicted, id, memory, record, Flag.NO_HOST_MEMORY)
             case Type.LOADED:
-                self._move_answered(record)
-                return Loaded(
-                    id, memory, record.number, _plausible(record.bytes), record.microseconds,
-                    bool(record.flags & Flag.NO_DEVICE_MEMORY),
-                    bool(record.flags & Flag.DRIVER_ERROR),
-                    bool(record.flags & Flag.YIELDED),
-                )
+                return self._answer(Loaded, id, memory, record, Flag.NO_DEVICE_MEMORY)
             case Type.SAVED:
-                self._move_answered(record)
-                return Saved(
-                    id, memory, record.number, _plausible(record.bytes), record.microseconds,
-                    bool(record.flags & Flag.NO_HOST_MEMORY),
-                    bool(record.flags & Flag.DRIVER_ERROR),
-                    bool(record.flags & Flag.YIELDED),
-                )
+                return self._answer(Saved, id, memory, record, Flag.NO_HOST_MEMORY)
             case Type.MEMORY:
                 return MemoryChanged(id, memory, wants)
             case Type.ROOM:
@@ -207,12 +189,21 @@ class Session:
             raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
         self._stops -= 1
 
-    def _move_answered(self, record: Record) -> None:
+    def _answer(
+        self, kind: type[Evicted] | type[Loaded] | type[Saved], id: int, memory: Memory,
+        record: Record, short: Flag,
+    ) -> Event:
+        """To an order that moves memory; `short`: the kind of memory that it may have lacked."""
         if self._moves.get(record.number) is not record.type:
             raise ProtocolError(
                 f"a {record.type.name} with the number {record.number} came, which nobody asked for"
             )
         del self._moves[record.number]
+        return kind(
+            id, memory, record.number, _plausible(record.bytes), record.microseconds,
+            bool(record.flags & short), bool(record.flags & Flag.DRIVER_ERROR),
+            bool(record.flags & Flag.YIELDED),
+        )
 
     def _memory(self, record: Record, total: int) -> Memory:
         said = record.memory

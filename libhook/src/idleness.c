@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finding out that a program which has the card does not use it. While others wait, or
- * may come for its memory, it is looked at every few milliseconds: nothing submitted since the last look,
- * nobody at the gate, and all that had been submitted done, for as long as the
- * daemon's window says. A pause within a burst is shorter than that.
+ * may come for its memory, it is looked at every few milliseconds: nothing submitted
+ * since the last look, nobody at the gate, and all that had been submitted done, for as
+ * long as the daemon's window says. A pause within a burst is shorter than that.
  */
 #include <pthread.h>
 

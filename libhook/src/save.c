@@ -15,8 +15,9 @@
  * No look is needed, for while the gate is shut and all has drained nobody writes.
  *
  * An order of this kind is cut short by YIELD like all that is done ahead of time, so
- * that a program which wants to run again does not wait for it. It makes host memory
- * slab by slab as it goes, for the same reason, and not with several threads.
+ * that a program which wants to run again does not wait for it: hardly a millisecond, or
+ * until one slab is there, the first time, when host memory is made. For the same reason
+ * that is done slab by slab as it goes, and not with several threads.
  */
 #include <pthread.h>
 

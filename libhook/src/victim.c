@@ -5,9 +5,9 @@
  * Those that cost least go first: what held nothing but zeros when it was last
  * looked at crosses the bus neither way; what came back once as it had left
  * does not on the way out, nor does what has been saved or brought in since the program
- * ran (save.c); then all the rest. Among equals the youngest go
- * first, and so always in the same order: when a little less than all must go,
- * the same old blocks stay each time, and so do the host slots of the others.
+ * ran (save.c); then all the rest. Among equals the youngest go first, and so always in
+ * the same order: when a little less than all must go, the same old blocks stay each
+ * time, and so do the host slots of the others.
  *
  * A program that has taken most of the card ahead of its needs, and uses a
  * little, has many blocks of zeros, but which they are is not known before
