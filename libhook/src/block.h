@@ -111,6 +111,8 @@ struct host_provision {
     struct client *client;
     CUcontext context;
     uint64_t target;
+    char *memory;                    /* mapped for slabs, of which so many bytes are not taken */
+    uint64_t mapped;
     unsigned count;
     pthread_t threads[PROVIDERS_MAX];
 };

@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Host memory for swapped blocks: slabs of a hundred MiB or so, taken with huge
- * pages, registered with the driver once and kept. Taking memory is slower
- * than the bus, so several threads do it, and they work ahead: while blocks
+ * pages, registered with the driver once and kept (host_memory.c). Taking memory is
+ * slower than the bus, so several threads do it, and they work ahead: while blocks
  * are copied into what there is, the next slabs are made, as far as the
  * daemon's allowance goes.
- *
- * The memory is private to the process, is not inherited by its children and
- * does not appear in core dumps.
  */
-#define _GNU_SOURCE
 #include "block.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include "log.h"
-#include "numa.h"
+#include "host_memory.h"
 #include "real.h"
 #include "region.h"
 
@@ -34,57 +28,21 @@ struct host_slab {
     bool taken[];                    /* one per page of 2 MiB */
 };
 
-static void touch(char *memory, size_t size)
-{
-#ifdef MADV_POPULATE_WRITE
-    if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
-        return;
-#endif
-    /* Older kernels: the same by hand. The memory is not shared yet. */
-    for (size_t offset = 0; offset < size; offset += 4096)
-        ((volatile char *)memory)[offset] = 0;
-}
-
-/* Huge pages need an address that is a multiple of their size. */
-static char *map_aligned(size_t size)
-{
-    char *memory = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        return NULL;
-    size_t before = (PAGE - (uintptr_t)memory % PAGE) % PAGE;
-    if (before > 0)
-        munmap(memory, before);
-    if (before < PAGE)
-        munmap(memory + before + size, PAGE - before);
-    return memory + before;
-}
-
-static struct host_slab *new_slab(const struct client *client, uint64_t size)
+/* `memory`: addresses mapped for it, or NULL. */
+static struct host_slab *new_slab(const struct client *client, char *memory, uint64_t size)
 {
     struct host_slab *slab = calloc(1, sizeof *slab + size / PAGE);
-    if (slab == NULL)
+    if (memory == NULL)
+        memory = host_memory_map(size, client->node);
+    if (slab == NULL || memory == NULL || !host_memory_fill(memory, size)) {
+        if (memory != NULL)
+            host_memory_unmap(memory, size);
+        free(slab);
         return NULL;
+    }
+    slab->memory = memory;
     slab->size = size;
     slab->pages = size / PAGE;
-    slab->memory = map_aligned(size);
-    if (slab->memory == NULL) {
-        free(slab);
-        return NULL;
-    }
-    madvise(slab->memory, size, MADV_HUGEPAGE);
-    madvise(slab->memory, size, MADV_DONTFORK);
-    madvise(slab->memory, size, MADV_DONTDUMP);
-    numa_prefer(slab->memory, size, client->node);
-    touch(slab->memory, size);
-    CUresult result = REAL(cuMemHostRegister_v2)(slab->memory, size, CU_MEMHOSTREGISTER_PORTABLE);
-    if (result != CUDA_SUCCESS) {
-        debug("registering %llu bytes of host memory failed: error %d",
-              (unsigned long long)size, (int)result);
-        munmap(slab->memory, size);
-        free(slab);
-        return NULL;
-    }
     return slab;
 }
 
@@ -119,16 +77,27 @@ static uint64_t slab_size(const struct client *client, uint64_t block_size, uint
     return size >= block_size ? size : 0;
 }
 
-/* One slab, counted as held from the moment it is begun. Lock held, released
- * meanwhile. False: not allowed, or the machine has no more. */
-static bool grow(struct client *client, uint64_t block_size, uint64_t allowance)
+/* Of what was mapped for all slabs; NULL: nothing was, or nothing is left. */
+static char *take_mapped(struct host_provision *provision, uint64_t size)
+{
+    if (provision == NULL || provision->mapped < size)
+        return NULL;
+    provision->mapped -= size;
+    return provision->memory + provision->mapped;
+}
+
+/* One slab, counted as held from the moment it is begun; `provision`: that it is made for,
+ * or NULL. Lock held, released meanwhile. False: not allowed, or the machine has no more. */
+static bool grow(struct client *client, uint64_t block_size, uint64_t allowance,
+                 struct host_provision *provision)
 {
     uint64_t size = slab_size(client, block_size, allowance);
     if (size == 0)
         return false;
+    char *memory = take_mapped(provision, size);
     client->memory.host += size;
     pthread_mutex_unlock(&memory_lock);
-    struct host_slab *slab = new_slab(client, size);
+    struct host_slab *slab = new_slab(client, memory, size);
     pthread_mutex_lock(&memory_lock);
     if (slab == NULL) {
         client->memory.host -= size;
@@ -148,7 +117,7 @@ static void *provide(void *argument)
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     bool ready = REAL(cuCtxSetCurrent)(provision->context) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
-    while (ready && grow(client, PAGE, provision->target))
+    while (ready && grow(client, PAGE, provision->target, provision))
         continue;
     client->providers--;
     pthread_cond_broadcast(&memory_changed);
@@ -172,6 +141,10 @@ void host_provide(struct client *client, uint64_t allowance, struct host_provisi
     *provision = (struct host_provision){
         .client = client, .context = client->copy_context, .target = target,
     };
+    if (wanted > 0)
+        provision->memory = host_memory_map(wanted * slab, client->node);
+    if (provision->memory != NULL)
+        provision->mapped = wanted * slab;
     while (provision->count < wanted && provision->count < most
            && pthread_create(&provision->threads[provision->count], NULL, provide, provision) == 0) {
         provision->count++;
@@ -183,6 +156,8 @@ void host_provided(struct host_provision *provision)
 {
     for (unsigned i = 0; i < provision->count; i++)
         pthread_join(provision->threads[i], NULL);
+    if (provision->mapped > 0)
+        host_memory_unmap(provision->memory, provision->mapped);
 }
 
 static bool place_anywhere(struct client *client, struct block *block)
@@ -230,7 +205,7 @@ bool host_take(struct client *client, struct block *block, uint64_t allowance)
         if (place_anywhere(client, block))
             return true;
     }
-    if (grow(client, block->size, allowance) && place_anywhere(client, block))
+    if (grow(client, block->size, allowance, NULL) && place_anywhere(client, block))
         return true;
     /* The oldest leave last, so they miss the slots they keep the least. */
     for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger) {
@@ -274,11 +249,7 @@ void host_trim(struct client *client, uint64_t allowance)
         *link = slab->next;
         client->memory.host -= slab->size;
         pthread_mutex_unlock(&memory_lock);
-        CUresult result = REAL(cuMemHostUnregister)(slab->memory);
-        if (result == CUDA_SUCCESS)
-            munmap(slab->memory, slab->size);
-        else
-            debug("unregistering host memory failed: error %d", (int)result);
+        host_memory_return(slab->memory, slab->size);
         free(slab);
         pthread_mutex_lock(&memory_lock);
         link = &client->host_slabs;

@@ -81,3 +81,37 @@ def test_it_lies_near_the_card(site: Site) -> None:
     program.go_on()
     give_it_back(hook)
     program.ends_well()
+
+
+ODD = '''
+size = 200 * MIB                        # no whole number of slabs
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), size)
+put(address.value, os.urandom(size))
+away()
+with open("/proc/self/smaps") as file:
+    kept, size = 0, 0
+    for line in file:
+        word, *rest = line.split()
+        if word == "Size:":
+            size = int(rest[0]) * 1024
+        elif word == "VmFlags:" and {"dc", "dd"} <= set(rest):
+            kept += size                # neither for children nor for core dumps
+print(kept, flush=True)
+'''
+
+
+def test_what_was_mapped_for_it_and_not_used_is_given_back(site: Site) -> None:
+    """Addresses are taken for all slabs at once, before it is known how many there will be."""
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
+    program = Program(site, ODD)
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    give_it_back(hook)
+    mapped = program.hears()
+    program.ends_well()
+    lines = (json.loads(line) for line in (site.folder / "trace").read_text().splitlines())
+    held = [line["memory"]["host"] for line in lines if "memory" in line]
+    assert mapped == [each for each in held if each > 0][-1]
+    assert mapped >= 200 * MIB
