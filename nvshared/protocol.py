@@ -46,6 +46,7 @@ class Type(IntEnum):
 
 FROM_HOOK = frozenset(kind for kind in Type if kind >= Type.HELLO)
 WITH_LIMITS = frozenset({Type.WELCOME, Type.LIMITS})
+SETTLES = FROM_HOOK - {Type.HELLO}
 
 
 class Flag(IntFlag):
@@ -103,6 +104,7 @@ HEAD = struct.Struct("<HHIQQQQ")
 MEMORY = struct.Struct("<6Q")
 LIMITS = struct.Struct("<5Q8x")
 UUID = struct.Struct("16s")
+SETTLED = struct.Struct("<Q8x")
 SIZE = HEAD.size + MEMORY.size + UUID.size
 
 
@@ -119,6 +121,7 @@ class Record:
     memory: Memory = Memory()
     limits: Limits = Limits()
     uuid: Raw = NO_UUID
+    settled: int = 0                    # from the hook, where it is not HELLO, which has a uuid
     version: int = VERSION
 
 
@@ -138,7 +141,7 @@ def encode(record: Record) -> bytes:
             memory.allocated, memory.resident, memory.pinned,
             memory.pending, memory.room, memory.host,
         )
-    return head + body + record.uuid
+    return head + body + (SETTLED.pack(record.settled) if record.type in SETTLES else record.uuid)
 
 
 def decode(packet: bytes) -> Record:
@@ -155,11 +158,12 @@ def decode(packet: bytes) -> Record:
         raise ProtocolError(f"a record of the unknown type {code} came") from None
     if version != VERSION and kind is not Type.HELLO:
         raise ProtocolError(f"a {kind.name} of version {version} came, and we speak {VERSION}")
-    body = packet[HEAD.size:HEAD.size + MEMORY.size]
+    body, tail = packet[HEAD.size:HEAD.size + MEMORY.size], packet[-UUID.size:]
     return Record(
         kind, flags, number, size, host, microseconds,
         memory=Memory() if kind in WITH_LIMITS else Memory(*MEMORY.unpack(body)),
         limits=Limits(*LIMITS.unpack(body)) if kind in WITH_LIMITS else Limits(),
-        uuid=packet[-UUID.size:],
+        uuid=NO_UUID if kind in SETTLES else tail,
+        settled=SETTLED.unpack(tail)[0] if kind in SETTLES else 0,
         version=version,
     )

@@ -217,7 +217,7 @@ class Session:
             self._beyond = _plausible(record.host)
         return Memory(
             said.allocated, said.resident, said.pinned, said.pending,
-            min(said.room, total), said.host, self._beyond,
+            min(said.room, total), said.host, self._beyond, record.settled,
         )
 
     def _record(self, order: Order) -> Record:

@@ -71,7 +71,10 @@ static void send_record(struct client *client, unsigned type, unsigned flags, ui
         .microseconds = microseconds,
         .memory = client->memory,
     };
-    memcpy(record.uuid, client->uuid, sizeof record.uuid);
+    if (type == NVSHARE_HELLO)
+        memcpy(record.uuid, client->uuid, sizeof record.uuid);
+    else
+        record.settled = client->settled;
     client->reported = true;
     /* A thread cancelled in send() would keep the lock. */
     int cancel;

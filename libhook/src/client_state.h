@@ -19,6 +19,7 @@
 #define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */
 #define CONTEXTS_MAX 16
 #define SLAB_CLASSES 48
+#define QUESTIONS_OPEN 16
 #define COPIES_IN_FLIGHT 4
 #define DRAIN_PATIENCE_US 2000000
 
@@ -71,6 +72,11 @@ struct client {
 
     int socket;                      /* -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT asked */
+    /* promise.c. Those of threads that have asked to pin something and not begun to, 0 where
+     * there is none; how many found no place there; and the record's `settled`. */
+    uint64_t open[QUESTIONS_OPEN];
+    unsigned unlisted;
+    uint64_t settled;
     uint64_t answered;               /* and of the last answered */
     struct nvshare_limits answer;    /* what it was answered with */
     unsigned introduced;             /* counts HELLOs; questions from before one are lost */
@@ -138,8 +144,10 @@ uint64_t client_free_room(const struct client *client); /* bytes that may be map
 /* promise.c. Waits, releasing the lock meanwhile, until allocated + pinned + pending
  * may grow by `bytes`. False: refused. */
 bool client_commit(struct client *client, uint64_t bytes);
-/* The same if then `pins` more bytes will be pinned. */
+/* The same if then `pins` more bytes will be pinned, which count as that for the daemon
+ * until this thread calls client_settle(): as soon as the figures say so, or never will. */
 bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins);
+void client_settle(void);
 /* The same of what the client has beyond the card: true if it may have `bytes`
  * more of that, which then count. */
 bool client_go_beyond(struct client *client, uint64_t bytes);

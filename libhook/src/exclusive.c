@@ -70,6 +70,8 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
     if (!client_commit_pinned(client, room, pins))
         return CUDA_ERROR_OUT_OF_MEMORY;
     client->memory.pending += room;
+    if (room >= pins)
+        client_settle();             /* else not before it is pinned */
     client_update(client);
     CUresult result = CUDA_ERROR_NOT_READY;
     int cancel;
@@ -80,6 +82,7 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
         result = attempt(&task);
     pthread_mutex_lock(&memory_lock);
     pthread_setcancelstate(cancel, NULL);
+    client_settle();
     if (!task.ran) {
         client->memory.pending -= room;
         client_update(client);

@@ -33,6 +33,7 @@ static CUresult begin(struct client *client, size_t bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     client->memory.pending += bytes;
+    client_settle();
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
     wish.client = client;

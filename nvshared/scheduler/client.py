@@ -80,6 +80,15 @@ class Told:
         return self.contended or self.coveted
 
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a COMMIT was allowed to pin, until that is in the client's figures."""
+
+    number: int
+    bytes: int
+    until: int                          # should the hook never say that it is
+
+
 @dataclass(slots=True)
 class Turn:
     """From being chosen to having drained."""
@@ -147,8 +156,7 @@ class Client:
     question: Question | None = None    # COMMIT unanswered
     promise: int = 0                    # what the last answer allowed, until it is used
     promise_until: int = 0
-    pins: int = 0                       # what it may have pinned by the last answer, until it has
-    pins_until: int = 0
+    pins: tuple[Pin, ...] = ()          # what it was allowed to pin and may not have pinned yet
     told_most: int = 0
     told_total: int = 0
 
@@ -230,7 +238,7 @@ class Client:
     @property
     def fixed(self) -> int:
         """What of it is pinned, or about to be."""
-        return max(self.memory.pinned + self.memory.pending, self.pins)
+        return self.memory.pinned + self.memory.pending + sum(pin.bytes for pin in self.pins)
 
     @property
     def committed(self) -> int:

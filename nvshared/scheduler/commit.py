@@ -25,7 +25,7 @@ the others could give up, as far as that is known.
 
 from dataclasses import replace
 
-from nvshared.scheduler.client import Client, Question
+from nvshared.scheduler.client import Client, Pin, Question
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import margin
 from nvshared.scheduler.settings import GIB, MIB, SECOND
@@ -36,7 +36,7 @@ LENT_PART = 16                          # nor more than this part of what is lef
 # The thread that asked may need a moment to take what it was granted: until it
 # has, or for so long, that is not called back.
 TAKEN_WITHIN = SECOND
-# The same of what it may pin: it may have to wait for its turn first.
+# The same of what it may pin, should the hook not say that this is settled: usually it does.
 PINNED_WITHIN = 60 * SECOND
 WORTH_TELLING = 64                      # changes of `most` below this part of the card are not
 HARDLY = 8                              # nor is it looked for them below this part of that
@@ -69,10 +69,10 @@ def plan(decision: Decision) -> None:
     """Answers questions, and tells clients when what they could reach has changed."""
     card = decision.card
     for client in card.groups.group("pinning"):
-        if client.memory.pinned + client.memory.pending >= client.pins or decision.due(
-            client.pins_until
-        ):
-            client.pins = 0
+        client.pins = tuple(
+            pin for pin in client.pins
+            if pin.number > client.memory.settled and not decision.due(pin.until)
+        )
     for client in card.groups.group("bounded"):
         _hold_to(decision, client, client.terms.memory_limit)
     asking = card.groups.group("asking")
@@ -170,8 +170,8 @@ def _answer(decision: Decision, client: Client, question: Question) -> bool:
         client.promise = wanted
         client.promise_until = decision.now + TAKEN_WITHIN
         if question.pins:
-            client.pins = client.fixed + question.pins
-            client.pins_until = decision.now + PINNED_WITHIN
+            until = decision.now + PINNED_WITHIN
+            client.pins = (*client.pins, Pin(question.number, question.pins, until))
     elif fits and (
         _release(decision, question, squeezed) if squeezed
         else _borrow(decision, client, question) or _recall(decision, client, question, -left)

@@ -21,6 +21,7 @@ class Memory:
     room: int = 0                       # as last ordered and carried out
     host: int = 0                       # host memory held for swapped blocks
     beyond: int = 0                     # and for good, for what does not fit the card
+    settled: int = 0                    # all COMMITs up to this number have pinned what they will
 
     @property
     def need(self) -> int:

@@ -37,12 +37,7 @@ class Hook:
     asked: bool = False                 # ROOM came and is not answered
     welcomed: bool = False
     introduction: int = 0               # until a HELLO with this number, nothing counts
-    pins: int = 0                       # what it may have pinned, until it has
-
-    @property
-    def fixed(self) -> int:
-        """What of it is pinned, or about to be."""
-        return max(self.pins, self.memory.pinned + self.memory.pending)
+    settled: int = 0                    # the question up to which nothing is about to be pinned
 
     @property
     def need(self) -> int:
@@ -269,8 +264,10 @@ class Commander:
             hook.introduction = 0
         self.heard = record
         hook.memory = memory = record.memory
-        if memory.pinned + memory.pending >= hook.pins:
-            hook.pins = 0
+        if record.type is not Type.HELLO:
+            assert record.settled >= hook.settled, "what was settled is open again"
+            assert record.type is not Type.COMMIT or record.settled < record.number
+            hook.settled = record.settled
         filled = memory.resident + memory.pinned
         if record.type is Type.HELLO:
             hook.running = bool(record.flags & Flag.RUNNING)

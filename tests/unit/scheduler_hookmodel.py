@@ -129,7 +129,8 @@ class Hook:
     @property
     def memory(self) -> Memory:
         return Memory(
-            self.allocated, self.resident, self.pinned, self.pending, self.room, self.host
+            self.allocated, self.resident, self.pinned, self.pending, self.room, self.host,
+            settled=self.question - (self.asking[0][1] > 0 if self.asking else 0),
         )
 
     @property

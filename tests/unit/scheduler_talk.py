@@ -92,8 +92,11 @@ class Talk:
         return self.tell(Left(client))
 
     def set(self, client: int, **figures: float) -> Memory:
-        """Changes figures without a word; GiB."""
-        changed = {name: int(value * GIB) for name, value in figures.items()}
+        """Changes figures without a word; GiB, but for the number `settled`."""
+        changed = {
+            name: int(value if name == "settled" else value * GIB)
+            for name, value in figures.items()
+        }
         self.memory[client] = replace(self.memory[client], **changed)
         return self.memory[client]
 

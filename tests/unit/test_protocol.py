@@ -20,7 +20,7 @@ HEADER = INCLUDE / "nvshare" / "protocol.h"
 FIELDS = {
     "nvshare_record": [
         "type", "version", "flags", "number", "bytes", "host", "microseconds", "memory", "limits",
-        "uuid",
+        "uuid", "settled",
     ],
     "nvshare_memory": ["allocated", "resident", "pinned", "pending", "room", "host"],
     "nvshare_limits": ["commit", "most", "total", "host_slab", "beyond"],
@@ -87,7 +87,7 @@ def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> No
 
     record = Record(
         Type.EVICTED, flags=0x11121314, number=2, bytes=3, host=4, microseconds=5,
-        memory=Memory(11, 12, 13, 14, 15, 16), uuid=bytes(range(16)),
+        memory=Memory(11, 12, 13, 14, 15, 16), settled=6,
     )
     packet = encode(record)
     base = compiled["nvshare_record.memory"]
@@ -99,10 +99,12 @@ def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> No
         (compiled["nvshare_record.bytes"], 8, 3),
         (compiled["nvshare_record.host"], 8, 4),
         (compiled["nvshare_record.microseconds"], 8, 5),
+        (compiled["nvshare_record.settled"], 8, 6),
         *((base + compiled[f"nvshare_memory.{name}"], 8, getattr(record.memory, name))
           for name in FIELDS["nvshare_memory"]),
     ]:
         assert at(packet, offset, size) == value
+    packet = encode(Record(Type.HELLO, uuid=bytes(range(16))))
     assert packet[compiled["nvshare_record.uuid"]:] == bytes(range(16))
 
     limits = Limits(21, 22, 23, 24, 25)
@@ -115,15 +117,16 @@ def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> No
 
 @given(
     st.sampled_from(Type), st.integers(0, 2**32 - 1), u64, u64, u64, u64,
-    st.tuples(*[u64] * 6), st.tuples(*[u64] * 5), st.binary(min_size=16, max_size=16),
+    st.tuples(*[u64] * 6), st.tuples(*[u64] * 5), st.binary(min_size=16, max_size=16), u64,
 )
 def test_what_is_encoded_is_decoded(
     kind: Type, flags: int, number: int, size: int, host: int, microseconds: int,
-    memory: tuple[int, ...], limits: tuple[int, ...], uuid: bytes,
+    memory: tuple[int, ...], limits: tuple[int, ...], uuid: bytes, settled: int,
 ) -> None:
-    limited = kind in protocol.WITH_LIMITS
+    limited, settles = kind in protocol.WITH_LIMITS, kind in protocol.SETTLES
     record = Record(
-        kind, flags, number, size, host, microseconds, uuid=uuid,
+        kind, flags, number, size, host, microseconds,
+        uuid=protocol.NO_UUID if settles else uuid, settled=settled if settles else 0,
         memory=Memory() if limited else Memory(*memory),
         limits=Limits(*limits) if limited else Limits(),
     )

@@ -69,6 +69,25 @@ def test_nobody_pins_what_another_one_needs_to_run_at_all() -> None:
     assert granted(talk, 2, 22, 5, pins=2)
 
 
+def test_what_was_pinned_and_freed_again_is_not_promised_any_more() -> None:
+    """Another thread may free as much before the daemon hears that something is pinned."""
+    talk = Talk()
+    talk.join(1, 60)
+    talk.join(2, 20)
+    for number in range(1, 50):
+        assert granted(talk, 2, 25, number, pins=5)
+        talk.changed(2, pinned=0, settled=number)
+    assert granted(talk, 1, 95)
+    # An older one is not settled by a younger, which another thread has asked.
+    assert granted(talk, 2, 22, 50, pins=2)
+    assert granted(talk, 2, 24, 51, pins=2)
+    talk.changed(2, pinned=2, settled=49)
+    assert granted(talk, 2, 25, 52, pins=1) is False
+    talk.changed(2, pinned=4, settled=51)
+    answer, = (a for a in limits(talk.obey(talk.ask(2, 53, 25, 1)), 2) if a.number)
+    assert answer.commit >= 25 * GIB
+
+
 def test_what_others_were_lent_is_called_back_for_what_is_to_be_pinned() -> None:
     talk = Talk()
     talk.join(1)

@@ -28,7 +28,8 @@
  * time; the hook carries orders out in the order received.
  *
  * Every record from the hook carries its memory figures as they are when it
- * is sent; so the daemon always knows the latest.
+ * is sent, and up to which of its questions (COMMIT) they contain what was granted;
+ * so the daemon always knows the latest.
  *
  * Room in absolute figures. EVICT and LOAD name the room the client has from
  * now on, not a difference, so that they are harmless when repeated and right
@@ -131,7 +132,8 @@ enum nvshare_type {
     /* May allocated + pinned grow to `bytes`, and pinned by `host`? Answered by
      * LIMITS with the same number; a refused program sees
      * CUDA_ERROR_OUT_OF_MEMORY. What is to be pinned is always asked for: it is
-     * lost to all others for good, and each must still fit beside it. */
+     * lost to all others for good, and each must still fit beside it. What was
+     * granted counts as pinned until a record shows that the question is `settled`. */
     NVSHARE_COMMIT = 73,
     /* May what it holds beyond the card be `host`, which counts from now on unless
      * it is refused? Answered by LIMITS with the same number; it may if
@@ -199,7 +201,11 @@ struct nvshare_record {
         struct nvshare_memory memory;
         struct nvshare_limits limits;
     };
-    uint8_t uuid[16];                /* HELLO: the GPU, as cuDeviceGetUuid says */
+    union {
+        uint8_t uuid[16];            /* HELLO: the GPU, as cuDeviceGetUuid says */
+        uint64_t settled;            /* all else from the hook: of all questions up to this number,
+                                        what was to be pinned is in the figures, or never will be */
+    };
 };
 
 _Static_assert(sizeof(struct nvshare_record) == 104, "the layout is the protocol");
