@@ -3,10 +3,11 @@
  * The kernel has one lock for all that is mapped in a process. Mapping, advising and
  * unmapping take it alone; filling pages and registering them share it. But who wants it
  * alone waits until all have left it, and whoever comes after waits behind. Where each of
- * several threads mapped and advised a slab before it filled it, one thread filled
- * 6 GiB/s on an H200's host, and sixteen together 6 GiB/s as well. So all that is
- * going to be filled is mapped at once and before, and threads that fill need
- * the lock no more but shared.
+ * several threads mapped and advised a slab before it filled it, eight were no
+ * faster than one, and programs left an H200 for the first time at 4 to 6 GB/s. So all
+ * that is going to be filled is mapped at once and before, and threads that fill need
+ * the lock no more but shared: 13 to 16 GB/s (out_making_host_memory_gbps of
+ * bench/handover). What a virtual machine has never used before is slow all the same.
  *
  * The memory is private to the process, is not inherited by its children and
  * does not appear in core dumps.
