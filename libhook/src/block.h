@@ -113,6 +113,7 @@ struct host_provision {
     uint64_t target;
     char *memory;                    /* mapped for slabs, of which so many bytes are not taken */
     uint64_t mapped;
+    struct host_slab *slab;          /* of which pieces are to be filled yet; NULL: none is begun */
     unsigned count;
     pthread_t threads[PROVIDERS_MAX];
 };

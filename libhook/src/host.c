@@ -18,6 +18,7 @@
 #include "region.h"
 
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
+#define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
 
 struct host_slab {
     char *memory;
@@ -25,16 +26,17 @@ struct host_slab {
     uint64_t used;
     uint64_t pages;
     struct host_slab *next;
+    uint64_t begun, filled;          /* while it is being made by several threads */
     bool taken[];                    /* one per page of 2 MiB */
 };
 
-/* `memory`: addresses mapped for it, or NULL. */
+/* Of which nothing is filled. `memory`: addresses mapped for it, or NULL. NULL: no memory. */
 static struct host_slab *new_slab(const struct client *client, char *memory, uint64_t size)
 {
     struct host_slab *slab = calloc(1, sizeof *slab + size / PAGE);
     if (memory == NULL)
         memory = host_memory_map(size, client->node);
-    if (slab == NULL || memory == NULL || !host_memory_fill(memory, size)) {
+    if (slab == NULL || memory == NULL) {
         if (memory != NULL)
             host_memory_unmap(memory, size);
         free(slab);
@@ -77,30 +79,18 @@ static uint64_t slab_size(const struct client *client, uint64_t block_size, uint
     return size >= block_size ? size : 0;
 }
 
-/* Of what was mapped for all slabs; NULL: nothing was, or nothing is left. */
-static char *take_mapped(struct host_provision *provision, uint64_t size)
+/* One that has been filled is registered, and can be used. It counts already, and does
+ * not any more where the driver refuses. Lock held, released meanwhile. */
+static bool enlist(struct client *client, struct host_slab *slab)
 {
-    if (provision == NULL || provision->mapped < size)
-        return NULL;
-    provision->mapped -= size;
-    return provision->memory + provision->mapped;
-}
-
-/* One slab, counted as held from the moment it is begun; `provision`: that it is made for,
- * or NULL. Lock held, released meanwhile. False: not allowed, or the machine has no more. */
-static bool grow(struct client *client, uint64_t block_size, uint64_t allowance,
-                 struct host_provision *provision)
-{
-    uint64_t size = slab_size(client, block_size, allowance);
-    if (size == 0)
-        return false;
-    char *memory = take_mapped(provision, size);
-    client->memory.host += size;
     pthread_mutex_unlock(&memory_lock);
-    struct host_slab *slab = new_slab(client, memory, size);
+    bool usable = host_memory_register(slab->memory, slab->size);
+    if (!usable)
+        host_memory_unmap(slab->memory, slab->size);
     pthread_mutex_lock(&memory_lock);
-    if (slab == NULL) {
-        client->memory.host -= size;
+    if (!usable) {
+        client->memory.host -= slab->size;
+        free(slab);
         return false;
     }
     slab->next = client->host_slabs;
@@ -109,6 +99,46 @@ static bool grow(struct client *client, uint64_t block_size, uint64_t allowance,
     return true;
 }
 
+/* One slab, counted as held from the moment it is begun. Lock held, released
+ * meanwhile. False: not allowed, or the machine has no more. */
+static bool grow(struct client *client, uint64_t block_size, uint64_t allowance)
+{
+    uint64_t size = slab_size(client, block_size, allowance);
+    if (size == 0)
+        return false;
+    client->memory.host += size;
+    pthread_mutex_unlock(&memory_lock);
+    struct host_slab *slab = new_slab(client, NULL, size);
+    if (slab != NULL)
+        host_memory_fill(slab->memory, size);
+    pthread_mutex_lock(&memory_lock);
+    if (slab == NULL) {
+        client->memory.host -= size;
+        return false;
+    }
+    return enlist(client, slab);
+}
+
+/* The slab to which the threads turn next, of what was mapped for all of them as long as
+ * there is any left. NULL: there are enough, or the machine has no more. Lock held. */
+static struct host_slab *begin(struct host_provision *provision)
+{
+    struct client *client = provision->client;
+    uint64_t size = slab_size(client, PAGE, provision->target);
+    if (size == 0)
+        return NULL;
+    char *memory = NULL;
+    if (provision->mapped >= size) {
+        provision->mapped -= size;
+        memory = provision->memory + provision->mapped;
+    }
+    struct host_slab *slab = new_slab(client, memory, size);
+    if (slab != NULL)
+        client->memory.host += size;
+    return slab;
+}
+
+/* Piece by piece, so that all of them work on the slab that is needed first. */
 static void *provide(void *argument)
 {
     struct host_provision *provision = argument;
@@ -117,8 +147,21 @@ static void *provide(void *argument)
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     bool ready = REAL(cuCtxSetCurrent)(provision->context) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
-    while (ready && grow(client, PAGE, provision->target, provision))
-        continue;
+    while (ready) {
+        struct host_slab *slab = provision->slab != NULL ? provision->slab : begin(provision);
+        if (slab == NULL)
+            break;
+        char *piece = slab->memory + slab->begun;
+        uint64_t left = slab->size - slab->begun, size = left < PIECE ? left : PIECE;
+        slab->begun += size;
+        provision->slab = size < left ? slab : NULL;
+        pthread_mutex_unlock(&memory_lock);
+        host_memory_fill(piece, size);
+        pthread_mutex_lock(&memory_lock);
+        slab->filled += size;
+        if (slab->filled == slab->size)
+            ready = enlist(client, slab);
+    }
     client->providers--;
     pthread_cond_broadcast(&memory_changed);
     pthread_mutex_unlock(&memory_lock);
@@ -145,7 +188,8 @@ void host_provide(struct client *client, uint64_t allowance, struct host_provisi
         provision->memory = host_memory_map(wanted * slab, client->node);
     if (provision->memory != NULL)
         provision->mapped = wanted * slab;
-    while (provision->count < wanted && provision->count < most
+    uint64_t pieces = (wanted * slab + PIECE - 1) / PIECE;
+    while (provision->count < pieces && provision->count < most
            && pthread_create(&provision->threads[provision->count], NULL, provide, provision) == 0) {
         provision->count++;
         client->providers++;
@@ -205,7 +249,7 @@ bool host_take(struct client *client, struct block *block, uint64_t allowance)
         if (place_anywhere(client, block))
             return true;
     }
-    if (grow(client, block->size, allowance, NULL) && place_anywhere(client, block))
+    if (grow(client, block->size, allowance) && place_anywhere(client, block))
         return true;
     /* The oldest leave last, so they miss the slots they keep the least. */
     for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger) {

@@ -6,8 +6,9 @@
  * several threads mapped and advised a slab before it filled it, eight were no
  * faster than one, and programs left an H200 for the first time at 4 to 6 GB/s. So all
  * that is going to be filled is mapped at once and before, and threads that fill need
- * the lock no more but shared: 13 to 16 GB/s (out_making_host_memory_gbps of
- * bench/handover). What a virtual machine has never used before is slow all the same.
+ * the lock no more but shared: 13 to 16 GB/s, with a slab for each thread
+ * (out_making_host_memory_gbps of bench/handover). What a virtual machine has never
+ * used before is slow all the same.
  *
  * The memory is private to the process, is not inherited by its children and
  * does not appear in core dumps.
@@ -54,7 +55,7 @@ char *host_memory_map(size_t size, int node)
     return memory;
 }
 
-static void touch(char *memory, size_t size)
+void host_memory_fill(char *memory, size_t size)
 {
     if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
         return;
@@ -63,9 +64,8 @@ static void touch(char *memory, size_t size)
         ((volatile char *)memory)[offset] = 0;
 }
 
-bool host_memory_fill(char *memory, size_t size)
+bool host_memory_register(char *memory, size_t size)
 {
-    touch(memory, size);
     CUresult result = REAL(cuMemHostRegister_v2)(memory, size, CU_MEMHOSTREGISTER_PORTABLE);
     if (result != CUDA_SUCCESS)
         debug("registering %zu bytes of host memory failed: error %d", size, (int)result);

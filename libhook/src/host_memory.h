@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the host that copies of blocks can lie in. All functions may be called
- * from any thread, with or without memory_lock; to fill takes tens of milliseconds.
+ * from any thread, with or without memory_lock; to fill 16 MiB takes milliseconds.
  */
 #ifndef NVSHARE_HOST_MEMORY_H
 #define NVSHARE_HOST_MEMORY_H
@@ -12,12 +12,13 @@
 /* Addresses, with nothing behind them yet, of memory that will come from this node
  * (numa.h) if it can. `size`: bytes, a multiple of PAGE. NULL: the kernel refuses. */
 char *host_memory_map(size_t size, int node);
-/* Puts memory behind a part of it and registers that with the driver, as one piece.
- * False: refused; nothing is registered then. */
-bool host_memory_fill(char *memory, size_t size);
+/* Puts memory behind a part of it. */
+void host_memory_fill(char *memory, size_t size);
+/* Registers a part that has been filled with the driver, as one piece. False: refused. */
+bool host_memory_register(char *memory, size_t size);
 /* For any part of what is mapped and not registered. */
 void host_memory_unmap(char *memory, size_t size);
-/* For a piece that was filled, whole, which nobody uses any more. */
+/* For a piece that was registered, whole, which nobody uses any more. */
 void host_memory_return(char *memory, size_t size);
 
 #endif
