@@ -176,19 +176,18 @@ uint64_t host_useful(const struct client *client)
 void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision)
 {
     uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
-    uint64_t slab = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
     uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
-    uint64_t wanted = (lacking + slab - 1) / slab;
+    uint64_t pieces = (lacking + PIECE - 1) / PIECE;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned most = online < 2 ? 1 : online > PROVIDERS_MAX ? PROVIDERS_MAX : (unsigned)online;
     *provision = (struct host_provision){
         .client = client, .context = client->copy_context, .target = target,
     };
-    if (wanted > 0)
-        provision->memory = host_memory_map(wanted * slab, client->node);
+    lacking = lacking / PAGE * PAGE;
+    if (lacking > 0)
+        provision->memory = host_memory_map(lacking, client->node);
     if (provision->memory != NULL)
-        provision->mapped = wanted * slab;
-    uint64_t pieces = (wanted * slab + PIECE - 1) / PIECE;
+        provision->mapped = lacking;
     while (provision->count < pieces && provision->count < most
            && pthread_create(&provision->threads[provision->count], NULL, provide, provision) == 0) {
         provision->count++;
