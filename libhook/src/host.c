@@ -18,6 +18,7 @@
 #include "region.h"
 
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
+#define LARGEST_SLAB ((uint64_t)1 << 30)
 #define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
 
 struct host_slab {
@@ -69,6 +70,8 @@ static bool place(struct host_slab *slab, struct block *block)
 static uint64_t slab_size(const struct client *client, uint64_t block_size, uint64_t allowance)
 {
     uint64_t size = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
+    if (size > LARGEST_SLAB)
+        size = LARGEST_SLAB;
     uint64_t left = allowance > client->memory.host ? allowance - client->memory.host : 0;
     if (size > left)
         size = left;
