@@ -6,7 +6,8 @@ less a margin that makes exchanging possible at all: with both full to the last
 byte nothing could move. One client never gets more than the card, less what
 others have pinned there: or it could never run again. For the same reason what is
 to be pinned is refused if another client, with all that it was promised, would not
-fit beside it any more.
+fit beside it any more. What was granted counts as pinned until the hook says that its
+question is settled; the figures cannot tell, as another thread may free as much meanwhile.
 
 While there is plenty, a little more is granted than asked for, so that a
 program does not ask for each allocation. That is lent: when it runs short, what
