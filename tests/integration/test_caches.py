@@ -218,9 +218,9 @@ def test_nothing_is_asked_without_the_variable(
     del site.environment["NVSHARE_TRIM_CACHES"]
     program = start(FOUR_REPORTS)
     for _ in range(4):
+        daemon.run()
         daemon.run(contended=True)
         assert counted(program) == [0, 0]
-        daemon.run()
     program.ends_well()
 
 
@@ -297,7 +297,7 @@ assert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)
     assert counted(program) == [1, 1]
     memory = daemon.load().memory
     assert memory.allocated == memory.resident == 100 * MIB
-    daemon.run()
+    daemon.order(Type.RUN)              # whereupon it ends, and may not answer any more
     program.ends_well()
 
 
@@ -338,9 +338,9 @@ def test_what_a_framework_raises_is_named_once_and_hurts_nobody(
         start: Start, daemon: Daemon, name: str, body: str) -> None:
     program = start(FOUR_REPORTS, FAILS + body)
     for _ in range(4):
+        daemon.run()
         daemon.run(contended=True)
         counted(program)
-        daemon.run()
     _, errors = program.popen.communicate(timeout=PATIENCE)
     assert program.popen.returncode == 0, errors
     assert len(errors.splitlines()) == 1
@@ -442,7 +442,7 @@ held = [sys.modules["torch.cuda"], sys.modules["torch._C"], figures, figures["ac
         sys.modules["torch._C"]._cuda_emptyCache]
 ''')
     for asked in (2, 3, 3):             # for nothing came of it, the second time
+        daemon.run()
         daemon.run(contended=True)
         assert counted(program)[0] == asked
-        daemon.run()
     program.ends_well()

@@ -108,8 +108,8 @@ def test_what_was_mapped_for_it_and_not_used_is_given_back(
     site: Site, refused: tuple[int, ...]
 ) -> None:
     """Addresses are taken for all slabs at once; the driver may refuse to register some."""
-    site.environment["NVSHARE_SIM_FAIL"] = ",".join(
-        f"cuMemHostRegister_v2:{call}" for call in refused)
+    failing = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused)
+    site.environment = {**site.environment, "NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, ODD)
     assert program.hears() == "away"
