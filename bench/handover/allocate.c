@@ -18,22 +18,16 @@
  * own and read back before it is freed, outside of what is timed; a wrong word ends the program
  * with status 1.
  */
-#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define LOOK ((size_t)32 << 20)      /* bytes read back at a time */
 #define STRIDE 7919
 #define ROUNDS_MOST 100
 
-typedef unsigned long long address;
-
-/* X(member, symbol, parameters): what is asked of the driver; results are CUresult. */
+/* What is asked of the driver. */
 #define DRIVER(X)                                                                                  \
     X(init, cuInit, (unsigned))                                                                    \
     X(device, cuDeviceGet, (int *, int))                                                           \
@@ -45,21 +39,10 @@ typedef unsigned long long address;
     X(set, cuMemsetD32_v2, (address, unsigned, size_t))                                            \
     X(copy, cuMemcpyDtoH_v2, (void *, address, size_t))
 
-static struct {
-#define MEMBER(member, symbol, parameters) int (*member) parameters;
-    DRIVER(MEMBER)
-} driver;
+#include "driver.h"
 
 static unsigned *seen;
 static struct { char text[512]; size_t length; } lines[ROUNDS_MOST];
-
-static void expect(int result, const char *doing)
-{
-    if (result == 0)
-        return;
-    fprintf(stderr, "allocate: %s failed with error %d\n", doing, result);
-    exit(1);
-}
 
 /* Adds to what a round's line will say. */
 __attribute__((format(printf, 2, 3))) static void say(size_t round, const char *format, ...)
@@ -71,31 +54,6 @@ __attribute__((format(printf, 2, 3))) static void say(size_t round, const char *
     va_end(values);
     expect(length < 0 || (size_t)length >= left, "writing what was measured");
     lines[round].length += (size_t)length;
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
-}
-
-static void start(void)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
-    int device;
-    if (library == NULL) {
-        fprintf(stderr, "allocate: no CUDA driver: %s\n", dlerror());
-        exit(1);
-    }
-#define FIND(member, symbol, parameters)                                                           \
-    driver.member = (int (*) parameters)dlsym(library, #symbol);                                   \
-    expect(driver.member == NULL, "finding " #symbol);
-    DRIVER(FIND)
-    expect(driver.init(0), "cuInit");
-    expect(driver.device(&device, 0), "finding the GPU");
-    expect(driver.retain(&context, device), "making a context");
-    expect(driver.set_context(context), "using the context");
 }
 
 static void set(address at, unsigned value, size_t bytes)
@@ -207,7 +165,7 @@ int main(int count, char **arguments)
         }
     seen = malloc(LOOK);
     expect(seen == NULL, "finding host memory to read into");
-    start();
+    start_driver();
     for (size_t round = 0; round < rounds; round++)
         touch(round, touched + round * growth, (unsigned)round * 0x10001u + 1);
     for (size_t round = 0; round < rounds; round++)

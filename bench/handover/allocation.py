@@ -13,17 +13,14 @@ which nothing that was freed fits.
 """
 
 import json
-import os
 import statistics
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bench.handover.card import MIB, Card, unshared
 from bench.handover.goal import Goal, Result
-from bench.handover.program import die_with_us
+from bench.handover.program import finish
 from bench.harness import ROOT, sharing
-from nvshared.errors import NvshareError
 
 PROGRAM = ROOT / "build" / "bench-handover" / "allocate"
 ORDER = ("without", "with", "with", "without")
@@ -70,7 +67,7 @@ def allocation(card: Card) -> Result:
         for way in ORDER:
             ours = daemon.environment if way == "with" else unshared()
             for these, found in ((sizes, rounds), (new, new_rounds)):
-                done = _run(these, {**card.environment, **ours})
+                done = finish([PROGRAM, *these.arguments()], {**card.environment, **ours}, LIMIT)
                 if done.returncode != 0:
                     wrong.append(f"{way} the library: {done.stderr.strip()}")
                 found[way] += [json.loads(line) for line in done.stdout.splitlines()[1:]]
@@ -96,21 +93,6 @@ def _medians(rounds: Rounds) -> dict[str, dict[str, float]]:
         way: {name: statistics.median(one[name] for one in found) for name in found[0]}
         for way, found in rounds.items() if found
     }
-
-
-def _run(
-    sizes: Sizes, environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            [PROGRAM, *sizes.arguments()], env={**os.environ, **environment},
-            capture_output=True, text=True, check=False, timeout=LIMIT, start_new_session=True,
-            preexec_fn=die_with_us,
-        )
-    except subprocess.TimeoutExpired:
-        raise NvshareError(f"{PROGRAM} did not end within {LIMIT:.0f} s") from None
-    except FileNotFoundError:
-        raise NvshareError(f"{PROGRAM} is missing", "make bench-handover builds it") from None
 
 
 def _goals(sizes: Sizes, medians: Medians) -> tuple[Goal, ...]:

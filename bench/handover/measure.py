@@ -19,6 +19,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from bench.handover.allocation import allocation
+from bench.handover.bus import bus
 from bench.handover.card import Card, find
 from bench.handover.goal import Result
 from bench.handover.swapping import three_ahead, two_large
@@ -33,6 +34,7 @@ RESULTS = ROOT / "bench" / "results"
 INTERRUPTED = 128
 
 VARIANTS: dict[str, Callable[[Card], Iterator[Result]]] = {
+    "bus": lambda card: iter([bus(card)]),
     "two-large": lambda card: (two_large(card, examined) for examined in (False, True)),
     "three-ahead": lambda card: iter([three_ahead(card)]),
     "undisturbed": lambda card: (undisturbed(card, load) for load in LOADS),

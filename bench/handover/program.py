@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from nvshared import library
@@ -113,6 +114,24 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
             one.process.wait()
             one.output.close()
             one.errors.close()
+
+
+def finish(
+    command: Sequence[str | Path], environment: Mapping[str, str], limit: float
+) -> subprocess.CompletedProcess[str]:
+    """Runs one of the benchmark's own programs to its end, with these variables besides.
+
+    Raises NvshareError if that takes more than `limit` seconds, or it was not built.
+    """
+    try:
+        return subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True,
+            check=False, timeout=limit, start_new_session=True, preexec_fn=die_with_us,
+        )
+    except subprocess.TimeoutExpired:
+        raise NvshareError(f"{command[0]} did not end within {limit:.0f} s") from None
+    except FileNotFoundError:
+        raise NvshareError(f"{command[0]} is missing", "make bench-handover builds it") from None
 
 
 def die_with_us() -> None:

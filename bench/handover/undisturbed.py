@@ -59,6 +59,7 @@ LOADS = (
 )
 COPIED_LEAST = 16 << 20                 # bytes; less loads no bus
 MOVING = 0.95                           # of a step, so that it counts as such;
+LONG = 1.25                             # of the median: what was in a step's way
 MOVING_SHARED = 1 / 3                   # where the program copies too
 
 
@@ -70,6 +71,8 @@ class Pace:
     mean: float
     median: float
     most: float
+    long: int                           # how many took a quarter more than the median,
+    longer: float                       # and by how much in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,9 @@ def _pace(steps: Sequence[Span]) -> Pace | None:
     if not steps:
         return None
     took = [(end - begin) / 1000 for begin, end in steps]
+    median = statistics.median(took)
+    late = [time - median for time in took if time > LONG * median]
     return Pace(
-        len(took), round(statistics.fmean(took), 4), round(statistics.median(took), 4), max(took)
+        len(took), round(statistics.fmean(took), 4), round(median, 4), max(took),
+        len(late), round(sum(late), 3),
     )

@@ -12,40 +12,73 @@ struct departure departure(struct client *client, const struct nvshare_record *o
     };
 }
 
-/* What has just been copied needs no look. */
-static void look(struct departure *departure)
+/* Takes victims until they fill `wanted` bytes, `most` at most: managed memory, of which
+ * nothing is looked at, or other. From here on they do not disappear, even if they are
+ * freed. */
+static size_t take(const struct departure *departure, unsigned *rank, struct block **blocks,
+                   size_t most, uint64_t wanted)
 {
-    struct block *blocks[LOOKS_MAX];
-    size_t count = 0;
-    for (size_t i = 0; i < departure->count; i++)
-        if (!block_saved(departure->blocks[i]))
-            blocks[count++] = departure->blocks[i];
-    departure->looked = false;
-    if (count == 0 || blocks[0]->managed)
-        return;
-    pthread_mutex_unlock(&memory_lock);
-    departure->looked = content_look(departure->client, blocks, count);
-    pthread_mutex_lock(&memory_lock);
-}
-
-/* Managed memory, of which nothing is looked at, or other; a few, so that the copies
- * begin, and then more while these go on. */
-static void gather(struct departure *departure, uint64_t wanted)
-{
-    struct client *client = departure->client;
     struct block *block;
+    size_t count = 0;
     uint64_t bytes = 0;
-    departure->count = departure->taken = 0;
-    while (!client->granted && bytes < wanted && departure->count < departure->limit
-           && (block = victim_next(client, &departure->rank, departure->stays)) != NULL
-           && (departure->count == 0 || !block->managed == !departure->blocks[0]->managed)) {
-        /* From here on it does not disappear, even if it is freed. */
+    while (bytes < wanted && count < most
+           && (block = victim_next(departure->client, rank, departure->stays)) != NULL
+           && (count == 0 || !block->managed == !blocks[0]->managed)) {
         block_set_state(block, BLOCK_LEAVING);
-        departure->blocks[departure->count++] = block;
+        blocks[count++] = block;
         bytes += block->size;
     }
+    return count;
+}
+
+/* Those that need a look: what has just been copied does not. */
+static size_t unsaved(struct block *const *blocks, size_t count, struct block **found)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (!blocks[i]->managed && !block_saved(blocks[i]))
+            found[kept++] = blocks[i];
+    return kept;
+}
+
+/* However little is looked at, whoever runs loses the card for a part of a millisecond.
+ * So where there is a look and no hurry, what would leave after these is looked at with
+ * them, and the orders to come find it known. */
+static void look(struct departure *departure, bool further)
+{
+    struct client *client = departure->client;
+    struct block *blocks[LOOKS_MAX], *next[LOOKS_MAX];
+    size_t count = unsaved(departure->blocks, departure->count, blocks), more = 0;
+    unsigned rank = departure->rank;
+    departure->looked = false;
+    if (count == 0)
+        return;
+    if (further && !content_known(blocks, count)) {
+        more = take(departure, &rank, next, LOOKS_MAX - departure->count, UINT64_MAX);
+        count += unsaved(next, more, blocks + count);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    departure->looked = content_look(client, blocks, count);
+    pthread_mutex_lock(&memory_lock);
+    for (size_t i = 0; i < more; i++) {
+        if (departure->looked && content_known(&next[i], 1))
+            victim_seen(next[i]);
+        victim_stays(next[i]);
+    }
+}
+
+/* If somebody waits for them, a few at first, so that the copies begin, and then more while
+ * these go on. */
+static void gather(struct departure *departure, uint64_t wanted)
+{
+    bool hurry = !departure->stays && (departure->order->flags & NVSHARE_AHEAD) == 0
+        && departure->limit == COPIES_IN_FLIGHT;
+    departure->count = departure->taken = 0;
+    if (!departure->client->granted)
+        departure->count = take(departure, &departure->rank, departure->blocks, departure->limit,
+                                wanted);
     departure->limit = departure->limit * 4 < LOOKS_MAX ? departure->limit * 4 : LOOKS_MAX;
-    look(departure);
+    look(departure, !hurry);
 }
 
 struct block *departure_next(struct departure *departure, uint64_t wanted)

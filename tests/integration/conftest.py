@@ -183,7 +183,8 @@ def public_site() -> Iterator[Site]:
 
 
 def _made(folder: Path, cards: Cards) -> Iterator[Site]:
-    made = Site(folder, *cards)
+    environment, uuids = cards
+    made = Site(folder, dict(environment), uuids)       # what a test adds is its own
     (folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 0\n")
     yield made
     made.close()

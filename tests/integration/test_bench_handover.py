@@ -9,10 +9,12 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench.handover.bus import bus
 from bench.handover.card import MIB, Card, find
 from bench.handover.program import Task, perform
 from bench.harness import ROOT
@@ -31,17 +33,20 @@ def test_from_beginning_to_end(tmp_path: Path) -> None:
     subprocess.run(["make", "-C", "bench/handover", "-s"], cwd=ROOT, check=True)
     output = tmp_path / "kept"
     done = subprocess.run(
-        [*COMMAND, "--variant", "allocation", "--variant", "two-large", "--seconds", "2",
-         "--json", "--output", str(output)],
+        [*COMMAND, "--variant", "bus", "--variant", "allocation", "--variant", "two-large",
+         "--seconds", "2", "--json", "--output", str(output)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report == json.loads(output.read_text())
     assert report["machine"]["simulated"] is True
-    assert [one["variant"] for one in report["results"]] == ["allocation", "two-large", "two-large"]
+    assert [one["variant"] for one in report["results"]] == [
+        "bus", "allocation", "two-large", "two-large"]
     assert all(one["right"] for one in report["results"])
-    allocation, *large = report["results"]
+    bus, allocation, *large = report["results"]
+    assert set(bus["figures"]["rounds"]) == {"copies", "freed", "mapped", "both"}
+    assert all(goal["value"] > 0 for goal in bus["goals"])
     for medians in ("medians_us", "new_medians_us"):
         assert set(allocation["figures"][medians]) == {"without", "with"}
     for one in large:
@@ -58,6 +63,13 @@ def test_a_program_that_fails_is_not_right(card: Card) -> None:
     found = perform(tasks, card.environment)
     assert [one.right for one in found] == [True, True], found
     assert all(one.steps and not one.message for one in found)
+
+
+def test_what_the_bus_gives_to_one_that_fails_is_not_right(card: Card) -> None:
+    subprocess.run(["make", "-C", "bench/handover", "-s"], cwd=ROOT, check=True)
+    failing = {**card.environment, "NVSHARE_SIM_FAIL": "cuMemcpyHtoDAsync:7"}
+    found = bus(replace(card, environment=failing))
+    assert "failed with error" in found.wrong[0]
 
 
 def heed_interrupts() -> None:

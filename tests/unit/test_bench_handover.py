@@ -139,8 +139,8 @@ def test_steps_are_told_apart_by_what_moved_meanwhile() -> None:
     steps = tuple(end * MS for end in ends)
     found = paces(trace, Outcome(Task(1, 1, 1, 1), 10 * A, 0, steps, True, ""), 500 * MS)
     assert found == Paces(
-        alone=Pace(25, 10, 10, 10), quiet=Pace(3, 10, 10, 10), moving=Pace(2, 20, 20, 20),
-        turns=Pace(6, 15, 15, 20),
+        alone=Pace(25, 10, 10, 10, 0, 0), quiet=Pace(3, 10, 10, 10, 0, 0),
+        moving=Pace(2, 20, 20, 20, 0, 0), turns=Pace(6, 15, 15, 20, 3, 15),
     )
     assert percent(found, "alone", "mean", of="turns") == pytest.approx(200 / 3)
     assert percent(found, "alone", "mean") == 50

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bus gives to two processes, one copying out and one in: what `two-large` can reach.
+
+Without the library; crossing.c says what they do. Where both remap memory as they go, so in a
+hand-over, less comes in than where they only copy: a driver clears what was released, at the
+cost of copies to the card. That is the limit of any hand-over by which memory changes its
+owner, so the goals of `two-large` are best read beside these figures.
+"""
+
+import json
+import statistics
+
+from bench.handover.card import GIB, MIB, Card, unshared
+from bench.handover.goal import Goal, Result
+from bench.handover.program import finish
+from bench.harness import ROOT
+
+PROGRAM = ROOT / "build" / "bench-handover" / "crossing"
+EACH = 8 * GIB                          # bytes in each direction,
+BLOCK = 128 * MIB                       # in blocks as the library has them on a large card
+ROUNDS = 3
+LIMIT = 180.0                           # seconds
+WORDS = {
+    "copies": "copies alone", "freed": "what is out is freed", "mapped": "room for what comes "
+    "in is mapped", "both": "both, as in a hand-over",
+}
+
+
+def bus(card: Card) -> Result:
+    """On a card that nobody else uses."""
+    each, block, rounds = (16 * MIB, 4 * MIB, 1) if card.simulated else (EACH, BLOCK, ROUNDS)
+    done = finish(
+        [PROGRAM, *map(str, (each, block, rounds))], {**card.environment, **unshared()}, LIMIT
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    found = {
+        way: {figure: [line[figure] for line in lines if line["way"] == way]
+              for figure in ("out_gbps", "in_gbps")}
+        for way in WORDS
+    }
+    goals = tuple(
+        Goal(f"{words}: {direction}",
+             statistics.median(speeds) if (speeds := found[way][f"{direction}_gbps"]) else None,
+             "GB/s")
+        for way, words in WORDS.items() for direction in ("out", "in")
+    )
+    return Result(
+        "bus", "two processes, without the library", goals,
+        {"bytes": each, "block_bytes": block, "rounds": found},
+        (done.stderr.strip(),) if done.returncode != 0 else (),
+    )
