@@ -50,13 +50,15 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
     return true;
 }
 
-/* What was freed during a capture, linked through the objects' own memory is
- * not possible (it is on the card), so by a list of addresses. */
+/* What was freed during a capture: the latest first. */
 struct deferred {
     CUdeviceptr address;
+    CUcontext context;
+    uint64_t number;                 /* which of all that were it is */
     struct deferred *next;
 };
-static struct deferred *deferred;    /* protected by memory_lock */
+static struct deferred *deferred;    /* protected by memory_lock, as is the next */
+static uint64_t deferrals;
 
 /* Second half of freeing: nothing uses it any more. Lock held. */
 void allocation_release(CUdeviceptr address)
@@ -78,13 +80,18 @@ static void release_or_keep(CUdeviceptr address)
         allocation_release(address);
 }
 
-static void release_deferred(void)
+/* Of what was freed in this context those up to `number`: all work of the context from
+ * before that is done. What was freed later may be used by work that came later. */
+static void release_deferred(CUcontext context, uint64_t number)
 {
-    while (deferred != NULL) {
-        struct deferred *first = deferred;
-        deferred = first->next;
-        allocation_release(first->address);
-        free(first);
+    for (struct deferred **link = &deferred, *one; (one = *link) != NULL;) {
+        if (one->context != context || one->number > number) {
+            link = &one->next;
+            continue;
+        }
+        *link = one->next;
+        allocation_release(one->address);
+        free(one);
     }
 }
 
@@ -140,6 +147,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     }
     CUcontext context = owner->context;
     bool idle = owner->client->drained;
+    uint64_t earlier = deferrals;
     pthread_mutex_unlock(&memory_lock);
 
     *result = CUDA_SUCCESS;
@@ -147,14 +155,16 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     struct deferred *later = waited ? NULL : malloc(sizeof *later);
 
     pthread_mutex_lock(&memory_lock);
-    if (waited) {
-        release_deferred();
+    if (region_owner(address) != owner) {
+        free(later);                 /* it went with its context */
+    } else if (waited) {
+        release_deferred(context, earlier);
         if (*result == CUDA_SUCCESS)
             release_or_keep(address);
         else
             allocation_release(address);
     } else if (later != NULL) {
-        *later = (struct deferred){ address, deferred };
+        *later = (struct deferred){ address, context, ++deferrals, deferred };
         deferred = later;
     }
     pthread_mutex_unlock(&memory_lock);
@@ -296,7 +306,7 @@ void memory_context_ends(CUcontext context)
     drain_context(context, &ignored_as_the_context_goes);
     pthread_mutex_lock(&service_lock);
     pthread_mutex_lock(&memory_lock);
-    release_deferred();
+    release_deferred(context, deferrals);
     import_context_ends(context);
     managed_context_ends(context);
     lanes_context_ends(context);

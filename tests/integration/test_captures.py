@@ -142,3 +142,52 @@ def test_memory_cannot_be_shared_for_the_first_time_while_one_captures(
     """It would wait for the end of the capture, which the thread that waits would never come to."""
     site.start()
     assert under(site, SHARE.replace("MODE", str(mode))) == "shared"
+
+
+FREED_MEANWHILE = '''
+import threading, time
+module, waiting, filling, graph = (c_void_p() for _ in range(4))
+with open("libhook/demo/kernels.ptx", "rb") as file:
+    call("cuModuleLoadData", byref(module), file.read())
+call("cuModuleGetFunction", byref(waiting), module, b"nvshare_wait_flag")
+call("cuModuleGetFunction", byref(filling), module, b"nvshare_fill")
+first, second, captured, other = (c_uint64() for _ in range(4))
+streams = [c_uint64() for _ in range(3)]
+for stream in streams:
+    call("cuStreamCreate", byref(stream), 1)
+for address in (first, second):
+    call("cuMemAlloc_v2", byref(address), 8 * MIB)
+flags = c_void_p()
+call("cuMemHostAlloc", byref(flags), 8, c_uint(2))
+reached = (c_uint * 2).from_address(flags.value)
+reached[:] = (0, 0)
+def launch(kernel, stream, *arguments):
+    values = [c_uint64(argument) for argument in arguments]
+    passed = (c_void_p * len(values))(*(ctypes.cast(byref(v), c_void_p) for v in values))
+    call("cuLaunchKernel", kernel, *(64, 1, 1, 256, 1, 1, 0), stream, passed, None)
+def free_second():
+    call("cuCtxSetCurrent", context)
+    call("cuMemFree_v2", second)
+
+launch(waiting, streams[0], flags.value, 1)
+thread = threading.Thread(target=free_second)
+thread.start()                           # waits for that
+time.sleep(0.5)
+launch(waiting, streams[1], flags.value + 4, 1)
+launch(filling, streams[1], first.value, MIB, 77)
+call("cuStreamBeginCapture_v2", streams[2], c_int(RELAXED))
+call("cuMemFree_v2", first)              # which cannot wait
+call("cuStreamEndCapture", streams[2], byref(graph))
+reached[0] = 1
+thread.join(10)
+reached[1] = 1
+call("cuStreamSynchronize", streams[1])
+call("cuCtxSynchronize")
+'''
+
+
+def test_what_was_freed_while_one_captures_stays_until_its_own_work_is_done(site: Site) -> None:
+    """Another thread's freeing has waited, but not for what began after it did."""
+    site.start()
+    program = Program(site, FREED_MEANWHILE.replace("RELAXED", str(RELAXED)))
+    program.ends_well()
