@@ -2,11 +2,12 @@
 /*
  * The program's allocations, as the wrappers ask for them.
  *
- * Allocating never waits for the GPU: addresses are taken, and if the card
+ * Allocating does not wait for the GPU: addresses are taken, and if the card
  * has room for us the memory is mapped at once, otherwise the gate shuts until
  * there is (client_update). Freeing waits for the work in flight, as the
  * driver does, unless nothing can be in flight; while a stream is being
- * captured waiting is not possible, and what is freed then is kept until it is.
+ * captured waiting is not possible, and what is freed then is kept until somebody
+ * has waited who began to after that, at the latest when it is needed.
  */
 #include "memory.h"
 
@@ -23,32 +24,6 @@
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
-
-bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
-{
-    struct client *client = client_current();
-    CUcontext context = NULL;
-    if (client == NULL || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
-        return false;
-    if (capture_refuses(result))
-        return true;
-    if (bytes == 0 || address == NULL) {
-        *result = CUDA_ERROR_INVALID_VALUE;
-        return true;
-    }
-    pthread_mutex_lock(&memory_lock);
-    if (bytes > SMALL_MAX && spare_take(client, context, bytes, address)) {
-        *result = CUDA_SUCCESS;      /* and no figure has changed */
-    } else {
-        *result = bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
-                                     : large_allocate(client, context, bytes, address);
-        client_update(client);
-    }
-    pthread_mutex_unlock(&memory_lock);
-    if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
-        *result = CUDA_SUCCESS;
-    return true;
-}
 
 /* What was freed during a capture: the latest first. */
 struct deferred {
@@ -93,6 +68,60 @@ static void release_deferred(CUcontext context, uint64_t number)
         allocation_release(one->address);
         free(one);
     }
+}
+
+/* What was freed while a capture kept it from being waited for goes now, before the program
+ * is refused for its sake. False: there is none, or one still does. */
+static bool make_way(CUcontext context)
+{
+    CUresult result;
+    pthread_mutex_lock(&memory_lock);
+    uint64_t earlier = deferrals;
+    const struct deferred *any = deferred;
+    while (any != NULL && any->context != context)
+        any = any->next;
+    pthread_mutex_unlock(&memory_lock);
+    if (any == NULL || !drain_context(context, &result) || result != CUDA_SUCCESS)
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    release_deferred(context, earlier);
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+static CUresult allocate(struct client *client, CUcontext context, size_t bytes,
+                         CUdeviceptr *address)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    /* A spare changes no figure. */
+    if (bytes <= SMALL_MAX || !spare_take(client, context, bytes, address)) {
+        result = bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
+                                    : large_allocate(client, context, bytes, address);
+        client_update(client);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return result;
+}
+
+bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
+{
+    struct client *client = client_current();
+    CUcontext context = NULL;
+    if (client == NULL || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+        return false;
+    if (capture_refuses(result))
+        return true;
+    if (bytes == 0 || address == NULL) {
+        *result = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    *result = allocate(client, context, bytes, address);
+    if (*result == CUDA_ERROR_OUT_OF_MEMORY && make_way(context))
+        *result = allocate(client, context, bytes, address);
+    if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
+        *result = CUDA_SUCCESS;
+    return true;
 }
 
 /* First half: from now on the address means nothing. Lock held. */

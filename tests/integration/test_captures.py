@@ -191,3 +191,23 @@ def test_what_was_freed_while_one_captures_stays_until_its_own_work_is_done(site
     site.start()
     program = Program(site, FREED_MEANWHILE.replace("RELAXED", str(RELAXED)))
     program.ends_well()
+
+
+FREED_AND_NEEDED = '''
+address, stream, graph = c_uint64(), c_uint64(), c_void_p()
+call("cuStreamCreate", byref(stream), 1)
+for _ in range(3):
+    call("cuMemAlloc_v2", byref(address), 900 * MIB)
+    call("cuMemsetD8Async", address, 1, 900 * MIB, stream)
+    call("cuStreamBeginCapture_v2", stream, c_int(RELAXED))
+    call("cuMemFree_v2", address)
+    call("cuMemAlloc_v2", byref(address), 900 * MIB, result=2)
+    call("cuStreamEndCapture", stream, byref(graph))
+'''
+
+
+def test_what_was_freed_while_one_captures_is_there_when_it_is_needed(site: Site) -> None:
+    """Of 1024 MiB. As long as one captures nothing can be waited for."""
+    site.start()
+    program = Program(site, FREED_AND_NEEDED.replace("RELAXED", str(RELAXED)))
+    program.ends_well()
