@@ -36,9 +36,9 @@ QUANTUM = "100ms"
 LEAST_TURNS = 1.0                       # a second: fewer, and it was not what is claimed
 STALLED = 60.0                          # seconds in which somebody must have got a turn
 PATIENCE = 600.0                        # seconds for the programs to compare everything at the end
-# What each program fills, in MiB, and the card's size: two of the four fit, and one does also
-# beside all that the others have shared with others, which stays on the card.
-SIZES = {True: (24, "112MiB"), False: (192, "640MiB")}
+# What each program fills, in MiB, at most, and the card's size: two of the four fit, and one does
+# so beside all that the others have shared with others, which stays on the card.
+SIZES = {True: (24, "112MiB"), False: (192, "448MiB")}
 SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set for the process that has the simulated libraries
 
 Samples = dict[tuple[str, str], list[tuple[float, float]]]
