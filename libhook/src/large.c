@@ -6,13 +6,15 @@
 #include "region.h"
 
 /*
- * While one program leaves the card, each mapping that another one makes waits
- * about a millisecond for the page tables, whatever its size: as long as 32 to
- * 64 MiB take on the bus. With blocks of 64 MiB that is hidden, and 44 instead of
- * 38 GB/s come in beside the 51 that go out; larger ones are no faster there, but
- * have fewer mappings to wait for when memory is new (both measured on an H200).
- * Smaller allocations, and small cards, keep smaller blocks, of which less has to
- * move at a time. The daemon reckons with the same (scheduler/settings.py).
+ * While one program leaves the card, each mapping that another one makes takes about
+ * half a millisecond, whatever its size: as long as 16 to 32 MiB take on the bus. With
+ * blocks of 32 MiB the way in waits for that a quarter of the time, with 64 it does not:
+ * what it gets then is what the bus gives while the driver clears what the other one
+ * frees (bench/handover/bus.py). Larger ones are no faster there, but have fewer mappings
+ * to wait for when memory is new: 8 GiB took 7 ms in blocks of 64 MiB, and 3 in blocks of
+ * 128 (all measured on an H200). Smaller allocations, and small cards, keep smaller
+ * blocks, of which less has to move at a time. The daemon reckons with the same
+ * (scheduler/settings.py).
  */
 #define LARGE_FROM ((size_t)256 << 20)
 #define LARGE_CARD ((uint64_t)8 << 30)
