@@ -21,7 +21,7 @@
 struct capture {
     CUstream stream;
     CUcontext context;
-    pthread_t thread;                /* whose CU_STREAM_PER_THREAD it is, if it is that */
+    pthread_t thread;                /* that began it, and whose CU_STREAM_PER_THREAD it is */
     struct capture *next;
 };
 
@@ -74,6 +74,16 @@ static void end(struct capture *taken)
 void captures_end_with(CUcontext context)
 {
     end(take(NULL, context));
+}
+
+bool capture_is_own(void)
+{
+    bool own = false;
+    pthread_mutex_lock(&captures_lock);
+    for (const struct capture *capture = captures; capture != NULL; capture = capture->next)
+        own = own || pthread_equal(capture->thread, pthread_self());
+    pthread_mutex_unlock(&captures_lock);
+    return own;
 }
 
 /* NULL if there is no memory. */

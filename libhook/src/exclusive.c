@@ -8,12 +8,17 @@
 #include "exclusive.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
+#include "client.h"
 #include "gate.h"
 #include "real.h"
 
 /* A STOP may come between waiting and shutting; work may depend on a thread at the gate. */
 #define TRIES 10
+/* For others' captures, which forbid it and end without us. */
+#define CAPTURE_PATIENCE_US 30000000
+#define CAPTURE_LOOK_US 1000
 
 struct task {
     struct client *client;
@@ -63,6 +68,17 @@ static CUresult attempt(struct task *task)
     return result;
 }
 
+/* False: it would be in vain, or for too long. One of this thread's own would not end. */
+static bool captures_have_ended(uint64_t patience_until)
+{
+    while (capture_going_on()) {
+        if (capture_is_own() || now_microseconds() > patience_until)
+            return false;
+        usleep(CAPTURE_LOOK_US);
+    }
+    return true;
+}
+
 CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
                      CUresult (*action)(void *), void *argument)
 {
@@ -78,7 +94,8 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
     /* A thread cancelled while the gate is shut on its behalf would leave it so. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_unlock(&memory_lock);
-    for (unsigned i = 0; i < TRIES && !task.ran; i++)
+    uint64_t patience_until = now_microseconds() + CAPTURE_PATIENCE_US;
+    for (unsigned i = 0; i < TRIES && !task.ran && captures_have_ended(patience_until); i++)
         result = attempt(&task);
     pthread_mutex_lock(&memory_lock);
     pthread_setcancelstate(cancel, NULL);
@@ -86,7 +103,7 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
     if (!task.ran) {
         client->memory.pending -= room;
         client_update(client);
-        if (capture_going_on())      /* perhaps our own caller's, which would not end */
+        if (capture_going_on())
             result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     return result;

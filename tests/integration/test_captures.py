@@ -211,3 +211,31 @@ def test_what_was_freed_while_one_captures_is_there_when_it_is_needed(site: Site
     site.start()
     program = Program(site, FREED_AND_NEEDED.replace("RELAXED", str(RELAXED)))
     program.ends_well()
+
+
+SHARED_MEANWHILE = '''
+import threading, time
+address, stream, graph = c_uint64(), c_uint64(), c_void_p()
+handle = (ctypes.c_ubyte * 64)()
+begun = threading.Event()
+call("cuStreamCreate", byref(stream), 1)
+call("cuMemAlloc_v2", byref(address), 4 * MIB)
+def captures():
+    call("cuCtxSetCurrent", context)
+    call("cuStreamBeginCapture_v2", stream, c_int(THREAD_LOCAL))
+    begun.set()
+    time.sleep(2)
+    call("cuStreamEndCapture", stream, byref(graph))
+thread = threading.Thread(target=captures)
+thread.start()
+begun.wait()
+call("cuIpcGetMemHandle", handle, address)
+thread.join()
+assert graph.value
+'''
+
+
+def test_memory_is_shared_when_another_threads_capture_has_ended(site: Site) -> None:
+    site.start()
+    program = Program(site, SHARED_MEANWHILE.replace("THREAD_LOCAL", str(THREAD_LOCAL)))
+    program.ends_well()
