@@ -2,7 +2,8 @@
 """Four programs, hand-overs every 100 ms, for an hour: python -m bench.soak.measure.
 
 The programs are libhook/tests/stress, each with four threads, which compare
-every byte; two of the four fit on the card. Every few seconds it is looked what
+every byte; two of the four fit on the card. Each rests for a second now and
+then, so that what is idle is copied ahead. Every few seconds it is looked what
 the daemon and each program hold, of memory, files and threads, what the
 programs hold on the host by their own account, and what is taken on the card.
 It fails if a program does, so if a byte was wrong, or if a figure grows;
@@ -32,6 +33,7 @@ from nvshared.nvml import NVML
 RESULTS = ROOT / "bench" / "results"
 STRESS = ROOT / "libhook" / "build" / "stress"
 PROGRAMS = 4
+RESTS = (5.0, 5.0, 4.0, 4.0)            # seconds, of which a program rests for the last
 QUANTUM = "100ms"
 LEAST_TURNS = 1.0                       # a second: fewer, and it was not what is claimed
 STALLED = 60.0                          # seconds in which somebody must have got a turn
@@ -59,7 +61,7 @@ def start(environment: dict[str, str], seconds: float, megabytes: int) -> list[
     return [
         subprocess.Popen(
             [str(STRESS), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
-             "--megabytes", str(megabytes)],
+             "--megabytes", str(megabytes), "--rest", str(RESTS[seed])],
             env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for seed in range(PROGRAMS)
@@ -86,8 +88,9 @@ def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace,
     return found
 
 
-def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[Samples, int]:
-    """Runs the programs and looks. The samples, and how many turns there were.
+def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[
+        Samples, int, int]:
+    """Runs the programs and looks. The samples, how many turns there were, and answers to SAVE.
 
     Raises NvshareError if a program or the daemon ends early, or a program badly.
     """
@@ -117,7 +120,7 @@ def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tupl
         for program in programs:
             program.kill()
             program.wait()
-    return samples, trace.turns
+    return samples, trace.turns, trace.saved
 
 
 def table(found: dict[tuple[str, str], Growth]) -> str:
@@ -144,17 +147,19 @@ def soak(minutes: float, every: float, simulated: bool) -> int:
     megabytes, capacity = SIZES[simulated]
     with sharing("--tq", QUANTUM, "--capacity", capacity, "--reserve", "0", "--context-reserve",
                  "0", "--swap-budget", "4GiB") as daemon:
-        samples, turns = watch(daemon, minutes, every, megabytes)
+        samples, turns, saved = watch(daemon, minutes, every, megabytes)
     found = {what: growth(taken, FLOORS[what[1]]) for what, taken in samples.items()}
     where = machine()
     text = json.dumps({
         "machine": where, "simulated": simulated, "minutes": minutes, "turns": turns,
+        "saved": saved,
         "figures": [{"who": who, "what": what, **asdict(one)}
                     for (who, what), one in found.items()],
     }, indent=1)
     card = "simulated card" if simulated else where["gpu"]
     print(f"{where['cpu']}, {where['cores']} cores, {card}, Linux {where['kernel']}, "
-          f"{where['date']}\n{minutes:g} minutes, {turns} turns, every byte right\n")
+          f"{where['date']}\n{minutes:g} minutes, {turns} turns, {saved} times saved, "
+          "every byte right\n")
     print(table(found))
     print(f"\n{text}")
     stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]

@@ -2,13 +2,13 @@
 /*
  * A program that does everything at random and knows what must come out.
  *
- *     stress --seed S --threads T --seconds N [--megabytes M]
+ *     stress --seed S --threads T --seconds N [--megabytes M] [--rest PERIOD]
  *
  * Each thread owns buffers on the card and a shadow of each on the host. It
  * allocates, takes from pools, frees, maps, shares, launches, copies, sets,
  * captures and replays graphs, asks about its pointers, touches managed memory
- * by the processor, and computes on the shadow what the card must compute; whole buffers are compared again and
- * again, and all of them at the end.
+ * by the processor, and computes on the shadow what the card must compute; whole
+ * buffers are compared again and again, and all of them at the end.
  * Exit code 0: every byte was right. It knows nothing of nvshare: run it under
  * the library with others that fight for the card.
  */
@@ -25,6 +25,7 @@
 #include "churning.h"
 #include "managing.h"
 #include "mapping.h"
+#include "resting.h"
 #include "worker.h"
 
 static CUcontext context;
@@ -400,7 +401,8 @@ static void *work(void *argument)
     if (w->first)
         share_first(w);
     while (!atomic_load(&finish))
-        operate(w);
+        if (!rested())
+            operate(w);
     for (unsigned i = 0; i < BUFFERS; i++) {
         if (w->buffers[i].address == 0)
             continue;
@@ -432,6 +434,7 @@ int main(int argc, char **argv)
     uint64_t seed = strtoull(option(argc, argv, "--seed", "1"), NULL, 0);
     unsigned threads = (unsigned)atoi(option(argc, argv, "--threads", "4"));
     double seconds = atof(option(argc, argv, "--seconds", "5"));
+    double rest = atof(option(argc, argv, "--rest", "0"));
     size_t limit = strtoull(option(argc, argv, "--megabytes", "64"), NULL, 0) << 20;
     struct worker *workers = calloc(threads, sizeof *workers);
     CUdevice device;
@@ -457,14 +460,13 @@ int main(int argc, char **argv)
         workers[i].first = i == 0;
         pthread_create(&workers[i].thread, NULL, work, &workers[i]);
     }
-    struct timespec begun, now;
+    struct timespec begun;
     clock_gettime(CLOCK_MONOTONIC, &begun);
-    do {
+    for (double passed = 0; !atomic_load(&finish) && passed < seconds;
+         passed = seconds_since(&begun)) {
         usleep(20000);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (!atomic_load(&finish)
-             && (double)(now.tv_sec - begun.tv_sec) + 1e-9 * (double)(now.tv_nsec - begun.tv_nsec)
-                    < seconds);
+        rest_as_due(passed, rest);
+    }
     atomic_store(&finish, true);
     uint64_t operations = 0, compared = 0, graphs = 0, moved = 0, shared = 0;
     uint64_t pooled = 0, again = 0, touched = 0, churned = 0;
