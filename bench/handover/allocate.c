@@ -27,13 +27,8 @@
 #define STRIDE 7919
 #define ROUNDS_MOST 100
 
-/* What is asked of the driver. */
+/* What is asked of the driver besides. */
 #define DRIVER(X)                                                                                  \
-    X(init, cuInit, (unsigned))                                                                    \
-    X(device, cuDeviceGet, (int *, int))                                                           \
-    X(retain, cuDevicePrimaryCtxRetain, (void **, int))                                            \
-    X(set_context, cuCtxSetCurrent, (void *))                                                      \
-    X(synchronize, cuCtxSynchronize, (void))                                                       \
     X(allocate, cuMemAlloc_v2, (address *, size_t))                                                \
     X(release, cuMemFree_v2, (address))                                                            \
     X(set, cuMemsetD32_v2, (address, unsigned, size_t))                                            \

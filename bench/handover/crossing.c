@@ -41,13 +41,8 @@ struct property { int type, handle_types; struct location location; void *window
 struct access { struct location location; int flags; };
 enum { PINNED = 1, DEVICE = 1, READ_WRITE = 3, NON_BLOCKING = 1, BLOCKING_WITHOUT_TIME = 3 };
 
-/* What is asked of the driver. */
+/* What is asked of the driver besides. */
 #define DRIVER(X)                                                                                  \
-    X(init, cuInit, (unsigned))                                                                    \
-    X(device, cuDeviceGet, (int *, int))                                                           \
-    X(retain, cuDevicePrimaryCtxRetain, (void **, int))                                            \
-    X(set_context, cuCtxSetCurrent, (void *))                                                      \
-    X(synchronize, cuCtxSynchronize, (void))                                                       \
     X(pin, cuMemHostRegister_v2, (void *, size_t, unsigned))                                       \
     X(reserve, cuMemAddressReserve, (address *, size_t, size_t, address, unsigned long long))      \
     X(create, cuMemCreate, (address *, size_t, const struct property *, unsigned long long))       \

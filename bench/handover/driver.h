@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver's interface as a program of the benchmark uses it, found by name at run time. Before
- * it is included DRIVER(X) lists what is used, as X(member, symbol, parameters); results are
- * CUresult.
+ * it is included DRIVER(X) lists what is used besides DRIVER_START, in the same way: as
+ * X(member, symbol, parameters); results are CUresult.
  */
 #ifndef NVSHARE_BENCH_DRIVER_H
 #define NVSHARE_BENCH_DRIVER_H
@@ -15,8 +15,16 @@
 
 typedef unsigned long long address;
 
+#define DRIVER_START(X)                                                                            \
+    X(init, cuInit, (unsigned))                                                                    \
+    X(device, cuDeviceGet, (int *, int))                                                           \
+    X(retain, cuDevicePrimaryCtxRetain, (void **, int))                                            \
+    X(set_context, cuCtxSetCurrent, (void *))                                                      \
+    X(synchronize, cuCtxSynchronize, (void))
+
 static struct {
 #define MEMBER(member, symbol, parameters) int (*member) parameters;
+    DRIVER_START(MEMBER)
     DRIVER(MEMBER)
 #undef MEMBER
 } driver;
@@ -38,8 +46,7 @@ static double now(void)
     return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
 }
 
-/* Finds all of DRIVER, of which init, device, retain and set_context must be members, and makes
- * the primary context of the first GPU current. */
+/* Finds all of it, and makes the primary context of the first GPU current. */
 static void start_driver(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
@@ -51,6 +58,7 @@ static void start_driver(void)
 #define FIND(member, symbol, parameters)                                                           \
     driver.member = (int (*) parameters)dlsym(library, #symbol);                                   \
     expect(driver.member == NULL, "finding " #symbol);
+    DRIVER_START(FIND)
     DRIVER(FIND)
 #undef FIND
     expect(driver.init(0), "cuInit");
