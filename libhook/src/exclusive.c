@@ -79,32 +79,44 @@ static bool captures_have_ended(uint64_t patience_until)
     return true;
 }
 
+/* With memory_lock. What is promised for a try is held no longer than that, as it is
+ * others' loss. */
+static CUresult once(struct task *task, uint64_t pins)
+{
+    struct client *client = task->client;
+    if (!client_commit_pinned(client, task->room, pins))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    client->memory.pending += task->room;
+    if (task->room >= pins)
+        client_settle();             /* else not before it is pinned */
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    CUresult result = attempt(task);
+    pthread_mutex_lock(&memory_lock);
+    client_settle();
+    if (!task->ran) {
+        client->memory.pending -= task->room;
+        client_update(client);
+    }
+    return result;
+}
+
 CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
                      CUresult (*action)(void *), void *argument)
 {
     struct task task = { client, room, action, argument, false };
-    if (!client_commit_pinned(client, room, pins))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    client->memory.pending += room;
-    if (room >= pins)
-        client_settle();             /* else not before it is pinned */
-    client_update(client);
+    uint64_t patience_until = now_microseconds() + CAPTURE_PATIENCE_US;
     CUresult result = CUDA_ERROR_NOT_READY;
     int cancel;
     /* A thread cancelled while the gate is shut on its behalf would leave it so. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_unlock(&memory_lock);
-    uint64_t patience_until = now_microseconds() + CAPTURE_PATIENCE_US;
-    for (unsigned i = 0; i < TRIES && !task.ran && captures_have_ended(patience_until); i++)
-        result = attempt(&task);
-    pthread_mutex_lock(&memory_lock);
-    pthread_setcancelstate(cancel, NULL);
-    client_settle();
-    if (!task.ran) {
-        client->memory.pending -= room;
-        client_update(client);
-        if (capture_going_on())
-            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    for (unsigned i = 0; i < TRIES && !task.ran && result == CUDA_ERROR_NOT_READY; i++) {
+        pthread_mutex_unlock(&memory_lock);
+        bool may = captures_have_ended(patience_until);
+        pthread_mutex_lock(&memory_lock);
+        result = may ? once(&task, pins) : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return result;
+    pthread_setcancelstate(cancel, NULL);
+    bool captured = !task.ran && result == CUDA_ERROR_NOT_READY && capture_going_on();
+    return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : result;
 }
