@@ -59,8 +59,8 @@ LOADS = (
 )
 COPIED_LEAST = 16 << 20                 # bytes; less loads no bus
 MOVING = 0.95                           # of a step, so that it counts as such;
-LONG = 1.25                             # of the median: what was in a step's way
 MOVING_SHARED = 1 / 3                   # where the program copies too
+LONG = 1.25                             # times the median: something was in such a step's way
 
 
 @dataclass(frozen=True, slots=True)

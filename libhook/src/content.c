@@ -225,16 +225,9 @@ static CUresult look_again(struct client *client, struct block *const *blocks, s
     return result != CUDA_SUCCESS ? result : finish(client, table, &wholes);
 }
 
-static bool known(const struct block *block)
+bool content_known(const struct block *block)
 {
     return block->look.turn == block->client->turns;
-}
-
-bool content_known(struct block *const *blocks, size_t count)
-{
-    while (count > 0 && known(blocks[count - 1]))
-        count--;
-    return count == 0;
 }
 
 bool content_look(struct client *client, struct block *const *blocks, size_t count)
@@ -242,7 +235,7 @@ bool content_look(struct client *client, struct block *const *blocks, size_t cou
     struct block *fresh[LOOKS_MAX];
     size_t found = 0;
     for (size_t i = 0; i < count; i++)
-        if (!known(blocks[i]))
+        if (!content_known(blocks[i]))
             fresh[found++] = blocks[i];
     if (!ready(client))
         return false;

@@ -12,8 +12,8 @@
  * service_lock held and memory_lock not. False: nothing is known of any of them.
  */
 bool content_look(struct client *client, struct block *const *blocks, size_t count);
-/* All of them were looked at since the program ran. */
-bool content_known(struct block *const *blocks, size_t count);
+/* It was looked at since the program ran. */
+bool content_known(const struct block *block);
 
 /* Every byte is zero. */
 bool content_is_zero(const struct content *content);

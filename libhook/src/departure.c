@@ -50,10 +50,13 @@ static void look(struct departure *departure, bool further)
     struct block *blocks[LOOKS_MAX], *next[LOOKS_MAX];
     size_t count = unsaved(departure->blocks, departure->count, blocks), more = 0;
     unsigned rank = departure->rank;
+    bool known = true;
     departure->looked = false;
     if (count == 0)
         return;
-    if (further && !content_known(blocks, count)) {
+    for (size_t i = 0; i < count; i++)
+        known = known && content_known(blocks[i]);
+    if (further && !known) {
         more = take(departure, &rank, next, LOOKS_MAX - departure->count, UINT64_MAX);
         count += unsaved(next, more, blocks + count);
     }
@@ -61,7 +64,7 @@ static void look(struct departure *departure, bool further)
     departure->looked = content_look(client, blocks, count);
     pthread_mutex_lock(&memory_lock);
     for (size_t i = 0; i < more; i++) {
-        if (departure->looked && content_known(&next[i], 1))
+        if (departure->looked && content_known(next[i]))
             victim_seen(next[i]);
         victim_stays(next[i]);
     }

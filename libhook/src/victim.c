@@ -34,8 +34,7 @@ static enum rank rank_of(const struct block *block)
 
 bool victim_is_ready(const struct block *block)
 {
-    bool seen = block->look.turn == block->client->turns;
-    return block_saved(block) || (seen && block->light);
+    return block_saved(block) || (content_known(block) && block->light);
 }
 
 struct block *victim_next(const struct client *client, unsigned *rank, bool unready)

@@ -144,6 +144,12 @@ def test_memory_cannot_be_shared_for_the_first_time_while_one_captures(
     assert under(site, SHARE.replace("MODE", str(mode))) == "shared"
 
 
+def ends_well(site: Site, body: str) -> None:
+    """A program under a daemon of its own; it knows the modes of captures by name."""
+    site.start()
+    Program(site, "GLOBAL, THREAD_LOCAL, RELAXED = range(3)\n" + body).ends_well()
+
+
 FREED_MEANWHILE = '''
 import threading, time
 module, waiting, filling, graph = (c_void_p() for _ in range(4))
@@ -151,7 +157,7 @@ with open("libhook/demo/kernels.ptx", "rb") as file:
     call("cuModuleLoadData", byref(module), file.read())
 call("cuModuleGetFunction", byref(waiting), module, b"nvshare_wait_flag")
 call("cuModuleGetFunction", byref(filling), module, b"nvshare_fill")
-first, second, captured, other = (c_uint64() for _ in range(4))
+first, second = c_uint64(), c_uint64()
 streams = [c_uint64() for _ in range(3)]
 for stream in streams:
     call("cuStreamCreate", byref(stream), 1)
@@ -188,9 +194,7 @@ call("cuCtxSynchronize")
 
 def test_what_was_freed_while_one_captures_stays_until_its_own_work_is_done(site: Site) -> None:
     """Another thread's freeing has waited, but not for what began after it did."""
-    site.start()
-    program = Program(site, FREED_MEANWHILE.replace("RELAXED", str(RELAXED)))
-    program.ends_well()
+    ends_well(site, FREED_MEANWHILE)
 
 
 FREED_AND_NEEDED = '''
@@ -208,9 +212,7 @@ for _ in range(3):
 
 def test_what_was_freed_while_one_captures_is_there_when_it_is_needed(site: Site) -> None:
     """Of 1024 MiB. As long as one captures nothing can be waited for."""
-    site.start()
-    program = Program(site, FREED_AND_NEEDED.replace("RELAXED", str(RELAXED)))
-    program.ends_well()
+    ends_well(site, FREED_AND_NEEDED)
 
 
 SHARED_MEANWHILE = '''
@@ -236,6 +238,4 @@ assert graph.value
 
 
 def test_memory_is_shared_when_another_threads_capture_has_ended(site: Site) -> None:
-    site.start()
-    program = Program(site, SHARED_MEANWHILE.replace("THREAD_LOCAL", str(THREAD_LOCAL)))
-    program.ends_well()
+    ends_well(site, SHARED_MEANWHILE)
