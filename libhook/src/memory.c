@@ -70,11 +70,11 @@ static void release_deferred(CUcontext context, uint64_t number)
     }
 }
 
-/* What was freed while a capture kept it from being waited for goes now, before the program
- * is refused for its sake. False: there is none, or one still does. */
-static bool make_way(CUcontext context)
+bool memory_make_way(CUcontext context)
 {
     CUresult result;
+    if (context == NULL && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+        return false;
     pthread_mutex_lock(&memory_lock);
     uint64_t earlier = deferrals;
     const struct deferred *any = deferred;
@@ -117,7 +117,7 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
         return true;
     }
     *result = allocate(client, context, bytes, address);
-    if (*result == CUDA_ERROR_OUT_OF_MEMORY && make_way(context))
+    if (*result == CUDA_ERROR_OUT_OF_MEMORY && memory_make_way(context))
         *result = allocate(client, context, bytes, address);
     if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
         *result = CUDA_SUCCESS;

@@ -17,10 +17,8 @@
 /* What pinned_begin() promised to this thread. */
 static __thread struct { struct client *client; size_t bytes; } wish;
 
-static CUresult begin(struct client *client, size_t bytes)
+static CUresult promised(struct client *client, size_t bytes)
 {
-    if (client == NULL)
-        return CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
     if (wish.client != NULL) {
         /* A signal handler jumped over the call that wished it. */
@@ -36,6 +34,18 @@ static CUresult begin(struct client *client, size_t bytes)
     client_settle();
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult begin(struct client *client, size_t bytes)
+{
+    if (client == NULL)
+        return CUDA_SUCCESS;
+    CUresult result = promised(client, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && memory_make_way(NULL))
+        result = promised(client, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
     wish.client = client;
     wish.bytes = bytes;
     gate_enter(GATE_NO_STREAM);

@@ -198,21 +198,46 @@ def test_what_was_freed_while_one_captures_stays_until_its_own_work_is_done(site
 
 
 FREED_AND_NEEDED = '''
-address, stream, graph = c_uint64(), c_uint64(), c_void_p()
+address, other, stream, graph = c_uint64(), c_uint64(), c_uint64(), c_void_p()
+kind = Properties(1, 0, Location(1, 0))
+square = (c_uint64 * 3)(30720, 30720, 1 << 32 | 1)           # of bytes: 900 MiB
+def allocated(result=0):
+    call("cuMemAlloc_v2", byref(other), 900 * MIB, result=result)
+def allocated_in_stream(result=0):
+    call("cuMemAllocAsync", byref(other), 900 * MIB, stream, result=result)
+def created(result=0):
+    call("cuMemCreate", byref(other), 900 * MIB, byref(kind), 0, result=result)
+def arranged(result=0):
+    call("cuArrayCreate_v2", byref(other), square, result=result)
+def freed_in_stream():
+    call("cuMemFreeAsync", other, stream)
+WAYS = {
+    "plain": (allocated, lambda: call("cuMemFree_v2", other)),
+    "in a stream": (allocated_in_stream, freed_in_stream),
+    "created": (created, lambda: call("cuMemRelease", other)),
+    "array": (arranged, lambda: call("cuArrayDestroy", other)),
+}
+take, give = WAYS[WAY]
 call("cuStreamCreate", byref(stream), 1)
 for _ in range(3):
     call("cuMemAlloc_v2", byref(address), 900 * MIB)
     call("cuMemsetD8Async", address, 1, 900 * MIB, stream)
     call("cuStreamBeginCapture_v2", stream, c_int(RELAXED))
     call("cuMemFree_v2", address)
-    call("cuMemAlloc_v2", byref(address), 900 * MIB, result=2)
+    if WAY != "in a stream":             # which would become a part of the graph
+        take(result=2)
     call("cuStreamEndCapture", stream, byref(graph))
+    take()
+    give()
 '''
 
 
-def test_what_was_freed_while_one_captures_is_there_when_it_is_needed(site: Site) -> None:
+@pytest.mark.parametrize("way", ["plain", "in a stream", "created", "array"])
+def test_what_was_freed_while_one_captures_is_there_when_it_is_needed(
+    site: Site, way: str
+) -> None:
     """Of 1024 MiB. As long as one captures nothing can be waited for."""
-    ends_well(site, FREED_AND_NEEDED)
+    ends_well(site, f"WAY = {way!r}\n" + FREED_AND_NEEDED)
 
 
 SHARED_MEANWHILE = '''
