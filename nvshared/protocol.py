@@ -46,7 +46,7 @@ class Type(IntEnum):
 
 FROM_HOOK = frozenset(kind for kind in Type if kind >= Type.HELLO)
 WITH_LIMITS = frozenset({Type.WELCOME, Type.LIMITS})
-SETTLES = FROM_HOOK - {Type.HELLO}
+WITH_ANSWERED = FROM_HOOK - {Type.HELLO}
 
 
 class Flag(IntFlag):
@@ -104,7 +104,7 @@ HEAD = struct.Struct("<HHIQQQQ")
 MEMORY = struct.Struct("<6Q")
 LIMITS = struct.Struct("<5Q8x")
 UUID = struct.Struct("16s")
-SETTLED = struct.Struct("<Q8x")
+ANSWERED = struct.Struct("<2Q")
 SIZE = HEAD.size + MEMORY.size + UUID.size
 
 
@@ -121,7 +121,8 @@ class Record:
     memory: Memory = Memory()
     limits: Limits = Limits()
     uuid: Raw = NO_UUID
-    settled: int = 0                    # from the hook, where it is not HELLO, which has a uuid
+    answered: int = 0                   # from the hook, where it is not HELLO, which has a uuid
+    to_pin: int = 0                     # likewise
     version: int = VERSION
 
 
@@ -141,7 +142,9 @@ def encode(record: Record) -> bytes:
             memory.allocated, memory.resident, memory.pinned,
             memory.pending, memory.room, memory.host,
         )
-    return head + body + (SETTLED.pack(record.settled) if record.type in SETTLES else record.uuid)
+    if record.type in WITH_ANSWERED:
+        return head + body + ANSWERED.pack(record.answered, record.to_pin)
+    return head + body + record.uuid
 
 
 def decode(packet: bytes) -> Record:
@@ -159,11 +162,13 @@ def decode(packet: bytes) -> Record:
     if version != VERSION and kind is not Type.HELLO:
         raise ProtocolError(f"a {kind.name} of version {version} came, and we speak {VERSION}")
     body, tail = packet[HEAD.size:HEAD.size + MEMORY.size], packet[-UUID.size:]
+    answered, to_pin = ANSWERED.unpack(tail) if kind in WITH_ANSWERED else (0, 0)
     return Record(
         kind, flags, number, size, host, microseconds,
         memory=Memory() if kind in WITH_LIMITS else Memory(*MEMORY.unpack(body)),
         limits=Limits(*LIMITS.unpack(body)) if kind in WITH_LIMITS else Limits(),
-        uuid=NO_UUID if kind in SETTLES else tail,
-        settled=SETTLED.unpack(tail)[0] if kind in SETTLES else 0,
+        uuid=NO_UUID if kind in WITH_ANSWERED else tail,
+        answered=answered,
+        to_pin=to_pin,
         version=version,
     )

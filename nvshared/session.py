@@ -217,7 +217,8 @@ class Session:
             self._beyond = _plausible(record.host)
         return Memory(
             said.allocated, said.resident, said.pinned, said.pending,
-            min(said.room, total), said.host, self._beyond, record.settled,
+            min(said.room, total), said.host, self._beyond,
+            record.answered, _plausible(record.to_pin),
         )
 
     def _record(self, order: Order) -> Record:

@@ -71,10 +71,12 @@ static void send_record(struct client *client, unsigned type, unsigned flags, ui
         .microseconds = microseconds,
         .memory = client->memory,
     };
-    if (type == NVSHARE_HELLO)
+    if (type == NVSHARE_HELLO) {
         memcpy(record.uuid, client->uuid, sizeof record.uuid);
-    else
-        record.settled = client->settled;
+    } else {
+        record.answered = client->answered;
+        record.to_pin = client_to_pin(client);
+    }
     client->reported = true;
     /* A thread cancelled in send() would keep the lock. */
     int cancel;

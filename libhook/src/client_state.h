@@ -72,15 +72,19 @@ struct client {
 
     int socket;                      /* -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT asked */
-    /* promise.c. Those of threads that have asked to pin something and not begun to, 0 where
-     * there is none; how many found no place there; and the record's `settled`. */
-    uint64_t open[QUESTIONS_OPEN];
-    unsigned unlisted;
-    uint64_t settled;
+    /* promise.c. Those of threads that have asked to pin something and not begun to; and
+     * whether one waits for a place there. */
+    struct open_question {
+        uint64_t number;             /* 0: the place is free */
+        uint64_t wanted;             /* what was asked for in all, */
+        uint64_t pins;               /* and to be pinned */
+        uint64_t granted;            /* when that was heard; 0: not yet */
+    } open[QUESTIONS_OPEN];
+    bool crowded;
     uint64_t answered;               /* and of the last answered */
     struct nvshare_limits answer;    /* what it was answered with */
     unsigned introduced;             /* counts HELLOs; questions from before one are lost */
-    /* A bell: any of these four has changed, or the socket. Asking waits on it
+    /* A bell: any of these has changed, or the socket. Asking waits on it
      * instead of memory_changed, since it may take long: see bell.h. */
     _Atomic uint32_t heard;
 
@@ -148,6 +152,12 @@ bool client_commit(struct client *client, uint64_t bytes);
  * until this thread calls client_settle(): as soon as the figures say so, or never will. */
 bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins);
 void client_settle(void);
+/* The answer to this question has come, or none will: NULL. Those before it are void. */
+void client_hears(struct client *client, uint64_t number, const struct nvshare_limits *answer);
+uint64_t client_to_pin(const struct client *client);    /* as the record says it */
+/* Gives up what was granted to threads that have gone elsewhere. Returns how many milliseconds
+ * are left until there is more of that; -1: nothing is granted. */
+int client_give_up(struct client *client);
 /* The same of what the client has beyond the card: true if it may have `bytes`
  * more of that, which then count. */
 bool client_go_beyond(struct client *client, uint64_t bytes);

@@ -41,6 +41,7 @@ static CUresult run(struct task *task)
     if (ready) {
         result = task->action(task->argument);
         client->memory.pending -= task->room;
+        client_settle();             /* what it has pinned is in the figures */
         task->ran = true;
     }
     client->remapping = false;

@@ -109,10 +109,8 @@ static void new_limits(struct client *client, const struct nvshare_record *recor
     if (!spares_may_stay(client))
         spares_drop(client, SPARES_ALL);
     /* An answer to a question that nobody asked must not pass for the next ones'. */
-    if (record->number > client->answered && record->number <= client->question) {
-        client->answered = record->number;
-        client->answer = record->limits;
-    }
+    if (record->number > client->answered && record->number <= client->question)
+        client_hears(client, record->number, &record->limits);
     bell_ring(&client->heard);
     pthread_mutex_unlock(&memory_lock);
 }

@@ -7,54 +7,118 @@
  * What is to be pinned is asked for each time, and the daemon counts what it has granted
  * as pinned already. When it may stop to, and count what is pinned by the figures, these
  * do not tell: another thread may have freed as much meanwhile. So each record says up
- * to which question nobody is about to take anything any more.
+ * to which question the answers have been heard, and how much of what they granted is still
+ * to be pinned. A grant counts there from the moment its answer is read until the figures
+ * have it, however long its thread takes, and each by itself: what others have pinned and
+ * freed meanwhile is gone.
+ *
+ * A thread may be carried off in between, by a signal handler that jumps, or end. Nobody
+ * says so, and what it was granted is given up when it has not been taken for long.
  */
 #include <pthread.h>
 
 #include "bell.h"
 #include "client_state.h"
 
-/* Of this thread: its client, and its place among the open questions of that, if it got one. */
-static __thread struct { struct client *client; uint64_t *place; } asked;
+#define TAKEN_WITHIN_US 60000000
 
-static void sum_up(struct client *client)
+/* What this thread has asked last to pin, and where that was put. */
+static __thread struct {
+    struct client *client;
+    struct open_question *place;
+    uint64_t number;
+} asked;
+
+/* That question, if it is open still: refused, void or given up it has left its place. */
+static struct open_question *own_question(void)
 {
-    if (client->unlisted > 0)
-        return;                      /* one that is not there may be the oldest */
-    client->settled = client->question;
-    for (size_t i = 0; i < QUESTIONS_OPEN; i++)
-        if (client->open[i] != 0 && client->open[i] <= client->settled)
-            client->settled = client->open[i] - 1;
+    return asked.place != NULL && asked.place->number == asked.number ? asked.place : NULL;
+}
+
+static void close_question(struct client *client, struct open_question *question)
+{
+    *question = (struct open_question){ .number = 0 };
+    if (client->crowded)
+        bell_ring(&client->heard);
+    client->crowded = false;
+    client_changed(client);
 }
 
 void client_settle(void)
 {
-    struct client *client = asked.client;
-    if (client == NULL)
-        return;
-    if (asked.place != NULL)
-        *asked.place = 0;
-    else
-        client->unlisted--;
-    asked.client = NULL;
-    sum_up(client);
-    client_changed(client);
+    struct open_question *question = own_question();
+    if (question != NULL)
+        close_question(asked.client, question);
 }
 
-/* The next question is this thread's, and if it asked one before, that is void. */
-static void open_question(struct client *client)
+void client_hears(struct client *client, uint64_t number, const struct nvshare_limits *answer)
 {
-    if (asked.client == NULL) {
-        asked.client = client;
-        asked.place = NULL;
-        for (size_t i = 0; i < QUESTIONS_OPEN && asked.place == NULL; i++)
-            if (client->open[i] == 0)
-                asked.place = &client->open[i];
-        client->unlisted += asked.place == NULL;
+    client->answered = number;
+    if (answer != NULL)
+        client->answer = *answer;
+    for (size_t i = 0; i < QUESTIONS_OPEN; i++) {
+        struct open_question *question = &client->open[i];
+        if (question->number == 0 || question->number > number || question->granted != 0)
+            continue;
+        if (answer != NULL && question->number == number && answer->commit >= question->wanted)
+            question->granted = now_microseconds();
+        else
+            close_question(client, question);
     }
-    if (asked.place != NULL)
-        *asked.place = client->question + 1;
-    sum_up(client);
+}
+
+uint64_t client_to_pin(const struct client *client)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < QUESTIONS_OPEN; i++)
+        if (client->open[i].granted != 0)
+            bytes += client->open[i].pins;
+    return bytes;
+}
+
+int client_give_up(struct client *client)
+{
+    uint64_t now = now_microseconds(), left = UINT64_MAX;
+    for (size_t i = 0; i < QUESTIONS_OPEN; i++) {
+        struct open_question *question = &client->open[i];
+        if (question->granted == 0)
+            continue;
+        uint64_t end = question->granted + TAKEN_WITHIN_US;
+        if (end <= now)
+            close_question(client, question);
+        else if (end - now < left)
+            left = end - now;
+    }
+    return left == UINT64_MAX ? -1 : (int)((left + 999) / 1000);
+}
+
+/* Until something is heard. Lock held, released meanwhile. */
+static void listen_on(struct client *client)
+{
+    uint32_t heard = atomic_load(&client->heard);
+    pthread_mutex_unlock(&memory_lock);
+    bell_sleep(&client->heard, heard, NULL);
+    pthread_mutex_lock(&memory_lock);
+}
+
+/* The next question is this thread's, in the place of what it asked before. False: there
+ * was no place, and it has waited for one. Who has one never waits here, so they come free. */
+static bool open_question(struct client *client, uint64_t wanted, uint64_t pins)
+{
+    struct open_question *place = own_question();
+    for (size_t i = 0; i < QUESTIONS_OPEN && place == NULL; i++)
+        if (client->open[i].number == 0)
+            place = &client->open[i];
+    if (place == NULL) {
+        client->crowded = true;
+        listen_on(client);
+        return false;
+    }
+    asked.client = client;
+    asked.place = place;
+    asked.number = client->question + 1;
+    *place = (struct open_question){ asked.number, wanted, pins, 0 };
+    return true;
 }
 
 bool client_commit(struct client *client, uint64_t bytes)
@@ -70,12 +134,8 @@ static bool ask(struct client *client, unsigned type, uint64_t bytes, uint64_t h
     unsigned introduced = client->introduced;
     client_question(client, type, question, bytes, host);
     while (client->socket >= 0 && client->introduced == introduced
-           && client->answered < question) {
-        uint32_t heard = atomic_load(&client->heard);
-        pthread_mutex_unlock(&memory_lock);
-        bell_sleep(&client->heard, heard, NULL);
-        pthread_mutex_lock(&memory_lock);
-    }
+           && client->answered < question)
+        listen_on(client);
     return client->socket >= 0 && client->introduced == introduced
            && client->answered == question;
 }
@@ -124,8 +184,8 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
                 continue;
             break;
         }
-        if (pins > 0)
-            open_question(client);
+        if (pins > 0 && !open_question(client, wanted, pins))
+            continue;
         bool ours = ask(client, NVSHARE_COMMIT, wanted, pins);
         /* Refused by the answer to this very question. Less than was granted
          * may apply again by now, and another thread's later question may have
@@ -133,7 +193,9 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
         if (ours && client->answer.commit < wanted && !spares_drop(client, SPARES_ALL)
             && !pools_yield(client, true))
             break;
-        allowed = pins == 0 || (ours && client->answer.commit >= wanted);
+        /* It keeps what it was granted while it slept on, whatever was answered since. */
+        const struct open_question *own = own_question();
+        allowed = pins == 0 || (own != NULL && own->granted != 0);
     }
     if (pins > 0 && !granted)
         client_settle();

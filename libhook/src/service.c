@@ -42,7 +42,7 @@ void service_introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
     client->room_asked = false;
-    client->answered = client->question;
+    client_hears(client, client->question, NULL);
     client->introduced++;
     traffic_watch(client, false);
     client_send(client, NVSHARE_HELLO,
@@ -107,6 +107,12 @@ static bool competes(struct client *client)
     return competes;
 }
 
+/* Of two times to wait, of which either may be -1: for ever. */
+static int sooner(int one, int other)
+{
+    return one < 0 || (other >= 0 && other < one) ? other : one;
+}
+
 void *service_run(void *argument)
 {
     struct client *client = argument;
@@ -120,10 +126,10 @@ void *service_run(void *argument)
     bool pressing = false;
     for (;;) {
         pthread_mutex_lock(&memory_lock);
+        int due = sooner(spares_due(client), client_give_up(client));
         bool connected = client->socket >= 0, changed = !client->reported;
         bool watch = connected && client->granted && (client->contended || client->coveted)
             && !client->starved;
-        int due = spares_due(client);
         pthread_mutex_unlock(&memory_lock);
 
         int timeout = -1;
@@ -134,8 +140,7 @@ void *service_run(void *argument)
         } else if (changed) {
             timeout = REPORT_INTERVAL_US / 1000;
         }
-        if (due >= 0 && (timeout < 0 || due < timeout))
-            timeout = due;
+        timeout = sooner(timeout, due);
         struct nvshare_record record = client->postponed;
         bool postponed = record.type != 0;
         client->postponed.type = 0;

@@ -82,11 +82,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What a COMMIT was allowed to pin, until that is in the client's figures."""
+    """What a COMMIT was allowed to pin, until the client has heard that, and counts it itself."""
 
     number: int
     bytes: int
-    until: int                          # should the hook never say that it is
+    until: int                          # should the hook never say that it has
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ class Client:
     question: Question | None = None    # COMMIT unanswered
     promise: int = 0                    # what the last answer allowed, until it is used
     promise_until: int = 0
-    pins: tuple[Pin, ...] = ()          # what it was allowed to pin and may not have pinned yet
+    pins: tuple[Pin, ...] = ()          # what it was allowed to pin and may not have heard of yet
     told_most: int = 0
     told_total: int = 0
 
@@ -238,7 +238,9 @@ class Client:
     @property
     def fixed(self) -> int:
         """What of it is pinned, or about to be."""
-        return self.memory.pinned + self.memory.pending + sum(pin.bytes for pin in self.pins)
+        memory = self.memory
+        promised = sum(pin.bytes for pin in self.pins)
+        return memory.pinned + memory.pending + memory.to_pin + promised
 
     @property
     def committed(self) -> int:

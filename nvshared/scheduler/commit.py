@@ -6,8 +6,9 @@ less a margin that makes exchanging possible at all: with both full to the last
 byte nothing could move. One client never gets more than the card, less what
 others have pinned there: or it could never run again. For the same reason what is
 to be pinned is refused if another client, with all that it was promised, would not
-fit beside it any more. What was granted counts as pinned until the hook says that its
-question is settled; the figures cannot tell, as another thread may free as much meanwhile.
+fit beside it any more. What was granted counts as pinned until the hook says that it has
+heard the answer. From then on the hook itself says with each record how much of it is still
+to be pinned; `pinned` alone cannot tell, as another thread may free as much meanwhile.
 
 While there is plenty, a little more is granted than asked for, so that a
 program does not ask for each allocation. That is lent: when it runs short, what
@@ -37,7 +38,7 @@ LENT_PART = 16                          # nor more than this part of what is lef
 # The thread that asked may need a moment to take what it was granted: until it
 # has, or for so long, that is not called back.
 TAKEN_WITHIN = SECOND
-# The same of what it may pin, should the hook not say that this is settled: usually it does.
+# The same of what it may pin, should the hook not say that it has heard so: usually it does.
 PINNED_WITHIN = 60 * SECOND
 WORTH_TELLING = 64                      # changes of `most` below this part of the card are not
 HARDLY = 8                              # nor is it looked for them below this part of that
@@ -72,13 +73,15 @@ def plan(decision: Decision) -> None:
     for client in card.groups.group("pinning"):
         client.pins = tuple(
             pin for pin in client.pins
-            if pin.number > client.memory.settled and not decision.due(pin.until)
+            if pin.number > client.memory.answered and not decision.due(pin.until)
         )
     for client in card.groups.group("bounded"):
         _hold_to(decision, client, client.terms.memory_limit)
     asking = card.groups.group("asking")
     for client in sorted(asking, key=lambda c: c.question.since if c.question else 0):
-        if client.question is not None and not _answer(decision, client, client.question):
+        question, heard = client.question, client.memory.answered
+        # Nobody awaits one any more of which a later has been answered.
+        if question and question.number > heard and not _answer(decision, client, question):
             break
         client.question = None
     settings = card.settings

@@ -21,7 +21,8 @@ class Memory:
     room: int = 0                       # as last ordered and carried out
     host: int = 0                       # host memory held for swapped blocks
     beyond: int = 0                     # and for good, for what does not fit the card
-    settled: int = 0                    # all COMMITs up to this number have pinned what they will
+    answered: int = 0                   # the last question of which it has heard the answer
+    to_pin: int = 0                     # what it was granted up to there, and is still to pin
 
     @property
     def need(self) -> int:

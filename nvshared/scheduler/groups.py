@@ -23,7 +23,7 @@ GROUPS = (
     "moving",                           # an EVICT, LOAD or SAVE is on its way
     "saving",                           # a SAVE is
     "asking",                           # a COMMIT is unanswered
-    "pinning",                          # was allowed to pin some more, and may not have yet
+    "pinning",                          # was allowed to pin some more, and may not know yet
     "bounded",                          # has a memory limit
     "suspended",
     "rationed",                         # has a compute limit

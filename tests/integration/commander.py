@@ -37,7 +37,9 @@ class Hook:
     asked: bool = False                 # ROOM came and is not answered
     welcomed: bool = False
     introduction: int = 0               # until a HELLO with this number, nothing counts
-    settled: int = 0                    # the question up to which nothing is about to be pinned
+    answered: int = 0                   # the question up to which it has heard
+    to_pin: int | None = None           # what it may still pin of that; None: not said yet
+    grants: dict[int, int] = field(default_factory=dict)    # to pin, of which it has not heard
 
     @property
     def need(self) -> int:
@@ -265,9 +267,7 @@ class Commander:
         self.heard = record
         hook.memory = memory = record.memory
         if record.type is not Type.HELLO:
-            assert record.settled >= hook.settled, "what was settled is open again"
-            assert record.type is not Type.COMMIT or record.settled < record.number
-            hook.settled = record.settled
+            self._count(hook, record)
         filled = memory.resident + memory.pinned
         if record.type is Type.HELLO:
             hook.running = bool(record.flags & Flag.RUNNING)
@@ -300,13 +300,27 @@ class Commander:
             case Type.ROOM:
                 hook.asked = True
             case Type.COMMIT:
-                self.send(hook, self._limits(hook, record.number, record.bytes))
+                limits = self._limits(hook, record.number, record.bytes)
+                if record.host and limits.limits.commit >= record.bytes:
+                    hook.grants[record.number] = record.host
+                self.send(hook, limits)
             case Type.COPYING:
                 assert hook.watched, "nobody asked whether its program copies"
                 self.copying += 1
             case Type.BEYOND:
                 self.beyond += 1
                 self.send(hook, self._limits(hook, record.number, beyond=record.host))
+
+    def _count(self, hook: Hook, record: Record) -> None:
+        """What is to be pinned comes from grants alone, each of which counts once."""
+        assert record.answered >= hook.answered, "it has heard less than before"
+        assert record.type is not Type.COMMIT or record.answered < record.number
+        heard = [number for number in hook.grants if number <= record.answered]
+        granted = sum(hook.grants.pop(number) for number in heard)
+        # What a commander before this one has granted is there from the beginning.
+        assert hook.to_pin is None or record.to_pin <= hook.to_pin + granted, (
+            f"it may pin {record.to_pin} after {hook.to_pin}, and was granted {granted}")
+        hook.answered, hook.to_pin = record.answered, record.to_pin
 
     def _limits(self, hook: Hook, number: int, asked: int = 0, beyond: int = 0) -> Record:
         grant = asked <= self.most and self.random.random() >= self.refuses

@@ -2,35 +2,107 @@
 """Memory that is pinned on the card: what is granted of it counts until it is there, no longer."""
 
 import select
+import signal
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import Hook
+from tests.integration.test_life import FUTEX
 from tests.integration.test_own_memory import Program
 
 # What is pinned as long as it exists, by several threads: each frees its own while others ask.
-CHURNED = '''
-import threading
-size, refused = MIB, []
+THREADS = '''
+import signal, threading
+refused = []
 class Descriptor(ctypes.Structure):
     _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_uint), ("channels", c_uint)]
 context = c_void_p()
 call("cuCtxGetCurrent", byref(context))
-def churn():
+def pin_and_free(times):
     call("cuCtxSetCurrent", context)
-    for _ in range(400):
+    for _ in range(times):
         array = c_void_p()
-        shape = Descriptor(1024, size // 4096, 0x20, 1)
+        shape = Descriptor(1024, MIB // 4096, 0x20, 1)
         error = cuda.cuArrayCreate_v2(byref(array), byref(shape))
         if error:
             refused.append(error)
         else:
             call("cuArrayDestroy", array)
-threads = [threading.Thread(target=churn) for _ in range(4)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-assert not refused, (len(refused), set(refused))
+def start(threads, times):
+    started = [threading.Thread(target=pin_and_free, args=(times,)) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    return started
+def end(threads):
+    for thread in threads:
+        thread.join()
+    assert not refused, (len(refused), set(refused))
 '''
+CHURNED = THREADS + "end(start(4, 400))"
+# Who is held is in a handler, where it waits for another signal.
+HELD = THREADS + '''
+libc = ctypes.CDLL(None)
+libc.signal.argtypes = c_int, c_void_p
+libc.signal(signal.SIGUSR1, ctypes.cast(libc.pause, c_void_p))
+libc.signal(signal.SIGUSR2, ctypes.cast(libc.getpid, c_void_p))
+def say(what):
+    print(json.dumps(what), flush=True)
+    sys.stdin.readline()
+say("ready")
+asking = start(ASKING, 1)
+say([thread.native_id for thread in asking])
+signal.pthread_kill(asking[0].ident, signal.SIGUSR1)
+say("held")
+for thread in start(CHURNING, 400):
+    thread.join()
+signal.pthread_kill(asking[0].ident, signal.SIGUSR2)
+end(asking)
+'''
+
+
+def serve(hook: Hook, program: Program) -> None:
+    """Until the program ends.
+
+    Where host memory is short the hook had to ask for its 600 MiB, was granted more than that, and
+    is asked for the rest.
+    """
+    while program.popen.poll() is None:
+        if select.select([hook.socket], [], [], 0.1)[0]:
+            record = hook.hear()
+            assert record is not None
+            hook.obey(record)
+    program.ends_well()
+
+
+def hold_between(
+    site: Site, asking: int, churning: int, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    """Threads ask to pin 1 MiB each, of which the first stands still before it knows the answer.
+
+    It goes on when others have pinned and freed 400 MiB each.
+    """
+    daemon = site.start("--tq", "1")
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(600 * MIB)
+    program = Program(site, f"ASKING, CHURNING = {asking}, {churning}\n{HELD}")
+    tasks = Path(f"/proc/{program.popen.pid}/task")
+
+    def asks(task: int) -> bool:
+        return (tasks / str(task) / "syscall").read_text().startswith(f"{FUTEX} ")
+
+    assert program.hears() == "ready"
+    daemon.send_signal(signal.SIGSTOP)
+    program.go_on()
+    ids = program.hears()
+    eventually(lambda: all(asks(task) for task in ids))
+    program.go_on()
+    assert program.hears() == "held"
+    eventually(lambda: not asks(ids[0]))
+    daemon.send_signal(signal.SIGCONT)
+    program.go_on()
+    serve(hook, program)
 
 
 def test_what_was_pinned_and_freed_is_no_reason_to_refuse_more(site: Site) -> None:
@@ -43,12 +115,17 @@ def test_what_was_pinned_and_freed_is_no_reason_to_refuse_more(site: Site) -> No
     hook = site.hook()
     assert hook.hello() is not None
     assert hook.allocate(600 * MIB)
-    program = Program(site, CHURNED)
-    # Where host memory is short it had to ask for its 600 MiB, was granted more than that, and
-    # is asked for the rest.
-    while program.popen.poll() is None:
-        if select.select([hook.socket], [], [], 0.1)[0]:
-            record = hook.hear()
-            assert record is not None
-            hook.obey(record)
-    program.ends_well()
+    serve(hook, Program(site, CHURNED))
+
+
+def test_a_thread_that_is_held_up_keeps_only_its_own_counted(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    """The same; and one more was granted a MiB before all that, and takes it afterwards."""
+    hold_between(site, 1, 4, eventually)
+
+
+def test_more_threads_than_there_are_places_for_pin_something_at_once(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    hold_between(site, 40, 0, eventually)

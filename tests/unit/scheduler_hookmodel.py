@@ -12,7 +12,7 @@ The program allocates, frees and pins at any moment, and computes in kernels.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Save, Stop, Yield
@@ -61,6 +61,16 @@ class Surroundings(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A thread that wants memory."""
+
+    size: int
+    pins: int                           # of it, what will be pinned
+    pause: int                          # us from hearing that it may to taking that
+    take: Callable[[], None]
+
+
 @dataclass(eq=False)
 class Hook:
     """One client and its program."""
@@ -91,7 +101,10 @@ class Hook:
     reported: bool = True
     report_due: bool = False
     question: int = 0
-    asking: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
+    wanted: int = 0                     # by the last question
+    answered: int = 0
+    asking: list[Asking] = field(default_factory=list)
+    taking: list[Asking] = field(default_factory=list)      # pinned memory they were granted
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
     doing: Evict | Load | Save | None = None
@@ -130,7 +143,7 @@ class Hook:
     def memory(self) -> Memory:
         return Memory(
             self.allocated, self.resident, self.pinned, self.pending, self.room, self.host,
-            settled=self.question - (self.asking[0][1] > 0 if self.asking else 0),
+            answered=self.answered, to_pin=sum(one.pins for one in self.taking),
         )
 
     @property
@@ -170,11 +183,11 @@ class Hook:
 
     def allocate(self, size: int) -> None:
         """cuMemAlloc."""
-        self._commit(size, lambda: self._grow(size))
+        self._commit(Asking(size, 0, 0, lambda: self._grow(size)))
 
-    def pin(self, size: int) -> None:
-        """An allocation that cannot be swapped; its thread waits for room."""
-        self._commit(size, lambda: self._wish(size), pins=size)
+    def pin(self, size: int, pause: int = 0) -> None:
+        """An allocation that cannot be swapped; its thread waits for room, and may be slow."""
+        self._commit(Asking(size, size, pause, lambda: self._wish(size)))
 
     def unpin(self, size: int) -> None:
         """Frees such memory."""
@@ -192,23 +205,24 @@ class Hook:
             self.forget(block)
         self._update()
 
-    def _commit(self, size: int, then: Callable[[], None], pins: int = 0) -> None:
-        """One question at a time, as the program's threads wait under one lock."""
-        self.asking.append((size, pins, then))
+    def _commit(self, asking: Asking) -> None:
+        """One question at a time; who has heard the answer to one is in nobody's way."""
+        self.asking.append(asking)
         if len(self.asking) == 1:
             self._ask()
 
     def _ask(self) -> None:
         while self.asking:
-            size, pins, then = self.asking[0]
-            wanted = self.need + size
-            if self.limits is not None and not pins and wanted <= self.limits.commit:
+            first = self.asking[0]
+            self.wanted = self.need + first.size
+            if self.limits is not None and not first.pins and self.wanted <= self.limits.commit:
                 self.asking.pop(0)
-                then()
+                first.take()
                 continue
             if self.limits is not None:
                 self.question += 1
-                self.say(CommitAsked(self.id, self.memory, self.question, wanted, pins))
+                self.say(CommitAsked(
+                    self.id, self.memory, self.question, self.wanted, first.pins))
             return
 
     def _limits(self, limits: Limits) -> None:
@@ -217,12 +231,29 @@ class Hook:
         if welcome:
             self._ask()
         elif self.asking and limits.number == self.question:
-            size, _, then = self.asking.pop(0)
-            if self.need + size <= limits.commit:
-                then()
+            self.answered = self.question
+            first = self.asking.pop(0)
+            if first.pins and self.wanted <= limits.commit:
+                self.taking.append(first)
+                if first.pause:
+                    self.world.at(self.world.now + first.pause, lambda: self._take(first))
+                else:
+                    self._take(first)
+            elif self.need + first.size <= limits.commit:
+                first.take()
             else:
                 self.refused += 1
             self._ask()
+
+    def _take(self, asking: Asking) -> None:
+        """What it was granted to pin, unless others have used the commit up meanwhile."""
+        if self.dead:
+            return
+        self.taking.remove(asking)
+        if self.limits is not None and self.need + asking.size <= self.limits.commit:
+            asking.take()
+        else:
+            self._commit(asking)
 
     def _grow(self, size: int) -> None:
         while size > 0:
@@ -297,7 +328,10 @@ class Hook:
         self.room_asked = False
         commit = self.limits.commit if self.limits is not None else 0
         again = self.limits is not None
-        self.world.say(self, Joined(self.id, self.memory, self.granted, self.want_sent, commit))
+        # A HELLO has a UUID in their place; the next record says them.
+        memory = replace(self.memory, answered=0, to_pin=0)
+        self.world.say(self, Joined(self.id, memory, self.granted, self.want_sent, commit))
+        self.answered = self.question
         if again and self.asking:       # a daemon that is gone does not answer
             self.asking.pop(0)
             self.refused += 1

@@ -92,9 +92,9 @@ class Talk:
         return self.tell(Left(client))
 
     def set(self, client: int, **figures: float) -> Memory:
-        """Changes figures without a word; GiB, but for the number `settled`."""
+        """Changes figures without a word; GiB, but for the number `answered`."""
         changed = {
-            name: int(value if name == "settled" else value * GIB)
+            name: int(value if name == "answered" else value * GIB)
             for name, value in figures.items()
         }
         self.memory[client] = replace(self.memory[client], **changed)

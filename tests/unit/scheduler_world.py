@@ -52,6 +52,10 @@ OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Save, Limits, Yield)
 ACTIONS_PER_CLIENT = 10
 
 
+def _is_at_it(hook: Hook) -> bool:
+    return bool(hook.work or hook.asking or hook.taking or hook.busy)
+
+
 class World:
     """Everything there is; seeded, so that it happens the same way again."""
 
@@ -165,7 +169,7 @@ class World:
     def settle(self, limit: int) -> None:
         """Lets time pass until nobody computes or waits any more, or `limit` us."""
         end = self.now + limit
-        while self.now < end and any(h.work or h.asking or h.busy for h in self.hooks.values()):
+        while self.now < end and any(map(_is_at_it, self.hooks.values())):
             if not self.step():
                 break
         self.advance(SECOND)            # for what is still to be said

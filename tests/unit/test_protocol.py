@@ -20,7 +20,7 @@ HEADER = INCLUDE / "nvshare" / "protocol.h"
 FIELDS = {
     "nvshare_record": [
         "type", "version", "flags", "number", "bytes", "host", "microseconds", "memory", "limits",
-        "uuid", "settled",
+        "uuid", "answered", "to_pin",
     ],
     "nvshare_memory": ["allocated", "resident", "pinned", "pending", "room", "host"],
     "nvshare_limits": ["commit", "most", "total", "host_slab", "beyond"],
@@ -87,7 +87,7 @@ def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> No
 
     record = Record(
         Type.EVICTED, flags=0x11121314, number=2, bytes=3, host=4, microseconds=5,
-        memory=Memory(11, 12, 13, 14, 15, 16), settled=6,
+        memory=Memory(11, 12, 13, 14, 15, 16), answered=6, to_pin=7,
     )
     packet = encode(record)
     base = compiled["nvshare_record.memory"]
@@ -99,7 +99,8 @@ def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> No
         (compiled["nvshare_record.bytes"], 8, 3),
         (compiled["nvshare_record.host"], 8, 4),
         (compiled["nvshare_record.microseconds"], 8, 5),
-        (compiled["nvshare_record.settled"], 8, 6),
+        (compiled["nvshare_record.answered"], 8, 6),
+        (compiled["nvshare_record.to_pin"], 8, 7),
         *((base + compiled[f"nvshare_memory.{name}"], 8, getattr(record.memory, name))
           for name in FIELDS["nvshare_memory"]),
     ]:
@@ -117,16 +118,19 @@ def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> No
 
 @given(
     st.sampled_from(Type), st.integers(0, 2**32 - 1), u64, u64, u64, u64,
-    st.tuples(*[u64] * 6), st.tuples(*[u64] * 5), st.binary(min_size=16, max_size=16), u64,
+    st.tuples(*[u64] * 6), st.tuples(*[u64] * 5), st.binary(min_size=16, max_size=16),
+    st.tuples(u64, u64),
 )
 def test_what_is_encoded_is_decoded(
     kind: Type, flags: int, number: int, size: int, host: int, microseconds: int,
-    memory: tuple[int, ...], limits: tuple[int, ...], uuid: bytes, settled: int,
+    memory: tuple[int, ...], limits: tuple[int, ...], uuid: bytes,
+    heard: tuple[int, int],
 ) -> None:
-    limited, settles = kind in protocol.WITH_LIMITS, kind in protocol.SETTLES
+    limited, hears = kind in protocol.WITH_LIMITS, kind in protocol.WITH_ANSWERED
+    answered, to_pin = heard if hears else (0, 0)
     record = Record(
         kind, flags, number, size, host, microseconds,
-        uuid=protocol.NO_UUID if settles else uuid, settled=settled if settles else 0,
+        uuid=protocol.NO_UUID if hears else uuid, answered=answered, to_pin=to_pin,
         memory=Memory() if limited else Memory(*memory),
         limits=Limits(*limits) if limited else Limits(),
     )

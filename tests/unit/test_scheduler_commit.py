@@ -76,16 +76,57 @@ def test_what_was_pinned_and_freed_again_is_not_promised_any_more() -> None:
     talk.join(2, 20)
     for number in range(1, 50):
         assert granted(talk, 2, 25, number, pins=5)
-        talk.changed(2, pinned=0, settled=number)
+        talk.changed(2, pinned=0, answered=number)
     assert granted(talk, 1, 95)
-    # An older one is not settled by a younger, which another thread has asked.
-    assert granted(talk, 2, 22, 50, pins=2)
-    assert granted(talk, 2, 24, 51, pins=2)
-    talk.changed(2, pinned=2, settled=49)
-    assert granted(talk, 2, 25, 52, pins=1) is False
-    talk.changed(2, pinned=4, settled=51)
-    answer, = (a for a in limits(talk.obey(talk.ask(2, 53, 25, 1)), 2) if a.number)
-    assert answer.commit >= 25 * GIB
+
+
+def test_what_is_still_to_be_pinned_counts_by_what_the_hook_says() -> None:
+    talk = Talk()
+    talk.join(1, 90)
+    talk.join(2, 2)
+    assert granted(talk, 2, 4, 1, pins=2)
+    assert granted(talk, 2, 6, 2, pins=4)
+    talk.changed(2, answered=1, to_pin=2)               # and of the second it has not heard
+    assert granted(talk, 2, 7, 3, pins=5) is False
+    talk.changed(2, answered=3, to_pin=6)
+    assert granted(talk, 2, 7, 4, pins=5) is False
+    talk.changed(2, pinned=2, answered=4, to_pin=4)     # the same, whoever takes it first
+    assert granted(talk, 2, 7, 5, pins=5) is False
+    talk.changed(2, pinned=2, answered=5, to_pin=0)     # which was freed, or refused by the driver
+    assert granted(talk, 2, 9, 6, pins=5)
+
+
+def test_a_thread_that_takes_its_time_keeps_only_its_own_counted() -> None:
+    """The first has been granted a GiB, and takes it after all the others."""
+    talk = Talk()
+    talk.join(1, 90)
+    talk.join(2, 2)
+    assert granted(talk, 2, 3, 1, pins=1)
+    for number in range(2, 50):
+        assert granted(talk, 2, 7, number, pins=5)
+        talk.changed(2, pinned=5, answered=number, to_pin=1)
+        talk.changed(2, pinned=0)
+    assert granted(talk, 1, 98)
+    talk.changed(1, allocated=98)
+    assert granted(talk, 2, 4, 50, pins=2) is False     # it is counted as long as it may pin that
+    talk.wait(100)
+    assert granted(talk, 2, 4, 51, pins=2) is False
+    talk.changed(2, to_pin=0)
+    answer, = (a for a in limits(talk.obey(talk.ask(2, 52, 4, 2)), 2) if a.number)
+    assert answer.commit >= 4 * GIB
+
+
+def test_a_question_is_forgotten_when_a_later_one_has_been_answered() -> None:
+    """What is beyond the card is answered at once; whoever waited before that asks again."""
+    talk = Talk(100, host=10)
+    talk.join(1)
+    talk.join(2)
+    talk.ask(1, 1, 50)
+    talk.changed(1, allocated=50)
+    probe = next(a for a in talk.ask(2, 1, 59) if isinstance(a, Evict) and a.client == 1)
+    talk.beyond(2, 2, 0)
+    talk.changed(2, answered=2)
+    assert [a.number for a in limits(talk.evicted(probe), 2) if a.number] == []
 
 
 def test_what_others_were_lent_is_called_back_for_what_is_to_be_pinned() -> None:

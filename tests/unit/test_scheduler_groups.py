@@ -68,7 +68,7 @@ FIGURES: dict[str, Callable[[Client], int]] = {
     "committed": lambda client: client.committed,
     "used": lambda client: client.used,
     "pinned": lambda client: client.memory.pinned,
-    "fixed": lambda client: client.memory.pinned + client.memory.pending
+    "fixed": lambda client: client.memory.pinned + client.memory.pending + client.memory.to_pin
     + sum(pin.bytes for pin in client.pins),
     "beyond": lambda client: client.memory.beyond,
     "staying_take": lambda client: client.takes if _stays(client) else 0,

@@ -83,10 +83,10 @@ class Tenants(RuleBasedStateMachine):
         for index in range(count):
             self.hook(who).free(index * 7)
 
-    @rule(who=WHO, part=SEVENTHS)
-    def pin(self, who: int, part: int) -> None:
+    @rule(who=WHO, part=SEVENTHS, pause=st.sampled_from([0, 1, 100]))
+    def pin(self, who: int, part: int, pause: int) -> None:
         """What cannot be swapped."""
-        self.hook(who).pin(part * self.capacity // 100)
+        self.hook(who).pin(part * self.capacity // 100, pause * MILLISECOND)
 
     @rule(who=WHO)
     def unpin(self, who: int) -> None:

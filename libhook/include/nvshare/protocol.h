@@ -28,8 +28,8 @@
  * time; the hook carries orders out in the order received.
  *
  * Every record from the hook carries its memory figures as they are when it
- * is sent, and up to which of its questions (COMMIT) they contain what was granted;
- * so the daemon always knows the latest.
+ * is sent, which answers it has heard, and what it was granted there to pin and
+ * has not begun to; so the daemon always knows the latest.
  *
  * Room in absolute figures. EVICT and LOAD name the room the client has from
  * now on, not a difference, so that they are harmless when repeated and right
@@ -133,7 +133,8 @@ enum nvshare_type {
      * LIMITS with the same number; a refused program sees
      * CUDA_ERROR_OUT_OF_MEMORY. What is to be pinned is always asked for: it is
      * lost to all others for good, and each must still fit beside it. What was
-     * granted counts as pinned until a record shows that the question is `settled`. */
+     * granted counts as pinned until a record shows that it was heard (`answered`),
+     * and then for as long as the hook says so (`to_pin`). */
     NVSHARE_COMMIT = 73,
     /* May what it holds beyond the card be `host`, which counts from now on unless
      * it is refused? Answered by LIMITS with the same number; it may if
@@ -203,8 +204,11 @@ struct nvshare_record {
     };
     union {
         uint8_t uuid[16];            /* HELLO: the GPU, as cuDeviceGetUuid says */
-        uint64_t settled;            /* all else from the hook: of all questions up to this number,
-                                        what was to be pinned is in the figures, or never will be */
+        struct {                     /* all else from the hook */
+            uint64_t answered;       /* questions up to this number are, or nobody awaits it any more */
+            uint64_t to_pin;         /* bytes that these were granted to pin, which are neither in
+                                        the figures yet nor given up */
+        };
     };
 };
 

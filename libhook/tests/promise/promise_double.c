@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What promise.c stands on: one client, a clock, and a daemon that is a test. Threads that
+ * sleep go on when the test has answered, as in the program.
+ */
+#include "bell.h"
+#include "client_state.h"
+
+#define SEEN __attribute__((visibility("default")))
+
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct client one = { .socket = 1 };
+static uint64_t clock_us = 1;
+
+uint64_t now_microseconds(void)
+{
+    return clock_us;
+}
+
+void client_changed(struct client *client)
+{
+    (void)client;
+}
+
+void client_question(struct client *client, unsigned type, uint64_t number, uint64_t bytes,
+                     uint64_t host)
+{
+    (void)client, (void)type, (void)number, (void)bytes, (void)host;
+}
+
+bool spares_drop(struct client *client, uint64_t bytes)
+{
+    (void)client, (void)bytes;
+    return false;
+}
+
+bool pools_yield(const struct client *client, bool wait)
+{
+    (void)client, (void)wait;
+    return false;
+}
+
+/* A thread asks to pin so much; it has taken it, or been refused, when it calls take(). */
+SEEN bool ask_to_pin(uint64_t bytes)
+{
+    pthread_mutex_lock(&memory_lock);
+    bool granted = client_commit_pinned(&one, bytes, bytes);
+    pthread_mutex_unlock(&memory_lock);
+    return granted;
+}
+
+SEEN void take(uint64_t bytes)
+{
+    pthread_mutex_lock(&memory_lock);
+    one.memory.pinned += bytes;
+    client_settle();
+    pthread_mutex_unlock(&memory_lock);
+}
+
+SEEN void answer(uint64_t number, uint64_t commit)
+{
+    pthread_mutex_lock(&memory_lock);
+    one.limits = (struct nvshare_limits){ .commit = commit };
+    client_hears(&one, number, &one.limits);
+    bell_ring(&one.heard);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+/* Another daemon is there. */
+SEEN void introduce(void)
+{
+    pthread_mutex_lock(&memory_lock);
+    client_hears(&one, one.question, NULL);
+    one.introduced++;
+    bell_ring(&one.heard);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+/* So much time passes. Returns what client_give_up() does. */
+SEEN int pass(uint64_t microseconds)
+{
+    pthread_mutex_lock(&memory_lock);
+    clock_us += microseconds;
+    int left = client_give_up(&one);
+    pthread_mutex_unlock(&memory_lock);
+    return left;
+}
+
+SEEN uint64_t asked_so_far(void)
+{
+    pthread_mutex_lock(&memory_lock);
+    uint64_t number = one.question;
+    pthread_mutex_unlock(&memory_lock);
+    return number;
+}
+
+SEEN uint64_t to_pin(void)
+{
+    pthread_mutex_lock(&memory_lock);
+    uint64_t bytes = client_to_pin(&one);
+    pthread_mutex_unlock(&memory_lock);
+    return bytes;
+}

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the library says of memory that it was granted to pin: promise.c on promise_double.c."""
+
+import ctypes
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from ctypes import c_uint64
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+PATIENCE = 60                           # seconds; only a test that fails waits so long
+SECOND = 1_000_000
+PLACES = 16                             # QUESTIONS_OPEN
+MUCH = 1 << 40
+
+
+class Asking:
+    """A thread that asks to pin something, and takes it when the test says so."""
+
+    def __init__(self, process: "Process", size: int) -> None:
+        self.process = process
+        self.size = size
+        self.granted: bool | None = None
+        self.may_take = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        self.granted = self.process.c.ask_to_pin(c_uint64(self.size))
+        if self.granted and self.may_take.wait():
+            self.process.c.take(c_uint64(self.size))
+
+    def take(self) -> None:
+        self.may_take.set()
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
+
+    def hears(self, granted: bool) -> None:
+        until(lambda: self.granted is not None)
+        assert self.granted is granted
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never became so"
+        time.sleep(0.001)
+
+
+class Process:
+    """A fresh library: its state is static, so each has a file of its own."""
+
+    def __init__(self, library: Path) -> None:
+        self.c = ctypes.CDLL(str(library))
+        self.c.ask_to_pin.restype = ctypes.c_bool
+        for function in (self.c.to_pin, self.c.asked_so_far):
+            function.restype = c_uint64
+
+    def ask(self, size: int) -> Asking:
+        """Returns when its question is asked; the numbers follow one another."""
+        before = self.c.asked_so_far()
+        asking = Asking(self, size)
+        until(lambda: self.c.asked_so_far() > before)
+        return asking
+
+    def answer(self, number: int, commit: int) -> None:
+        self.c.answer(c_uint64(number), c_uint64(commit))
+
+    def passes(self, microseconds: int) -> int:
+        left: int = self.c["pass"](c_uint64(microseconds))
+        return left
+
+    @property
+    def to_pin(self) -> int:
+        return int(self.c.to_pin())
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    library = tmp_path / "promise.so"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
+         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
+         HERE / "promise_double.c", SOURCE / "promise.c", "-o", library, "-pthread"], check=True)
+    return Process(library)
+
+
+def test_what_is_granted_counts_from_the_answer_until_it_is_taken(process: Process) -> None:
+    first = process.ask(5)
+    assert process.to_pin == 0
+    process.answer(1, 5)
+    assert process.to_pin == 5          # whether its thread knows or not
+    first.hears(True)
+    second = process.ask(7)
+    assert process.to_pin == 5
+    process.answer(2, MUCH)
+    assert process.to_pin == 12
+    second.hears(True)
+    second.take()
+    assert process.to_pin == 5
+    first.take()
+    assert process.to_pin == 0
+
+
+def test_what_is_refused_never_counts(process: Process) -> None:
+    first = process.ask(5)
+    process.answer(1, 4)
+    assert process.to_pin == 0
+    first.hears(False)
+
+
+def test_what_a_later_answer_has_made_void_never_counts_and_is_asked_again(
+    process: Process,
+) -> None:
+    first, second = process.ask(5), process.ask(7)
+    process.answer(2, MUCH)
+    assert process.to_pin == 7
+    second.hears(True)
+    until(lambda: process.c.asked_so_far() == 3)
+    process.answer(3, MUCH)
+    assert process.to_pin == 12
+    first.hears(True)
+    first.take()
+    second.take()
+    assert process.to_pin == 0
+
+
+def test_another_daemon_is_asked_again_and_told_what_the_last_one_granted(
+    process: Process,
+) -> None:
+    first, second = process.ask(5), process.ask(7)
+    process.answer(1, MUCH)
+    first.hears(True)
+    process.c.introduce()
+    assert process.to_pin == 5
+    until(lambda: process.c.asked_so_far() == 3)
+    process.answer(3, MUCH)
+    second.hears(True)
+    assert process.to_pin == 12
+
+
+def test_what_nobody_takes_is_given_up_after_a_minute(process: Process) -> None:
+    assert process.passes(SECOND) == -1
+    first = process.ask(5)
+    assert process.passes(100 * SECOND) == -1           # it waits for as long as it takes
+    process.answer(1, MUCH)
+    first.hears(True)
+    assert process.passes(20 * SECOND) == 40_000
+    second = process.ask(7)
+    process.answer(2, MUCH)
+    second.hears(True)
+    assert process.passes(40 * SECOND - 1) == 1
+    assert process.to_pin == 12
+    assert process.passes(1) == 20_000
+    assert process.to_pin == 7
+    third = process.ask(9)              # in the place that came free
+    process.answer(3, MUCH)
+    third.hears(True)
+    first.take()                        # it was there after all: that is nobody else's loss
+    assert process.to_pin == 16
+
+
+def test_who_finds_no_place_waits_for_one(process: Process) -> None:
+    asking = [process.ask(1) for _ in range(PLACES)]
+    for number, one in enumerate(asking, 1):
+        process.answer(number, MUCH)
+        one.hears(True)
+    late = [Asking(process, 100), Asking(process, 100)]
+    time.sleep(0.1)
+    assert process.c.asked_so_far() == PLACES
+    asking[3].take()
+    until(lambda: process.c.asked_so_far() == PLACES + 1)
+    assert process.to_pin == PLACES - 1
+    assert process.passes(60 * SECOND) == -1            # the others have gone elsewhere
+    until(lambda: process.c.asked_so_far() == PLACES + 2)
+    process.answer(PLACES + 2, MUCH)
+    assert process.to_pin == 100
+    until(lambda: process.c.asked_so_far() == PLACES + 3)
+    process.answer(PLACES + 3, MUCH)
+    assert process.to_pin == 200
+    for one in late:
+        one.hears(True)
