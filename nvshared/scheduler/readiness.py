@@ -63,6 +63,7 @@ def cut(decision: Decision) -> None:
 def plan(decision: Decision) -> None:
     """Has the next bytes copied, if some are to be."""
     card = decision.card
+    cut(decision)                       # a stop that was just decided disturbs, too
     if card.groups.size("saving") or not coveted(card) or not _calm(card):
         return
     short = _short(card) - card.groups.total("ready")

@@ -100,6 +100,17 @@ def test_who_comes_meanwhile_cuts_it_short() -> None:
     assert A in talk.granted
 
 
+def test_who_is_stopped_meanwhile_cuts_it_short_in_the_same_moment() -> None:
+    talk = talking()
+    at_rest(talk)
+    talk.run(C, 5)
+    saves(talk.wait(1))
+    said = talk.idle(C)
+    assert stops(said) == [C]
+    assert yields(said) == [B]
+    assert not talk.wait(0)
+
+
 def test_in_steps_one_after_the_other() -> None:
     talk = talking(step=8)
     at_rest(talk)
