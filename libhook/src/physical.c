@@ -106,9 +106,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
         || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return REAL(cuMemCreate)(handle, size, properties, flags);
     CUresult result;
-    if (handle != NULL && flags == 0 && chunk_create(handle, size, properties, &result)
-        && (result != CUDA_ERROR_OUT_OF_MEMORY || !memory_make_way(NULL)
-            || chunk_create(handle, size, properties, &result)))
+    if (handle != NULL && flags == 0 && chunk_create(handle, size, properties, &result))
         return result;
     result = pinned_begin_on(properties->location.id, size);
     if (result != CUDA_SUCCESS)
