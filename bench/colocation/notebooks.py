@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from bench.colocation.card import MIB, Card
+from bench.colocation.expected import Times, expected
 from bench.colocation.job import Job, calibrate, job
 from bench.colocation.progress import Progress
 from bench.colocation.service import service
@@ -48,6 +49,7 @@ class Size:
 
     wanted: int
     chosen: int
+    card: int                           # what of the card is left for them beside their contexts
     host: int                           # what the daemon may take of the host's
 
     @property
@@ -74,7 +76,7 @@ def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
             f"{number} notebooks need more than a card of {total >> 20} MiB and {host >> 20} MiB "
             "of host memory", "give more with --swap-budget",
         )
-    return Size(wanted, min(wanted, most), host)
+    return Size(wanted, min(wanted, most), card.bytes, host)
 
 
 def schedule(
@@ -118,6 +120,7 @@ class Day:
     size: Size
     tq: float                           # seconds
     save_idle: bool
+    times: Times                        # when cells were to be submitted
     cells: tuple[Cell, ...]
     trace: dict[str, Any]               # bench.trace.summary's figures
 
@@ -135,6 +138,23 @@ class Day:
     def percentile_99(self) -> float:
         """Likewise."""
         return percentile([cell.over_alone for cell in self.cells], 0.99)
+
+    def expected(self, *, fitting: bool) -> tuple[float, float] | None:
+        """The same two figures of expected.py's model, with the card and bus that were measured.
+
+        `fitting`: of a card that holds all of them. None: no way in was measured.
+        """
+        alone = median(cell.alone for cell in self.cells)
+        places, way_in = float(len(self.times)), 0.0
+        if not fitting:
+            speed = self.trace.get("in_alone_gbps")
+            if not speed:
+                return None
+            places = max(1.0, self.size.card / self.size.chosen)
+            way_in = self.size.chosen / (speed * 1e9)
+        took = [cell / alone for cells in expected(self.times, alone, way_in, places)
+                for cell in cells]
+        return median(took), percentile(took, 0.99)
 
 
 async def measure(
@@ -173,17 +193,19 @@ async def measure(
         async def use(number: int, notebook: Job, times: Sequence[float]) -> list[Cell]:
             mine: list[Cell] = []
             for when, before in zip(times, alone[number], strict=True):
-                await asyncio.sleep(start + when * card.haste - asyncio.get_running_loop().time())
+                await asyncio.sleep(start + when - asyncio.get_running_loop().time())
                 submitted = asyncio.get_running_loop().time() - start
                 cell = await notebook.work(work, LIMIT)
                 right = cell.digest == before.digest
                 mine.append(Cell(number + 1, submitted, cell.seconds, before.seconds, right))
             return mine
 
-        times = schedule(NOTEBOOKS, cells)
+        times = [
+            tuple(when * card.haste for when in due) for due in schedule(NOTEBOOKS, cells)
+        ]
         used = await asyncio.gather(*(
             use(number, notebook, times[number]) for number, notebook in enumerate(notebooks)
         ))
         figures = daemon.figures(known, card.measurable)
     done = tuple(cell for one in used for cell in one)
-    return Day(each, TQ * card.haste, save_idle, done, figures)
+    return Day(each, TQ * card.haste, save_idle, times, done, figures)

@@ -129,6 +129,11 @@ def _notebooks(day: Day) -> dict[str, Any]:
         "save_idle": day.save_idle,
         "over_alone_median": day.median,
         "over_alone_99th": day.percentile_99,
+        "expected": {
+            name: None if figures is None else {"median": figures[0], "99th": figures[1]}
+            for name, figures in (("card_and_bus", day.expected(fitting=False)),
+                                  ("all_on_the_card", day.expected(fitting=True)))
+        },
         "right": day.right,
         "trace": day.trace,
         "cells": [{**asdict(cell), "over_alone": cell.over_alone} for cell in day.cells],

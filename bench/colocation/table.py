@@ -117,11 +117,16 @@ def _stop_to_run(of: list[Trial]) -> str:
 
 def _notebooks(day: Day) -> Table:
     table = _table("Notebooks: from submit to result over the cell alone")
-    for heading in ("notebooks", "GiB each", "cells", "alone s", "median", "99th", "hand-overs"):
+    table.add_column("notebooks", no_wrap=True)
+    for heading in ("GiB each", "cells", "alone s", "median", "99th", "hand-overs"):
         table.add_column(heading, justify="right")
     table.add_row(
         str(len({cell.notebook for cell in day.cells})), f"{day.size.chosen / 2**30:.2f}",
         str(len(day.cells)), f"{median(cell.alone for cell in day.cells):.2f}",
         _ratio(day.median), _ratio(day.percentile_99), str(day.trace.get("handovers", "")),
     )
+    for label, figures in (("expected of card and bus", day.expected(fitting=False)),
+                           ("if the card held all", day.expected(fitting=True))):
+        if figures is not None:
+            table.add_row(label, "", "", "", *map(_ratio, figures), "")
     return table

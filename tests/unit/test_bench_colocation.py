@@ -280,7 +280,9 @@ async def test_both_copies_are_compared_with_themselves_alone(
 
 
 def day(*cells: Cell) -> Day:
-    return Day(size(139 * GIB, 32 * GIB), 2.0, True, cells, {"handovers": 7})
+    times = [(0.0, 8.0), (1.0,)]
+    figures = {"handovers": 7, "in_alone_gbps": 50.0}
+    return Day(size(139 * GIB, 32 * GIB), 2.0, True, times, cells, figures)
 
 
 def test_a_notebook_that_waits_twice_as_long_says_so() -> None:
@@ -323,6 +325,7 @@ def test_the_document_has_everything_and_is_json() -> None:
     assert document["thesis"]["trials"][1]["way"] == {"mode": "none", "tq": None}
     assert document["thesis"]["same_as"]["big_50"]["30"] == 1000.0
     assert document["notebooks"]["over_alone_median"] == 2.0
+    assert document["notebooks"]["expected"]["all_on_the_card"]["median"] == 1.0
     assert document["notebooks"]["bytes"]["why"].startswith("10 of the size wanted")
     assert "note" not in report(trial()).document()
 

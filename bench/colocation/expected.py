@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What notebooks could expect of a card and its bus: a model, to read what was measured beside.
+
+Those whose memory is on the card compute at once, all at the same time, each with an equal
+part of the card. One whose memory is away has to wait for it first. The way in is shared
+equally, too, and is all that is waited for: what makes room has been copied beforehand,
+and goes at once, of the program that is idle longest first. A cell is submitted when
+its time has come and the one before it in its notebook has ended. Starting, draining, and
+what changing between programs costs the card take no time.
+
+So a median above 1 without the way in is due to cells that come together, and with it
+to memory that is away; what was measured beyond that is due to us.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Times = Sequence[Sequence[float]]       # of each notebook, seconds from the start, ascending
+FULL = 1 - 1e-9                         # all of its memory is there, as far as sums are exact
+
+
+@dataclass(slots=True)
+class _Notebook:
+    due: list[float]                    # when its cells that are left come, the next one last
+    held: float = 0.0                   # of its memory, on the card
+    submitted: float | None = None      # None: it does nothing
+    idle_since: float = 0.0
+    took: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Model:
+    notebooks: list[_Notebook]
+    cell: float                         # seconds of the whole card
+    way_in: float                       # seconds of the whole bus for all of a notebook's memory
+    room: float                         # that is free, in notebooks
+    now: float = 0.0
+    waiting: list[int] = field(default_factory=list)
+    coming: dict[int, float] = field(default_factory=dict)      # seconds of the bus that are left
+    computing: dict[int, float] = field(default_factory=dict)   # and of the card
+
+    def run(self) -> list[list[float]]:
+        """Until all cells have ended."""
+        while (soonest := min(
+            (when for when in (self._due(), _first(self.coming), _first(self.computing))
+             if when is not None), default=None,
+        )) is not None:
+            self._pass(soonest)
+            for number in [n for n, left in self.coming.items() if left <= 0]:
+                del self.coming[number]
+                self.computing[number] = self.cell
+            for number in [n for n, left in self.computing.items() if left <= 0]:
+                del self.computing[number]
+                self._ends(self.notebooks[number])
+            for number, notebook in enumerate(self.notebooks):
+                if notebook.submitted is None and notebook.due and notebook.due[-1] <= self.now:
+                    notebook.submitted = self.now
+                    notebook.due.pop()
+                    self.waiting.append(number)
+            while self.waiting and self._admit(self.waiting[0]):
+                self.waiting.pop(0)
+        return [notebook.took for notebook in self.notebooks]
+
+    def _due(self) -> float | None:
+        """In how many seconds the next cell is submitted, but for those that wait for another."""
+        return min(
+            (max(0.0, notebook.due[-1] - self.now) for notebook in self.notebooks
+             if notebook.submitted is None and notebook.due), default=None,
+        )
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+        for served in (self.coming, self.computing):
+            for number in served:
+                served[number] -= seconds / len(served)
+                if served[number] < self.cell * (1 - FULL):
+                    served[number] = 0.0
+
+    def _ends(self, notebook: _Notebook) -> None:
+        assert notebook.submitted is not None
+        notebook.took.append(self.now - notebook.submitted)
+        notebook.submitted = None
+        notebook.idle_since = self.now
+        if notebook.due:
+            notebook.due[-1] = max(notebook.due[-1], self.now)
+
+    def _admit(self, number: int) -> bool:
+        """False: others compute on too much of the card, and it goes on waiting."""
+        notebook = self.notebooks[number]
+        missing = 1 - notebook.held
+        # From those who are idle first, and then from those who wait, too.
+        others = sorted(
+            (other for n, other in enumerate(self.notebooks)
+             if n != number and n not in self.coming and n not in self.computing),
+            key=lambda other: (other.submitted is not None, other.idle_since),
+        )
+        if missing * FULL > self.room + sum(other.held for other in others):
+            return False
+        for other in others:
+            given = min(other.held, max(0.0, missing - self.room))
+            other.held -= given
+            self.room += given
+        self.room -= missing
+        notebook.held = 1.0
+        if self.way_in and missing > 1 - FULL:
+            self.coming[number] = missing * self.way_in
+        else:
+            self.computing[number] = self.cell
+        return True
+
+
+def _first(served: dict[int, float]) -> float | None:
+    """In how many seconds the first of those that share something is done."""
+    return min(served.values()) * len(served) if served else None
+
+
+def expected(times: Times, cell: float, way_in: float, places: float) -> list[list[float]]:
+    """Seconds from submit to result, of each notebook's cells.
+
+    `cell`: seconds it takes on a free card. `way_in`: seconds that a notebook's memory takes on a
+    free bus. `places`: how many notebooks' memory the card holds, at least 1. At the start each
+    has filled its memory, in order, so that those with the lowest numbers are away.
+    """
+    notebooks = [_Notebook(sorted(cells, reverse=True)) for cells in times]
+    room = places
+    for number, notebook in reversed(list(enumerate(notebooks))):
+        notebook.held = min(1.0, room)
+        notebook.idle_since = number - len(notebooks)
+        room -= notebook.held
+    return _Model(notebooks, cell, way_in, room).run()
