@@ -76,7 +76,8 @@ async def _all(
         place = folder / NOTEBOOKS
         try:
             report.day = await notebooks.measure(
-                report.card, wanted.cells, place, shown, save_idle=wanted.save_idle)
+                report.card, wanted.cells, place, shown, save_idle=wanted.save_idle,
+                turns=wanted.turns)
         except NvshareError as error:
             report.failures.append(Failure(NOTEBOOKS, str(error)))
 

@@ -120,6 +120,7 @@ class Day:
     size: Size
     tq: float                           # seconds
     save_idle: bool
+    turns: bool                         # also where those that run fit together
     times: Times                        # when cells were to be submitted
     cells: tuple[Cell, ...]
     trace: dict[str, Any]               # bench.trace.summary's figures
@@ -158,11 +159,12 @@ class Day:
 
 
 async def measure(
-    card: Card, cells: int, folder: Path, progress: Progress, *, save_idle: bool = True
+    card: Card, cells: int, folder: Path, progress: Progress, *, save_idle: bool = True,
+    turns: bool = False,
 ) -> Day:
     """Ten notebooks, first each for itself, then together. `folder` is made for the daemon.
 
-    `save_idle`: as the daemon's setting of that name.
+    `save_idle`: as the daemon's setting of that name. `turns`: its `anti-thrash` is on, not auto.
     """
     each = size(card.total, card.budget)
     plain = card.environment
@@ -176,10 +178,11 @@ async def measure(
             alone.append([await one.work(work, LIMIT) for _ in range(cells)])
     async with AsyncExitStack() as stack:
         progress.step("notebooks: starting them together")
-        tq = Way("auto", TQ).setting(card.haste)
-        daemon = await stack.enter_async_context(
-            service(folder, plain, tq=tq, save_idle="on" if save_idle else "off", **card.settings)
-        )
+        way = Way("on" if turns else "auto", TQ)
+        daemon = await stack.enter_async_context(service(
+            folder, plain, tq=way.setting(card.haste), anti_thrash=way.mode,
+            save_idle="on" if save_idle else "off", **card.settings,
+        ))
         notebooks = [
             await stack.enter_async_context(job(each.chosen, seed, daemon.environment))
             for seed in range(1, NOTEBOOKS + 1)
@@ -208,4 +211,4 @@ async def measure(
         ))
         figures = daemon.figures(known, card.measurable)
     done = tuple(cell for one in used for cell in one)
-    return Day(each, TQ * card.haste, save_idle, times, done, figures)
+    return Day(each, TQ * card.haste, save_idle, turns, times, done, figures)

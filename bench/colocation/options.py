@@ -25,6 +25,7 @@ class Wanted:
     rounds: int
     cells: int
     save_idle: bool                     # what notebooks that lie idle have is copied beforehand
+    turns: bool                         # they take turns even where all that run fit together
     budget: int | None                  # bytes of host memory; None: what is safe
     simulate: bool
     json: bool
@@ -54,6 +55,8 @@ def parse(arguments: Sequence[str]) -> Wanted:
                         help=f"of each notebook ({notebooks.CELLS})")
     parser.add_argument("--save-idle", type=_switch, default=True, metavar="SWITCH",
                         help="on, or off: idle notebooks are copied when others come (on)")
+    parser.add_argument("--turns", action="store_true",
+                        help="notebooks take turns even if they fit: anti-thrash on, not auto")
     parser.add_argument("--swap-budget", type=_size, metavar="SIZE",
                         help="host memory the daemon may take (80%% of what is free)")
     parser.add_argument("--simulate", action="store_true",
@@ -65,7 +68,7 @@ def parse(arguments: Sequence[str]) -> Wanted:
     return Wanted(
         _chosen(given.variant, VARIANTS), _chosen(given.shape, SHAPES),
         tuple(sorted(set(given.tq or QUANTA))), given.scale, given.rounds, given.cells,
-        given.save_idle, given.swap_budget, given.simulate, given.json, given.output,
+        given.save_idle, given.turns, given.swap_budget, given.simulate, given.json, given.output,
     )
 
 

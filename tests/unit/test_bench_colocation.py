@@ -282,7 +282,7 @@ async def test_both_copies_are_compared_with_themselves_alone(
 def day(*cells: Cell) -> Day:
     times = [(0.0, 8.0), (1.0,)]
     figures = {"handovers": 7, "in_alone_gbps": 50.0}
-    return Day(size(139 * GIB, 32 * GIB), 2.0, True, times, cells, figures)
+    return Day(size(139 * GIB, 32 * GIB), 2.0, True, False, times, cells, figures)
 
 
 def test_a_notebook_that_waits_twice_as_long_says_so() -> None:
