@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def evict(
     hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False, failed: bool = False
 ) -> None:
-    """The youngest first."""
+    """The youngest first; what was saved goes without a copy."""
     block = next((b for b in reversed(hook.blocks) if b.place is Place.RESIDENT), None)
     movable = not hook.granted and not hook.stopping and not no_host and not failed
     more = movable and block is not None and hook.filled > order.room
@@ -29,8 +29,8 @@ def evict(
             no_host = True
         else:
             hook.put(block, block.place, moving=True)
-            took = max(1, block.size // hook.world.bus)
-            total = moved + block.size
+            took = 1 if block.saved else max(1, block.size // hook.world.bus)
+            total = moved + (0 if block.saved else block.size)
             hook.world.at(
                 hook.world.now + took, lambda: _left(hook, block, order, total)
             )
