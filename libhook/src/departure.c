@@ -80,7 +80,7 @@ static void gather(struct departure *departure, uint64_t wanted)
     if (!departure->client->granted)
         departure->count = take(departure, &departure->rank, departure->blocks, departure->limit,
                                 wanted);
-    departure->limit = departure->limit * 4 < LOOKS_MAX ? departure->limit * 4 : LOOKS_MAX;
+    departure->limit = departure->limit * 4 < WHOLES_MAX ? departure->limit * 4 : WHOLES_MAX;
     look(departure, !hurry);
 }
 

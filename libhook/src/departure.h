@@ -20,7 +20,7 @@ struct departure {
     struct host_provision provision;
 
     /* Blocks that were looked at together, and how many of them are through. */
-    struct block *blocks[LOOKS_MAX];
+    struct block *blocks[WHOLES_MAX];
     bool looked;
     size_t limit, count, taken;
     unsigned rank;                   /* of the victims so far */

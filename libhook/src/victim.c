@@ -69,7 +69,7 @@ static uint64_t light_bytes(const struct client *client)
 static size_t take_unseen(struct client *client, struct block **blocks)
 {
     size_t count = 0;
-    for (struct block *block = client->youngest; block != NULL && count < LOOKS_MAX;
+    for (struct block *block = client->youngest; block != NULL && count < WHOLES_MAX;
          block = block->older)
         if (block->state == BLOCK_RESIDENT && !block->seen && !block->managed) {
             block_set_state(block, BLOCK_LEAVING);
@@ -80,7 +80,7 @@ static size_t take_unseen(struct client *client, struct block **blocks)
 
 void victims_survey(struct client *client, uint64_t wanted)
 {
-    struct block *blocks[LOOKS_MAX];
+    struct block *blocks[WHOLES_MAX];
     size_t count;
     bool looked = true;
     if (wanted >= client->memory.resident)

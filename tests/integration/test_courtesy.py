@@ -283,38 +283,6 @@ def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Si
     program.ends_well()
 
 
-def test_what_leaves_ahead_is_looked_at_once_and_not_for_each_order(site: Site) -> None:
-    """Each look takes the card from whoever runs: parts of all four, then the whole of them.
-
-    The kernel fails from its sixth launch on: the first is to try it, two are for the first way
-    out. What nothing is known of is copied.
-    """
-    site.environment |= {"NVSHARE_SIM_FAIL": "cuLaunchKernel:6+"}
-    daemon = Daemon(site)
-    compared = MOVES[MOVES.index("for number, "):]
-    program = Program(site, "PIECES = 4\n" + MOVES + "away()\n" + compared)
-    daemon.accept(Flag(0))
-    while daemon.until(Type.MEMORY).memory.allocated < 128 * MIB:
-        continue
-    for turn in range(2):
-        assert program.hears() == "away"
-        daemon.send(Record(Type.STOP))
-        daemon.until(Type.STOPPED)
-        if turn == 0:
-            daemon.send(Record(Type.EVICT, number=2, host=1 << 40))
-            assert daemon.until(Type.EVICTED).bytes == 128 * MIB
-        for number, blocks in enumerate((3, 2, 0) if turn == 1 else (), 3):
-            daemon.send(ahead(Type.EVICT, number, blocks * 32 * MIB))
-            answer = daemon.until(Type.EVICTED)
-            assert (answer.bytes, answer.flags) == (0, 0)
-            assert answer.memory.resident == blocks * 32 * MIB
-        daemon.send(ahead(Type.LOAD, 9, 128 * MIB), Record(Type.RUN))
-        daemon.until(Type.LOADED)
-        program.go_on()
-    daemon.rest()
-    program.ends_well()
-
-
 def test_a_move_may_yield_within_a_block(site: Site) -> None:
     """A piece takes 80 ms, a block two of them; it does not matter when the YIELD comes."""
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "200M", "NVSHARE_EXAMINE": "0"}

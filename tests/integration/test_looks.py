@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking at blocks takes the card from whoever runs: as few launches as can be.
+
+The simulated kernel fails after so many, and what nothing is known of is copied.
+"""
+
+from nvshared.protocol import Flag, Record, Type
+from tests.integration.conftest import MIB, Site
+from tests.integration.test_courtesy import MOVES, Daemon, ahead
+from tests.integration.test_own_memory import Program
+
+
+def test_what_leaves_ahead_is_looked_at_once_and_not_for_each_order(site: Site) -> None:
+    """Each look takes the card from whoever runs: parts of all four, then the whole of them.
+
+    The kernel fails from its sixth launch on: the first is to try it, two are for the first way
+    out. What nothing is known of is copied.
+    """
+    site.environment |= {"NVSHARE_SIM_FAIL": "cuLaunchKernel:6+"}
+    daemon = Daemon(site)
+    compared = MOVES[MOVES.index("for number, "):]
+    program = Program(site, "PIECES = 4\n" + MOVES + "away()\n" + compared)
+    daemon.accept(Flag(0))
+    while daemon.until(Type.MEMORY).memory.allocated < 128 * MIB:
+        continue
+    for turn in range(2):
+        assert program.hears() == "away"
+        daemon.send(Record(Type.STOP))
+        daemon.until(Type.STOPPED)
+        if turn == 0:
+            daemon.send(Record(Type.EVICT, number=2, host=1 << 40))
+            assert daemon.until(Type.EVICTED).bytes == 128 * MIB
+        for number, blocks in enumerate((3, 2, 0) if turn == 1 else (), 3):
+            daemon.send(ahead(Type.EVICT, number, blocks * 32 * MIB))
+            answer = daemon.until(Type.EVICTED)
+            assert (answer.bytes, answer.flags) == (0, 0)
+            assert answer.memory.resident == blocks * 32 * MIB
+        daemon.send(ahead(Type.LOAD, 9, 128 * MIB), Record(Type.RUN))
+        daemon.until(Type.LOADED)
+        program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+HALF_OF_MANY = """
+addresses = []
+for number in range(100):
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), 2 * MIB)
+    addresses.append(address.value)
+for value in (77, 78):
+    for number, address in enumerate(addresses):
+        if value == 77 or number % 2:
+            call("cuMemsetD32_v2", address, number + value, MIB // 2)
+    call("cuCtxSynchronize")
+    away()
+for number, address in enumerate(addresses):
+    assert get(address, 2 * MIB) == (number + 77 + number % 2).to_bytes(4, "little") * (MIB // 2)
+"""
+
+
+def test_parts_of_many_blocks_are_looked_at_together_and_fewer_whole_ones(site: Site) -> None:
+    """The first time a hundred in two looks of two launches each, as all is new of all of them.
+
+    Then in one look: parts of all, and the whole of those that may be as they were. The kernel
+    fails from its eighth launch on, the first being to try it.
+    """
+    site.environment |= {"NVSHARE_SIM_FAIL": "cuLaunchKernel:8+"}
+    daemon = Daemon(site)
+    program = Program(site, HALF_OF_MANY)
+    daemon.accept(Flag(0))
+    for turn, copied in enumerate((200 * MIB, 100 * MIB)):
+        assert program.hears() == "away"
+        daemon.send(Record(Type.STOP))
+        daemon.until(Type.STOPPED)
+        moved = 0
+        for number, room in enumerate((150 * MIB, 0), 1 + 3 * turn):
+            daemon.send(ahead(Type.EVICT, number, room))
+            moved += daemon.until(Type.EVICTED).bytes
+        assert moved == copied
+        daemon.send(ahead(Type.LOAD, 3 + 3 * turn, 256 * MIB), Record(Type.RUN))
+        daemon.until(Type.LOADED)
+        program.go_on()
+    daemon.rest()
+    program.ends_well()
