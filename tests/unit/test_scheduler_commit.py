@@ -18,6 +18,16 @@ def granted(
     return None
 
 
+def one_has_half() -> Talk:
+    """Two clients on a card of 100 GiB and a host of 10."""
+    talk = Talk(100, host=10)
+    talk.join(1)
+    talk.join(2)
+    talk.ask(1, 1, 50)
+    talk.changed(1, allocated=50)
+    return talk
+
+
 def test_the_first_action_after_a_client_joined_is_its_limits() -> None:
     first, *_ = Talk().join(1)
     assert isinstance(first, Limits)
@@ -118,11 +128,7 @@ def test_a_thread_that_takes_its_time_keeps_only_its_own_counted() -> None:
 
 def test_a_question_is_forgotten_when_a_later_one_has_been_answered() -> None:
     """What is beyond the card is answered at once; whoever waited before that asks again."""
-    talk = Talk(100, host=10)
-    talk.join(1)
-    talk.join(2)
-    talk.ask(1, 1, 50)
-    talk.changed(1, allocated=50)
+    talk = one_has_half()
     probe = next(a for a in talk.ask(2, 1, 59) if isinstance(a, Evict) and a.client == 1)
     talk.beyond(2, 2, 0)
     talk.changed(2, answered=2)
@@ -166,11 +172,7 @@ def test_three_of_eighty_fit_a_card_of_137_and_a_host_of_110() -> None:
 
 
 def test_what_is_lent_is_called_back_before_anyone_is_refused() -> None:
-    talk = Talk(100, host=10)
-    talk.join(1)
-    talk.join(2)
-    talk.ask(1, 1, 50)
-    talk.changed(1, allocated=50)
+    talk = one_has_half()
     lent = talk.view(1).commit - 50 * GIB
     assert lent > 0
     everything = 110 - 1                # less the margin
@@ -185,11 +187,7 @@ def test_what_is_lent_is_called_back_before_anyone_is_refused() -> None:
 
 
 def test_what_a_lender_used_in_that_moment_is_not_given_to_another() -> None:
-    talk = Talk(100, host=10)
-    talk.join(1)
-    talk.join(2)
-    talk.ask(1, 1, 50)
-    talk.changed(1, allocated=50)
+    talk = one_has_half()
     wanted = 110 - 1 - 50
     probe = next(a for a in talk.ask(2, 1, wanted) if isinstance(a, Evict) and a.client == 1)
     memory = talk.set(1, allocated=50.5)
@@ -200,11 +198,7 @@ def test_what_a_lender_used_in_that_moment_is_not_given_to_another() -> None:
 
 
 def test_a_lender_that_does_not_answer_does_not_hold_up_a_program_for_ever() -> None:
-    talk = Talk(100, host=10)
-    talk.join(1)
-    talk.join(2)
-    talk.ask(1, 1, 50)
-    talk.changed(1, allocated=50)
+    talk = one_has_half()
     talk.ask(2, 1, 110 - 1 - 50)
     actions = talk.wait(10)
     answer, = (a for a in limits(actions, 2) if a.number == 1)
