@@ -9,7 +9,8 @@ its time has come and the one before it in its notebook has ended. Starting, dra
 what changing between programs costs the card take no time.
 
 So a median above 1 without the way in is due to cells that come together, and with it
-to memory that is away; what was measured beyond that is due to us.
+to memory that is away; what was measured beyond that is due to us. In turns it can be less:
+the first of two that come together then does not wait for the second.
 """
 
 from collections.abc import Sequence

@@ -26,8 +26,9 @@ seconds is hardly ever copied, and a notebook that its owner has left is.
 All of it gives way to everything. It is done only in a calm: nobody waits, asks, drains, is
 to come in or lacks anything, and nobody who runs copies to the host. As soon as that ends
 the copying is cut short (YIELD), before any other order, so that a program which is
-wanted back does not wait for it. And it takes half of the host memory that is
-left at most, so that those who must leave find some.
+wanted back does not wait for it; and for a stop that is decided then, right behind that.
+And it takes half of the host memory that is left at most, so that those who must leave
+find some.
 """
 
 from nvshared.scheduler.card import Card
