@@ -83,13 +83,17 @@ static bool accepted(const CUmemAllocationProp *properties)
     return true;
 }
 
-static bool create(CUmemGenericAllocationHandle *handle, size_t size,
-                   const CUmemAllocationProp *properties, CUresult *result)
+bool chunk_create(CUmemGenericAllocationHandle *handle, size_t size,
+                  const CUmemAllocationProp *properties, CUresult *result)
 {
     static uint64_t made;            /* protected by memory_lock */
+    int device = properties->location.id;
+    if (size == 0 || size % PAGE != 0 || !can_move(properties) || device < 0
+        || device >= CLIENTS_MAX || !accepted(properties))
+        return false;
     struct chunk *chunk = calloc(1, sizeof *chunk);
     pthread_mutex_lock(&memory_lock);
-    struct client *client = clients[properties->location.id];
+    struct client *client = clients[device];
     if (client == NULL || chunk == NULL) {
         pthread_mutex_unlock(&memory_lock);
         free(chunk);
@@ -116,18 +120,6 @@ static bool create(CUmemGenericAllocationHandle *handle, size_t size,
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
     return true;
-}
-
-bool chunk_create(CUmemGenericAllocationHandle *handle, size_t size,
-                  const CUmemAllocationProp *properties, CUresult *result)
-{
-    int device = properties->location.id;
-    if (size == 0 || size % PAGE != 0 || !can_move(properties) || device < 0
-        || device >= CLIENTS_MAX || !accepted(properties)
-        || !create(handle, size, properties, result))
-        return false;
-    return *result != CUDA_ERROR_OUT_OF_MEMORY || !memory_make_way(NULL)
-        || create(handle, size, properties, result);
 }
 
 void chunk_drop(struct chunk *chunk)

@@ -165,6 +165,9 @@ bool client_go_beyond(struct client *client, uint64_t bytes);
  * if any went. Waits for work if need be and `wait` says so, and releases the
  * lock meanwhile. */
 bool pools_yield(const struct client *client, bool wait);
+/* memory.c: so does what was freed while a capture kept that from being waited for. Waits
+ * for it, releasing the lock meanwhile. False: there is none, or a capture still does. */
+bool memory_yield(const struct client *client);
 /* One record with the figures as they are. Failure closes the connection; the
  * service thread reconnects. */
 void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,

@@ -34,6 +34,7 @@ struct deferred {
 };
 static struct deferred *deferred;    /* protected by memory_lock, as is the next */
 static uint64_t deferrals;
+static CUcontext waited_in;          /* by memory_yield(), which is one thread's at a time */
 
 /* Second half of freeing: nothing uses it any more. Lock held. */
 void allocation_release(CUdeviceptr address)
@@ -55,6 +56,12 @@ static void release_or_keep(CUdeviceptr address)
         allocation_release(address);
 }
 
+static bool deferred_by(const struct deferred *one, const struct client *client)
+{
+    const struct page_owner *owner = region_owner(one->address);
+    return owner->client == client;
+}
+
 /* Of what was freed in this context those up to `number`: all work of the context from
  * before that is done. What was freed later may be used by work that came later. */
 static void release_deferred(CUcontext context, uint64_t number)
@@ -70,23 +77,28 @@ static void release_deferred(CUcontext context, uint64_t number)
     }
 }
 
-bool memory_make_way(CUcontext context)
+bool memory_yield(const struct client *client)
 {
-    CUresult result;
-    if (context == NULL && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+    const struct deferred *one = deferred;
+    while (one != NULL && !deferred_by(one, client))
+        one = one->next;
+    if (one == NULL)
         return false;
-    pthread_mutex_lock(&memory_lock);
+    if (waited_in != NULL) {
+        pthread_cond_wait(&memory_changed, &memory_lock);
+        return true;                 /* perhaps that was enough */
+    }
+    CUcontext context = waited_in = one->context;
     uint64_t earlier = deferrals;
-    const struct deferred *any = deferred;
-    while (any != NULL && any->context != context)
-        any = any->next;
     pthread_mutex_unlock(&memory_lock);
-    if (any == NULL || !drain_context(context, &result) || result != CUDA_SUCCESS)
-        return false;
+    CUresult ignored_as_work_that_failed_is_done;
+    bool waited = drain_context(context, &ignored_as_work_that_failed_is_done);
     pthread_mutex_lock(&memory_lock);
-    release_deferred(context, earlier);
-    pthread_mutex_unlock(&memory_lock);
-    return true;
+    if (waited)
+        release_deferred(context, earlier);
+    waited_in = NULL;
+    pthread_cond_broadcast(&memory_changed);
+    return waited;
 }
 
 static CUresult allocate(struct client *client, CUcontext context, size_t bytes,
@@ -117,8 +129,6 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
         return true;
     }
     *result = allocate(client, context, bytes, address);
-    if (*result == CUDA_ERROR_OUT_OF_MEMORY && memory_make_way(context))
-        *result = allocate(client, context, bytes, address);
     if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
         *result = CUDA_SUCCESS;
     return true;
@@ -335,6 +345,8 @@ void memory_context_ends(CUcontext context)
     drain_context(context, &ignored_as_the_context_goes);
     pthread_mutex_lock(&service_lock);
     pthread_mutex_lock(&memory_lock);
+    while (waited_in == context)
+        pthread_cond_wait(&memory_changed, &memory_lock);
     release_deferred(context, deferrals);
     import_context_ends(context);
     managed_context_ends(context);

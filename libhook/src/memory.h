@@ -28,11 +28,6 @@ struct memory_description {
  * to return, and *address the new address if that is CUDA_SUCCESS. */
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
 
-/* What was freed in this context (NULL: the current one) while a capture kept that from being
- * waited for goes now, for the program is about to be refused for its sake. False: there is
- * none, or one still does. Waits for the context's work; without the lock. */
-bool memory_make_way(CUcontext context);
-
 /* cuMemFree: waits for the work in flight as the driver's does. False: the
  * address is not ours. An address inside an allocation is an invalid value. */
 bool memory_free(CUdeviceptr address, CUresult *result);

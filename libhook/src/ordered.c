@@ -34,19 +34,6 @@
 #include "pool.h"
 #include "real.h"
 
-/* The lock may be released meanwhile. */
-static CUresult take(struct pool *pool, struct client *client, CUcontext context, size_t bytes,
-                     uint64_t stream, CUdeviceptr *address)
-{
-    CUresult result = piece_take(pool, client, bytes, stream, address);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY)
-        return result;
-    pthread_mutex_unlock(&memory_lock);
-    bool more = memory_make_way(context);
-    pthread_mutex_lock(&memory_lock);
-    return more ? piece_take(pool, client, bytes, stream, address) : result;
-}
-
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result)
 {
@@ -70,7 +57,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
         ours = client != NULL;
         if (ours) {
             pool->users++;
-            *result = take(pool, client, context, bytes, name, address);
+            *result = piece_take(pool, client, bytes, name, address);
             pool_leave(pool);
         }
         pthread_mutex_unlock(&memory_lock);

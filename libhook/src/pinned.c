@@ -42,8 +42,6 @@ static CUresult begin(struct client *client, size_t bytes)
     if (client == NULL)
         return CUDA_SUCCESS;
     CUresult result = promised(client, bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && memory_make_way(NULL))
-        result = promised(client, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     wish.client = client;

@@ -160,6 +160,12 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
     return granted;
 }
 
+/* Lock held, released meanwhile. False: all that the program has freed is free. */
+static bool more_is_free(const struct client *client)
+{
+    return pools_yield(client, true) || memory_yield(client);
+}
+
 bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
 {
     const struct nvshare_memory *memory = &client->memory;
@@ -180,7 +186,7 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
         if (client->socket < 0) {
             /* No daemon to ask: as far as it last said we could go. */
             granted = wanted <= client->limits.most;
-            if (!granted && pools_yield(client, true))
+            if (!granted && more_is_free(client))
                 continue;
             break;
         }
@@ -191,7 +197,7 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
          * may apply again by now, and another thread's later question may have
          * been answered: then ask again. */
         if (ours && client->answer.commit < wanted && !spares_drop(client, SPARES_ALL)
-            && !pools_yield(client, true))
+            && !more_is_free(client))
             break;
         /* It keeps what it was granted while it slept on, whatever was answered since. */
         const struct open_question *own = own_question();

@@ -214,6 +214,11 @@ def created(result=0):
     call("cuMemCreate", byref(other), 900 * MIB, byref(kind), 0, result=result)
 def arranged(result=0):
     call("cuArrayCreate_v2", byref(other), square, result=result)
+def made_managed(result=0):
+    call("cuMemAllocManaged", byref(other), 900 * MIB, c_uint(1), result=result)
+def created_to_be_shared(result=0):
+    call("cuMemCreate", byref(other), 900 * MIB, byref(Properties(1, 1, Location(1, 0))), 0,
+         result=result)
 def freed_in_stream():
     call("cuMemFreeAsync", other, stream)
 WAYS = {
@@ -221,8 +226,14 @@ WAYS = {
     "in a stream": (allocated_in_stream, freed_in_stream),
     "created": (created, lambda: call("cuMemRelease", other)),
     "array": (arranged, lambda: call("cuArrayDestroy", other)),
+    "managed": (made_managed, lambda: call("cuMemFree_v2", other)),
+    "to be shared": (created_to_be_shared, lambda: call("cuMemRelease", other)),
+    "elsewhere": (allocated, lambda: call("cuMemFree_v2", other)),
 }
 take, give = WAYS[WAY]
+another = c_void_p()
+call("cuCtxCreate_v2", byref(another), 0, 0)
+call("cuCtxSetCurrent", context)
 call("cuStreamCreate", byref(stream), 1)
 for _ in range(3):
     call("cuMemAlloc_v2", byref(address), 900 * MIB)
@@ -232,12 +243,17 @@ for _ in range(3):
     if WAY != "in a stream":             # which would become a part of the graph
         take(result=2)
     call("cuStreamEndCapture", stream, byref(graph))
+    if WAY == "elsewhere":
+        call("cuCtxPushCurrent_v2", another)
     take()
     give()
+    call("cuCtxSetCurrent", context)
 '''
 
 
-@pytest.mark.parametrize("way", ["plain", "in a stream", "created", "array"])
+@pytest.mark.parametrize("way", [
+    "plain", "in a stream", "created", "array", "managed", "to be shared", "elsewhere",
+])
 def test_what_was_freed_while_one_captures_is_there_when_it_is_needed(
     site: Site, way: str
 ) -> None:

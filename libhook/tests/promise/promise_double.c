@@ -40,6 +40,12 @@ bool pools_yield(const struct client *client, bool wait)
     return false;
 }
 
+bool memory_yield(const struct client *client)
+{
+    (void)client;
+    return false;
+}
+
 /* A thread asks to pin so much; it has taken it, or been refused, when it calls take(). */
 SEEN bool ask_to_pin(uint64_t bytes)
 {
