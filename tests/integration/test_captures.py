@@ -285,3 +285,52 @@ assert graph.value
 
 def test_memory_is_shared_when_another_threads_capture_has_ended(site: Site) -> None:
     ends_well(site, SHARED_MEANWHILE)
+
+
+GOES_MEANWHILE = '''
+import threading, time
+module, waiting, graph = c_void_p(), c_void_p(), c_void_p()
+home = context
+flag = c_void_p()
+call("cuMemHostAlloc", byref(flag), 4, c_uint(3))            # for all contexts
+reached = c_uint.from_address(flag.value)
+def takes():
+    call("cuCtxSetCurrent", home)
+    call("cuMemAlloc_v2", byref(taken), 900 * MIB)
+def goes():
+    call("cuCtxDestroy_v2", context)
+for _ in range(20):
+    context, address, taken = c_void_p(), c_uint64(), c_uint64()
+    streams = [c_uint64() for _ in range(2)]
+    reached.value = 0
+    call("cuCtxCreate_v2", byref(context), 0, 0)
+    with open("libhook/demo/kernels.ptx", "rb") as file:
+        call("cuModuleLoadData", byref(module), file.read())
+    call("cuModuleGetFunction", byref(waiting), module, b"nvshare_wait_flag")
+    for stream in streams:
+        call("cuStreamCreate", byref(stream), 1)
+    call("cuMemAlloc_v2", byref(address), 900 * MIB)
+    values = [c_uint64(flag.value), c_uint64(1)]
+    passed = (c_void_p * 2)(*(ctypes.cast(byref(value), c_void_p) for value in values))
+    call("cuLaunchKernel", waiting, *(1, 1, 1, 1, 1, 1, 0), streams[0], passed, None)
+    call("cuStreamBeginCapture_v2", streams[1], c_int(RELAXED))
+    call("cuMemFree_v2", address)
+    call("cuStreamEndCapture", streams[1], byref(graph))
+    threads = [threading.Thread(target=takes), threading.Thread(target=goes)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.02)                     # both may wait for the same work now
+    reached.value = 1
+    for thread in threads:
+        thread.join()
+    call("cuCtxSetCurrent", home)
+    assert taken.value
+    call("cuMemFree_v2", taken)
+print(json.dumps("went"))
+'''
+
+
+def test_a_context_goes_while_what_was_freed_in_it_is_waited_for(site: Site) -> None:
+    """By one that needs the memory, in another context. In whatever order they come to it."""
+    site.start()
+    assert under(site, "RELAXED = 2\n" + GOES_MEANWHILE) == "went"
