@@ -38,7 +38,10 @@ VERB = Verb(
     summary="set when programs take turns: auto, on or off",
     description=(
         "With auto, programs run at the same time as long as all of them fit into the memory of "
-        "the GPU, and take turns when they do not. With on they always take turns, with off never."
+        "the GPU, and take turns when they do not. With on they always take turns, with off never. "
+        "Always is better for programs that each keep the GPU busy while they work, such as cells "
+        "of notebooks, of which one then need not wait for the other; and worse beside one that "
+        "leaves the GPU idle for moments, which the others then cannot use."
     ),
     examples=(
         ("nvsharectl anti-thrash auto", "turns only where they are needed"),
