@@ -42,6 +42,13 @@ bool client_none(void)
     return client_count == 0;
 }
 
+static bool forked;
+
+bool client_forked(void)
+{
+    return forked;
+}
+
 /* In a forked child: the driver refuses its service there, so the library
  * does nothing either, and the parent's connection is the parent's alone. */
 static void in_child(void)
@@ -52,6 +59,7 @@ static void in_child(void)
         if (clients[i] != NULL && clients[i]->socket >= 0)
             close(clients[i]->socket);
     client_count = 0;
+    forked = true;
 }
 
 static int open_patiently(void)

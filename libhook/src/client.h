@@ -21,6 +21,8 @@ bool client_awaits_context(CUdevice device, unsigned *tries);
 
 /* No client has ever been attached in this process: wrappers pass through. */
 bool client_none(void);
+/* This is the child of a process that had one: a lock may be held for ever there. */
+bool client_forked(void);
 
 /* Stream capture. While any capture is going on nothing is called that would
  * break it. `begin` waits for a drain's critical section, a few microseconds. */

@@ -230,6 +230,7 @@ void drain_abandon(struct drain *drain);
 /* Waits for all work of one context; any thread. False: a capture is going on
  * and forbids it. */
 bool drain_context(CUcontext context, CUresult *result);
+void drain_ending(CUcontext context);             /* of one that is about to be destroyed */
 bool capture_going_on(void);
 /* Keeps captures from beginning until capture_allow(), for calls that synchronise
  * a context on their own. False: one is going on. */

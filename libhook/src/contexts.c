@@ -5,7 +5,9 @@
  * A GPU's primary context lives as long as it is retained, by the program or
  * by a green context, which retains it while it exists. The driver says only
  * afterwards that the last one let go, and then it is too late to drop what
- * lives in it; so retains are counted here.
+ * lives in it; so retains are counted here. Dropping it waits for work, and while
+ * that lasts nobody may retain the context and begin to use it: who lets go last
+ * waits for those who are just retaining it, and whoever comes then waits for the end.
  */
 #include "counted.h"
 
@@ -16,9 +18,11 @@
 
 #define DEVICES 64
 
-static struct {
+static struct primary {
     CUcontext context;
     unsigned retained;
+    unsigned retaining;              /* threads that are about to, and may have */
+    bool ending;
 } primary[DEVICES];                                /* protected by contexts_lock */
 
 /* More references to a context than the one it was made with: cuCtxAttach()
@@ -32,6 +36,7 @@ static struct reference *references;               /* protected by contexts_lock
 
 /* Nothing is called while it is held. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
 
 static void refer(const void *context, CUdevice device)
 {
@@ -61,42 +66,93 @@ static CUdevice drop(const void *context)
     return device;
 }
 
-static bool has_primary(CUdevice device)
+static struct primary *primary_of(CUdevice device)
 {
-    return device >= 0 && device < DEVICES;
+    return device >= 0 && device < DEVICES ? &primary[device] : NULL;
 }
 
-static void primary_retained(CUdevice device, CUcontext context)
+static int uncancelled(void)
 {
-    if (has_primary(device)) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+
+/* Before the driver is asked to retain it. */
+static void retaining(CUdevice device)
+{
+    struct primary *one = primary_of(device);
+    if (one == NULL)
+        return;
+    int cancel = uncancelled();
+    pthread_mutex_lock(&contexts_lock);
+    while (one->ending)
+        pthread_cond_wait(&contexts_changed, &contexts_lock);
+    one->retaining++;
+    pthread_mutex_unlock(&contexts_lock);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+/* Afterwards; NULL: it was not. */
+static void retained(CUdevice device, CUcontext context)
+{
+    struct primary *one = primary_of(device);
+    if (one != NULL) {
         pthread_mutex_lock(&contexts_lock);
-        primary[device].context = context;
-        primary[device].retained++;
+        one->retaining--;
+        if (context != NULL) {
+            one->context = context;
+            one->retained++;
+        }
+        pthread_cond_broadcast(&contexts_changed);
         pthread_mutex_unlock(&contexts_lock);
     }
-    client_attach(device, context);
+    if (context != NULL)
+        client_attach(device, context);
 }
 
-/* The context, if only `retained` hold it now. */
-static CUcontext primary_context(CUdevice device, unsigned retained)
+/* One of those who retain a primary context lets go of it, or all are made to. */
+struct parting {
+    struct primary *primary;
+    CUcontext last;                  /* that ends it; until it is over nobody retains it */
+    bool counted;
+};
+
+static struct parting parting_begins(CUdevice device, bool all)
 {
-    CUcontext context = NULL;
-    if (has_primary(device)) {
-        pthread_mutex_lock(&contexts_lock);
-        if (primary[device].retained <= retained)
-            context = primary[device].context;
-        pthread_mutex_unlock(&contexts_lock);
-    }
-    return context;
+    struct primary *one = primary_of(device);
+    struct parting parting = { one, NULL, false };
+    if (one == NULL)
+        return parting;
+    int cancel = uncancelled();
+    pthread_mutex_lock(&contexts_lock);
+    while (one->ending || ((all || one->retained == 1) && one->retaining > 0))
+        pthread_cond_wait(&contexts_changed, &contexts_lock);
+    if (all || one->retained == 1)
+        parting.last = one->context;
+    one->ending = parting.last != NULL;
+    parting.counted = !all && one->retained > 0;
+    one->retained -= parting.counted;
+    pthread_mutex_unlock(&contexts_lock);
+    pthread_setcancelstate(cancel, NULL);
+    return parting;
 }
 
-static void primary_released(CUdevice device)
+/* `result` is the driver's. `kept`: they retain it still. */
+static void parting_over(const struct parting *parting, CUresult result, bool kept)
 {
-    if (!has_primary(device))
+    struct primary *one = parting->primary;
+    if (one == NULL)
         return;
     pthread_mutex_lock(&contexts_lock);
-    if (primary[device].retained > 0 && --primary[device].retained == 0)
-        primary[device].context = NULL;
+    if (parting->counted && result != CUDA_SUCCESS)
+        one->retained++;
+    if (parting->last != NULL) {
+        one->ending = false;
+        if (result == CUDA_SUCCESS && !kept)
+            *one = (struct primary){ .retaining = one->retaining };
+        pthread_cond_broadcast(&contexts_changed);
+    }
     pthread_mutex_unlock(&contexts_lock);
 }
 
@@ -207,75 +263,72 @@ EXPORT CUresult cuCtxDisablePeerAccess(CUcontext other)
     return result == CUDA_SUCCESS ? peer_access(other, false) : result;
 }
 
+static CUresult retain(CUcontext *context, CUdevice device)
+{
+    retaining(device);
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    retained(device, result == CUDA_SUCCESS ? *context : NULL);
+    return result;
+}
+
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    WITH_PATIENCE(result, device, REAL(cuDevicePrimaryCtxRetain)(context, device));
-    if (result == CUDA_SUCCESS)
-        primary_retained(device, *context);
+    WITH_PATIENCE(result, device, retain(context, device));
     return result;
 }
 
 #define RELEASE(name)                                                              \
     EXPORT CUresult name(CUdevice device)                                          \
     {                                                                              \
-        ends(primary_context(device, 1));                                          \
+        struct parting parting = parting_begins(device, false);                    \
+        ends(parting.last);                                                        \
         CUresult result = REAL(name)(device);                                      \
-        if (result == CUDA_SUCCESS)                                                \
-            primary_released(device);                                              \
+        parting_over(&parting, result, false);                                     \
         return result;                                                             \
     }
 
 RELEASE(cuDevicePrimaryCtxRelease)
 RELEASE(cuDevicePrimaryCtxRelease_v2)
 
-static void primary_forgotten(CUdevice device)
-{
-    if (!has_primary(device))
-        return;
-    pthread_mutex_lock(&contexts_lock);
-    primary[device].context = NULL;
-    primary[device].retained = 0;
-    pthread_mutex_unlock(&contexts_lock);
-}
+#define RESET(name, kept)                                                          \
+    EXPORT CUresult name(CUdevice device)                                          \
+    {                                                                              \
+        struct parting parting = parting_begins(device, true);                     \
+        ends(parting.last);                                                        \
+        CUresult result = REAL(name)(device);                                      \
+        parting_over(&parting, result, kept);                                      \
+        return result;                                                             \
+    }
 
 /* The first version forgets who retained it; of the second they hold it still, empty. */
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
-{
-    ends(primary_context(device, UINT32_MAX));
-    CUresult result = REAL(cuDevicePrimaryCtxReset)(device);
-    if (result == CUDA_SUCCESS)
-        primary_forgotten(device);
-    return result;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    ends(primary_context(device, UINT32_MAX));
-    return REAL(cuDevicePrimaryCtxReset_v2)(device);
-}
+RESET(cuDevicePrimaryCtxReset, false)
+RESET(cuDevicePrimaryCtxReset_v2, true)
 
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                  unsigned int flags)
 {
+    CUcontext context = NULL;
+    retaining(device);
     CUresult result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
-    CUcontext context;
     if (result == CUDA_SUCCESS
         && REAL(cuDevicePrimaryCtxRetain)(&context, device) == CUDA_SUCCESS) {
         refer(*green, device);
-        primary_retained(device, context);
         /* The green context holds it; ours was only to learn its name. */
         if (HAVE_REAL(cuDevicePrimaryCtxRelease_v2))
             REAL(cuDevicePrimaryCtxRelease_v2)(device);
     }
+    retained(device, context);
     return result;
 }
 
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     CUdevice device = drop(green);
-    ends(primary_context(device, 1));
+    struct parting parting = parting_begins(device, false);
+    ends(parting.last);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
-    if (result == CUDA_SUCCESS)
-        primary_released(device);
+    if (result != CUDA_SUCCESS && device >= 0)
+        refer(green, device);
+    parting_over(&parting, result, false);
     return result;
 }

@@ -10,7 +10,10 @@
  * microsecond; the event is then polled without the lock. A driver without
  * cuCtxRecordEvent (before 12.5) is synchronised under the lock instead.
  *
- * While a capture is going on the drain waits for its end. A capture submits
+ * A context that is about to be destroyed is waited for in any case: a capture in
+ * it ends with it, and it does not disturb one in another context, which may last.
+ *
+ * Else, while a capture is going on, the drain waits for its end. A capture submits
  * nothing, so that is a matter of the program's own speed; but a copy that is
  * captured needs its memory to be there and stands at the gate (copies.c), so
  * then patience is short.
@@ -65,7 +68,8 @@ void capture_allow(void)
     pthread_mutex_unlock(&capture_lock);
 }
 
-bool drain_context(CUcontext context, CUresult *result)
+/* `whatever`: also while a capture goes on. */
+static bool drain_one(CUcontext context, bool whatever, CUresult *result)
 {
     *result = REAL(cuCtxPushCurrent_v2)(context);
     if (*result != CUDA_SUCCESS)
@@ -80,7 +84,7 @@ bool drain_context(CUcontext context, CUresult *result)
         *result = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     if (*result == CUDA_SUCCESS) {
         pthread_mutex_lock(&capture_lock);
-        allowed = captures == 0;
+        allowed = captures == 0 || whatever;
         if (allowed)
             *result = event != NULL ? REAL(cuCtxRecordEvent)(context, event)
                                     : REAL(cuCtxSynchronize)();
@@ -95,6 +99,17 @@ bool drain_context(CUcontext context, CUresult *result)
     CUcontext same;
     REAL(cuCtxPopCurrent_v2)(&same);
     return allowed || *result != CUDA_SUCCESS;
+}
+
+bool drain_context(CUcontext context, CUresult *result)
+{
+    return drain_one(context, false, result);
+}
+
+void drain_ending(CUcontext context)
+{
+    CUresult ignored_as_the_context_goes;
+    drain_one(context, true, &ignored_as_the_context_goes);
 }
 
 static void nap(uint64_t waited)

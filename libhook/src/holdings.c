@@ -112,7 +112,7 @@ static size_t recount(struct holding *pool)
 void pools_recount(void)
 {
     pools_settle();
-    if (!atomic_load_explicit(&any_holdings, memory_order_relaxed))
+    if (!atomic_load_explicit(&any_holdings, memory_order_relaxed) || client_forked())
         return;
     CUstreamCaptureMode mode = relax();
     pthread_mutex_lock(&holdings_lock);

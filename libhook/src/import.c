@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "allocation.h"
+#include "client.h"
 #include "client_state.h"
 #include "real.h"
 #include "region.h"
@@ -225,7 +226,7 @@ bool import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *r
     struct share_ticket ticket;
     _Static_assert(sizeof ticket <= sizeof *handle, "it must fit");
     memcpy(&ticket, handle, sizeof ticket);
-    if (ticket.magic != SHARE_MAGIC)
+    if (ticket.magic != SHARE_MAGIC || client_forked())
         return false;
     if (shop_own(&ticket)) {
         *result = CUDA_ERROR_INVALID_CONTEXT;
@@ -257,6 +258,8 @@ static struct import *import_at(CUdeviceptr address)
 
 bool import_close(CUdeviceptr address, CUresult *result)
 {
+    if (client_forked())
+        return false;
     pthread_mutex_lock(&memory_lock);
     struct import *import = import_at(address);
     CUcontext context = import != NULL ? import->owner.context : NULL;

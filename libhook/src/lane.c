@@ -16,8 +16,6 @@
 #include "real.h"
 #include "region.h"
 
-#define WAITED_AT_ONCE 64
-
 /* An event, used again and again as long as its context lives. */
 struct marker {
     CUevent event;
@@ -27,6 +25,7 @@ struct marker {
 struct stock {
     CUcontext context;
     struct marker *markers;          /* unused ones */
+    unsigned waiting;                /* threads, for one of its events */
     struct stock *next;
 };
 
@@ -54,7 +53,7 @@ static struct stock *stock_of(CUcontext context)
     while (stock != NULL && stock->context != context)
         stock = stock->next;
     if (stock == NULL && (stock = malloc(sizeof *stock)) != NULL) {
-        *stock = (struct stock){ context, NULL, stocks };
+        *stock = (struct stock){ .context = context, .next = stocks };
         stocks = stock;
     }
     return stock;
@@ -145,6 +144,7 @@ void lane_put(struct piece *piece, const struct mark *mark)
     piece->lane = mark->lane;
     piece->marker = mark->marker;
     piece->stream = mark->lane->stream;
+    piece->context = mark->lane->stock->context;
     ring_append(&mark->lane->pieces, &piece->order);
 }
 
@@ -206,19 +206,21 @@ bool lanes_look(void)
 
 bool lanes_wait(void)
 {
-    CUevent events[WAITED_AT_ONCE];
-    unsigned count = 0;
-    for (struct lane *lane = lanes; lane != NULL && count < WAITED_AT_ONCE; lane = lane->next)
-        if (!ring_empty(&lane->pieces))
-            events[count++] = first(lane)->marker->event;
-    if (count == 0)
+    struct lane *lane = lanes;
+    while (lane != NULL && ring_empty(&lane->pieces))
+        lane = lane->next;
+    if (lane == NULL)
         return false;
+    struct stock *stock = lane->stock;
+    CUevent event = first(lane)->marker->event;
+    stock->waiting++;
     pthread_mutex_unlock(&memory_lock);
     CUstreamCaptureMode mode = relax();
-    for (unsigned i = 0; i < count; i++)
-        REAL(cuEventSynchronize)(events[i]);
+    REAL(cuEventSynchronize)(event);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     pthread_mutex_lock(&memory_lock);
+    if (--stock->waiting == 0)
+        pthread_cond_broadcast(&memory_changed);
     lanes_look();
     return true;
 }
@@ -235,9 +237,14 @@ static void drop_memory_of(CUcontext context, struct lane *lane)
     }
 }
 
-/* Its events are destroyed with it, and its work is done. */
+/* Its events are destroyed with it, and its work is done; so nobody waits for one for long. */
 void lanes_context_ends(CUcontext context)
 {
+    const struct stock *own = stocks;
+    while (own != NULL && own->context != context)
+        own = own->next;
+    while (own != NULL && own->waiting > 0)
+        pthread_cond_wait(&memory_changed, &memory_lock);
     for (struct lane **link = &lanes, *lane; (lane = *link) != NULL;) {
         bool ends = lane->stock->context == context;
         while (ends && !ring_empty(&lane->pieces))

@@ -341,8 +341,9 @@ void memory_context_ends(CUcontext context)
 {
     if (client_none())
         return;
-    CUresult ignored_as_the_context_goes;
-    drain_context(context, &ignored_as_the_context_goes);
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    drain_ending(context);
     pthread_mutex_lock(&service_lock);
     pthread_mutex_lock(&memory_lock);
     while (waited_in == context)
@@ -370,4 +371,5 @@ void memory_context_ends(CUcontext context)
     }
     pthread_mutex_unlock(&memory_lock);
     pthread_mutex_unlock(&service_lock);
+    pthread_setcancelstate(cancel, NULL);
 }

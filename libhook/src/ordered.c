@@ -57,7 +57,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
         ours = client != NULL;
         if (ours) {
             pool->users++;
-            *result = piece_take(pool, client, bytes, name, address);
+            *result = piece_take(pool, client, bytes, context, name, address);
             pool_leave(pool);
         }
         pthread_mutex_unlock(&memory_lock);

@@ -116,17 +116,17 @@ struct piece *piece_retire(CUdeviceptr address)
     return piece;
 }
 
-/* Whether work in `stream` may have it now. */
-static bool usable(const struct piece *piece, uint64_t stream)
+/* Whether work in the context's `stream` may have it now. */
+static bool usable(const struct piece *piece, CUcontext context, uint64_t stream)
 {
     if (piece->lane == NULL && (piece->stream == 0 || piece->pool->opportunistic))
         return true;
-    return piece->stream == stream && stream != 0;
+    return piece->stream == stream && stream != 0 && piece->context == context;
 }
 
 /* The smallest that is large enough and not much larger; latest freed first. */
 static struct piece *fitting(const struct pool *pool, size_t room, unsigned class,
-                             uint64_t stream)
+                             CUcontext context, uint64_t stream)
 {
     size_t most = room + (class < SLAB_CLASSES ? 0 : room / 8);
     struct piece *best = NULL;
@@ -136,7 +136,7 @@ static struct piece *fitting(const struct pool *pool, size_t room, unsigned clas
         for (struct ring *link = head->previous; link != head && searched++ < SEARCHED;
              link = link->previous) {
             struct piece *piece = RING_MEMBER(link, struct piece, alike);
-            if (piece->room < room || piece->room > most || !usable(piece, stream)
+            if (piece->room < room || piece->room > most || !usable(piece, context, stream)
                 || (best != NULL && best->room <= piece->room))
                 continue;
             best = piece;
@@ -196,16 +196,16 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     return CUDA_SUCCESS;
 }
 
-CUresult piece_take(struct pool *pool, struct client *client, size_t bytes, uint64_t stream,
-                    CUdeviceptr *address)
+CUresult piece_take(struct pool *pool, struct client *client, size_t bytes, CUcontext context,
+                    uint64_t stream, CUdeviceptr *address)
 {
     unsigned class;
     if (bytes > MOST)
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t room = room_of(bytes, &class);
-    struct piece *piece = fitting(pool, room, class, stream);
+    struct piece *piece = fitting(pool, room, class, context, stream);
     if (piece == NULL && lanes_look())
-        piece = fitting(pool, room, class, stream);
+        piece = fitting(pool, room, class, context, stream);
     if (piece != NULL) {
         reuse(piece, bytes);
     } else {

@@ -41,6 +41,7 @@ struct piece {
     struct pool *pool;               /* NULL: of cuMemAlloc, and on its way out */
     bool freed;
     uint64_t stream;                 /* that it was freed in; see stream.c; 0: not known */
+    CUcontext context;               /* in which that is its name */
     struct lane *lane;               /* where it waits; NULL: no work touches it any more */
     struct marker *marker;           /* behind the work it waits for */
     struct ring order;               /* in the lane, or among the idle */
@@ -50,9 +51,10 @@ struct piece {
 
 /* piece.c */
 struct piece *piece_at(CUdeviceptr address);      /* begins there, freed or not */
-/* Out of a pool, made or reused for work in `stream`. May release the lock meanwhile. */
-CUresult piece_take(struct pool *pool, struct client *client, size_t bytes, uint64_t stream,
-                    CUdeviceptr *address);
+/* Out of a pool, made or reused for work in the context's `stream`. May release the lock
+ * meanwhile. */
+CUresult piece_take(struct pool *pool, struct client *client, size_t bytes, CUcontext context,
+                    uint64_t stream, CUdeviceptr *address);
 /* The program's address ends; the piece belongs to nobody yet. NULL: there is
  * no allocation, or no memory to remember it by. */
 struct piece *piece_retire(CUdeviceptr address);
@@ -84,7 +86,7 @@ void lane_put(struct piece *piece, const struct mark *mark);
 void lane_leave(struct piece *piece);             /* the stream itself uses it again */
 /* Makes those idle whose work is done. True if there were any. */
 bool lanes_look(void);
-/* The same after waiting for the oldest in each; releases the lock. False: there are none. */
+/* The same after waiting for the oldest in one; releases the lock. False: there are none. */
 bool lanes_wait(void);
 void lanes_context_ends(CUcontext context);
 

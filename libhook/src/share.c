@@ -131,6 +131,8 @@ static uint64_t not_shared(struct page_owner *owner)
 bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
+    if (client_forked())
+        return false;
     if (!memory_is_ours(address)) {
         /* What lies beyond the card cannot stay there. */
         pthread_mutex_lock(&memory_lock);

@@ -85,6 +85,11 @@ bool client_none(void)
     return !core_attached;
 }
 
+bool client_forked(void)
+{
+    return false;
+}
+
 void client_attach(CUdevice device, CUcontext context)
 {
     (void)context;

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts that end, or are begun, while others of the same process are at work."""
+
+import shutil
+
+from tests.integration.conftest import ROOT, Site
+from tests.integration.test_captures import alone, under
+from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+from tests.integration.test_pools import POOLS
+
+# Work that lasts until the program lets it go on.
+WAITING = PRELUDE + '''
+import threading, time
+GLOBAL, THREAD_LOCAL, RELAXED = range(3)
+home, flag = c_void_p(context.value), c_void_p()
+call("cuMemHostAlloc", byref(flag), 64, c_uint(3))           # for all contexts
+reached = c_uint.from_address(flag.value)
+reached.value = 0
+def begin_context():
+    own = c_void_p()
+    call("cuCtxCreate_v2", byref(own), 0, 0)
+    return own
+def wait_in(stream):
+    module, waiting = c_void_p(), c_void_p()
+    with open("libhook/demo/kernels.ptx", "rb") as file:
+        call("cuModuleLoadData", byref(module), file.read())
+    call("cuModuleGetFunction", byref(waiting), module, b"nvshare_wait_flag")
+    values = [c_uint64(flag.value), c_uint64(1)]
+    passed = (c_void_p * 2)(*(ctypes.cast(byref(value), c_void_p) for value in values))
+    call("cuLaunchKernel", waiting, *(1, 1, 1, 1, 1, 1, 0), stream, passed, None)
+def in_thread(name, *arguments):
+    results = []
+    def runs():
+        results.append(cuda[name](*arguments))
+    thread = threading.Thread(target=runs)
+    thread.start()
+    time.sleep(0.2)                      # it is as far as it comes for now
+    return thread, results
+'''
+
+
+def alike(site: Site, body: str) -> None:
+    """A program says the same with the library as without."""
+    site.start()
+    assert under(site, body) == alone(site, body)
+
+
+def test_a_context_is_retained_while_another_thread_lets_go_of_it(site: Site) -> None:
+    alike(site, WAITING + '''
+address, again = c_uint64(), c_void_p()
+wait_in(None)
+thread, results = in_thread("cuDevicePrimaryCtxRelease_v2", 0)
+threading.Timer(0.3, lambda: setattr(reached, "value", 1)).start()
+call("cuDevicePrimaryCtxRetain", byref(again), 0)
+call("cuCtxSetCurrent", again)
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+data = os.urandom(64 * MIB)
+put(address, data)
+thread.join()
+call("cuCtxSynchronize")
+print(json.dumps([results, get(address, len(data)) == data]))
+''')
+
+
+def test_a_context_that_nobody_retains_is_let_go_of_in_vain(site: Site) -> None:
+    alike(site, PRELUDE + '''
+results = [cuda.cuDevicePrimaryCtxRelease_v2(0) for _ in range(3)]
+address = c_uint64()
+call("cuDevicePrimaryCtxRetain", byref(context), 0)
+call("cuCtxSetCurrent", context)
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+call("cuDevicePrimaryCtxReset_v2", 0)
+results += [cuda.cuDevicePrimaryCtxRelease_v2(0) for _ in range(2)]
+call("cuDevicePrimaryCtxRetain", byref(context), 0)
+call("cuCtxSetCurrent", context)
+call("cuMemAlloc_v2", byref(address), 900 * MIB)
+print(json.dumps(results))
+''')
+
+
+def test_the_work_of_a_context_is_waited_for_while_one_captures_in_another(site: Site) -> None:
+    alike(site, WAITING + '''
+captured, graph, address = c_uint64(), c_void_p(), c_uint64()
+call("cuStreamCreate", byref(captured), 1)
+own = begin_context()
+call("cuMemAlloc_v2", byref(address), 8 * MIB)
+wait_in(None)
+call("cuMemsetD8Async", address, 1, 8 * MIB, 0)
+call("cuCtxSetCurrent", home)
+call("cuStreamBeginCapture_v2", captured, c_int(RELAXED))
+thread, results = in_thread("cuCtxDestroy_v2", own)
+reached.value = 1
+thread.join()
+results.append(cuda.cuStreamEndCapture(captured, byref(graph)))
+results.append(cuda.cuMemAlloc_v2(byref(address), c_size_t(8 * MIB)))
+results.append(cuda.cuMemsetD8_v2(address, 2, c_size_t(8 * MIB)))
+results.append(cuda.cuCtxSynchronize())
+results.append(cuda.cuCtxCreate_v2(byref(own), 0, 0))
+print(json.dumps(results))
+''')
+
+
+def test_a_pools_memory_is_nobody_elses_until_the_work_of_a_context_that_ends_is_done(
+    site: Site,
+) -> None:
+    alike(site, WAITING + POOLS + '''
+setting(THRESHOLD, FOR_EVER)
+captured, graph, mine = c_uint64(), c_void_p(), stream()
+call("cuStreamCreate", byref(captured), 1)
+own = begin_context()
+theirs, size = stream(), 8 * MIB
+first = take(size, theirs)
+wait_in(c_uint64(theirs))
+call("cuMemsetD8Async", first, 1, size, theirs)
+give(first, theirs)
+call("cuCtxSetCurrent", home)
+call("cuStreamBeginCapture_v2", captured, c_int(RELAXED))
+thread, results = in_thread("cuCtxDestroy_v2", own)
+call("cuThreadExchangeStreamCaptureMode", byref(c_int(RELAXED)))
+second = take(size, mine)
+put(second, bytes([7]) * size)
+reached.value = 1
+thread.join()
+call("cuStreamEndCapture", captured, byref(graph))
+print(json.dumps([results, first == second, get(second, 4)[0]]))
+''')
+
+
+TAKEN_BEHIND_BOTH = WAITING + POOLS + '''
+made = []
+for _ in range(2):                       # of which one goes, and one takes long
+    made.append(begin_context())
+    own = stream()
+    address = take(300 * MIB, own)
+    wait_in(c_uint64(own))
+    give(address, own)
+    flag = c_void_p(flag.value + 4)      # each has its own
+taken = c_uint64()
+def takes():
+    call("cuCtxSetCurrent", home)
+    call("cuMemAlloc_v2", byref(taken), 900 * MIB)
+thread = threading.Thread(target=takes)
+thread.start()
+time.sleep(0.2)                          # it waits for the one or the other
+flags = [c_uint.from_address(flag.value - 4 * i) for i in (2, 1)]
+flags[GOES].value = 1
+call("cuCtxDestroy_v2", made[GOES])
+time.sleep(0.1)
+flags[1 - GOES].value = 1
+thread.join()
+print(json.dumps(taken.value != 0))
+'''
+
+
+def test_a_context_ends_while_its_pools_memory_is_waited_for(site: Site) -> None:
+    """With others', by a thread that needs all of it; the first of them, or the last."""
+    site.start()
+    for goes in range(2):
+        assert under(site, TAKEN_BEHIND_BOTH.replace("GOES", str(goes))) is True
+
+
+DEFAULT_STREAMS = WAITING + POOLS + '''
+own, size = begin_context(), 8 * MIB
+first = take(size, 0)
+wait_in(None)
+call("cuMemsetD8Async", first, 1, size, 0)
+give(first, 0)                           # behind both
+call("cuCtxSetCurrent", home)
+second = take(size, 0)                   # in the default stream of another context
+put(second, bytes([7]) * size)
+reached.value = 1
+call("cuCtxSetCurrent", own)
+call("cuCtxSynchronize")
+call("cuCtxSetCurrent", home)
+print(json.dumps([first == second, get(second, 4)[0]]))
+'''
+
+
+def test_default_streams_of_two_contexts_are_two(site: Site) -> None:
+    """Also where the driver does not number its streams, as it does since CUDA 12."""
+    old = site.folder / "old"
+    shutil.copytree(ROOT / "libhook" / "build" / "simulator", old, symlinks=True)
+    for file in old.iterdir():
+        if file.is_file() and not file.is_symlink() and "cuda" in file.name:
+            file.write_bytes(file.read_bytes().replace(b"\0cuStreamGetId\0", b"\0cuStreamGetIx\0"))
+    site.environment["LD_LIBRARY_PATH"] = str(old)
+    alike(site, DEFAULT_STREAMS)
+
+
+FORKS = '''
+import time
+address = c_uint64()
+for _ in range(100):                     # whose leaving keeps the service thread in its lock
+    call("cuMemAlloc_v2", byref(address), 8 * MIB)
+    call("cuMemsetD8_v2", address, 7, 8 * MIB)
+print(json.dumps("filled"), flush=True)
+children, until = [], time.monotonic() + 2
+while time.monotonic() < until:
+    child = os.fork()
+    if child == 0:
+        handle = (ctypes.c_ubyte * 64)()
+        refused = [cuda.cuIpcCloseMemHandle(c_uint64(0x1234000)),
+                   cuda.cuIpcGetMemHandle(handle, c_uint64(0x1234000)),
+                   cuda.cuIpcOpenMemHandle_v2(byref(address), handle, 1)]
+        os._exit(0 if all(refused) else 1)
+    children.append(child)
+    time.sleep(0.001)
+print(json.dumps([os.waitpid(child, 0)[1] for child in children]))
+'''
+
+
+def test_what_a_forked_child_asks_for_is_refused_at_once(site: Site) -> None:
+    """It has the parent's locks as they were: nobody in it will ever let go of them."""
+    site.environment["NVSHARE_EXAMINE"] = "0"
+    site.start("--tq", "1")
+    program = Program(site, FORKS)
+    assert program.hears() == "filled"
+    hook = take_the_card(site)
+    ended = program.hears()
+    give_it_back(hook)
+    assert ended
+    assert not any(ended)
+    program.ends_well()
