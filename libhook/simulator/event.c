@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "event.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "capture.h"
@@ -217,6 +218,11 @@ API(cuEventSynchronize, CUevent handle)
     pthread_mutex_lock(&engine_lock);
     if (result == CUDA_SUCCESS)
         result = context_check(event->context);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        /* A driver has freed the event with its context: anything may happen there. */
+        fputs("simulated GPU: an event is waited for that went with its context\n", stderr);
+        abort();
+    }
     if (result == CUDA_SUCCESS && event->last.stream != NULL)
         result = stream_wait(event->last.stream, event->last.number);
     pthread_mutex_unlock(&engine_lock);
