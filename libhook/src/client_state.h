@@ -168,6 +168,8 @@ bool pools_yield(const struct client *client, bool wait);
 /* memory.c: so does what was freed while a capture kept that from being waited for. Waits
  * for it, releasing the lock meanwhile. False: there is none, or a capture still does. */
 bool memory_yield(const struct client *client);
+/* pinned.c: what was taken in this context goes with it, and counts no longer. */
+void pinned_context_ends(CUcontext context);
 /* One record with the figures as they are. Failure closes the connection; the
  * service thread reconnects. */
 void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,

@@ -351,6 +351,7 @@ void memory_context_ends(CUcontext context)
     release_deferred(context, deferrals);
     import_context_ends(context);
     managed_context_ends(context);
+    pinned_context_ends(context);
     lanes_context_ends(context);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];

@@ -58,7 +58,8 @@ void pinned_end(size_t bytes_taken);
 void pinned_release(size_t bytes);
 /* For an object whose size must be known again when it goes: remembers it
  * under a key (a handle, an address) and forgets it with pinned_forget.
- * Between pinned_begin() and pinned_end(). */
+ * Between pinned_begin() and pinned_end(): then it is forgotten with the current
+ * context, too; after pinned_begin_on() it is of no context. */
 void pinned_remember(uint64_t key, size_t bytes);
 void pinned_forget(uint64_t key);
 

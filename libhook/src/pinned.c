@@ -4,6 +4,11 @@
  * A thread that wants some adds its wish to `pending`, which is part of the
  * client's need; so the gate does not open before the room is there, and once
  * the thread is inside the room cannot be taken away.
+ *
+ * What is made in a context goes with it, and many a program destroys nothing
+ * else, or only resets its device. So an object is remembered with its context,
+ * and counts until that ends. What is made on a device that is named
+ * (cuMemCreate) is of no context and outlives them all.
  */
 #include "memory.h"
 
@@ -13,9 +18,14 @@
 #include "client.h"
 #include "client_state.h"
 #include "gate.h"
+#include "real.h"
 
 /* What pinned_begin() promised to this thread. */
-static __thread struct { struct client *client; size_t bytes; } wish;
+static __thread struct {
+    struct client *client;
+    CUcontext context;               /* what is taken goes with it; NULL: with none */
+    size_t bytes;
+} wish;
 
 static CUresult promised(struct client *client, size_t bytes)
 {
@@ -37,7 +47,7 @@ static CUresult promised(struct client *client, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-static CUresult begin(struct client *client, size_t bytes)
+static CUresult begin(struct client *client, CUcontext context, size_t bytes)
 {
     if (client == NULL)
         return CUDA_SUCCESS;
@@ -45,6 +55,7 @@ static CUresult begin(struct client *client, size_t bytes)
     if (result != CUDA_SUCCESS)
         return result;
     wish.client = client;
+    wish.context = context;
     wish.bytes = bytes;
     gate_enter(GATE_NO_STREAM);
     return CUDA_SUCCESS;
@@ -52,13 +63,17 @@ static CUresult begin(struct client *client, size_t bytes)
 
 CUresult pinned_begin(size_t bytes)
 {
-    return begin(client_current(), bytes);
+    struct client *client = client_current();
+    CUcontext context = NULL;
+    if (client != NULL && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+        context = NULL;
+    return begin(client, context, bytes);
 }
 
 CUresult pinned_begin_on(CUdevice device, size_t bytes)
 {
     bool known = !client_none() && device >= 0 && device < CLIENTS_MAX;
-    return begin(known ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL, bytes);
+    return begin(known ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL, NULL, bytes);
 }
 
 void pinned_end(size_t bytes_taken)
@@ -95,6 +110,7 @@ struct remembered {
     uint64_t key;
     size_t bytes;
     struct client *client;
+    CUcontext context;               /* with which it ends; NULL: with none */
     struct remembered *next;
 };
 
@@ -106,6 +122,16 @@ static struct remembered **bucket_of(uint64_t key)
     return &buckets[key * 0x9E3779B97F4A7C15u >> 54];
 }
 
+/* The context, if we shall hear of its end. Of a green one we do not, and when we hear
+ * of that handle it may be another's. */
+static CUcontext known_context(const struct client *client, CUcontext context)
+{
+    for (unsigned i = 0; i < client->context_count; i++)
+        if (client->contexts[i] == context)
+            return context;
+    return NULL;
+}
+
 void pinned_remember(uint64_t key, size_t bytes)
 {
     struct client *client = wish.client;
@@ -114,9 +140,18 @@ void pinned_remember(uint64_t key, size_t bytes)
         return;                      /* stays counted until the process ends */
     pthread_mutex_lock(&memory_lock);
     struct remembered **bucket = bucket_of(key);
-    *entry = (struct remembered){ key, bytes, client, *bucket };
+    CUcontext context = known_context(client, wish.context);
+    *entry = (struct remembered){ key, bytes, client, context, *bucket };
     *bucket = entry;
     pthread_mutex_unlock(&memory_lock);
+}
+
+static void drop(struct remembered **link)
+{
+    struct remembered *entry = *link;
+    *link = entry->next;
+    count_less(entry->client, entry->bytes);
+    free(entry);
 }
 
 void pinned_forget(uint64_t key)
@@ -130,11 +165,20 @@ void pinned_forget(uint64_t key)
     for (struct remembered **link = bucket_of(key); *link != NULL; link = &(*link)->next)
         if ((*link)->key == key)
             oldest = link;
-    if (oldest != NULL) {
-        struct remembered *entry = *oldest;
-        *oldest = entry->next;
-        count_less(entry->client, entry->bytes);
-        free(entry);
-    }
+    if (oldest != NULL)
+        drop(oldest);
     pthread_mutex_unlock(&memory_lock);
+}
+
+/* Who destroys one of them afterwards finds nothing under its key, or what is
+ * there by then: the driver means the same. */
+void pinned_context_ends(CUcontext context)
+{
+    for (unsigned i = 0; i < BUCKETS && context != NULL; i++)
+        for (struct remembered **link = &buckets[i]; *link != NULL;) {
+            if ((*link)->context == context)
+                drop(link);
+            else
+                link = &(*link)->next;
+        }
 }

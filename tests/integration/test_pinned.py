@@ -129,3 +129,96 @@ def test_more_threads_than_there_are_places_for_pin_something_at_once(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     hold_between(site, 40, 0, eventually)
+
+
+# What is pinned: in the current context, but for `physical`.
+CONTEXTS = '''
+class Descriptor(ctypes.Structure):
+    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_uint), ("channels", c_uint)]
+class Descriptor3D(ctypes.Structure):
+    _fields_ = [("width", c_size_t), ("height", c_size_t), ("depth", c_size_t),
+                ("format", c_uint), ("channels", c_uint), ("flags", c_uint)]
+def used():
+    free, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    return total.value - free.value
+def array(size):
+    made = c_void_p()
+    call("cuArrayCreate_v2", byref(made), byref(Descriptor(4096, size // 65536, 0x20, 4)))
+    return made
+def mipmap(size):
+    made, shape = c_void_p(), Descriptor3D(4096, size // 65536, 0, 0x20, 4, 0)
+    call("cuMipmappedArrayCreate", byref(made), byref(shape), c_uint(1))
+    return made
+def managed(size):                       # where the processor may not have it meanwhile
+    made = c_uint64()
+    call("cuMemAllocManaged", byref(made), size, c_uint(1))
+    return made
+def physical(size):                      # for sparse arrays: cannot leave
+    made, tiles = c_uint64(), Properties(1, 0, Location(1, 0))
+    tiles.flags[2] = 1
+    call("cuMemCreate", byref(made), size, byref(tiles), 0)
+    return made
+def enter():
+    made = c_void_p()
+    call("cuCtxCreate_v2", byref(made), 0, 0)
+    return made
+'''
+
+
+def test_what_is_pinned_in_a_context_goes_with_it(site: Site) -> None:
+    """And what is not, or in another one, stays. In all more is made than the card has."""
+    site.environment = {**site.environment, "NVSHARE_SIM_CONCURRENT": "0"}
+    site.start()
+    program = Program(site, CONTEXTS + '''
+kept = array(64 * MIB)
+before = used()
+for make in (array, mipmap, managed):
+    for _ in range(5):
+        own = enter()
+        make(256 * MIB)
+        make(64 * MIB)
+        assert used() == before + 320 * MIB
+        call("cuCtxDestroy_v2", own)
+        assert used() == before, make.__name__
+own = enter()
+handle = physical(128 * MIB)
+call("cuCtxDestroy_v2", own)
+assert used() == before + 128 * MIB
+call("cuMemRelease", handle)
+call("cuArrayDestroy", kept)
+assert used() == before - 64 * MIB
+# In the device's own context, which is let go, and then reset.
+for end in ("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"):
+    array(256 * MIB)
+    handle = physical(128 * MIB)
+    call(end, 0)
+    call("cuDevicePrimaryCtxRetain", byref(context), 0)
+    call("cuCtxSetCurrent", context)
+    assert used() == before + 64 * MIB, end
+    call("cuMemRelease", handle)
+    assert used() == before - 64 * MIB
+''')
+    program.ends_well()
+
+
+def test_what_went_with_its_context_is_not_taken_off_twice(site: Site) -> None:
+    """Neither by who destroys it then, nor by what has its name afterwards."""
+    site.start()
+    program = Program(site, CONTEXTS + '''
+kept = array(64 * MIB)
+before, own = used(), enter()
+gone = array(128 * MIB)
+call("cuCtxDestroy_v2", own)
+assert used() == before
+cuda.cuArrayDestroy(gone)                # whatever it answers
+assert used() == before
+fresh = [array(32 * MIB) for _ in range(4)]
+assert used() == before + 128 * MIB
+for one in fresh:
+    call("cuArrayDestroy", one)
+assert used() == before
+call("cuArrayDestroy", kept)
+assert used() == before - 64 * MIB
+''')
+    program.ends_well()
