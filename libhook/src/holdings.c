@@ -10,6 +10,10 @@
  * what the card may have to give, and after it; and again whenever the
  * program frees, trims, or has been waited for (pools_recount).
  *
+ * A pool counts for its own device, whichever is current: memory may be taken
+ * from it in a stream of another, and given up while the service of another
+ * looks. As long as the program has not used its device it does not count.
+ *
  * Not counted: pools of host memory, and imported ones, whose memory counts
  * for the process that made it.
  */
@@ -25,7 +29,8 @@
 
 struct holding {
     CUmemoryPool handle;
-    size_t counted;                  /* bytes, of the client of the pool's device */
+    CUdevice device;
+    size_t counted;                  /* bytes, of the client of that device */
     struct holding *next;
 };
 
@@ -58,11 +63,11 @@ static struct holding *known(CUmemoryPool handle)
     return pool;
 }
 
-static struct holding *add(CUmemoryPool handle)
+static struct holding *add(CUmemoryPool handle, CUdevice device)
 {
     struct holding *pool = malloc(sizeof *pool);
     if (pool != NULL) {
-        *pool = (struct holding){ handle, 0, holdings };
+        *pool = (struct holding){ handle, device, 0, holdings };
         holdings = pool;
         atomic_store(&any_holdings, true);
     }
@@ -81,7 +86,7 @@ static struct holding *counted_pool(CUmemoryPool handle)
     struct holding *pool = known(handle);
     if (pool == NULL && REAL(cuDeviceGetDefaultMemPool)(&usual, device) == CUDA_SUCCESS
         && usual == handle)
-        pool = add(handle);
+        pool = add(handle, device);
     return pool;
 }
 
@@ -105,7 +110,7 @@ static size_t recount(struct holding *pool)
     pool->counted = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, before);
     if (pool->counted >= before)
         return pool->counted - before;
-    pinned_release(before - pool->counted);
+    pinned_release_on(pool->device, before - pool->counted);
     return 0;
 }
 
@@ -120,7 +125,7 @@ void pools_recount(void)
         size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                          pool->counted);
         if (reserved < pool->counted) {
-            pinned_release(pool->counted - reserved);
+            pinned_release_on(pool->device, pool->counted - reserved);
             pool->counted = reserved;
         }
     }
@@ -133,12 +138,13 @@ CUresult holding_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool
     CUstreamCaptureMode mode = relax();
     pthread_mutex_lock(&holdings_lock);
     const struct holding *pool = counted_pool(handle);
-    size_t growth = pool == NULL ? 0 : expected_growth(pool, bytes);
+    *counted = pool != NULL && pinned_counts_on(pool->device);
+    size_t growth = *counted ? expected_growth(pool, bytes) : 0;
+    CUdevice device = *counted ? pool->device : CU_DEVICE_INVALID;
     pthread_mutex_unlock(&holdings_lock);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    *counted = pool != NULL;
     if (*counted)
-        return pinned_begin(growth);
+        return pinned_begin_on(device, growth);
     gate_enter(stream);
     return CUDA_SUCCESS;
 }
@@ -159,12 +165,12 @@ void holding_ends(CUmemoryPool handle, bool counted)
     pinned_end(growth);
 }
 
-void holding_add(CUmemoryPool handle)
+void holding_add(CUmemoryPool handle, CUdevice device)
 {
     if (client_none())
         return;
     pthread_mutex_lock(&holdings_lock);
-    add(handle);
+    add(handle, device);
     pthread_mutex_unlock(&holdings_lock);
 }
 
@@ -183,7 +189,8 @@ CUresult holding_destroy(CUmemoryPool handle)
             link = &(*link)->next;
         *link = gone->next;
         used = used == 0 ? 0 : counted_round(used, POOL_GRAIN);
-        pinned_release(gone->counted - (used < gone->counted ? used : gone->counted));
+        pinned_release_on(gone->device,
+                          gone->counted - (used < gone->counted ? used : gone->counted));
         free(gone);
     }
     pthread_mutex_unlock(&holdings_lock);

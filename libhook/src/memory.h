@@ -54,8 +54,9 @@ bool memory_total(CUdevice device, size_t *total_bytes);
 CUresult pinned_begin(size_t bytes);
 /* The same for another device than the current context's. */
 CUresult pinned_begin_on(CUdevice device, size_t bytes);
+bool pinned_counts_on(CUdevice device);            /* a client is attached there */
 void pinned_end(size_t bytes_taken);
-void pinned_release(size_t bytes);
+void pinned_release_on(CUdevice device, size_t bytes);
 /* For an object whose size must be known again when it goes: remembers it
  * under a key (a handle, an address) and forgets it with pinned_forget.
  * Between pinned_begin() and pinned_end(): then it is forgotten with the current

@@ -70,10 +70,20 @@ CUresult pinned_begin(size_t bytes)
     return begin(client, context, bytes);
 }
 
-CUresult pinned_begin_on(CUdevice device, size_t bytes)
+static struct client *client_on(CUdevice device)
 {
     bool known = !client_none() && device >= 0 && device < CLIENTS_MAX;
-    return begin(known ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL, NULL, bytes);
+    return known ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL;
+}
+
+CUresult pinned_begin_on(CUdevice device, size_t bytes)
+{
+    return begin(client_on(device), NULL, bytes);
+}
+
+bool pinned_counts_on(CUdevice device)
+{
+    return client_on(device) != NULL;
 }
 
 void pinned_end(size_t bytes_taken)
@@ -96,9 +106,9 @@ static void count_less(struct client *client, size_t bytes)
     client_update(client);
 }
 
-void pinned_release(size_t bytes)
+void pinned_release_on(CUdevice device, size_t bytes)
 {
-    struct client *client = client_current();
+    struct client *client = client_on(device);
     if (client == NULL)
         return;
     pthread_mutex_lock(&memory_lock);

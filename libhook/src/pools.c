@@ -100,7 +100,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
         && properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->usage == 0)
         pool_add(*pool, properties->location.id, properties->maxSize);
     else
-        holding_add(*pool);
+        holding_add(*pool, properties->location.id);
     return result;
 }
 

@@ -20,6 +20,7 @@
 #define BEGINNING 0x100000000ull     /* where our memory lies */
 #define SIZE 0x1000ull               /* bytes, one allocation at the beginning */
 #define RESERVED 0x100000ull
+#define NOT_SHARED 9                 /* a device without a client */
 #define MANAGED 0x300000000ull       /* where managed memory lies that can be sent away */
 
 /* What a test sets, */
@@ -30,8 +31,10 @@ SEEN int core_mapped;                /* the program mapped every address itself 
 /* and what it reads. */
 SEEN uint64_t core_stream;           /* that was last named at the gate */
 SEEN int core_entered, core_left;
-SEEN uint64_t core_wished;           /* bytes of the last pinned_begin() */
-SEEN uint64_t core_pinned;           /* bytes counted now */
+SEEN uint64_t core_wished;           /* bytes of the last pinned_begin(), */
+SEEN int core_device_wished = -1;    /* and of which device, if it was named */
+SEEN uint64_t core_pinned;           /* bytes counted now, */
+SEEN int core_device_released = -1;  /* and of which device last no longer */
 SEEN uint64_t core_remembered;       /* objects */
 SEEN int core_captures;              /* going on */
 SEEN uint64_t core_context_ended, core_contexts_ended, core_contexts_attached;
@@ -202,19 +205,29 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
     return false;
 }
 
-CUresult pinned_begin(size_t bytes)
+static CUresult begin(CUdevice device, size_t bytes)
 {
     core_wished = bytes;
+    core_device_wished = device;
     if (core_attached && core_refuses != 0)
         return (CUresult)core_refuses;
     gate_enter(GATE_NO_STREAM);
     return CUDA_SUCCESS;
 }
 
+CUresult pinned_begin(size_t bytes)
+{
+    return begin(-1, bytes);
+}
+
 CUresult pinned_begin_on(CUdevice device, size_t bytes)
 {
-    (void)device;
-    return pinned_begin(bytes);
+    return begin(device, bytes);
+}
+
+bool pinned_counts_on(CUdevice device)
+{
+    return core_attached && device != NOT_SHARED;
 }
 
 CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
@@ -229,8 +242,9 @@ void pinned_end(size_t bytes_taken)
     gate_leave();
 }
 
-void pinned_release(size_t bytes)
+void pinned_release_on(CUdevice device, size_t bytes)
 {
+    core_device_released = device;
     core_pinned -= bytes;
 }
 

@@ -143,8 +143,29 @@ core.wished = 0
 assert from_pool(0xE2) == 0 and core.wished == 0 and core.stream == PER_THREAD
 reserved(32 * MIB)
 assert from_pool(0xE1) == 0 and core.wished == 32 * MIB and core.pinned == 32 * MIB
+assert core.device_wished == 0
 reserved(0)
 assert call("cuMemPoolDestroy", 0xE1) == 0 and core.pinned == 0
+# Each counts for the device it is of, whichever is current; where that is not shared, for none.
+for handle, device in ((0xE3, 1), (0xE4, 9)):
+    answers("cuMemPoolCreate", a0=handle)
+    properties = Properties(1, 1, 1, device)
+    assert call("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties)) == 0
+assert from_pool(0xE3) == 0 and core.device_wished == 1
+reserved(96 * MIB)
+assert from_pool(0xE3) == 0 and core.pinned == 96 * MIB
+reserved(64 * MIB)
+assert call("cuMemPoolTrimTo", 0xDD, 0) == 0 and core.pinned == 64 * MIB
+assert core.device_released == 1
+core.device_released = -1
+reserved(32 * MIB)
+assert from_pool(0xE3) == 0 and core.pinned == 32 * MIB and core.device_released == 1
+core.wished, core.device_released, core.stream = 0, -1, 0
+assert from_pool(0xE4) == 0 and (core.wished, core.pinned) == (0, 32 * MIB)
+assert core.stream == PER_THREAD
+reserved(0)
+assert call("cuMemPoolDestroy", 0xE4) == 0 and core.pinned == 32 * MIB
+assert call("cuMemPoolDestroy", 0xE3) == 0 and core.pinned == 0 and core.device_released == 1
 core.refuses = 2
 before = calls("cuMemAllocAsync")
 assert allocate(1) == 2 and calls("cuMemAllocAsync") == before

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools that stay the driver's count for the card they are of, whichever card is current."""
+
+from tests.integration.conftest import MIB, Site
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.test_peers import TWO
+from tests.integration.test_pools import POOLS
+
+# `context` is on card 0, `other` on card 1; and card 0 has something that a mistake would take.
+PINNED = POOLS + '''
+class Descriptor(ctypes.Structure):
+    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_uint), ("channels", c_uint)]
+array = c_void_p()
+call("cuArrayCreate_v2", byref(array), byref(Descriptor(4096, 2048, 0x20, 4)))     # 128 MiB
+def used(which):
+    call("cuCtxSetCurrent", which)
+    free, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    return total.value - free.value
+def pool_of_card(card):
+    pool = c_uint64()                    # one that can be exported
+    call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 1, Location(1, card))))
+    return pool.value
+'''
+
+
+def test_a_pool_counts_for_its_own_card_whichever_is_current(site: Site) -> None:
+    site.start()
+    program = Program(site, PINNED + TWO + '''
+there, pool = stream(), pool_of_card(1)
+on(context)
+here, before = stream(), (used(context), used(other))
+def more(much):
+    assert (used(context), used(other)) == (before[0], before[1] + much)
+for _ in range(3):
+    on(other)
+    address = take(96 * MIB, there, pool)
+    more(96 * MIB)
+    give(address, there)
+    synchronize(there)
+    on(context)
+    call("cuMemPoolTrimTo", pool, 0)     # it shrinks while card 0 is current,
+    more(0)
+    on(context)
+    address = take(64 * MIB, here, pool)             # grows,
+    more(64 * MIB)
+    on(context)
+    give(address, here)
+    synchronize(here)
+    address = take(32 * MIB, here, pool)             # has shrunk when more is taken of it,
+    more(32 * MIB)
+    on(context)
+    give(address, here)
+    synchronize(here)
+    call("cuMemPoolTrimTo", pool, 0)
+    more(0)
+# and goes.
+on(other)
+setting(THRESHOLD, FOR_EVER, pool)
+give(take(96 * MIB, there, pool), there)
+synchronize(there)
+more(96 * MIB)
+on(context)
+call("cuMemPoolDestroy", pool)
+more(0)
+''')
+    program.ends_well()
+
+
+def test_a_pool_of_another_card_may_shrink_before_a_stop(site: Site) -> None:
+    """The service of the card that is stopped finds that out."""
+    site.start("--tq", "1")
+    program = Program(site, PINNED + TWO + '''
+there, pool = stream(), pool_of_card(1)
+Held(there).let_go()
+before = used(context), used(other)
+address = take(96 * MIB, there, pool)
+held = Held(there)
+give(address, there)                     # and the stream comes to that when nobody looks
+held.let_go()
+assert (used(context), used(other)) == (before[0], before[1] + 96 * MIB)
+away()
+assert (used(context), used(other)) == before
+''')
+    assert program.hears() == "away"
+    hook = take_the_card(site, 860 * MIB)      # so that the rest must go
+    program.go_on()
+    give_it_back(hook)
+    program.ends_well()
+
+
+def test_a_pool_of_a_card_that_is_not_used_yet(site: Site) -> None:
+    """It counts as soon as it is taken from after the card is used."""
+    site.start()
+    program = Program(site, PINNED + '''
+here, pool, before = stream(), pool_of_card(1), used(context)
+kept = take(32 * MIB, here, pool)
+assert used(context) == before
+other = c_void_p()
+call("cuDevicePrimaryCtxRetain", byref(other), 1)
+first = used(other)
+call("cuCtxSetCurrent", context)
+address = take(32 * MIB, here, pool)
+assert (used(context), used(other)) == (before, first + 64 * MIB)
+call("cuCtxSetCurrent", context)
+for one in (kept, address):
+    give(one, here)
+synchronize(here)
+call("cuMemPoolTrimTo", pool, 0)
+assert (used(context), used(other)) == (before, first)
+''')
+    program.ends_well()
