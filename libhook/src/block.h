@@ -128,7 +128,15 @@ void host_give(struct block *block);
 /* More host memory than that no block of the client can have use for. */
 uint64_t host_useful(const struct client *client);
 /* Releases slabs that are empty while the client holds more than `allowance`.
- * Service thread only; releases and retakes memory_lock. */
+ * Service thread only, in client->copy_context if there is one; releases and retakes
+ * memory_lock. */
 void host_trim(struct client *client, uint64_t allowance);
+/* Whether copies to and from its slot go straight over the bus, for which its slab is registered
+ * anew where that is needed; if not, the calls that start them may take as long as the
+ * copies. Service thread only, in client->copy_context; may release and retake memory_lock. */
+bool host_registered(const struct block *block);
+/* client->copy_context is about to go, with all that was registered in it. `drained`: nothing
+ * is in flight there. With service_lock, too; releases and retakes memory_lock. */
+void host_leave_context(struct client *client, bool drained);
 
 #endif

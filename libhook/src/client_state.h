@@ -203,8 +203,9 @@ uint64_t swap_save(struct client *client, const struct nvshare_record *order, un
 void swap_in(struct client *client, const struct nvshare_record *order);
 /* orders.c: this order, which is being carried out, is to end now (YIELD). */
 bool service_yields(struct client *client, const struct nvshare_record *order);
-/* pipeline.c. Something the service made lives in `context`, which is about to go. */
-void swap_leave_context(struct client *client, CUcontext context);
+/* pipeline.c. Something the service made lives in `context`, which is about to go; nothing is
+ * in flight there if it is `drained`. With memory_lock, which it may release and retake. */
+void swap_leave_context(struct client *client, CUcontext context, bool drained);
 bool swap_enter_context(struct client *client);   /* makes it current, with stream and events */
 
 /* drain.c. All of it on the service thread with service_lock held, except
@@ -232,7 +233,8 @@ void drain_abandon(struct drain *drain);
 /* Waits for all work of one context; any thread. False: a capture is going on
  * and forbids it. */
 bool drain_context(CUcontext context, CUresult *result);
-void drain_ending(CUcontext context);             /* of one that is about to be destroyed */
+/* Of one that is about to be destroyed. False: a capture in it forbids that, or it has failed. */
+bool drain_ending(CUcontext context);
 bool capture_going_on(void);
 /* Keeps captures from beginning until capture_allow(), for calls that synchronise
  * a context on their own. False: one is going on. */

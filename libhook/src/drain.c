@@ -106,10 +106,10 @@ bool drain_context(CUcontext context, CUresult *result)
     return drain_one(context, false, result);
 }
 
-void drain_ending(CUcontext context)
+bool drain_ending(CUcontext context)
 {
-    CUresult ignored_as_the_context_goes;
-    drain_one(context, true, &ignored_as_the_context_goes);
+    CUresult result;
+    return drain_one(context, true, &result) && result == CUDA_SUCCESS;
 }
 
 static void nap(uint64_t waited)

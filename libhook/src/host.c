@@ -5,6 +5,12 @@
  * slower than the bus, so several threads do it, and they work ahead: while blocks
  * are copied into what there is, the next slabs are made, as far as the
  * daemon's allowance goes.
+ *
+ * A registration lives in a context and goes with it, the memory does not: it may hold
+ * what outlives that context, and other contexts have use for it. So slabs are taken
+ * from the driver before it drops them, and are registered anew, one by one, when
+ * something is next copied to or from them. One that is not registered can be
+ * given back without the driver, when no context is left, too.
  */
 #include "block.h"
 
@@ -28,6 +34,11 @@ struct host_slab {
     uint64_t pages;
     struct host_slab *next;
     uint64_t begun, filled;          /* while it is being made by several threads */
+    enum {
+        UNREGISTERED,
+        REGISTERED,                  /* in client->copy_context */
+        REFUSED,                     /* there, where it is not tried again: copies are slower */
+    } state;
     bool taken[];                    /* one per page of 2 MiB */
 };
 
@@ -96,6 +107,7 @@ static bool enlist(struct client *client, struct host_slab *slab)
         free(slab);
         return false;
     }
+    slab->state = REGISTERED;
     slab->next = client->host_slabs;
     client->host_slabs = slab;
     pthread_cond_broadcast(&memory_changed);
@@ -283,21 +295,65 @@ void host_give(struct block *block)
     block->right = 0;
 }
 
-void host_trim(struct client *client, uint64_t allowance)
+bool host_registered(const struct block *block)
+{
+    struct host_slab *slab = block->slot.slab;
+    if (slab->state == UNREGISTERED) {
+        pthread_mutex_unlock(&memory_lock);
+        bool done = host_memory_register_again(slab->memory, slab->size);
+        pthread_mutex_lock(&memory_lock);
+        slab->state = done ? REGISTERED : REFUSED;
+    }
+    return slab->state == REGISTERED;
+}
+
+void host_leave_context(struct client *client, bool drained)
+{
+    if (client->host_slabs == NULL)
+        return;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext same;
+    /* The driver may wait for what is in flight, and that for a thread at the gate, which opens
+     * under service_lock. Then, or if it refuses, this is left to the context's end. */
+    pthread_mutex_unlock(&memory_lock);
+    bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
+    if (entered)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    for (struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next) {
+        if (entered && slab->state == REGISTERED)
+            host_memory_unregister(slab->memory);
+        slab->state = UNREGISTERED;
+    }
+    if (entered) {
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    pthread_mutex_lock(&memory_lock);
+}
+
+/* Gives the memory of an empty slab back. False: the driver keeps it, so it goes on
+ * counting. Lock held, released meanwhile, in which time nobody else takes one away. */
+static bool let_go(struct client *client, struct host_slab *slab)
 {
     struct host_slab **link = &client->host_slabs;
-    while (*link != NULL && client->memory.host > allowance) {
-        struct host_slab *slab = *link;
-        if (slab->used > 0) {
-            link = &slab->next;
-            continue;
-        }
-        *link = slab->next;
-        client->memory.host -= slab->size;
-        pthread_mutex_unlock(&memory_lock);
-        host_memory_return(slab->memory, slab->size);
-        free(slab);
-        pthread_mutex_lock(&memory_lock);
-        link = &client->host_slabs;
-    }
+    pthread_mutex_unlock(&memory_lock);
+    bool free_of_driver = slab->state != REGISTERED || host_memory_unregister(slab->memory);
+    if (free_of_driver)
+        host_memory_unmap(slab->memory, slab->size);
+    pthread_mutex_lock(&memory_lock);
+    if (!free_of_driver)
+        return false;
+    while (*link != slab)
+        link = &(*link)->next;
+    *link = slab->next;
+    client->memory.host -= slab->size;
+    free(slab);
+    return true;
+}
+
+void host_trim(struct client *client, uint64_t allowance)
+{
+    struct host_slab *slab = client->host_slabs;
+    while (slab != NULL && client->memory.host > allowance)
+        slab = slab->used == 0 && let_go(client, slab) ? client->host_slabs : slab->next;
 }

@@ -64,12 +64,23 @@ void host_memory_fill(char *memory, size_t size)
         ((volatile char *)memory)[offset] = 0;
 }
 
-bool host_memory_register(char *memory, size_t size)
+static CUresult enregister(char *memory, size_t size)
 {
     CUresult result = REAL(cuMemHostRegister_v2)(memory, size, CU_MEMHOSTREGISTER_PORTABLE);
     if (result != CUDA_SUCCESS)
         debug("registering %zu bytes of host memory failed: error %d", size, (int)result);
-    return result == CUDA_SUCCESS;
+    return result;
+}
+
+bool host_memory_register(char *memory, size_t size)
+{
+    return enregister(memory, size) == CUDA_SUCCESS;
+}
+
+bool host_memory_register_again(char *memory, size_t size)
+{
+    CUresult result = enregister(memory, size);
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
 void host_memory_unmap(char *memory, size_t size)
@@ -77,11 +88,10 @@ void host_memory_unmap(char *memory, size_t size)
     munmap(memory, size);
 }
 
-void host_memory_return(char *memory, size_t size)
+bool host_memory_unregister(char *memory)
 {
     CUresult result = REAL(cuMemHostUnregister)(memory);
-    if (result == CUDA_SUCCESS)
-        munmap(memory, size);
-    else
+    if (result != CUDA_SUCCESS)
         debug("unregistering host memory failed: error %d", (int)result);
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }

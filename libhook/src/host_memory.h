@@ -16,9 +16,12 @@ char *host_memory_map(size_t size, int node);
 void host_memory_fill(char *memory, size_t size);
 /* Registers a part that has been filled with the driver, as one piece. False: refused. */
 bool host_memory_register(char *memory, size_t size);
+/* The same of a piece that was registered before and not unmapped since. */
+bool host_memory_register_again(char *memory, size_t size);
 /* For any part of what is mapped and not registered. */
 void host_memory_unmap(char *memory, size_t size);
-/* For a piece that was registered, whole, which nobody uses any more. */
-void host_memory_return(char *memory, size_t size);
+/* For a piece that was registered, as a whole. False: the driver may know it still, and until
+ * it does not it stays mapped: to the driver, what came to lie there next would be this. */
+bool host_memory_unregister(char *memory);
 
 #endif

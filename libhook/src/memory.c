@@ -343,7 +343,7 @@ void memory_context_ends(CUcontext context)
         return;
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    drain_ending(context);
+    bool drained = drain_ending(context);
     pthread_mutex_lock(&service_lock);
     pthread_mutex_lock(&memory_lock);
     while (waited_in == context)
@@ -367,7 +367,7 @@ void memory_context_ends(CUcontext context)
             continue;
         client->contexts_ended++;
         free_all_of(client, context);
-        swap_leave_context(client, context);
+        swap_leave_context(client, context, drained);
         client_update(client);
     }
     pthread_mutex_unlock(&memory_lock);

@@ -34,10 +34,11 @@ bool swap_enter_context(struct client *client)
 }
 
 /* The driver destroys what lives in a context with it. */
-void swap_leave_context(struct client *client, CUcontext context)
+void swap_leave_context(struct client *client, CUcontext context, bool drained)
 {
     if (client->copy_context != context)
         return;
+    host_leave_context(client, drained);
     client->copy_context = NULL;
     content_leave_context(client);
 }
@@ -100,11 +101,18 @@ static CUresult copy(struct client *client, struct block *block, size_t offset, 
         return result;
     }
     CUdeviceptr address = block->address + offset;
-    if (block->state == BLOCK_LEAVING)
-        return REAL(cuMemcpyDtoHAsync_v2)(block->slot.address + offset, address, size, stream);
-    if (block->zero)
+    if (block->state == BLOCK_COMING && block->zero)
         return REAL(cuMemsetD8Async)(address, 0, size, stream);
-    return REAL(cuMemcpyHtoDAsync_v2)(address, block->slot.address + offset, size, stream);
+    bool waits = !host_registered(block);
+    if (waits)
+        pthread_mutex_unlock(&memory_lock);
+    char *slot = block->slot.address + offset;
+    CUresult result = block->state == BLOCK_LEAVING
+        ? REAL(cuMemcpyDtoHAsync_v2)(slot, address, size, stream)
+        : REAL(cuMemcpyHtoDAsync_v2)(address, slot, size, stream);
+    if (waits)
+        pthread_mutex_lock(&memory_lock);
+    return result;
 }
 
 static bool start_piece(struct client *client, struct pipeline *line, struct block *block,

@@ -72,9 +72,10 @@ static void report(struct client *client)
     pthread_mutex_lock(&memory_lock);
     bool surplus = client->memory.host > host_useful(client);
     pthread_mutex_unlock(&memory_lock);
-    surplus = surplus && swap_enter_context(client);
+    bool entered = surplus && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
-    if (surplus)
+    /* Where no context is, the driver knows nothing of that memory. */
+    if (surplus && (entered || client->copy_context == NULL))
         host_trim(client, host_useful(client));
     client_send(client, NVSHARE_MEMORY, gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
                 0, 0, 0);

@@ -5,6 +5,7 @@ import ctypes
 import json
 import mmap
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,23 @@ assert any("anon=" in text for line in placed for text in line), lines
 '''
 
 
+KEPT = '''
+def kept():
+    "Where memory lies, and how much, that is neither for children nor for core dumps."
+    found, here, size = [], 0, 0
+    with open("/proc/self/smaps") as file:
+        for line in file:
+            word, *rest = line.split()
+            if "-" in word and ":" not in word:
+                here = int(word.split("-")[0], 16)
+            elif word == "Size:":
+                size = int(rest[0]) * 1024
+            elif word == "VmFlags:" and {"dc", "dd"} <= set(rest):
+                found.append((here, size))
+    return found
+'''
+
+
 def may_choose_nodes() -> bool:
     """Whether this kernel, or the container around us, lets a program say where memory lies."""
     if not Path("/proc/self/numa_maps").exists() or platform.machine() not in MBIND:
@@ -51,6 +69,12 @@ def may_choose_nodes() -> bool:
         ctypes.c_ulong(8), ctypes.c_uint(0),
     )
     return answer == 0
+
+
+def counted(site: Site) -> list[int]:
+    """What the daemon has heard so far of how much there is."""
+    lines = (json.loads(line) for line in (site.folder / "trace").read_text().splitlines())
+    return [line["memory"]["host"] for line in lines if "memory" in line]
 
 
 def test_what_leaves_again_needs_no_more_host_memory(site: Site) -> None:
@@ -91,15 +115,7 @@ data = os.urandom(size)
 put(address.value, data)
 away()
 assert get(address.value, size) == data
-with open("/proc/self/smaps") as file:
-    kept, size = 0, 0
-    for line in file:
-        word, *rest = line.split()
-        if word == "Size:":
-            size = int(rest[0]) * 1024
-        elif word == "VmFlags:" and {"dc", "dd"} <= set(rest):
-            kept += size                # neither for children nor for core dumps
-print(kept, flush=True)
+print(sum(size for _, size in kept()), flush=True)
 '''
 
 
@@ -111,14 +127,115 @@ def test_what_was_mapped_for_it_and_not_used_is_given_back(
     failing = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused)
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
-    program = Program(site, ODD)
+    program = Program(site, KEPT + ODD)
     assert program.hears() == "away"
     hook = take_the_card(site)
     program.go_on()
     give_it_back(hook)
     mapped = program.hears()
     program.ends_well()
-    lines = (json.loads(line) for line in (site.folder / "trace").read_text().splitlines())
-    held = [line["memory"]["host"] for line in lines if "memory" in line]
-    assert mapped == [each for each in held if each > 0][-1]
+    assert mapped == [each for each in counted(site) if each > 0][-1]
     assert mapped >= 200 * MIB
+
+
+ENDS = '''
+import time
+call("cuDevicePrimaryCtxRelease_v2", 0)
+def begin():
+    if primary:
+        call("cuDevicePrimaryCtxRetain", byref(context), 0)
+        call("cuCtxSetCurrent", context)
+    else:
+        call("cuCtxCreate_v2", byref(context), 0, 0)
+def end():
+    if primary:
+        call("cuDevicePrimaryCtxRelease_v2", 0)
+    else:
+        call("cuCtxDestroy_v2", context)
+for turn in range(2):
+    begin()
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), 120 * MIB)
+    call("cuMemsetD8_v2", address.value, turn + 1, 120 * MIB)
+    away()
+    assert get(address.value + 120 * MIB - 1, 1) == bytes([turn + 1])
+    held = sum(size for _, size in kept())
+    end()
+    until = time.monotonic() + 20
+    while kept() and time.monotonic() < until:
+        time.sleep(0.01)
+    print(json.dumps([held, sum(size for _, size in kept())]), flush=True)
+    sys.stdin.readline()
+'''
+
+
+@pytest.mark.parametrize("primary", [False, True])
+@pytest.mark.parametrize("failing", ["", "cuMemHostUnregister:1+"])
+def test_it_goes_when_the_context_has_gone_that_it_was_registered_in(
+    site: Site, eventually: Callable[[Callable[[], bool]], None], failing: str, primary: bool
+) -> None:
+    """And the daemon hears of it, also if the driver does not let go of it before."""
+    site.environment |= {"NVSHARE_SIM_FAIL": failing}
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
+    program = Program(site, f"primary = {primary}\n" + KEPT + ENDS)
+    for _ in range(2):
+        assert program.hears() == "away"
+        hook = take_the_card(site)
+        program.go_on()
+        give_it_back(hook)
+        held, left = program.hears()
+        assert held >= 120 * MIB
+        assert left == 0
+        eventually(lambda: counted(site)[-1] == 0)
+        program.go_on()
+    program.ends_well()
+    assert 120 * MIB <= max(counted(site)) < 240 * MIB
+
+
+OUTLIVES = '''
+call("cuDevicePrimaryCtxRelease_v2", 0)
+one, other, address = c_void_p(), c_void_p(), c_uint64()
+call("cuCtxCreate_v2", byref(one), 0, 0)
+if both:
+    call("cuCtxCreate_v2", byref(other), 0, 0)
+    call("cuMemAlloc_v2", byref(address), 32 * MIB)
+else:                                   # of no context
+    address.value = reserve(32 * MIB)
+    call("cuMemMap", address.value, 32 * MIB, 0, create(32 * MIB), 0)
+    allow(address.value, 32 * MIB)
+def registered():
+    flags = c_uint()
+    call_of = cuda.cuMemHostGetFlags
+    return [call_of(byref(flags), c_void_p(here + size // 2)) == 0 for here, size in kept()]
+for turn in range(3):
+    data = os.urandom(32 * MIB)
+    put(address.value, data)
+    away()
+    if turn == 0:
+        call("cuCtxDestroy_v2", one)    # what is in its host memory now is needed still
+        if not both:
+            call("cuCtxCreate_v2", byref(other), 0, 0)
+    print(json.dumps("gone"), flush=True)
+    sys.stdin.readline()
+    assert get(address.value, 32 * MIB) == data
+    print(json.dumps(registered()), flush=True)
+'''
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("failing", ["", "cuMemHostRegister:2+", "cuMemHostUnregister:1"])
+def test_another_context_has_it_registered_again(site: Site, failing: str, both: bool) -> None:
+    """If it is refused that, copies are slower, and as right."""
+    site.environment |= {"NVSHARE_SIM_FAIL": failing}
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
+    program = Program(site, f"both = {both}\n" + KEPT + OUTLIVES)
+    for _ in range(3):
+        assert program.hears() == "away"
+        hook = take_the_card(site)
+        program.go_on()
+        assert program.hears() == "gone"
+        program.go_on()
+        give_it_back(hook)
+        assert program.hears() == ["Register:" not in failing]
+    program.ends_well()
+    assert max(counted(site)) == 32 * MIB
