@@ -19,13 +19,17 @@ from nvshared.scheduler.quota import UNLIMITED, Accounting, Quota
 
 
 def change(card: Card, client: Client) -> None:
-    """Its limit has changed: the new one holds from now on, whatever it used before."""
+    """Its limit has changed. A first one holds from now on, whatever was used before; with
+    another one the account goes on, or who may lower and raise it would never use it up."""
     percent = client.terms.compute_limit
-    client.quota = None
-    if percent < UNLIMITED:
-        accounting = card.settings.accounting
+    accounting = card.settings.accounting
+    if percent == UNLIMITED:
+        client.quota = None
+    elif client.quota is None:
         client.quota = quota.begin(percent, accounting, card.now, _billed(card, client))
-    if client.phase is Phase.LIMITED:
+    else:
+        client.quota = quota.change(client.quota, percent, accounting)
+    if client.quota is None and client.phase is Phase.LIMITED:
         order.arrive(card, client)
 
 

@@ -62,6 +62,12 @@ def begin(percent: int, accounting: Accounting, now: int, billed: int) -> Quota:
     return Quota(percent, now, billed, _share(percent, accounting))
 
 
+def change(quota: Quota, percent: int, accounting: Accounting) -> Quota:
+    """Another limit within the same window: its share in place of the one before."""
+    difference = _share(percent, accounting) - _share(quota.percent, accounting)
+    return replace(quota, percent=percent, allowance=quota.allowance + difference)
+
+
 def roll(
     quota: Quota, accounting: Accounting, now: int, billed: int, *, waits: bool, holds: bool
 ) -> Quota:

@@ -147,6 +147,20 @@ def test_the_limit_can_be_raised_and_taken_away_at_any_time() -> None:
     assert one.runs == runs
 
 
+@pytest.mark.parametrize("pause", [10, 100, 700])
+def test_who_changes_the_limit_again_and_again_has_no_more_of_it(pause: int) -> None:
+    """Users may lower and raise what their own programs get, up to the administrator's limit."""
+    world = Rationed()
+    one = world.limited(10)
+    before = one.computed
+    changes = 20 * WINDOW // (pause * MILLISECOND)
+    for change in range(changes):
+        world.put(one, compute_limit=9 + change % 2)
+        world.advance(pause * MILLISECOND)
+    share = (one.computed - before) / (changes * pause * MILLISECOND)
+    assert 0.08 < share <= 0.10 + DRAIN / WINDOW
+
+
 def test_suspended_while_limited_it_stays_away() -> None:
     world = Rationed()
     one = world.limited(10)
