@@ -186,6 +186,13 @@ class Client:
         return self.memory.need - self.memory.pinned
 
     @property
+    def mute(self) -> bool:
+        """It owes an answer for so long that people were told: others do not wait for it."""
+        if self.phase is Phase.DRAINING:
+            return self.turn is not None and self.turn.reported
+        return bool(self.moves) and self.moves[0].reported
+
+    @property
     def held(self) -> int:
         """What counts against the capacity: while an order is on its way, the more of both."""
         most = max(self.room, self.memory.filled)

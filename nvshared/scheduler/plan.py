@@ -97,10 +97,11 @@ def plan(decision: Decision) -> None:
         return
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
+    stuck.plan(decision)                # before, as others do not wait for who is
     readiness.cut(decision)
     commit.plan(decision)
     compute.plan(decision)
     blocked = turns.plan(decision)
     room.plan(decision, blocked)
     readiness.plan(decision)
-    stuck.plan(decision)
+    stuck.plan(decision)                # again, for when to look after what was ordered now

@@ -38,7 +38,7 @@ def _move(decision: Decision, blocked: Client | None) -> None:
 
     taking = Taking(decision)
     if short > 0:
-        holders = [c for c in card.holders if c.phase is not Phase.DRAINING]
+        holders = [c for c in card.holders if c.phase is not Phase.DRAINING and not c.mute]
         short = taking.take(_victims(decision), short, holders)
         taking.order()
     host_short = max(0, taking.host_short - _host_coming(decision)) if short > 0 else 0
@@ -57,8 +57,8 @@ def _wants(client: Client) -> int:
 
 
 def _coming(decision: Decision) -> int:
-    """Room on its way back."""
-    return sum(c.held - c.ordered for c in decision.card.moving)
+    """Room on its way back, and to be counted on."""
+    return sum(c.held - c.ordered for c in decision.card.moving if not c.mute)
 
 
 def _host_coming(decision: Decision) -> int:
@@ -67,7 +67,7 @@ def _host_coming(decision: Decision) -> int:
         max(0, c.memory.host - move.host)
         for c in decision.card.moving
         for move in c.moves
-        if move.way is Way.IN
+        if move.way is Way.IN and not c.mute
     )
 
 
@@ -163,7 +163,8 @@ def _slacken(decision: Decision, lacking: list[Client]) -> None:
 
 def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
     """Takes back host memory that resident blocks keep for their next way out."""
-    if host_short <= 0 or any(c.moving(Way.OUT) for c in decision.card.moving):
+    leaving = [c for c in decision.card.moving if c.moving(Way.OUT) and not c.mute]
+    if host_short <= 0 or leaving:
         return                          # what is leaving may yet find host memory of its own
     keepers = [
         c for c in decision.card.everyone

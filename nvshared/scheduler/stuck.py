@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that owe an answer for long: people are told, once for each order."""
+"""Clients that owe an answer for long: people are told, once for each order.
+
+A program may be stopped for as long as somebody likes, with Ctrl-Z or in a debugger; it
+keeps what it has then, as only its own hook can move that. From the moment people
+are told nobody waits for it: others give up their room in its place, those who fit
+beside it run, and it is not chosen again before it has answered (Client.mute).
+"""
 
 from nvshared.scheduler.actions import Stuck
 from nvshared.scheduler.client import Client, Phase

@@ -35,7 +35,10 @@ class Taking:
 
         `keep`: bytes beyond its need that each holder may keep.
         """
-        willing = [v for v in victims if short > 0 and self._decision.due(v.refuse_until)]
+        willing = [
+            v for v in victims
+            if short > 0 and not v.mute and self._decision.due(v.refuse_until)
+        ]
         for victim in willing:
             if not victim.moving(Way.IN):
                 short -= self._note(victim, min(short, _unfilled(victim)))

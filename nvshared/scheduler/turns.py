@@ -91,7 +91,7 @@ def _give_way(decision: Decision) -> None:
         return
     for client in stalled:
         assert client.turn is not None
-        under_way = client.moves or any(c.moving(Way.OUT) for c in card.moving)
+        under_way = client.moves or any(c.moving(Way.OUT) and not c.mute for c in card.moving)
         patience = card.settings.stuck_after if under_way else STALLED
         if decision.due(max(client.turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
@@ -133,16 +133,17 @@ def _repair(decision: Decision) -> None:
 def _admit(decision: Decision) -> Client | None:
     card = decision.card
     one_at_a_time = card.settings.anti_thrash is AntiThrash.ON
-    number = card.groups.size("holding")
-    alone = card.settings.capacity - card.pinned
-    beside = alone - card.groups.total("holders_take")
+    number = card.groups.size("holding") - sum(c.mute for c in card.in_phase(Phase.DRAINING))
+    alone = card.settings.capacity - card.pinned - _out_of_reach(card)
+    draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.mute)
+    beside = alone - (card.groups.total("holders_take") - draining)
     least = card.groups.least_take()
     card.quantum = quantum.now(card, None)
     blocked = None
     overtaken: list[Client] = []
     for client in order.sequence(card):
         # One that cannot run at all at present does not hold up the others.
-        if not decision.due(client.not_before) or client.takes > alone:
+        if not decision.due(client.not_before) or client.takes > alone or client.mute:
             continue
         fits = client.takes <= beside and not (one_at_a_time and number)
         if blocked is None and not fits:
@@ -163,18 +164,28 @@ def _admit(decision: Decision) -> Client | None:
     return blocked
 
 
+def _out_of_reach(card: Card) -> int:
+    """Bytes of those who do not give them up, as they do not answer, and will not run soon."""
+    mute = {c.id: c for c in [*card.moving, *card.in_phase(Phase.DRAINING)] if c.mute}
+    return sum(
+        c.held - c.memory.pinned for c in mute.values()
+        if c.turn is None or c.phase is Phase.DRAINING
+    )
+
+
 def _may_overtake(decision: Decision, holders: list[Client]) -> bool:
     """Beside the present holders, until the first of their turns ends."""
     tq = decision.card.quantum
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(decision, holders)
+    heard = [h for h in holders if not h.mute]
     soonest = min(
-        (h.turn.started for h in holders if h.turn and h.turn.started is not None),
+        (h.turn.started for h in heard if h.turn and h.turn.started is not None),
         default=decision.now,
     )
     return (
-        not any(h.phase is Phase.DRAINING or h.id in ended for h in holders)
+        not any(h.phase is Phase.DRAINING or h.id in ended for h in heard)
         and soonest + tq >= decision.now + tq // WORTHWHILE
     )
 
@@ -187,6 +198,9 @@ def _ended(decision: Decision, holders: list[Client]) -> dict[int, TurnEnd]:
     for holder in holders:              # oldest first, so whom it came beside is known
         turn = holder.turn
         assert turn is not None
+        if holder.mute:
+            lasting.add(turn.serial)    # to which nobody can put an end
+            continue
         over = not turn.beside <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None:
             over = over or decision.due(turn.started + decision.card.quantum)

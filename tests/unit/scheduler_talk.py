@@ -45,11 +45,14 @@ class Talk:
         mode: AntiThrash = AntiThrash.AUTO,
         step: float = 1000,
         gather: float = 0,
+        stuck_after: float = 10,
     ) -> None:
+        """`stuck_after`: more than the story takes, where it leaves orders unanswered."""
         self.now = 0
         self.settings = Settings(
             capacity=int(capacity * GIB), total=int(capacity * GIB), host_budget=int(host * GIB),
             anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND), save_idle=False,
+            stuck_after=int(stuck_after * SECOND),
         )
         self.scheduler = Scheduler(self.settings, 0)
         self.memory: dict[int, Memory] = {}

@@ -19,7 +19,7 @@ TQ = 30
 
 def three(*, capacity: float = 75, size: float = 30, give_way: bool = True) -> Talk:
     """1 runs and 2 is next, none of it on the card; 3 lies there in its stead, as far as it can."""
-    talk = Talk(capacity, step=5, mode=AntiThrash.ON)
+    talk = Talk(capacity, step=5, mode=AntiThrash.ON, stuck_after=1000)
     talk.settings = replace(talk.settings, give_way=give_way)
     talk.scheduler = Scheduler(talk.settings, 0)
     talk.join(3, size, size)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What fails is tried again later, with others meanwhile; who does not answer is reported."""
 
+import pytest
+
 from nvshared.scheduler.actions import ClientState, Evict, Load, Run, Stuck
+from nvshared.scheduler.settings import AntiThrash
 from tests.unit.scheduler_talk import GIB, SECOND, Talk, evicts, loads, runs, stops
 
 TQ = 30
@@ -105,7 +108,81 @@ def test_who_does_not_evict_is_reported_and_others_go_on() -> None:
     actions = talk.wait(10)
     assert [a.client for a in actions if isinstance(a, Stuck)] == [1]
     assert 3 in runs(talk.run(3, 0))
+    talk.obey(actions)                  # 2 takes what there is, without hope for more
     assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []
+
+
+def test_another_gives_room_in_the_place_of_one_that_does_not_answer() -> None:
+    """Both idle, as after their turns; one is stopped, with Ctrl-Z."""
+    talk = Talk()
+    talk.join(1, 40, 40)
+    talk.wait(1)
+    talk.join(2, 40, 40)
+    talk.join(3, 60)
+    order, = (a for a in talk.want(3) if isinstance(a, Evict))
+    assert order.client == 1
+    assert evicts(talk.wait(9.9)) == []
+    actions = talk.wait(0.1)
+    assert evicts(actions) == [(2, 0)]
+    assert runs(talk.obey(actions)) == [3]
+    assert evicts(talk.evicted(order)) == []    # it goes on, and nothing is wanted of it
+
+
+def test_who_cannot_run_beside_one_that_does_not_answer_holds_up_nobody() -> None:
+    talk = Talk()
+    talk.join(1, 60, 60)
+    talk.join(2, 80)
+    order, = (a for a in talk.want(2) if isinstance(a, Evict))
+    talk.obey([a for a in talk.wait(12) if isinstance(a, Load)])
+    actions = talk.run(3, 40)
+    assert runs(actions + talk.obey(talk.wait(1))) == [3]       # for so long 2 is given a chance
+    talk.wait(3 * TQ)
+    assert stops(talk.said) == []               # 3 has the card for itself
+    talk.obey(talk.evicted(order))
+    talk.wait(TQ)
+    assert stops(talk.said) == [3]
+    talk.obey(talk.stopped(3, wants=False))
+    assert talk.view(2).state is ClientState.RUNNING
+
+
+@pytest.mark.parametrize("mode", list(AntiThrash))
+def test_others_run_beside_one_that_does_not_stop(mode: AntiThrash) -> None:
+    """It may have been stopped in the middle of its turn; what it has stays with it."""
+    talk = Talk(mode=mode)
+    talk.run(1, 60)
+    talk.join(2, 80)
+    talk.obey(talk.want(2))
+    talk.wait(TQ)
+    talk.idle(1)
+    assert talk.view(1).state is ClientState.DRAINING
+    talk.wait(10)
+    ran = set()
+    for client in (3, 4):
+        talk.join(client, 15)
+        ran |= set(runs(talk.obey(talk.want(client))))
+    for _ in range(5):
+        for stopping in set(stops(talk.wait(TQ))) - {1}:
+            ran |= set(runs(talk.obey(talk.stopped(stopping))))
+    assert ran == {3, 4}
+    talk.leave(3)
+    talk.leave(4)
+    assert runs(talk.obey(talk.stopped(1, wants=False))) == [2]
+
+
+def test_who_does_not_answer_is_not_chosen_again_before_it_has() -> None:
+    """Else each of its turns would be ten seconds in which nobody runs."""
+    talk = Talk(mode=AntiThrash.ON)
+    talk.join(1, 30)
+    order, = (a for a in talk.want(1) if isinstance(a, Load))
+    talk.wait(12)                       # nobody else wants the card
+    assert runs(talk.run(2, 30)) == [2]
+    talk.run(3, 30)
+    for stopping, next in ((2, 3), (3, 2), (2, 3), (3, 2)):
+        assert stops(talk.wait(TQ)) == [stopping]
+        assert runs(talk.obey(talk.stopped(stopping))) == [next]
+    talk.loaded(order)
+    talk.wait(TQ)
+    assert runs(talk.obey(talk.stopped(2))) == [1]
 
 
 def test_each_order_that_is_not_answered_is_reported() -> None:

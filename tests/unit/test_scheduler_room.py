@@ -41,7 +41,7 @@ def test_who_has_been_idle_longest_gives_first() -> None:
 
 
 def test_then_who_will_run_last() -> None:
-    talk = Talk()
+    talk = Talk(stuck_after=1000)
     talk.join(1, 20, 20)
     talk.run(2, 40)
     talk.join(3, 80, 20)
@@ -147,7 +147,7 @@ def test_a_holder_that_grows_gets_room_from_those_that_do_not_run() -> None:
 
 
 def test_a_holder_that_outgrows_the_others_waits_for_its_new_need() -> None:
-    talk = Talk()
+    talk = Talk(stuck_after=1000)
     talk.run(1, 50)
     talk.run(2, 40)
     assert stops(talk.need_room(2, allocated=60)) == [2]

@@ -66,7 +66,7 @@ def test_when_they_do_not_fit_turns_are_taken() -> None:
 
 
 def test_the_quantum_counts_from_the_opening_of_the_gate_not_from_the_decision() -> None:
-    talk = Talk()
+    talk = Talk(stuck_after=1000)
     talk.join(1, 70)
     first = talk.want(1)
     talk.join(2, 70)
@@ -169,7 +169,7 @@ def test_nobody_overtakes_at_the_end_of_a_turn() -> None:
 
 
 def test_the_next_one_is_not_starved_by_small_ones() -> None:
-    talk = Talk()
+    talk = Talk(stuck_after=1000)
     talk.run(1, 10)
     talk.join(2, 95)
     talk.want(2)
