@@ -23,9 +23,13 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 HERE := PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$(CURDIR):$(CURDIR)/$(BUILT)/vendor $(PYTHON)
 
 MAN := nvshared.8 nvsharectl.1 nvshared.conf.5 com.nvshare.5 libnvshare.7
+SHELLS := bash zsh fish
 
+# What a command began to write and then failed is not taken for made.
+.DELETE_ON_ERROR:
 .PHONY: build install install-hook install-programs install-system clean
-build: $(addprefix $(BUILT)/man/,$(MAN)) $(BUILT)/nvshared.conf $(BUILT)/completions $(BUILT)/vendor
+build: $(addprefix $(BUILT)/man/,$(MAN)) $(BUILT)/nvshared.conf \
+		$(addprefix $(BUILT)/completions/,$(SHELLS)) $(BUILT)/vendor
 	$(MAKE) -C libhook hook simulator workload
 
 $(BUILT)/vendor: $(wildcard $(WHEELS)/*.whl)
@@ -45,11 +49,11 @@ $(BUILT)/nvshared.conf: packaging/man/settings.py nvshared/config.py
 	@mkdir -p $(@D)
 	$(HERE) packaging/man/settings.py >$@
 
-$(BUILT)/completions: $(wildcard nvshared/cli/*.py)
-	@mkdir -p $@
-	for shell in bash zsh fish; do \
-		$(HERE) -m nvshared.cli.main completion $$shell >$@/$$shell || exit 1; \
-	done
+# An empty one would be installed as well and say nothing.
+$(BUILT)/completions/%: $(wildcard nvshared/cli/*.py)
+	@mkdir -p $(@D)
+	$(HERE) -c 'import sys; from nvshared.cli.main import main; sys.exit(main())' completion $* >$@
+	@[ -s $@ ] || { echo "The completion for $* is empty" >&2; exit 1; }
 
 install: install-hook install-programs install-system
 

@@ -12,6 +12,11 @@ from tests.system.container import Container
 from tests.system.packages import ROOT, Packages
 
 PAGES = ("nvshared", "nvsharectl", "nvshared.conf", "com.nvshare", "libnvshare")
+COMPLETIONS = (
+    "/usr/share/bash-completion/completions/nvsharectl",
+    "/usr/share/zsh/vendor-completions/_nvsharectl",
+    "/usr/share/fish/vendor_completions.d/nvsharectl.fish",
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +114,9 @@ def test_manual_pages_are_there_and_sound(bare: Container, page: str) -> None:
     )
     assert done.stderr == ""
     assert "SEE ALSO" in done.stdout
+
+
+@pytest.mark.usefixtures("said")
+@pytest.mark.parametrize("path", COMPLETIONS)
+def test_the_tab_key_is_taught(bare: Container, path: str) -> None:
+    assert "nvsharectl" in bare.output("cat", path)

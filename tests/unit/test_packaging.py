@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.cli.completion import SHELLS
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 COMPILED = {
@@ -95,6 +97,37 @@ def test_both_commands_start(installed: Path) -> None:
             capture_output=True, text=True, check=True,
         )
         assert done.stdout == f"{command} {PROJECT['project']['version']}\n"
+
+
+def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """make builds the completion that packages bring, into a folder below `folder`."""
+    given = [f"{name}={value}" for name, value in variables.items()]
+    return subprocess.run(
+        ["make", "--no-print-directory", "--file=packaging/install.mk", f"BUILT={folder}", *given,
+         f"{folder}/completions/{shell}"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_packages_bring_completions(shell: str, tmp_path: Path) -> None:
+    done = made(shell, tmp_path, PYTHON=sys.executable)
+    assert done.returncode == 0, done.stderr
+    printed = subprocess.run(
+        [sys.executable, "-c", "from nvshared.cli.main import main; main()", "completion", shell],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout
+    assert "nvsharectl" in printed
+    assert (tmp_path / "completions" / shell).read_text() == printed
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+def test_an_empty_completion_is_none(tmp_path: Path) -> None:
+    done = made("bash", tmp_path, PYTHON="true")
+    assert done.returncode != 0
+    assert "The completion for bash is empty" in done.stderr
+    assert not (tmp_path / "completions" / "bash").exists()
 
 
 def test_every_dependency_is_pinned_and_says_why() -> None:
