@@ -18,19 +18,22 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    change(options, options.mode, options.gpu)
+    mode, gpu = options.mode, options.gpu
+    with Client(options.bus) as client:
+        put(client, mode, gpu)
+    show(options, {"anti_thrash": mode, "gpu": gpu}, lambda: print(sentence(mode, gpu)))
     return ExitCode.OK
 
 
-def change(options: Options, mode: str, gpu: str | None) -> None:
-    """Sets it and says so."""
-    with Client(options.bus) as client:
-        client.set_anti_thrash(mode, gpu)
+def put(client: Client, mode: str, gpu: str | None) -> None:
+    """Sets it."""
+    client.set_anti_thrash(mode, gpu)
+
+
+def sentence(mode: str, gpu: str | None) -> str:
+    """What then holds."""
     where = "all GPUs" if gpu is None else f"GPU {gpu}"
-    show(
-        options, {"anti_thrash": mode, "gpu": gpu},
-        lambda: print(f"The anti-thrash mode of {where} is {mode}."),
-    )
+    return f"The anti-thrash mode of {where} is {mode}."
 
 
 VERB = Verb(

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nvshared.cli import antithrash, quantum, status
+from nvshared.cli import predecessor, status
 from nvshared.cli.output import complain
 from nvshared.cli.parser import build
 from nvshared.cli.verb import Options
@@ -62,12 +62,8 @@ def _drop_output() -> None:
 def act(options: Options) -> ExitCode:
     """What the command line asks for: a verb, the predecessor's flags, or just a look."""
     if options.verb is not None:
+        if predecessor.given(options):
+            predecessor.refuse(options)
         chosen: ExitCode = options.verb.act(options)
         return chosen
-    if options.set_tq is None and options.anti_thrash is None:
-        return status.VERB.act(options)
-    if options.set_tq is not None:
-        quantum.change(options, options.set_tq, None)
-    if options.anti_thrash is not None:
-        antithrash.change(options, options.anti_thrash, None)
-    return ExitCode.OK
+    return predecessor.act(options) if predecessor.given(options) else status.VERB.act(options)

@@ -18,22 +18,25 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    change(options, options.quantum, options.gpu)
+    tq, gpu = options.quantum, options.gpu
+    with Client(options.bus) as client:
+        put(client, tq, gpu)
+    show(options, {"tq": tq, "gpu": gpu}, lambda: print(sentence(tq, gpu)))
     return ExitCode.OK
 
 
-def change(options: Options, tq: int | str, gpu: str | None) -> None:
-    """Sets it, to seconds or "auto", and says so."""
-    with Client(options.bus) as client:
-        if isinstance(tq, int):
-            client.set_tq(tq, gpu)
-        else:
-            client.set_tq_auto(gpu)
+def put(client: Client, tq: int | str, gpu: str | None) -> None:
+    """Sets it, to seconds or "auto"."""
+    if isinstance(tq, int):
+        client.set_tq(tq, gpu)
+    else:
+        client.set_tq_auto(gpu)
+
+
+def sentence(tq: int | str, gpu: str | None) -> str:
+    """What then holds."""
     where = "all GPUs" if gpu is None else f"GPU {gpu}"
-    show(
-        options, {"tq": tq, "gpu": gpu},
-        lambda: print(f"The quantum of {where} is {in_words(tq)}."),
-    )
+    return f"The quantum of {where} is {in_words(tq)}."
 
 
 def in_words(tq: int | str) -> str:

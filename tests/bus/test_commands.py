@@ -196,6 +196,17 @@ async def test_the_predecessors_flags(
     assert (manager.tq, manager.anti_thrash) == (tq, mode)
 
 
+async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
+    ended = await ctl("-T", "3", "-S", "on", "--json")
+    assert json.loads(ended.out) == {"tq": 3, "anti_thrash": "on", "gpu": None}
+    assert json.loads((await ctl("-S", "auto", "--json")).out) == {
+        "anti_thrash": "auto", "gpu": None,
+    }
+    assert (await ctl("-T", "4", "-S", "off")).out == (
+        "The quantum of all GPUs is 4 seconds.\nThe anti-thrash mode of all GPUs is off.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -205,6 +216,9 @@ async def test_the_predecessors_flags(
         (["set-tq", "4294967296"], ExitCode.INVALID_ARGS, "'4294967296'"),
         (["set-tq"], ExitCode.INVALID_ARGS, "SECONDS"),
         (["-T", "1.5"], ExitCode.INVALID_ARGS, "'1.5'"),
+        (["-T", "9", "status"], ExitCode.INVALID_ARGS, "not before status; write: nvsharectl set-"),
+        (["-S", "on", "reset"], ExitCode.INVALID_ARGS, "reset; write: nvsharectl anti-thrash on"),
+        (["-T", "9", "-S", "on", "top"], ExitCode.INVALID_ARGS, "set-tq 9 && nvsharectl anti-th"),
         (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
         (["anti-thrash", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
         (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flags of nvshare's own nvsharectl, -T and -S, which stand without a verb."""
+
+from nvshared.cli import antithrash, quantum
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options
+from nvshared.client import Client
+from nvshared.errors import ExitCode, InvalidArgs
+
+
+def given(options: Options) -> bool:
+    """Whether one of them is on the command line."""
+    return options.set_tq is not None or options.anti_thrash is not None
+
+
+def refuse(options: Options) -> None:
+    """Raises InvalidArgs: they stand before a verb, where one may take them for its options."""
+    commands = []
+    if options.set_tq is not None:
+        commands.append(f"nvsharectl set-tq {options.set_tq}")
+    if options.anti_thrash is not None:
+        commands.append(f"nvsharectl anti-thrash {options.anti_thrash}")
+    raise InvalidArgs(
+        f"-T and -S stand alone, and not before {options.verb.name}",
+        f"write: {' && '.join(commands)}",
+    )
+
+
+def act(options: Options) -> ExitCode:
+    """Sets what they say on all GPUs, and says so: one document if it is JSON."""
+    data: dict[str, object] = {}
+    sentences = []
+    with Client(options.bus) as client:
+        if options.set_tq is not None:
+            quantum.put(client, options.set_tq, None)
+            data["tq"] = options.set_tq
+            sentences.append(quantum.sentence(options.set_tq, None))
+        if options.anti_thrash is not None:
+            antithrash.put(client, options.anti_thrash, None)
+            data["anti_thrash"] = options.anti_thrash
+            sentences.append(antithrash.sentence(options.anti_thrash, None))
+    show(options, {**data, "gpu": None}, lambda: print("\n".join(sentences)))
+    return ExitCode.OK
