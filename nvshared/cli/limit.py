@@ -10,15 +10,18 @@ from nvshared.errors import ExitCode, InvalidArgs
 from nvshared.quantity import size
 
 NO_LIMIT = 100                          # percent of the time
+LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
 
 
 def _bytes(text: str) -> int:
     if text == "none":
         return 0
     try:
-        if (value := size(text)) > 0:
+        if 0 < (value := size(text)) <= LARGEST:
             return value
         reason = "that is none at all; to set no limit, give none"
+        if value:
+            reason = f"give {LARGEST} bytes at most, or none"
     except ValueError as error:
         reason = f"{error}, or none"
     raise InvalidArgs(f"the memory limit cannot be {text!r}", reason)

@@ -20,12 +20,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the status to exit with. An error is a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_output()
+    # Until all is understood. What stands behind "--" is for the program that `run` runs.
+    as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
-        code = act(build(VERBS).parse_args(given))
+        options = build(VERBS).parse_args(given)
+        as_json = options.json
+        code = act(options)
         sys.stdout.flush()
         return code
     except NvshareError as error:
-        complain(error, as_json="--json" in given)
+        complain(error, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -34,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         _drop_output()
-        complain(NvshareError(f"the output cannot be written: {error.strerror}"), as_json=False)
+        complain(NvshareError(f"the output cannot be written: {error.strerror}"), as_json=as_json)
         return ExitCode.FAILURE
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE, "0") != "0":
             raise
         fault = f"a fault in nvsharectl itself, {type(error).__name__}: {error}"
         again = f"report it with what this prints: {DEBUG_VARIABLE}=1 nvsharectl {' '.join(given)}"
-        complain(NvshareError(fault, again), as_json=False)
+        complain(NvshareError(fault, again), as_json=as_json)
         return ExitCode.FAILURE
 
 

@@ -240,6 +240,8 @@ async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
         (["limit", "1", "--compute", "0"], ExitCode.INVALID_ARGS, "the compute limit cannot be"),
         (["limit", "1", "--compute", "101"], ExitCode.INVALID_ARGS, "from 1 to 100, or none"),
         (["limit", "1", "--memory", "0"], ExitCode.INVALID_ARGS, "that is none at all"),
+        (["limit", "1", "--memory", "16777216T"], ExitCode.INVALID_ARGS, "551615 bytes at most"),
+        (["limit", "1", "--memory", "999999999T"], ExitCode.INVALID_ARGS, "or none"),
         (["limit", "1", "--memory", "much"], ExitCode.INVALID_ARGS, "such as 40GiB"),
         (["preempt", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
         (["completion", "csh"], ExitCode.INVALID_ARGS, "'csh'; give one of bash, zsh, fish"),
@@ -279,6 +281,12 @@ async def test_an_error_as_json(ctl: Run) -> None:
     assert "no GPU '9'" in json.loads(ended.err)["error"]
 
 
+async def test_a_wrong_argument_as_json(ctl: Run) -> None:
+    ended = await ctl("set-tq", "0", "--json")
+    assert ended.code == ExitCode.INVALID_ARGS
+    assert "'0'" in json.loads(ended.err)["error"]
+
+
 async def test_nvshared_does_not_run(private: PrivateBus) -> None:
     ended = await run(*NVSHARECTL, "--bus", private.address)
     assert ended.code == ExitCode.NOT_RUNNING
@@ -310,6 +318,9 @@ async def test_nowhere_to_write_to(
     ended = await run("bash", "-c", f"{quoted} status {place}", NVSHARE_BUS=private.address)
     assert ended.code == code
     assert ended.err == (f"nvsharectl: {words}\n" if words else "")
+    ended = await run("bash", "-c", f"{quoted} status --json {place}", NVSHARE_BUS=private.address)
+    assert ended.code == code
+    assert [json.loads(line)["error"] for line in ended.err.splitlines()] == [words] * bool(words)
 
 
 async def test_a_terminal_without_our_characters(manager: Manager, private: PrivateBus) -> None:
@@ -326,6 +337,8 @@ async def test_a_fault_of_its_own(private: PrivateBus) -> None:
     ended = await run(sys.executable, "-c", broken, "status", NVSHARE_DEBUG="0")
     assert "a fault in nvsharectl itself, TypeError" in sentence(ended)
     assert "NVSHARE_DEBUG=1 nvsharectl status" in ended.err
+    ended = await run(sys.executable, "-c", broken, "status", "--json", NVSHARE_DEBUG="0")
+    assert "nvsharectl itself, TypeError" in json.loads(ended.err)["error"]
     ended = await run(sys.executable, "-c", broken, "status", NVSHARE_DEBUG="1")
     assert "Traceback" in ended.err
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl run: what the program finds in its environment, and what becomes of its status."""
 
+import json
 import os
 import subprocess
 import sys
@@ -65,6 +66,19 @@ def test_no_such_program() -> None:
     assert ended.stderr == (
         "nvsharectl: there is no program 'no-such-program'; check its name and PATH\n"
     )
+
+
+def test_only_our_own_json_makes_our_errors_json() -> None:
+    said = "there is no program 'no-such-program'"
+    for given in (["--", "no-such-program", "--json"], ["no-such-program", "--json"]):
+        ended = run(*given)
+        assert ended.returncode == ExitCode.NOT_FOUND
+        assert ended.stderr == f"nvsharectl: {said}; check its name and PATH\n"
+    ended = run("--json", "--", "no-such-program")
+    assert json.loads(ended.stderr)["error"] == said
+    ended = run("--socket", "--", "sh", "--json")
+    assert ended.returncode == ExitCode.INVALID_ARGS
+    assert ended.stderr.startswith("nvsharectl: ")
 
 
 def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
