@@ -63,8 +63,13 @@ class Manager:
     @property
     def tq(self) -> int:
         """The quantum where a GPU has no own; seconds, rounded up. If it is auto, the longest."""
+        return -(-self.tq_usec // SECOND)
+
+    @property
+    def tq_usec(self) -> int:
+        """The same in microseconds."""
         settings = self._effective("")
-        return -(-(settings.longest_tq if settings.tq is None else settings.tq) // SECOND)
+        return settings.longest_tq if settings.tq is None else settings.tq
 
     @property
     def tq_auto(self) -> bool:

@@ -173,6 +173,11 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
         """Seconds."""
         return self._manager.tq
 
+    @readable("TQUSec", "t", Changes.ANNOUNCED)
+    def tq_usec(self) -> int:
+        """Microseconds."""
+        return self._manager.tq_usec
+
     @readable("TQAuto", "b", Changes.ANNOUNCED)
     def tq_auto(self) -> bool:
         """Whether it follows from what hand-overs cost."""

@@ -3,7 +3,7 @@
 
 import argparse
 
-from nvshared.cli.output import show
+from nvshared.cli.output import counted, show
 from nvshared.cli.verb import Options, Verb, add_client
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
@@ -73,7 +73,7 @@ def _act(options: Options) -> ExitCode:
 
 def _print(options: Options) -> None:
     if options.memory is not None:
-        limit = f"{options.memory} bytes" if options.memory else "as much as there is"
+        limit = counted(options.memory, "byte") if options.memory else "as much as there is"
         print(f"Process {options.pid} may allocate {limit}.")
     if options.compute is not None:
         limit = f"at most {options.compute} % of the time"

@@ -42,6 +42,11 @@ def draw(what: "RenderableType") -> None:
     Console(highlight=False).print(what)
 
 
+def counted(number: int, unit: str) -> str:
+    """1 byte; 2 bytes."""
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+
 def complain(error: NvshareError, *, as_json: bool) -> None:
     """Says on stderr what went wrong."""
     if as_json:

@@ -3,10 +3,12 @@
 
 import argparse
 
-from nvshared.cli.output import show
-from nvshared.cli.verb import AUTO, Options, Verb, add_gpu, quantum
+from nvshared.cli.output import counted, show
+from nvshared.cli.verb import Options, Verb, add_gpu, quantum
 from nvshared.client import Client
 from nvshared.errors import ExitCode
+
+SECOND = 1_000_000                      # microseconds
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -36,12 +38,13 @@ def put(client: Client, tq: int | str, gpu: str | None) -> None:
 def sentence(tq: int | str, gpu: str | None) -> str:
     """What then holds."""
     where = "all GPUs" if gpu is None else f"GPU {gpu}"
-    return f"The quantum of {where} is {in_words(tq)}."
+    return f"The quantum of {where} is {tq if isinstance(tq, str) else in_words(tq * SECOND)}."
 
 
-def in_words(tq: int | str) -> str:
-    """30 seconds; auto."""
-    return AUTO if tq == AUTO else f"{tq} seconds"
+def in_words(microseconds: int) -> str:
+    """30 seconds; 1 second; 500 ms."""
+    seconds, rest = divmod(microseconds, SECOND)
+    return f"{microseconds / 1000:.10g} ms" if rest else counted(seconds, "second")
 
 
 VERB = Verb(

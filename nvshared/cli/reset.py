@@ -18,12 +18,14 @@ def _act(options: Options) -> ExitCode:
     with Client(options.bus) as client:
         client.reset_settings()
         now = client.snapshot()
-    tq = AUTO if now.tq_auto else now.tq
+    data = {
+        "tq": AUTO if now.tq_auto else now.tq, "tq_usec": None if now.tq_auto else now.tq_usec,
+        "anti_thrash": now.anti_thrash,
+    }
+    tq = AUTO if now.tq_auto else in_words(now.tq_usec)
     show(
-        options, {"tq": tq, "anti_thrash": now.anti_thrash},
-        lambda: print(
-            f"The configuration holds again: TQ {in_words(tq)}, anti-thrash {now.anti_thrash}."
-        ),
+        options, data,
+        lambda: print(f"The configuration holds again: TQ {tq}, anti-thrash {now.anti_thrash}."),
     )
     return ExitCode.OK
 

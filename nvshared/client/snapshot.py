@@ -87,6 +87,7 @@ class Snapshot:
 
     version: str
     tq: int                             # seconds, of GPUs that have no own; if auto, the longest
+    tq_usec: int
     tq_auto: bool
     anti_thrash: str
     gpus: tuple[GPU, ...]
@@ -99,8 +100,8 @@ class Snapshot:
     def as_dict(self) -> dict[str, Any]:
         """What --json prints, and the text shows."""
         return {
-            "version": self.version, "tq": self.tq, "tq_auto": self.tq_auto,
-            "anti_thrash": self.anti_thrash,
+            "version": self.version, "tq": self.tq, "tq_usec": self.tq_usec,
+            "tq_auto": self.tq_auto, "anti_thrash": self.anti_thrash,
             "gpus": [_plain_fields(gpu) for gpu in self.gpus],
             "clients": [_plain_fields(client) for client in self.clients],
         }
@@ -128,14 +129,12 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
         })
         for path, one in objects.items() if path.startswith(CLIENT_PATH + "/")
     ]
-    return Snapshot(
-        version=manager["Version"],
-        tq=manager["TQ"],
-        tq_auto=manager["TQAuto"],
-        anti_thrash=manager["AntiThrash"],
-        gpus=tuple(sorted(gpus, key=lambda one: one.index)),
-        clients=tuple(sorted(clients, key=lambda one: (one.gpu, one.id))),
-    )
+    found: Snapshot = _fill(Snapshot, {
+        **manager,
+        "GPUs": tuple(sorted(gpus, key=lambda one: one.index)),
+        "Clients": tuple(sorted(clients, key=lambda one: (one.gpu, one.id))),
+    })
+    return found
 
 
 def _fill(cls: Any, properties: Properties) -> Any:

@@ -92,7 +92,7 @@ async def test_changes_carry_the_new_values(
     manager.set_anti_thrash("on", "1")
     found = await announced(publication, other)
     assert sorted(found, key=repr) == sorted([
-        (MANAGER_PATH, MANAGER_INTERFACE, {"TQ": 9}),
+        (MANAGER_PATH, MANAGER_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000}),
         (gpu_path(0), GPU_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000}),
         (gpu_path(1), GPU_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000, "AntiThrash": "on"}),
     ], key=repr)

@@ -72,13 +72,17 @@ async def test_a_quantum_that_follows_from_what_hand_overs_cost(
     assert await shown(gpu_path(1), GPU_INTERFACE) == {
         "TQ": 2, "TQUSec": 1_200_000, "TQAuto": True,
     }
-    assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {"TQ": 30, "TQAuto": False}
+    assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {
+        "TQ": 30, "TQUSec": 30_000_000, "TQAuto": False,
+    }
     await other.call("SetTQAuto", path=gpu_path(0), interface=GPU_INTERFACE)
     assert [gpu.tq_auto for gpu in manager.gpus] == [True, True]
     await other.call("SetTQ", "u", [12])
     assert [(gpu.tq, gpu.tq_auto) for gpu in manager.gpus] == [(12, False), (12, False)]
     await other.call("SetTQAuto")
-    assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {"TQ": 30, "TQAuto": True}
+    assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {
+        "TQ": 30, "TQUSec": 30_000_000, "TQAuto": True,
+    }
     await other.call("ResetSettings")
     assert [gpu.tq_auto for gpu in manager.gpus] == [False, False]
 

@@ -8,7 +8,7 @@ import pty
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from nvshared.errors import ExitCode
 from nvshared.manager import Manager
 from nvshared.scheduler.settings import Terms
 from tests.bus.service import PrivateBus, a_client, decide
-from tests.unit.scripted import FACTS
+from tests.unit.scripted import DEFAULTS, FACTS
 
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 NVSHARECTL = (sys.executable, "-c", PROGRAM)
@@ -124,8 +124,37 @@ async def test_settings(manager: Manager, ctl: Run) -> None:
     found = json.loads((await ctl("--json", "anti-thrash", "off")).out)
     assert found == {"anti_thrash": "off", "gpu": None}
     assert [gpu.anti_thrash for gpu in manager.gpus] == ["off", "off"]
-    assert json.loads((await ctl("reset", "--json")).out) == {"tq": 30, "anti_thrash": "auto"}
+    assert json.loads((await ctl("reset", "--json")).out) == {
+        "tq": 30, "tq_usec": 30_000_000, "anti_thrash": "auto",
+    }
     assert [gpu.tq for gpu in manager.gpus] == [30, 30]
+
+
+@pytest.mark.parametrize(
+    ("tq", "words", "data"),
+    [
+        (500_000, "500 ms", {"tq": 1, "tq_usec": 500_000}),
+        (1_500_000, "1500 ms", {"tq": 2, "tq_usec": 1_500_000}),
+        (1_000_000, "1 second", {"tq": 1, "tq_usec": 1_000_000}),
+        (None, "auto", {"tq": "auto", "tq_usec": None}),
+    ],
+)
+async def test_what_holds_after_a_reset_is_said_as_exactly_as_it_is_set(
+    manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]
+) -> None:
+    manager._defaults = replace(DEFAULTS, settings=replace(DEFAULTS.settings, tq=tq))
+    assert (await ctl("reset")).out == (
+        f"The configuration holds again: TQ {words}, anti-thrash auto.\n"
+    )
+    assert json.loads((await ctl("reset", "--json")).out) == {**data, "anti_thrash": "auto"}
+    shown = json.loads((await ctl("--json")).out)
+    assert shown["tq_usec"] == (30_000_000 if tq is None else tq)
+
+
+async def test_one_is_not_several(manager: Manager, ctl: Run) -> None:
+    a_client(manager, manager.gpus[0], pid=11)
+    assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
+    assert (await ctl("limit", "11", "--memory", "1")).out == "Process 11 may allocate 1 byte.\n"
 
 
 async def test_a_quantum_that_follows_from_what_hand_overs_cost(

@@ -44,7 +44,7 @@ WAITER = replace(
     HOLDER, id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB, swapped=35 * GIB,
     waited_usec=3_900_000_000,
 )
-SHARED = Snapshot("1.0", 30, False, "auto", (CARD,), (HOLDER, WAITER))
+SHARED = Snapshot("1.0", 30, 30_000_000, False, "auto", (CARD,), (HOLDER, WAITER))
 
 
 def drawn(what: object, width: int) -> list[str]:
@@ -216,7 +216,7 @@ LONGEST = replace(
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: int) -> None:
-    one = Snapshot("1.0", 30, False, "auto", (LONG,), (LONGEST,))
+    one = Snapshot("1.0", 30, 30_000_000, False, "auto", (LONG,), (LONGEST,))
     gpus = drawn(table(gpu_columns(one), one.gpus, width), width)
     clients = drawn(table(client_columns(one.clients), one.clients, width), width)
     assert len(gpus) == len(clients) == 3       # a heading, a line, a row: nothing is wrapped
@@ -251,7 +251,7 @@ def test_what_is_set_has_a_column_of_its_own(changes: dict[str, int], text: str)
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_longest_there_is_fits_the_dashboard(width: int) -> None:
-    one = Snapshot("1.0", 30, False, "auto", (LONG,), (LONGEST,))
+    one = Snapshot("1.0", 30, 30_000_000, False, "auto", (LONG,), (LONGEST,))
     lines = drawn(dashboard(one, {0: Rates(99.0, 99.9 * GIB, 99.9 * GIB)}), width)
     assert all(len(line) <= width for line in lines)
     assert len(lines) == 6
@@ -280,7 +280,8 @@ def test_the_dashboard_is_no_higher_than_the_terminal(
         replace(one, state="running") if one.id == 50 else one
         for gpu, count in enumerate(counts) for one in many(count, gpu)
     )
-    lines = drawn(dashboard(Snapshot("1.0", 30, False, "auto", cards, clients), height=height), 80)
+    one = Snapshot("1.0", 30, 30_000_000, False, "auto", cards, clients)
+    lines = drawn(dashboard(one, height=height), 80)
     assert len(lines) <= height
     text = "\n".join(lines)
     shown = sum("python3[" in line for line in lines)

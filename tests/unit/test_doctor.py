@@ -44,7 +44,7 @@ def a_client(pid: int) -> Client:
 
 
 def a_snapshot(*clients: Client, version: str = "1") -> Snapshot:
-    return Snapshot(version, 30, False, "auto", (), clients)
+    return Snapshot(version, 30, 30_000_000, False, "auto", (), clients)
 
 
 def test_no_driver() -> None:
