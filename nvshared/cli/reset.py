@@ -34,10 +34,13 @@ VERB = Verb(
     name="reset",
     summary="forget what was set with set-tq and anti-thrash",
     description=(
-        "Returns to what /etc/nvshare/nvshared.conf says, and where that says nothing, to the "
-        "defaults: 30 seconds, auto."
+        "Forgets what was set with set-tq and anti-thrash, for all GPUs and for single ones. Then "
+        "what nvshared last read holds again: /etc/nvshare/nvshared.conf, and where that says "
+        "nothing, the defaults: 30 seconds, auto. A file that was changed since is read with: "
+        "systemctl reload nvshared. What is set for single programs with limit, weight and "
+        "suspend stays."
     ),
-    examples=(("nvsharectl reset", "undo all changes made while nvshared was running"),),
+    examples=(("nvsharectl reset", "the TQ and the anti-thrash mode of the file"),),
     configure=_configure,
     act=_act,
 )

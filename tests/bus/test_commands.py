@@ -151,6 +151,16 @@ async def test_what_holds_after_a_reset_is_said_as_exactly_as_it_is_set(
     assert shown["tq_usec"] == (30_000_000 if tq is None else tq)
 
 
+async def test_a_reset_leaves_programs_what_is_set_for_them(manager: Manager, ctl: Run) -> None:
+    client = a_client(manager, manager.gpus[0], pid=11)
+    await ctl("limit", "11", "--memory", "1GiB")
+    assert (await ctl("reset")).code == ExitCode.OK
+    assert client.agreement.terms == Terms(1 << 30)
+    told = " ".join((await ctl("reset", "--help")).out.split())
+    assert "set for single programs with limit, weight and suspend stays" in told
+    assert "undo all" not in told
+
+
 async def test_one_is_not_several(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
