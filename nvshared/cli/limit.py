@@ -2,8 +2,10 @@
 """nvsharectl limit: how much of a GPU a program may have, of its memory and of its time."""
 
 import argparse
+from functools import partial
 
 from nvshared.cli.output import counted, show
+from nvshared.cli.steps import carry_out
 from nvshared.cli.verb import Options, Verb, add_client
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
@@ -57,11 +59,15 @@ def _act(options: Options) -> ExitCode:
             "there is nothing to limit", "give --memory SIZE, --compute PERCENT, or both"
         )
     with Client(options.bus) as client:
-        for one in client.clients_of(options.pid, options.gpu):
-            if options.memory is not None:
-                client.set_memory_limit(one, options.memory)
-            if options.compute is not None:
-                client.set_compute_limit(one, options.compute)
+        found = client.clients_of(options.pid, options.gpu)
+        carry_out([
+            (f"the {name} limit", partial(put, one, value))
+            for name, put, value in (
+                ("memory", client.set_memory_limit, options.memory),
+                ("compute", client.set_compute_limit, options.compute),
+            )
+            if value is not None for one in found
+        ])
     data = {"pid": options.pid, "gpu": options.gpu}
     if options.memory is not None:
         data["memory_limit"] = options.memory

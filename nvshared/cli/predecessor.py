@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flags of nvshare's own nvsharectl, -T and -S, which stand without a verb."""
 
+from functools import partial
+
 from nvshared.cli import antithrash, quantum
 from nvshared.cli.output import show
+from nvshared.cli.steps import carry_out
 from nvshared.cli.verb import Options
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
@@ -29,15 +32,18 @@ def refuse(options: Options) -> None:
 def act(options: Options) -> ExitCode:
     """Sets what they say on all GPUs, and says so: one document if it is JSON."""
     data: dict[str, object] = {}
-    sentences = []
+    sentences, steps = [], []
     with Client(options.bus) as client:
         if options.set_tq is not None:
-            quantum.put(client, options.set_tq, None)
+            put = partial(quantum.put, client, options.set_tq, None)
+            steps.append(("the quantum", put))
             data["tq"] = options.set_tq
             sentences.append(quantum.sentence(options.set_tq, None))
         if options.anti_thrash is not None:
-            antithrash.put(client, options.anti_thrash, None)
+            put = partial(antithrash.put, client, options.anti_thrash, None)
+            steps.append(("the anti-thrash mode", put))
             data["anti_thrash"] = options.anti_thrash
             sentences.append(antithrash.sentence(options.anti_thrash, None))
+        carry_out(steps)
     show(options, {**data, "gpu": None}, lambda: print("\n".join(sentences)))
     return ExitCode.OK
