@@ -49,6 +49,23 @@ class Agreement:
                 return bool(value) or not ours.suspended
         raise ValueError(f"there is no setting {setting!r}")
 
+    def bound(self, setting: str) -> str:
+        """What keeps the owner from giving a setting of Terms any value, in words."""
+        ours = self.administrator
+        match setting:
+            case "memory_limit" if ours.memory_limit:
+                return f"the administrator has limited the program to {ours.memory_limit} bytes"
+            case "compute_limit" if ours.compute_limit < UNLIMITED:
+                return (
+                    f"the administrator has limited the program to {ours.compute_limit} % of the "
+                    "time"
+                )
+            case "weight":
+                return f"without that, the weight of your program is {ours.weight} at most"
+            case "suspended" if ours.suspended:
+                return "the administrator has suspended the program"
+        return ""
+
     def with_memory_limit(self, size: int, *, by_owner: bool) -> "Agreement":
         """Bytes; 0 for none."""
         if by_owner:

@@ -11,11 +11,19 @@ from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, gpu_path
 def owned(**setting: bool | None) -> Owned:
     """For methods of a client's own object that take a value for a setting, or imply one."""
 
-    def allowed(interface: "ClientInterface", uid: int, *values: int) -> bool:
+    def found(interface: "ClientInterface", uid: int, *values: int) -> str | None:
         ((name, implied),) = setting.items()
-        return interface.allows(uid, name, values[0] if implied is None else implied)
+        return interface.obstacle(uid, name, values[0] if implied is None else implied)
 
-    return Owned(ACTION_MANAGE_CLIENTS, allowed)
+    return Owned(ACTION_MANAGE_CLIENTS, found)
+
+
+def obstacle(client: Client, uid: int, setting: str, value: int) -> str | None:
+    """None if this user may set this for a client without being asked about; else why not."""
+    if client.peer.uid != uid:
+        return ""
+    agreement = client.agreement
+    return None if agreement.allows(setting, value) else agreement.bound(setting)
 
 
 class ClientInterface(Interface, name=CLIENT_INTERFACE):
@@ -25,9 +33,9 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         self._manager = manager
         self._client = client
 
-    def allows(self, uid: int, setting: str, value: int) -> bool:
-        """Whether this user may set this without being asked about."""
-        return self._client.peer.uid == uid and self._client.agreement.allows(setting, value)
+    def obstacle(self, uid: int, setting: str, value: int) -> str | None:
+        """What keeps this user from setting this without being asked about."""
+        return obstacle(self._client, uid, setting, value)
 
     @method("SetMemoryLimit", "bytes:t", action=owned(memory_limit=None))
     def set_memory_limit(self, caller: Caller, size: int) -> None:

@@ -27,7 +27,7 @@ from nvshared.bus.members import Interface, Method, Owned
 from nvshared.bus.packing import Body, Packed
 from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
 from nvshared.bus.tree import Tree
-from nvshared.errors import InvalidArgs, NotRunning, NvshareError
+from nvshared.errors import InvalidArgs, NotPermitted, NotRunning, NvshareError
 
 logger = logging.getLogger(__name__)
 
@@ -163,11 +163,16 @@ async def _authorise(
 ) -> None:
     """Returns if the caller may call this. Raises NotPermitted if not."""
     match method.action:
-        case Owned(action, allowed):
-            administers = await caller.administers()
-            uid = await caller.uid()
-            caller.as_owner = not administers and allowed(interface, uid, *message.body)
-            if not caller.as_owner:
-                await caller.authorise(action)
+        case Owned(action, obstacle):
+            if await caller.administers():
+                return
+            found = obstacle(interface, await caller.uid(), *message.body)
+            caller.as_owner = found is None
+            if found is not None:
+                try:
+                    await caller.authorise(action)
+                except NotPermitted as error:
+                    error.hint = error.hint or found
+                    raise
         case str(action):
             await caller.authorise(action)

@@ -8,6 +8,7 @@ from typing import Any
 
 from nvshared import __version__
 from nvshared.bus.authority import Caller
+from nvshared.bus.client import obstacle
 from nvshared.bus.members import ANYONE, Changes, Interface, Owned, Signal, method, readable
 from nvshared.bus.packing import Body, array, joined, text
 from nvshared.errors import NvshareError
@@ -42,11 +43,11 @@ def _row(client: Client) -> bytes:
 def owned(**setting: bool | None) -> Owned:
     """For methods that take a client's id and a value for a setting of it, or imply one."""
 
-    def allowed(interface: "ManagerInterface", uid: int, client: int, *values: int) -> bool:
+    def found(interface: "ManagerInterface", uid: int, client: int, *values: int) -> str | None:
         ((name, implied),) = setting.items()
-        return interface.allows(uid, client, name, values[0] if implied is None else implied)
+        return interface.obstacle(uid, client, name, values[0] if implied is None else implied)
 
-    return Owned(ACTION_MANAGE_CLIENTS, allowed)
+    return Owned(ACTION_MANAGE_CLIENTS, found)
 
 
 class ManagerInterface(Interface, name=MANAGER_INTERFACE):
@@ -113,10 +114,9 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
         wanted = pid or await caller.pid()
         return [client_path(client.id) for client in self._manager.clients_by_pid(wanted)]
 
-    def allows(self, uid: int, client: int, setting: str, value: int) -> bool:
-        """Whether this user may set this without being asked about."""
-        one = self._manager.client(client)
-        return one.peer.uid == uid and one.agreement.allows(setting, value)
+    def obstacle(self, uid: int, client: int, setting: str, value: int) -> str | None:
+        """What keeps this user from setting this without being asked about."""
+        return obstacle(self._manager.client(client), uid, setting, value)
 
     @method("SetMemoryLimit", "client:u bytes:t", action=owned(memory_limit=None))
     def set_memory_limit(self, caller: Caller, client: int, size: int) -> None:

@@ -40,14 +40,15 @@ ANYONE: Final = Anyone.ANYONE
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A polkit action; and for what `allowed` says, the user whose program it is about.
+    """A polkit action; and where nothing is in the way, the user whose program it is about.
 
-    `allowed` takes the interface, the caller's uid and the arguments. The method
-    finds in `caller.as_owner` which of the two it was.
+    `obstacle` takes the interface, the caller's uid and the arguments. It gives
+    None if the caller may; else what keeps the owner from it, in words, or "" if
+    there is nothing to say. The method finds in `caller.as_owner` which it was.
     """
 
     action: str
-    allowed: Callable[..., bool] = field(compare=False)
+    obstacle: Callable[..., str | None] = field(compare=False)
 
 
 Action = str | Anyone | Owned

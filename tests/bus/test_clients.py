@@ -171,17 +171,25 @@ async def test_ones_own_may_not_go_beyond_what_the_administrator_has_set(
     manager.suspend(client.id)
     before = client.agreement
     async with polkit_on(private.address) as polkit:
-        for member, signature, body in (
-            ("SetMemoryLimit", "ut", [client.id, 5 * GIB]),
-            ("SetMemoryLimit", "ut", [client.id, 0]),
-            ("SetComputeLimit", "uu", [client.id, 51]),
-            ("SetWeight", "uu", [client.id, 101]),
-            ("ResumeClient", "u", [client.id]),
-            ("PreemptGPU", "s", ["0"]),
+        said = f"{MANAGE} is not permitted to uid {SOMEBODY}"
+        for member, signature, body, bound in (
+            ("SetMemoryLimit", "ut", [client.id, 5 * GIB], f"limited the program to {4 * GIB} b"),
+            ("SetMemoryLimit", "ut", [client.id, 0], f"limited the program to {4 * GIB} bytes"),
+            ("SetComputeLimit", "uu", [client.id, 51], "has limited the program to 50 % of the"),
+            ("SetWeight", "uu", [client.id, 101], "the weight of your program is 100 at most"),
+            ("ResumeClient", "u", [client.id], "the administrator has suspended the program"),
+            ("PreemptGPU", "s", ["0"], ""),
         ):
-            name, _ = refusal(await user.call(member, signature, body))
+            name, sentence = refusal(await user.call(member, signature, body))
             assert name == STANDARD + "AccessDenied", member
+            assert sentence.startswith(said)
+            assert bound in sentence
+            assert (";" in sentence) is bool(bound)
         assert len(polkit.asked) == 6
+        # Of another one's program that is not what is in the way.
+        owned_by(client, SOMEBODY + 1)
+        assert refusal(await user.call("ResumeClient", "u", [client.id]))[1] == said
+        owned_by(client, SOMEBODY)
     assert client.agreement == before
     reply = await user.call("SetMemoryLimit", "ut", [client.id, GIB])
     assert reply.message_type is MessageType.METHOD_RETURN

@@ -38,6 +38,7 @@ async def test_who_may_set_one_of_two_limits_hears_which_holds(
     assert client.agreement.terms == Terms(memory_limit=GIB, compute_limit=50)
     ended = await ctl("limit", "11", "--compute", "60")
     assert sentence(ended).startswith("com.nvshare.manage-clients ")
+    assert "; the administrator has limited the program to 50 % of the time" in ended.err
 
 
 @pytest.mark.usefixtures("somebody")
