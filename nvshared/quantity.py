@@ -81,11 +81,15 @@ def percentage(text: str) -> int:
 
 def quantum(text: str) -> int:
     """Microseconds, at least a thousand. Without a unit: whole seconds."""
+    right = "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms"
     if text.isdecimal() and text.isascii():
-        return positive(text) * 1_000_000
+        try:
+            return positive(text) * 1_000_000
+        except ValueError:
+            raise ValueError(right) from None
     number, unit = _split(text)
     if unit not in TIMES or not unit or number * TIMES[unit] < 1000:
-        raise ValueError("give whole seconds, such as 30, or a time of at least 1ms, such as 500ms")
+        raise ValueError(right)
     return int(number * TIMES[unit])
 
 

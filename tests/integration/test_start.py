@@ -74,7 +74,7 @@ def test_without_a_driver_it_says_so(site: Site) -> None:
     (["--capacity", "5GiB"], ExitCode.BAD_CONFIG,
      "a capacity of 5.0 GiB is more than GPU 0 "),
     (["--tq", "0"], ExitCode.INVALID_ARGS,
-     "--tq cannot be '0'; give a positive whole number"),
+     "--tq cannot be '0'; give whole seconds, such as 30, or a time of at least 1ms"),
     (["--tq"], ExitCode.INVALID_ARGS, "argument --tq: expected one argument; see nvshared --help"),
     (["--nonsense"], ExitCode.INVALID_ARGS,
      "unrecognized arguments: --nonsense; see nvshared --help"),

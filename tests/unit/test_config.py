@@ -74,7 +74,8 @@ def test_the_predecessors_variables_work(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give a positive whole number, or auto"),
+    ("[gpu]\ntq = 0\n", ":2: tq cannot be '0'; give whole seconds, such as 30, or a time of at "
+     "least 1ms, such as 500ms, or auto"),
     ("[gpu]\ntq = -1\n", ":2: tq cannot be '-1'; "
      "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms, or auto"),
     ("[gpu]\nstep = " + "9" * 400 + "\n",
