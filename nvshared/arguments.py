@@ -17,10 +17,9 @@ for itself: they take turns, and what does not fit waits in host memory.
 
 EPILOG = f"""\
 Usually systemd runs it:       systemctl enable --now nvshared
-To try it without root:        nvshared --socket /tmp/nvshare/sock --bus session
+To try it without root:        nvshared --bus session --socket /tmp/nvshare.sock
 and then, in another terminal:
-  export NVSHARE_SOCKET=/tmp/nvshare/sock LD_PRELOAD=libnvshare.so
-  python train.py
+  NVSHARE_SOCKET=/tmp/nvshare.sock nvsharectl run -- python train.py
 and to look and to steer:      nvsharectl --bus session status
 
 Each setting can also stand in {DEFAULT_FILE} or, later ones

@@ -153,7 +153,7 @@ def test_a_socket_from_systemd_is_used_and_left_alone(site: Site) -> None:
 def test_help_and_version_are_for_people(site: Site) -> None:
     helped = site.run("--help")
     assert helped.returncode == 0
-    for word in ("--socket PATH", "systemctl enable --now nvshared", "LD_PRELOAD=libnvshare.so"):
+    for word in ("--socket PATH", "systemctl enable --now nvshared", "nvsharectl run -- python"):
         assert word in helped.stdout
     assert site.run("--version").stdout.startswith("nvshared ")
 

@@ -162,6 +162,19 @@ def test_every_setting_is_an_option_and_explained() -> None:
             assert option.parse(option.default) == getattr(Config(), option.name.replace("-", "_"))
 
 
+def test_help_and_readme_show_the_same_first_steps() -> None:
+    words = arguments.parser().format_help()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for line in (
+        "nvshared --bus session --socket /tmp/nvshare.sock",
+        "NVSHARE_SOCKET=/tmp/nvshare.sock nvsharectl run -- python train.py",
+        "nvsharectl --bus session status",
+    ):
+        assert line in words
+        assert line in readme
+    assert "LD_PRELOAD" not in words    # the library has no place that every loader knows
+
+
 def test_the_command_line_gives_absolute_paths_and_only_what_was_given() -> None:
     file, given = arguments.parse(
         ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"]
