@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Packages for distributions, from the top folder and part of its Makefile:
 #
-#   make deb          dist/nvshared_*.deb and dist/libnvshare_*.deb
+#   make deb          dist/nvshared_*.deb and dist/libnvshare_*.deb, and no other of ours there:
+#                     what people install is dist/*.deb
 #   make rpm          dist/nvshared-*.rpm and dist/libnvshare-*.rpm
 #                     (on a Debian machine with RPMFLAGS=--nodeps: its rpm knows of no package)
 #   make wheels       fetches what is packed along, once; with it no build needs a network
@@ -45,8 +46,10 @@ deb: wheels
 		exit 1; }
 	$(call source_tree,$(PACKAGED)/deb/nvshared)
 	@cp -R packaging/debian $(PACKAGED)/deb/nvshared/debian
-	cd $(PACKAGED)/deb/nvshared && dpkg-buildpackage --build=binary --no-sign
-	@mkdir -p $(DIST)
+	@rm -f $(PACKAGED)/deb/*.deb
+	cd $(PACKAGED)/deb/nvshared && DEB_BUILD_OPTIONS="$$DEB_BUILD_OPTIONS noautodbgsym" \
+		dpkg-buildpackage --build=binary --no-sign
+	@mkdir -p $(DIST) && rm -f $(DIST)/nvshared[_-]*.deb $(DIST)/libnvshare[_-]*.deb
 	cp $(PACKAGED)/deb/*.deb $(DIST)/
 
 rpm: wheels

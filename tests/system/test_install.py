@@ -34,6 +34,12 @@ def test_apt_brings_what_is_needed(bare: Container, said: str) -> None:
     assert bare.output("nvshared", "--version", user="alice") == f"nvshared {version}"
 
 
+def test_what_is_built_is_what_is_installed(built: Packages) -> None:
+    """README: apt install ./dist/*.deb"""
+    folder = built.nvshared.parent
+    assert set(folder.glob("*.deb")) == {built.nvshared, built.libnvshare}
+
+
 @pytest.mark.usefixtures("said")
 def test_nothing_starts_by_itself(bare: Container) -> None:
     for unit in ("nvshared.service", "nvshared.socket"):

@@ -130,6 +130,43 @@ def test_an_empty_completion_is_none(tmp_path: Path) -> None:
     assert not (tmp_path / "completions" / "bash").exists()
 
 
+DEBIANS_TOOL = """\
+#!/bin/sh
+for package in nvshared libnvshare; do
+    : >../${package}_2_amd64.deb
+    case "$DEB_BUILD_OPTIONS" in
+        *noautodbgsym*) ;;
+        *) : >../$package-dbgsym_2_amd64.deb ;;
+    esac
+done
+"""
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+def test_nothing_but_the_two_packages_waits_to_be_installed(tmp_path: Path) -> None:
+    """Neither those with debugging symbols, nor what was built before."""
+    wheels, dist, tools = tmp_path / "wheels", tmp_path / "dist", tmp_path / "tools"
+    for folder in (wheels, dist, tools, tmp_path / "deb"):
+        folder.mkdir()
+    for name in ("complete", "one.whl"):
+        (wheels / name).touch()
+    tool = tools / "dpkg-buildpackage"
+    tool.write_text(DEBIANS_TOOL)
+    tool.chmod(0o755)
+    (dist / "theirs_1_all.deb").touch()
+    for old in (dist / "nvshared_1_amd64.deb", tmp_path / "deb" / "libnvshare-dbgsym_1_amd64.deb"):
+        old.touch()
+    subprocess.run(
+        ["make", "--no-print-directory", "--file=packaging/packaging.mk", "deb",
+         f"PACKAGED={tmp_path}", f"DIST={dist}"],
+        cwd=ROOT, check=True, capture_output=True,
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "DEB_BUILD_OPTIONS": ""},
+    )
+    assert sorted(path.name for path in dist.iterdir()) == [
+        "libnvshare_2_amd64.deb", "nvshared_2_amd64.deb", "theirs_1_all.deb",
+    ]
+
+
 def test_every_dependency_is_pinned_and_says_why() -> None:
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
     needs = PROJECT["project"]["dependencies"]
