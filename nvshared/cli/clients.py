@@ -39,7 +39,7 @@ VERB = Verb(
     examples=(
         ("nvsharectl clients", "all of them"),
         ("nvsharectl clients --gpu 0", "those of one GPU"),
-        ("nvsharectl clients | awk '{print $2}'", "their process ids"),
+        ("nvsharectl clients | awk 'NR > 1 {print $2}'", "their process ids"),
     ),
     configure=_configure,
     act=_act,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from nvshared.cli.verb import MODES, Verb, add_everywhere, quantum
+from nvshared.cli.verb import MODES, QUANTUM, Verb, add_everywhere, quantum
 from nvshared.errors import InvalidArgs
 from nvshared.names import BUS_VARIABLE
 
@@ -75,7 +75,7 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
     add_everywhere(parser, default=os.environ.get(BUS_VARIABLE) or "system")
     old = parser.add_argument_group("as in nvshare")
     old.add_argument(
-        "-T", "--set-tq", metavar="SECONDS", type=quantum, help="the same as: nvsharectl set-tq"
+        "-T", "--set-tq", metavar=QUANTUM, type=quantum, help="the same as: nvsharectl set-tq"
     )
     old.add_argument(
         "-S", "--anti-thrash", metavar="MODE", choices=MODES,

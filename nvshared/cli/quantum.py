@@ -4,7 +4,7 @@
 import argparse
 
 from nvshared.cli.output import counted, show
-from nvshared.cli.verb import Options, Verb, add_gpu, quantum
+from nvshared.cli.verb import QUANTUM, Options, Verb, add_gpu, quantum
 from nvshared.client import Client
 from nvshared.errors import ExitCode
 
@@ -13,7 +13,7 @@ SECOND = 1_000_000                      # microseconds
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "quantum", metavar="SECONDS", type=quantum,
+        "quantum", metavar=QUANTUM, type=quantum,
         help="the quantum; auto: as short as moving memory lets it be",
     )
     add_gpu(parser)

@@ -16,6 +16,7 @@ from nvshared.names import BUS_VARIABLE
 Options = argparse.Namespace
 MODES = ("auto", "on", "off")
 AUTO = "auto"                           # a quantum that follows from what hand-overs cost
+QUANTUM = f"SECONDS|{AUTO}"             # what stands for one in help
 LONGEST_PID = 1 << 22                   # as the kernel has it
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 

@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import members
@@ -115,13 +115,15 @@ def _options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> 
             value = value.strip()
         term = ", ".join(action.option_strings) + value
         words = (action.help or "").replace("%%", "%")
-        # What may be chosen is written as it is typed.
-        lines += roff.item(term, words + "." if action.choices else _sentence(words))
+        lines += roff.item(term, _sentence(words, tuple(action.choices or ())))
     return lines
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+def _sentence(text: str, choices: Container[str] = ()) -> str:
+    """With a capital and a full stop; but what is typed, and a file's name, stay as they are."""
+    first = text.partition(" ")[0].rstrip(",:;")
+    start = text[:1] if first in choices or "." in first else text[:1].upper()
+    return start + text[1:] + ("" if text.endswith(".") else ".")
 
 
 GENERATED: dict[str, Callable[[], list[str]]] = {

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from nvshared.bus import Publication
+from nvshared.cli import clients
 from nvshared.errors import ExitCode
 from nvshared.manager import Manager
 from nvshared.scheduler.settings import Terms
@@ -112,6 +113,18 @@ async def test_clients(manager: Manager, ctl: Run) -> None:
         assert line.split()[1] == "22"
     found = json.loads((await ctl("clients", "--gpu", "0", "--json")).out)
     assert [client["pid"] for client in found["clients"]] == [11]
+
+
+async def test_the_example_of_process_ids_prints_these_alone(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
+    (command,) = [line for line, what in clients.VERB.examples if what == "their process ids"]
+    a_client(manager, manager.gpus[0], pid=11)
+    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
+    ended = await run(
+        "bash", "-c", command.replace("nvsharectl", quoted, 1), NVSHARE_BUS=private.address
+    )
+    assert ended.out == "11\n"
 
 
 async def test_settings(manager: Manager, ctl: Run) -> None:

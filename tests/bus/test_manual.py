@@ -16,7 +16,7 @@ from nvshared.cli.verbs import VERBS
 from nvshared.config import options
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.manager import Manager
-from nvshared.names import client_path
+from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, SOCKET_VARIABLE, client_path
 from tests.bus.service import PrivateBus, a_client
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +90,24 @@ def test_every_verb_has_its_place_in_the_manual() -> None:
         assert f"nvsharectl {verb.name}" in text
         for command, _ in verb.examples:
             assert command in text
+
+
+def test_what_is_typed_is_written_as_it_is_typed() -> None:
+    text = plain(page("nvsharectl.1"))
+    assert "\nlibnvshare.so as the system's programs find it" in text
+    assert "\nThe same as: nvsharectl anti-thrash." in text
+    assert "\nThe same as: nvsharectl set-tq." in text
+    assert "\nauto: when not all of them fit" in text
+    assert "--set-tq SECONDS|auto" in text
+
+
+def test_words_and_variables_that_a_page_uses_are_explained_there() -> None:
+    text = plain(page("nvshared.conf.5"))
+    for word in {option.metavar for option in options()} & {"SIZE", "TIME", "PERCENT"}:
+        assert f".I {word}\n" in text
+    text = plain(page("nvsharectl.1"))
+    for variable in (BUS_VARIABLE, SOCKET_VARIABLE, DEBUG_VARIABLE):
+        assert f"\n.B {variable}\n" in text
 
 
 def test_every_exit_status_is_explained() -> None:
