@@ -129,7 +129,7 @@ class Config:
         "file that gets one JSON line for each turn, order and answer, or none",
         metavar="FILE", words="none")
     sample_interval: int = _setting(
-        "nvshared", quantity.duration, 1_000_000,
+        "nvshared", quantity.positive_duration, 1_000_000,
         "how often NVML is asked while there are clients", metavar="TIME", words="1s")
     metrics: int = _setting(
         "nvshared", quantity.port, 0, "TCP port of the Prometheus metrics, 0 for none",
@@ -209,7 +209,7 @@ class Config:
         "how long to wait before asking a program again that could not stop", metavar="TIME",
         words="2s")
     stuck_after: int = _setting(
-        "gpu", quantity.duration, 10_000_000,
+        "gpu", quantity.positive_duration, 10_000_000,
         "after how long without an answer a program is reported as stuck", metavar="TIME",
         words="10s")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nvshared import host
-from nvshared.capacity import Allowances
+from nvshared.capacity import Allowances, Capacity
 from nvshared.config import Config
 from nvshared.errors import ConfigError
 from nvshared.nvml import Facts
@@ -85,6 +85,14 @@ def _card(config: Config, facts: Facts) -> Card:
         reserve=_optional("reserve", config.reserve, facts),
         context_reserve=_optional("context-reserve", config.context_reserve, facts),
     )
+    offer = Capacity(total, allowances)
+    if not offer.bytes:
+        raise ConfigError(
+            f"a reserve of {_gib(offer.reserve)} and a context-reserve of "
+            f"{_gib(offer.context_reserve)} leave nothing of GPU {facts.index} ({facts.name}), "
+            f"which has {_gib(total)}",
+            "give less, or a percentage",
+        )
     step = _optional("step", config.step, facts)
     if step is None:
         step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))

@@ -93,6 +93,10 @@ def test_the_predecessors_variables_work(file: Path) -> None:
      ":2: capacity cannot be '0%'; give more than nothing, or card for all of it"),
     ("[gpu]\ncompute-window = 0\n", ":2: compute-window cannot be '0'; "
      "give a time of at least 1ms, such as 500ms or 2s"),
+    ("[gpu]\nstuck-after = 0\n", ":2: stuck-after cannot be '0'; "
+     "give a time of at least 1ms, such as 500ms or 2s"),
+    ("[nvshared]\nsample-interval = 0\n", ":2: sample-interval cannot be '0'; "
+     "give a time of at least 1ms, such as 500ms or 2s"),
     ("[gpu]\nquota-carryover = 101%\n", ":2: quota-carryover cannot be '101%'; "
      "give a whole percentage from 0 to 100"),
     ("[nvshared]\nsocket = a\n", ":2: socket cannot be 'a'; give an absolute path"),

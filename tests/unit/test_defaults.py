@@ -58,6 +58,12 @@ def test_the_accounting_of_compute_limits() -> None:
      "a capacity of 40.0 GiB is more than GPU 1 (Card) has: 32.0 GiB; give less, or a percentage"),
     (Config(reserve=Amount(65 * GIB)),
      "a reserve of 65.0 GiB is more than GPU 0 (Card) has: 64.0 GiB; give less, or a percentage"),
+    (Config(reserve=Amount(share=1.0)),
+     "a reserve of 64.0 GiB and a context-reserve of 0.6 GiB leave nothing of GPU 0 (Card), "
+     "which has 64.0 GiB; give less, or a percentage"),
+    (Config(reserve=Amount(20 * GIB), context_reserve=Amount(12 * GIB)),
+     "a reserve of 20.0 GiB and a context-reserve of 12.0 GiB leave nothing of GPU 1 (Card), "
+     "which has 32.0 GiB; give less, or a percentage"),
     (Config(swap_budget=Amount(300 * GIB)),
      "a swap-budget of 300.0 GiB is more than the 256.0 GiB this host has; "
      "give less, a percentage, or auto"),
