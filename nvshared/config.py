@@ -212,11 +212,15 @@ class Config:
         "gpu", quantity.positive_duration, 10_000_000,
         "after how long without an answer a program is reported as stuck", metavar="TIME",
         words="10s")
+    # Where each value that is no default comes from, for a sentence about it; no setting itself.
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 def options() -> Iterator[Option]:
     """The table."""
     for one in fields(Config):
+        if not one.metadata:
+            continue
         yield Option(name=one.name.replace("_", "-"), **one.metadata)
 
 
@@ -227,23 +231,25 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
     ConfigError naming file and line or variable, InvalidArgs for the command line.
     """
     values: dict[str, Any] = {}
+    places: dict[str, str] = {}
     path = file or DEFAULT_FILE
     if file is not None or path.exists():
-        values.update(_read(path))
+        _read(path, values, places)
     for drop_in in sorted(path.with_name(path.name + ".d").glob("*.conf")):
-        values.update(_read(drop_in))
+        _read(drop_in, values, places)
     for option in options():
         text = environment.get(option.variable, "") if option.variable else ""
         if text:
-            values[option.name] = _parse(
-                option.variable_parse or option.parse, text, f"the variable {option.variable}",
-                ConfigError,
-            )
+            place = places[option.name] = f"the variable {option.variable}"
+            parse = option.variable_parse or option.parse
+            values[option.name] = _parse(parse, text, place, ConfigError)
         if option.name in given:
+            places.pop(option.name, None)       # whoever gave it now knows where
             values[option.name] = _parse(
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs
             )
-    return Config(**{name.replace("-", "_"): value for name, value in values.items()})
+    named = {name.replace("-", "_"): value for name, value in values.items()}
+    return Config(**named, places=places)
 
 
 def _parse(
@@ -255,7 +261,8 @@ def _parse(
         raise error(f"{place} cannot be {text!r}", str(wrong)) from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, values: dict[str, Any], places: dict[str, str]) -> None:
+    """Adds a file's settings, and where they stand, to those of the files before it."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -264,7 +271,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not text: {error}") from error
     known = {(option.section, option.name): option for option in options()}
     sections = sorted({section for section, _ in known})
-    values: dict[str, Any] = {}
     section = ""
     for number, raw in enumerate(lines, 1):
         line = raw.strip()
@@ -290,7 +296,7 @@ def _read(path: Path) -> dict[str, Any]:
             names = [name for where, name in known if where == section]
             raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _meant(name, names))
         values[name] = _parse(option.parse, text, f"{place}: {name}", ConfigError)
-    return values
+        places[name] = place
 
 
 def _meant(text: str, known: list[str]) -> str:

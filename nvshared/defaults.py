@@ -52,7 +52,8 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     budget = safe_budget if config.swap_budget is None else config.swap_budget.of(host.total())
     if budget > host.total():
         raise ConfigError(
-            f"a swap-budget of {_gib(budget)} is more than the {_gib(host.total())} this host has",
+            f"{_place(config, 'swap-budget')}a swap-budget of {_gib(budget)} is more than the "
+            f"{_gib(host.total())} this host has",
             "give less, a percentage, or auto",
         )
     settings = Settings(
@@ -81,37 +82,44 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
 def _card(config: Config, facts: Facts) -> Card:
     total = facts.memory_total
     allowances = Allowances(
-        configured=_within("capacity", config.capacity, facts),
-        reserve=_optional("reserve", config.reserve, facts),
-        context_reserve=_optional("context-reserve", config.context_reserve, facts),
+        configured=_within(config, "capacity", config.capacity, facts),
+        reserve=_optional(config, "reserve", config.reserve, facts),
+        context_reserve=_optional(config, "context-reserve", config.context_reserve, facts),
     )
     offer = Capacity(total, allowances)
     if not offer.bytes:
         raise ConfigError(
+            f"{_place(config, 'reserve', 'context-reserve', 'capacity')}"
             f"a reserve of {_gib(offer.reserve)} and a context-reserve of "
             f"{_gib(offer.context_reserve)} leave nothing of GPU {facts.index} ({facts.name}), "
             f"which has {_gib(total)}",
             "give less, or a percentage",
         )
-    step = _optional("step", config.step, facts)
+    step = _optional(config, "step", config.step, facts)
     if step is None:
         step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
     return Card(allowances, max(PAGE, step // PAGE * PAGE))
 
 
-def _optional(name: str, amount: Amount | None, facts: Facts) -> int | None:
-    return None if amount is None else _within(name, amount, facts)
+def _optional(config: Config, name: str, amount: Amount | None, facts: Facts) -> int | None:
+    return None if amount is None else _within(config, name, amount, facts)
 
 
-def _within(name: str, amount: Amount, facts: Facts) -> int:
+def _within(config: Config, name: str, amount: Amount, facts: Facts) -> int:
     wanted = amount.of(facts.memory_total)
     if wanted > facts.memory_total:
         raise ConfigError(
-            f"a {name} of {_gib(wanted)} is more than GPU {facts.index} ({facts.name}) has: "
-            f"{_gib(facts.memory_total)}",
+            f"{_place(config, name)}a {name} of {_gib(wanted)} is more than GPU {facts.index} "
+            f"({facts.name}) has: {_gib(facts.memory_total)}",
             "give less, or a percentage",
         )
     return wanted
+
+
+def _place(config: Config, *names: str) -> str:
+    """Where the first of these that is set is set, to begin a sentence with."""
+    places = [config.places[name] for name in names if name in config.places]
+    return f"{places[0]}: " if places else ""
 
 
 def _gib(size: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvshared import host
-from nvshared.config import Config
+from nvshared.config import Config, load
 from nvshared.defaults import derive
 from nvshared.errors import ConfigError
 from nvshared.quantity import Amount
@@ -72,6 +72,28 @@ def test_what_cannot_be_is_refused(config: Config, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         derive(config, [FACTS, OTHER], 0)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(("setting", "words"), [
+    ("capacity = 65GiB", "a capacity of 65.0 GiB is more than GPU 0"),
+    ("context-reserve = 33GiB", "a context-reserve of 33.0 GiB is more than GPU 1"),
+    ("step = 65GiB", "a step of 65.0 GiB is more than GPU 0"),
+    ("reserve = 100%", "a reserve of 64.0 GiB and a context-reserve of 0.6 GiB leave nothing"),
+    ("context-reserve = 100%", "a reserve of 0.2 GiB and a context-reserve of 64.0 GiB leave"),
+    ("swap-budget = 300GiB", "a swap-budget of 300.0 GiB is more than the 256.0 GiB"),
+])
+def test_what_cannot_be_is_refused_with_its_place(
+    tmp_path: Path, setting: str, words: str
+) -> None:
+    path = tmp_path / "nvshared.conf"
+    path.write_text(f"[gpu]\ntq = 3\n{setting}\n")
+    with pytest.raises(ConfigError) as caught:
+        derive(load(path, {}, {}), [FACTS, OTHER], 0)
+    assert str(caught.value).startswith(f"{path}:3: {words}")
+    name, _, value = setting.partition(" = ")
+    with pytest.raises(ConfigError) as caught:      # whoever gave an option knows where
+        derive(load(path, {}, {name: value}), [FACTS, OTHER], 0)
+    assert str(caught.value).startswith(words)
 
 
 def test_the_host_is_asked_with_its_cgroups(
