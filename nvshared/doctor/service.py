@@ -13,19 +13,20 @@ from pathlib import Path
 from nvshared import __version__
 from nvshared.client import Client
 from nvshared.client.snapshot import Snapshot
-from nvshared.doctor.finding import Finding, fault, note, ok, warning
+from nvshared.doctor.finding import Finding, Grade, fault, note, ok, warning
 from nvshared.errors import NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
 UNITS = ("nvshared.socket", "nvshared.service")
 SYSTEMD = Path("/run/systemd/system")
 PATIENCE = 5.0                          # seconds
+NO_BUS = "none"                         # as for nvshared --bus
 SHOWN = "LoadState,ActiveState,SubState,UnitFileState,Result"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What nvshared said on the bus, or why it did not."""
+    """What nvshared said on the bus, or why it did not; neither where there is no bus to ask."""
 
     snapshot: Snapshot | None
     error: NvshareError | None
@@ -33,6 +34,8 @@ class Answer:
 
 def ask(bus: str) -> Answer:
     """One question."""
+    if bus == NO_BUS:
+        return Answer(None, None)
     try:
         with Client(bus) as client:
             return Answer(client.snapshot(), None)
@@ -50,10 +53,11 @@ def start() -> str:
 def findings(bus: str, answer: Answer) -> Iterator[Finding]:
     """Units, socket, bus, version."""
     yield from _units()
-    yield _socket(Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET))
+    path = Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
+    found = _socket(path, heard=answer.snapshot is not None)
+    yield found
     if answer.snapshot is None:
-        assert answer.error is not None
-        yield _silent(bus, answer.error)
+        yield _silent(bus, answer.error, served=found.grade is Grade.OK)
         return
     yield ok("bus", f"nvshared answers on {named(bus)}")
     version = answer.snapshot.version
@@ -71,10 +75,20 @@ def named(bus: str) -> str:
     return f"the {bus} bus" if bus in ("system", "session") else f"the bus at {bus}"
 
 
-def _silent(bus: str, error: NvshareError) -> Finding:
+def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
+    """Programs share their GPUs without a bus; only nvsharectl needs it."""
+    if error is None:
+        return note("bus", "none, so nvshared cannot be asked; programs need no bus")
     if isinstance(error, NotRunning):
-        return fault("bus", f"nobody answers for com.nvshare on {named(bus)}", error.hint)
-    return fault("bus", error.message, error.hint or "is dbus running? --bus chooses another")
+        words, advice = f"nobody answers for com.nvshare on {named(bus)}", error.hint
+    else:
+        words = error.message
+        advice = error.hint or "is dbus running? --bus chooses another"
+    if not served:
+        return fault("bus", words, advice)
+    if isinstance(error, NotRunning):
+        advice = "nvshared may be on another bus, which --bus or NVSHARE_BUS chooses, or on none"
+    return warning("bus", f"{words}; programs need no bus, but nvsharectl does", advice)
 
 
 def _systemd() -> bool:
@@ -121,23 +135,27 @@ def _unit(unit: str) -> Finding:
     return ok(unit, words)
 
 
-def _socket(path: Path) -> Finding:
+def _socket(path: Path, *, heard: bool) -> Finding:
+    """`heard`: nvshared answers on the bus, so it does run."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(PATIENCE)
         try:
             probe.connect(str(path))
         except OSError as error:
-            return _unreachable(path, error)
+            return _unreachable(path, error, heard=heard)
     return ok("socket", f"programs find nvshared at {path}")
 
 
-def _unreachable(path: Path, error: OSError) -> Finding:
+def _unreachable(path: Path, error: OSError, *, heard: bool) -> Finding:
     unshared = "programs would use the GPU unshared"
+    advice = start()
+    if heard:
+        advice = f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to where it does"
     match error.errno:
         case errno.ENOENT:
-            return fault("socket", f"there is no {path}, so {unshared}", start())
+            return fault("socket", f"there is no {path}, so {unshared}", advice)
         case errno.ECONNREFUSED:
-            return fault("socket", f"nobody listens on {path}, so {unshared}", start())
+            return fault("socket", f"nobody listens on {path}, so {unshared}", advice)
         case errno.EACCES:
             return fault(
                 "socket", f"{path} may not be used by uid {os.geteuid()}, so {unshared}",
@@ -145,5 +163,5 @@ def _unreachable(path: Path, error: OSError) -> Finding:
             )
         case _:
             return fault(
-                "socket", f"{path} cannot be reached: {error.strerror or error}", start()
+                "socket", f"{path} cannot be reached: {error.strerror or error}", advice
             )

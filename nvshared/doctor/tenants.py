@@ -26,19 +26,26 @@ def findings(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
                 memory = None if process.memory is None else process.memory / GIB
                 yield _unshared(card.facts.index, process.pid, memory, snapshot is not None)
     for pid in sorted({client.pid for client in clients}):
-        if any(line.endswith(OUTDATED) for line in _mapped(pid)):
+        if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
             yield warning(
                 "library", f"{_name(pid)} has a libnvshare.so that has been replaced since",
                 "start it again when it suits, to have the new one",
             )
 
 
-def _unshared(gpu: int, pid: int, memory: float | None, running: bool) -> Finding:
+def _unshared(gpu: int, pid: int, memory: float | None, heard: bool) -> Finding:
+    """`heard`: nvshared has said that this is no client of its own."""
     held = "" if memory is None else f" with {memory:.1f} GiB"
-    words = f"{_name(pid)} uses GPU {gpu}{held} without nvshared"
-    loaded = any(line.endswith(OURS) for line in _mapped(pid))
-    if loaded and not running:
-        return note("unshared", f"{words}, although it has the library", "nvshared does not run")
+    uses = f"{_name(pid)} uses GPU {gpu}{held}"
+    mapped = _mapped(pid)
+    loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())
+    if not heard and (loaded or mapped is None):
+        has = "has the library" if loaded else "cannot be looked into"
+        return note(
+            "unshared", f"{uses} and {has}; nvshared does not answer on this bus, so whether it "
+            "shares cannot be told",
+        )
+    words = f"{uses} without nvshared"
     if loaded:
         return warning(
             "unshared", f"{words}, although it has the library",
@@ -51,11 +58,11 @@ def _unshared(gpu: int, pid: int, memory: float | None, running: bool) -> Findin
     )
 
 
-def _mapped(pid: int) -> list[str]:
+def _mapped(pid: int) -> list[str] | None:
     try:
         return Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError:
-        return []                       # another user's, or gone already
+        return None                     # another user's, or gone already
 
 
 def _name(pid: int) -> str:

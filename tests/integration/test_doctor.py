@@ -84,6 +84,17 @@ def test_a_daemon_that_runs_and_a_program_that_does_not_share(site: Site) -> Non
         assert words["unshared"].startswith(f"nvshare-workloa[{stranger.pid}] uses GPU 0")
 
 
+def test_a_daemon_without_a_bus(site: Site) -> None:
+    site.start()
+    hook = site.hook()
+    hook.hello()
+    code, grades, words = examine(site, "none")
+    assert (code, grades["socket"], grades["bus"]) == (0, "ok", "note")
+    code, grades, words = examine(site)
+    assert (code, grades["socket"], grades["bus"]) == (0, "ok", "warning")
+    assert "programs need no bus" in words["bus"]
+
+
 def test_text_for_people(site: Site, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "--bus", "unix:path=/no/such", "doctor"],

@@ -5,9 +5,11 @@ import dataclasses
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,15 @@ def grades(findings: Iterator[Finding]) -> list[tuple[str, str]]:
         assert finding.advice or finding.grade in (Grade.OK, Grade.NOTE)
         assert len(finding.topic) <= TOPICS
     return [(finding.topic, str(finding.grade)) for finding in found]
+
+
+@contextmanager
+def served(path: Path) -> Iterator[None]:
+    """Somebody listens there as nvshared does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        yield
 
 
 def a_client(pid: int) -> Client:
@@ -83,8 +94,17 @@ def test_who_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[11] uses GPU 0 with 2.0 GiB without nvshared" in found[1].words
     assert "nvsharectl run" in found[1].advice
     assert "although it has the library" in found[2].words
+    maps[11] = []
     without = list(tenants.findings(seen, None))
     assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
+    assert "does not answer on this bus, so whether it shares cannot be told" in without[1].words
+
+
+def test_what_cannot_be_looked_into_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "_mapped", lambda _: None)
+    seen = Seen("1", (Card(FACTS, Mode(), OTHERS),))
+    assert grades(tenants.findings(seen, None)) == [("unshared", "note")] * 2
+    assert grades(tenants.findings(seen, a_snapshot())) == [("unshared", "warning")] * 2
 
 
 def test_a_program_with_a_library_that_was_replaced(tmp_path: Path) -> None:
@@ -195,9 +215,34 @@ def test_units(
         (NvshareError("it is of another version"), "another version"),
     ],
 )
-def test_a_silent_bus(error: NvshareError, words: str) -> None:
-    *_, bus = service_module.findings("system", service_module.Answer(None, error))
+def test_a_silent_bus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: NvshareError, words: str
+) -> None:
+    monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
+    answer = service_module.Answer(None, error)
+    *_, bus = service_module.findings("system", answer)
     assert (bus.grade, words in bus.words) == (Grade.FAULT, True)
+    with served(tmp_path / "socket"):
+        *_, found, bus = service_module.findings("system", answer)
+    assert (found.grade, bus.grade) == (Grade.OK, Grade.WARNING)
+    assert words in bus.words
+    assert "programs need no bus" in bus.words
+
+
+def test_no_bus_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
+    with served(tmp_path / "socket"):
+        found = list(service_module.findings("none", service_module.ask("none")))[-2:]
+    assert grades(iter(found)) == [("socket", "ok"), ("bus", "note")]
+
+
+def test_nvshared_listens_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
+    answer = service_module.Answer(a_snapshot(), None)
+    *_, found, _, _ = service_module.findings("session", answer)
+    assert (found.topic, found.grade) == ("socket", Grade.FAULT)
+    assert "set NVSHARE_SOCKET" in found.advice
+    assert "start it" not in found.advice
 
 
 def test_another_version() -> None:
