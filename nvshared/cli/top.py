@@ -94,7 +94,7 @@ def _watch(options: Options) -> None:
                     while len(history) > 2 and moment - history[0][0] > WINDOW:
                         history.popleft()
                     began, before = history[0]
-                    height = live.console.height - 1        # the keys stand below
+                    height = max(1, live.console.height - 1)    # the keys stand below
                     shown = dashboard(now, rates(before, now, moment - began), height)
                 live.update(Group(shown, keys), refresh=True)
                 if _quits(options.interval):
@@ -136,7 +136,8 @@ VERB = Verb(
     description=(
         "Shows each GPU and its programs, live: how full the card is, who holds it (▶) and who "
         "waits, whose memory lies on the card (█) and whose in host memory (▒), and how often the "
-        "GPU changes hands. The key q quits."
+        "GPU changes hands. The key q quits. On a terminal that is too low for all GPUs, those "
+        "where nothing goes on have one line each, or are only counted."
     ),
     examples=(
         ("nvsharectl top", "once a second"),

@@ -8,7 +8,7 @@ from nvshared.demo.acts import Act
 from nvshared.demo.card import Card
 from nvshared.demo.workload import Outcome
 from nvshared.tui.quantities import size
-from nvshared.tui.tables import Column
+from nvshared.tui.tables import NARROWEST, Column, Give
 
 
 def verdict(outcome: Outcome) -> str:
@@ -31,7 +31,7 @@ COLUMNS = [
     Column("SECONDS", lambda act: f"{act.seconds:.1f}", right=True),
     Column("HAND-OVERS", lambda act: str(act.handovers) if act.handovers else "-", right=True),
     Column("MOVED", lambda act: size(act.bytes_moved) if act.bytes_moved else "-", right=True),
-    Column("RESULTS", _verdicts, flexible=True),
+    Column("RESULTS", _verdicts, give=Give(0, NARROWEST)),
 ]
 
 

@@ -14,7 +14,7 @@ shaded in host memory. A pure function of the snapshot, so that anyone who has
 one can show it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.box import ROUNDED
@@ -24,16 +24,17 @@ from rich.table import Table
 from rich.text import Text
 
 from nvshared.client.snapshot import GPU, Client, Snapshot
+from nvshared.tui.arrangement import arranged
 from nvshared.tui.bar import Bar, Part
+from nvshared.tui.grid import Grid, Place
 from nvshared.tui.quantities import duration, gibibytes, process, quantum_of, size
 from nvshared.tui.rates import Rates
-from nvshared.tui.tables import STATES, shortened, user
+from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Give, holder, user
 
 _NOT_MOVING: Final[Mapping[int, Rates]] = {}
 _RESIDENT, _SWAPPED = "█", "▒"
 _ORDER = {"idle": 2, "suspended": 2, "waiting": 1, "limited": 1}     # later ones are left out first
 WHO = 24                                # characters of a process
-FRAME = 4                               # lines of a GPU without its clients
 
 
 def dashboard(
@@ -42,31 +43,22 @@ def dashboard(
     """Everything in a snapshot; `rates` by index of the GPU, where they are known.
 
     Where not all clients fit into `height` lines, those are shown that hold or want
-    their GPU before those that are idle, and how many are left out.
+    their GPU before those that are idle, and how many are left out. Where not even
+    the frames of all GPUs fit, those have one where most goes on, and the others a line.
     """
     if not snapshot.gpus:
         return Text("nvshared manages no GPU.", style="yellow")
-    most = None
-    if height is not None:
-        most = rooms([len(snapshot.of(gpu)) for gpu in snapshot.gpus], height)
-    return Group(*(
-        _gpu(snapshot, gpu, rates.get(gpu.index), most[at] if most else None)
-        for at, gpu in enumerate(snapshot.gpus)
-    ))
-
-
-def rooms(clients: list[int], height: int) -> list[int]:
-    """How many lines each GPU's clients get: what they need, or else an equal part of what is left.
-
-    One at least, even if that is too much.
-    """
-    left = height - sum(FRAME + (1 if number else 0) for number in clients)
-    found = [0] * len(clients)
-    order = sorted(range(len(clients)), key=lambda at: clients[at])
-    for done, at in enumerate(order):
-        found[at] = min(clients[at], max(1, left // (len(order) - done)))
-        left -= found[at]
-    return found
+    shown = arranged(snapshot, height)
+    parts: list[RenderableType] = [
+        _gpu(snapshot, gpu, rates.get(gpu.index), most)
+        for gpu, most in zip(shown.framed, shown.rooms, strict=True)
+    ]
+    if shown.lines:
+        parts.append(_lines(snapshot, shown.lines))
+    if shown.left_out:
+        more = f"and {shown.left_out} more GPUs: nvsharectl status"
+        parts.append(Text(more, style="dim", no_wrap=True, overflow="ellipsis"))
+    return Group(*parts)
 
 
 def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None, most: int | None) -> Panel:
@@ -77,7 +69,8 @@ def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None, most: int | None) ->
     elif clients and most is not None:
         shown = sorted(clients, key=lambda one: _ORDER.get(one.state, 0))[:most - 1]
         rest = f"and {len(clients) - len(shown)} more: nvsharectl clients"
-        parts += ["", _clients(gpu, tuple(shown)), Text(rest, style="dim", no_wrap=True)]
+        parts += ["", *([_clients(gpu, tuple(shown))] if shown else [])]
+        parts.append(Text(rest, style="dim", no_wrap=True, overflow="ellipsis"))
     return Panel(
         Group(*parts),
         box=ROUNDED,
@@ -93,10 +86,14 @@ def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None, most: int | None) ->
     )
 
 
-def _memory(gpu: GPU, clients: tuple[Client, ...]) -> Table:
+def _used(gpu: GPU, clients: tuple[Client, ...]) -> int:
     """How full the card is: as the driver says, or else as far as we know."""
     ours = sum(client.resident + client.pinned for client in clients)
-    used = gpu.outside + ours if gpu.memory_used is None else gpu.memory_used
+    return gpu.outside + ours if gpu.memory_used is None else gpu.memory_used
+
+
+def _memory(gpu: GPU, clients: tuple[Client, ...]) -> Table:
+    used = _used(gpu, clients)
     figures = [f"{gibibytes(used)} of {gibibytes(gpu.memory_total)} GiB"]
     if gpu.utilization is not None:
         figures.append(f"{gpu.utilization:.0%}")
@@ -127,15 +124,13 @@ def _movement(gpu: GPU, rates: Rates | None) -> Text:
     return Text("   ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def _clients(gpu: GPU, clients: tuple[Client, ...]) -> Table:
-    lines = Table.grid(padding=(0, 1))
-    lines.add_column(width=1)
-    lines.add_column(no_wrap=True, max_width=WHO)
-    lines.add_column(no_wrap=True, overflow="ellipsis", max_width=10)
-    lines.add_column(no_wrap=True, width=9)
-    lines.add_column(ratio=1)
-    lines.add_column(no_wrap=True, justify="right", width=5)
-    lines.add_column(no_wrap=True, justify="right", width=13)
+def _clients(gpu: GPU, clients: tuple[Client, ...]) -> Grid:
+    places = (
+        Place(wide=1), Place(Give(0, PROCESS), most=WHO), Place(Give(4, NARROWEST), most=10),
+        Place(wide=9), Place(Give(2)), Place(Give(1), wide=5, right=True),
+        Place(Give(3), wide=13, right=True),
+    )
+    lines: list[list[Text | Bar]] = []
     for client in clients:
         holds = client.id in gpu.holders
         time = f"waited {duration(client.waited_usec)}"
@@ -145,13 +140,36 @@ def _clients(gpu: GPU, clients: tuple[Client, ...]) -> Table:
             Part(client.resident + client.pinned, _RESIDENT, "green"),
             Part(client.swapped, _SWAPPED, "yellow"),
         ))
-        lines.add_row(
+        lines.append([
             Text("▶" if holds else "", style="green"),
-            Text(shortened(process(client), WHO), style="bold" if holds else ""),
+            Text(process(client), style="bold" if holds else ""),
             Text(user(client.uid), style="dim"),
             Text(client.state, style=STATES.get(client.state, "")),
             bar,
-            size(client.allocated + client.pinned),
+            Text(size(client.allocated + client.pinned)),
             Text(time, style="dim"),
-        )
-    return lines
+        ])
+    return Grid(places, lines)
+
+
+def _lines(snapshot: Snapshot, gpus: Sequence[GPU]) -> Grid:
+    """A line for each GPU that has no frame."""
+    places = (
+        Place(), Place(Give(5, NARROWEST), most=20), Place(Give(4)), Place(Give(2), right=True),
+        Place(Give(6), wide=4, right=True), Place(wide=9), Place(Give(0, PROCESS), most=WHO),
+        Place(Give(3), right=True),
+    )
+    lines: list[list[Text | Bar]] = []
+    for gpu in gpus:
+        used = _used(gpu, snapshot.of(gpu))
+        lines.append([
+            Text(f"GPU {gpu.index}", style="bold"),
+            Text(gpu.name.removeprefix("NVIDIA ")),
+            Bar(gpu.memory_total, (Part(used, _RESIDENT, "green"),), rest="░"),
+            Text(f"{gibibytes(used)}/{gibibytes(gpu.memory_total)}G"),
+            Text("" if gpu.utilization is None else f"{gpu.utilization:.0%}"),
+            Text(gpu.state, style=STATES.get(gpu.state, "")),
+            Text(holder(snapshot, gpu)),
+            Text(f"{gpu.queue_length} waiting", style="dim"),
+        ])
+    return Grid(places, lines)

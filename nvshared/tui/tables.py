@@ -8,7 +8,7 @@ makes them takes longer than all the rest of a command's own.
 """
 
 import pwd
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 WIDE = 100                              # columns of a terminal from which there is room to spare
 UNLIMITED = 100                         # percent of the time
 USUAL_WEIGHT = 100
-NARROWEST = 4                           # characters that a flexible column keeps
+NARROWEST = 4                           # characters that most flexible columns keep
+PROCESS = 11                            # of a process: p…[4194304]
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
@@ -31,13 +32,20 @@ STATES = {
 }
 
 
+class Give(NamedTuple):
+    """How a column gives way when the terminal is narrow."""
+
+    rank: int = 0                       # those of the highest rank are left out first; 0: never
+    least: int | None = None            # characters to cut it to; None: it is whole, or left out
+
+
 class Column(NamedTuple):
     """A heading and how a cell is made from a row."""
 
     name: str
     cell: Callable[[Any], str]
     right: bool = False
-    flexible: bool = False              # gives way when the terminal is narrow
+    give: Give = Give()
     style: Callable[[Any], str] = lambda _row: ""
     short: str = ""                     # the heading where there is little room
 
@@ -78,35 +86,37 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
     """What nvidia-smi shows, in its order, then what only we know."""
     return [
         Column("GPU", lambda gpu: str(gpu.index), right=True),
-        Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), flexible=True),
-        Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True),
-        Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True),
-        Column("Memory-Usage", _memory, right=True),
+        Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), give=Give(3, NARROWEST)),
+        Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True, give=Give(6)),
+        Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, give=Give(7)),
+        Column("Memory-Usage", _memory, right=True, give=Give(1)),
         Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
-               short="Util"),
-        Column("TQ", quantum_of, right=True),
-        Column("Mode", lambda gpu: gpu.anti_thrash),
+               short="Util", give=Give(4)),
+        Column("TQ", quantum_of, right=True, give=Give(2)),
+        Column("Mode", lambda gpu: gpu.anti_thrash, give=Give(5)),
         Column("Holder", lambda gpu: "lost" if gpu.state == "lost" else holder(snapshot, gpu),
-               flexible=True, style=lambda gpu: STATES.get(gpu.state, "")),
-        Column("Queue", lambda gpu: str(gpu.queue_length), right=True),
+               give=Give(0, PROCESS), style=lambda gpu: STATES.get(gpu.state, "")),
+        Column("Queue", lambda gpu: str(gpu.queue_length), right=True, give=Give(1)),
     ]
 
 
 CLIENTS = [
     Column("GPU", lambda client: str(client.gpu), right=True),
     Column("PID", lambda client: str(client.pid), right=True),
-    Column("USER", lambda client: user(client.uid), flexible=True),
-    Column("MEM", lambda client: size(client.allocated + client.pinned), right=True),
-    Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True),
-    Column("SWAPPED", lambda client: size(client.swapped), right=True),
+    Column("USER", lambda client: user(client.uid), give=Give(5, NARROWEST)),
+    Column("MEM", lambda client: size(client.allocated + client.pinned), right=True, give=Give(1)),
+    Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
+           give=Give(4)),
+    # The difference of the two before, nearly: the first that can be spared.
+    Column("SWAPPED", lambda client: size(client.swapped), right=True, give=Give(8)),
     Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, "")),
-    Column("HELD", lambda client: duration(client.held_usec), right=True),
-    Column("WAITED", lambda client: duration(client.waited_usec), right=True),
-    Column("COMMAND", command, flexible=True),
+    Column("HELD", lambda client: duration(client.held_usec), right=True, give=Give(6)),
+    Column("WAITED", lambda client: duration(client.waited_usec), right=True, give=Give(7)),
+    Column("COMMAND", command, give=Give(2, len("COMMAND"))),
 ]
 
 
-_LIMITS = Column("LIMITS", lambda client: limits(client) or "-", flexible=True)
+_LIMITS = Column("LIMITS", lambda client: limits(client) or "-", give=Give(3))
 
 
 def client_columns(clients: Iterable["Client"]) -> list[Column]:
@@ -143,7 +153,7 @@ def plain(columns: list[Column], rows: Iterable[Any]) -> str:
 
 
 def table(columns: list[Column], rows: Iterable[Any], width: int) -> "Table":
-    """A table for a terminal of this width; what is too wide is cut in the flexible columns."""
+    """A table for a terminal of this width; what is too wide is cut, or left out, by columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -159,34 +169,42 @@ def table(columns: list[Column], rows: Iterable[Any], width: int) -> "Table":
         box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False,
         padding=(0, gap - 1, 0, 0),     # the box has a blank of its own between columns
     )
-    room = width - gap * (len(columns) - 1)
-    widths = fitted(columns, natural, room)
+    widths = fitted([column.give for column in columns], natural, width, gap)
     for column, name, wide in zip(columns, names, widths, strict=True):
-        drawn.add_column(
-            name, justify="right" if column.right else "left", width=wide,
-            no_wrap=True, overflow="ellipsis",
-        )
+        if wide:
+            drawn.add_column(
+                name, justify="right" if column.right else "left", width=wide,
+                no_wrap=True, overflow="ellipsis",
+            )
     for line in cells:
         drawn.add_row(*(
             Text(shortened(text, wide), style=style)
-            for (text, style), wide in zip(line, widths, strict=True)
+            for (text, style), wide in zip(line, widths, strict=True) if wide
         ))
     return drawn
 
 
-def fitted(columns: list[Column], natural: list[int], room: int) -> list[int]:
-    """Widths that fit into `room` characters, as far as the flexible columns can give way.
+def fitted(gives: Sequence[Give], natural: Sequence[int], width: int, gap: int) -> list[int]:
+    """Widths of columns that fit into `width` with `gap` between them, as far as they give way.
 
-    The widest of these gives way first, down to NARROWEST.
+    The widest of those that can be cut is cut first. Where that is not enough, the column
+    of the highest rank is left out: its width is 0.
     """
-    widths = list(natural)
-    flexible = [at for at, column in enumerate(columns) if column.flexible]
-    while sum(widths) > room:
-        widest = max(flexible, key=lambda at: widths[at])
-        if widths[widest] <= NARROWEST:
-            break
-        widths[widest] -= 1
-    return widths
+    there = set(range(len(gives)))
+    while True:
+        widths = [wide if at in there else 0 for at, wide in enumerate(natural)]
+        excess = sum(widths) + gap * (len(there) - 1) - width
+        while excess > 0:
+            least = {at: gives[at].least for at in there}
+            able = [at for at, few in least.items() if few is not None and widths[at] > few]
+            if not able:
+                break
+            widths[max(able, key=lambda at: (widths[at], -at))] -= 1
+            excess -= 1
+        spare = [at for at in there if gives[at].rank]
+        if excess <= 0 or not spare:
+            return widths
+        there.remove(max(spare, key=lambda at: (gives[at].rank, at)))
 
 
 def _memory(gpu: "GPU") -> str:

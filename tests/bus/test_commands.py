@@ -437,6 +437,18 @@ async def test_top_on_a_terminal(manager: Manager, ctl: Run, private: PrivateBus
     assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")     # the screen is given back
 
 
+async def test_the_keys_of_top_are_seen_on_a_low_terminal(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"q quits", NVSHARE_BUS=private.address,
+        LINES="4",
+    )
+    assert "GPU 0" in shown
+    assert "GPU 1" in shown
+    assert "q quits" in shown
+
+
 async def test_top_waits_for_a_daemon(private: PrivateBus) -> None:
     shown = await on_a_terminal(
         *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",

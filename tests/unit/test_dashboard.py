@@ -121,18 +121,54 @@ def test_plain_text_is_never_cut() -> None:
     assert plain(CLIENTS, []).split() == [column.name for column in CLIENTS]
 
 
+ROOMS = [column.give for column in client_columns([replace(HOLDER, weight=7)])]
+
+
 @given(
-    st.lists(st.integers(1, 200), min_size=len(CLIENTS), max_size=len(CLIENTS)),
-    st.integers(1, 400),
+    st.lists(st.integers(1, 200), min_size=len(ROOMS), max_size=len(ROOMS)),
+    st.integers(1, 400), st.integers(1, 2),
 )
-def test_widths(natural: list[int], room: int) -> None:
-    widths = fitted(CLIENTS, natural, room)
-    for column, wide, wanted in zip(CLIENTS, widths, natural, strict=True):
-        assert wide == wanted or (column.flexible and 4 <= wide < wanted)
-    if sum(natural) <= room:
+def test_widths(natural: list[int], width: int, gap: int) -> None:
+    widths = fitted(ROOMS, natural, width, gap)
+    for give, wide, wanted in zip(ROOMS, widths, natural, strict=True):
+        assert (
+            wide == wanted or (give.rank and not wide)
+            or (give.least is not None and give.least <= wide < wanted)
+        )
+    there = [at for at, wide in enumerate(widths) if wide]
+    gone = [at for at, wide in enumerate(widths) if not wide]
+    if sum(natural) + gap * (len(ROOMS) - 1) <= width:
         assert widths == natural
-    elif any(column.flexible and wide > 4 for column, wide in zip(CLIENTS, widths, strict=True)):
-        assert sum(widths) <= room
+    if any(ROOMS[at].rank for at in there):
+        assert sum(widths) + gap * (len(there) - 1) <= width
+    if gone:                            # the least important ones
+        least = min(ROOMS[at].rank for at in gone)
+        assert all(ROOMS[at].rank < least for at in there)
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 60, 70, 80, 90])
+def test_on_a_narrow_terminal_whole_columns_go_and_no_number_is_cut(width: int) -> None:
+    clients = (replace(HOLDER, memory_limit=200 << 20, compute_limit=30, weight=7), WAITER)
+    card = replace(CARD, holders=(2,))
+    now = replace(SHARED, gpus=(card,), clients=clients)
+    lines = drawn(table(client_columns(clients), clients, width), width)
+    assert len(lines) == 4
+    assert all(len(line.rstrip()) <= width for line in lines)
+    assert lines[0].split()[:2] == ["GPU", "PID"]
+    for line, client in zip(lines[2:], clients, strict=True):
+        assert line.split()[:2] == ["0", str(client.pid)]
+        assert client.state in line.split()
+    assert ("LIMITS" in lines[0]) is ("200M,30%,w7" in lines[2])
+    if width >= 60:
+        assert "200M,30%,w7" in lines[2].split()
+    (gpu,) = drawn(table(gpu_columns(now), now.gpus, width), width)[2:]
+    assert "[123456]" in gpu
+    top = drawn(dashboard(now), width)
+    assert len(top) == 7
+    assert all(len(line) <= width for line in top)
+    for pid, state in (("[4711]", "running"), ("[123456]", "waiting")):
+        (line,) = [line for line in top if pid in line]
+        assert state in line
 
 
 @given(
@@ -226,14 +262,13 @@ def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: in
     automatic = replace(LONG, tq_auto=True)
     gpus = drawn(table(gpu_columns(one), [automatic], width), width)
     assert "auto (1d00h) auto" in gpus[2].replace("  ", " ")
-    for words in ("4194304", "289G", "201G", "88.0G", "suspended", "59m59s", "23h59m"):
+    for words in ("4194304", "289G", "201G", "suspended", "59m59s", "23h59m"):
         assert words in clients[2].split()
     for name in ("Memory-Usage", "Holder", "Queue"):
         assert name in gpus[0]
-    for column in CLIENTS[:-1]:
-        assert column.name in clients[0].split()
-    assert "COMM" in clients[0]
-    assert ("250G,99%,w1000" in clients[2]) is (width > 80)
+    for column in CLIENTS:
+        assert (column.name in clients[0].split()) is (width > 80 or column.name != "SWAPPED")
+    assert "250G,99%,w1000" in clients[2].split()
 
 
 @pytest.mark.parametrize(("changes", "text"), [
@@ -291,3 +326,54 @@ def test_the_dashboard_is_no_higher_than_the_terminal(
         assert not left_out
     if counts[0] == 100:
         assert "▶ python3[50]" in text  # who holds it is not left out
+
+
+def cards(count: int, busy: tuple[int, ...], clients: int = 3) -> Snapshot:
+    """GPUs with as many clients each; on the busy ones somebody waits."""
+    return Snapshot(
+        "1.0", 30, False, "auto",
+        tuple(replace(CARD, index=at, holders=(), state="shared") for at in range(count)),
+        tuple(
+            replace(one, state="waiting") if at in busy else one
+            for at in range(count) for one in many(clients, at)
+        ),
+    )
+
+
+@pytest.mark.parametrize("clients", [0, 1, 3])
+@pytest.mark.parametrize("height", range(1, 60, 4))
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 16])
+def test_each_gpu_has_a_frame_or_a_line_or_is_counted(
+    count: int, height: int, clients: int
+) -> None:
+    lines = drawn(dashboard(cards(count, (1, 2), clients), height=height), 80)
+    assert len(lines) <= height
+    shown = [int(n) for line in lines for n in re.findall(r"^(?:╭─ )?GPU (\d+)", line)]
+    left_out = [int(n) for line in lines for n in re.findall(r"^and (\d+) more GPUs", line)]
+    assert len(shown) == len(set(shown)) == count - sum(left_out)
+    frames = sum(line.startswith("╭") for line in lines)
+    assert frames == sum(line.startswith("╰") for line in lines)        # none is cut open
+    assert not left_out or not frames
+    if count * 7 <= height:
+        assert frames == count
+
+
+def test_where_something_goes_on_comes_first() -> None:
+    text = "\n".join(drawn(dashboard(cards(8, (5,)), height=23), 80))
+    assert "╭─ GPU 5 " in text
+    (line,) = re.findall("^GPU 7 .*", text, re.MULTILINE)
+    for words in ("H100", "79.0/80.0G", "97%", "shared", "1 waiting"):
+        assert words in line
+    lines = drawn(dashboard(cards(8, (5,)), height=3), 80)
+    assert [line[:5] for line in lines[:2]] == ["GPU 0", "GPU 5"]
+    assert lines[2].rstrip() == "and 6 more GPUs: nvsharectl status"
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 140])
+def test_the_line_of_a_gpu_fits_and_keeps_who_holds_it(width: int) -> None:
+    now = replace(SHARED, gpus=(replace(CARD, holders=(2,)),))
+    (line,) = drawn(dashboard(now, height=2), width)
+    assert len(line) <= width
+    assert line.startswith("GPU 0 ")
+    assert "[123456]" in line
+    assert "turns" in line
