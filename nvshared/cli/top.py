@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SHORTEST = 0.1                          # seconds; faster is not seen, only paid for
 LONGEST = 3600.0
+DUMB = ("dumb", "unknown")              # terminals on which rich draws nothing live
 WINDOW = 15.0                           # seconds over which rates are taken, two looks at least
 
 
@@ -48,10 +49,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _act(options: Options) -> ExitCode:
     if options.json:
         _stream(options)
-    elif sys.stdin.isatty() and sys.stdout.isatty():
+    elif sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in DUMB:
         _watch(options)
     else:
-        raise InvalidArgs("top needs a terminal", "for one look, use: nvsharectl status")
+        raise InvalidArgs(
+            "top needs a terminal that can be drawn on", "for one look, use: nvsharectl status"
+        )
     return ExitCode.OK
 
 

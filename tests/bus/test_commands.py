@@ -437,6 +437,18 @@ async def test_top_on_a_terminal(manager: Manager, ctl: Run, private: PrivateBus
     assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")     # the screen is given back
 
 
+@pytest.mark.parametrize("terminal", ["dumb", "unknown"])
+async def test_top_on_a_terminal_that_cannot_be_drawn_on(
+    private: PrivateBus, terminal: str
+) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", keys=b"q", until=b"\n", expected=ExitCode.INVALID_ARGS,
+        NVSHARE_BUS=private.address, TERM=terminal,
+    )
+    assert "top needs a terminal" in shown
+    assert "nvsharectl status" in shown
+
+
 async def test_the_keys_of_top_are_seen_on_a_low_terminal(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
