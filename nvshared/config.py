@@ -43,6 +43,11 @@ class Option:
     variable_parse: Callable[[str], Any] | None = None
     variable_words: str = ""            # what it takes, where that is not what files take
 
+    @property
+    def attribute(self) -> str:
+        """Its name in Config."""
+        return self.name.replace("-", "_")
+
 
 def _setting(
     section: str, parse: Callable[[str], Any], default: Any, help: str,
@@ -222,6 +227,15 @@ def options() -> Iterator[Option]:
         if not one.metadata:
             continue
         yield Option(name=one.name.replace("_", "-"), **one.metadata)
+
+
+def waiting(running: Config, read: Config) -> list[str]:
+    """Names of settings that were read anew and changed, but hold from the next start only."""
+    return [
+        option.name for option in options()
+        if option.section == "nvshared" and option.name != "debug"
+        and getattr(running, option.attribute) != getattr(read, option.attribute)
+    ]
 
 
 def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, str]) -> Config:

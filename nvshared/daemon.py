@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, suppress
 from nvshared import __version__, arguments, host, journal, log, systemd
 from nvshared.agreements import Agreements
 from nvshared.clock import SECOND, Timer, monotonic
-from nvshared.config import Config, load
+from nvshared.config import Config, load, waiting
 from nvshared.defaults import Defaults, derive
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.listening import Listening
@@ -134,7 +134,13 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config])
     def derived() -> Defaults:
         latest = first.pop() if first else read()
         log.set_debug(latest.debug)
-        return derive(latest, cards, budget)
+        defaults = derive(latest, cards, budget)
+        if later := waiting(config, latest):
+            logger.warning(
+                "%s: changed, but from the next start on: systemctl restart nvshared",
+                ", ".join(later),
+            )
+        return defaults
 
     store = None if config.state_dir is None else StateFile(config.state_dir)
     overrides = Overrides() if store is None else store.load()

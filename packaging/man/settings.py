@@ -11,6 +11,8 @@ INTRODUCTION = """\
 # Rather than here, settings may be changed in files of one's own,
 # /etc/nvshare/nvshared.conf.d/*.conf, which are read after this one.
 # They are read again by: systemctl reload nvshared
+# Then those of [gpu] and debug hold at once, the others from the next start:
+# systemctl restart nvshared
 """
 # What the service and its units settle, and a person who runs it by hand gives as an option.
 ELSEWHERE = frozenset({"socket", "bus", "state-dir"})

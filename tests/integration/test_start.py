@@ -198,3 +198,18 @@ def test_no_file_of_the_daemon_is_in_the_way_of_a_later_one(site: Site) -> None:
     assert Path(site.socket).exists()
     site.start()
     assert site.hook().hello() is not None
+
+
+def test_a_reload_says_what_waits_for_the_next_start(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    daemon = site.start()
+    file = site.folder / "nvshared.conf"
+    file.write_text("[nvshared]\nmax-clients = 7\ntrace = /tmp/trace\n[gpu]\ntq = 3\n")
+    daemon.send_signal(signal.SIGHUP)
+    eventually(lambda: "the settings were read again" in site.log.read_text())
+    assert "max-clients, trace: changed, but from the next start on" in site.log.read_text()
+    file.write_text("[gpu]\ntq = 4\n")
+    daemon.send_signal(signal.SIGHUP)
+    eventually(lambda: site.log.read_text().count("the settings were read again") == 2)
+    assert site.log.read_text().count("from the next start on") == 1
