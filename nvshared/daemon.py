@@ -27,7 +27,7 @@ from nvshared.listening import Listening
 from nvshared.manager import Manager
 from nvshared.nvml import NVML, Facts
 from nvshared.sampler import Sampler, Worker
-from nvshared.server import Server, descriptors
+from nvshared.server import Server, descriptors, most_clients
 from nvshared.state import Overrides, StateFile
 from nvshared.trace import Trace
 
@@ -170,6 +170,12 @@ def _descriptors(config: Config) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     number = min(hard, max(soft, descriptors(config.max_clients)))
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    if most_clients(number) < config.max_clients:
+        logger.warning(
+            "max-clients is %d, but %d open files are enough for %d clients; raise LimitNOFILE=, "
+            "or outside of systemd: ulimit -n",
+            config.max_clients, number, most_clients(number),
+        )
     return number
 
 

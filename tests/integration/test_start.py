@@ -2,6 +2,7 @@
 """Starting and ending: each thing that can be wrong is one sentence and an exit code."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from nvshared.errors import ExitCode
 from nvshared.protocol import Type
+from nvshared.server import most_clients
 from tests.integration.conftest import MIB, ROOT, Site
 from tests.integration.fakehook import PATIENCE
 
@@ -213,3 +215,26 @@ def test_a_reload_says_what_waits_for_the_next_start(
     daemon.send_signal(signal.SIGHUP)
     eventually(lambda: site.log.read_text().count("the settings were read again") == 2)
     assert site.log.read_text().count("from the next start on") == 1
+
+
+def test_more_clients_than_there_can_be_descriptors_for(site: Site) -> None:
+    site.before = ["prlimit", "--nofile=1000:1000"]
+    site.start("--max-clients", "405")
+    assert (
+        "max-clients is 405, but 1000 open files are enough for 404 clients; raise LimitNOFILE="
+        in site.log.read_text()
+    )
+    site.started[-1].terminate()
+    site.started[-1].wait()
+    site.log.write_text("")
+    site.start("--max-clients", "404")
+    assert "max-clients" not in site.log.read_text()
+
+
+def test_the_page_says_what_the_unit_has() -> None:
+    unit = (ROOT / "systemd" / "nvshared.service").read_text()
+    page = (ROOT / "packaging" / "man" / "nvshared.conf.5.in").read_text()
+    files = re.findall(r"LimitNOFILE=(\d+)", unit + page)
+    kept = re.findall(r"FileDescriptorStoreMax=(\d+)", unit + page)
+    assert (files, kept) == ([files[0]] * 2, [kept[0]] * 2)
+    assert f"enough for {most_clients(int(files[0]))} clients" in page
