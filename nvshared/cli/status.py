@@ -41,7 +41,8 @@ VERB = Verb(
         "Shows each GPU with what nvidia-smi shows and with the quantum (TQ), the anti-thrash "
         "mode, the program that holds it and how many wait; then each program with its memory: "
         "all of it, what lies on the card, what lies in host memory, and for how long it has held "
-        "the GPU and waited for it. A narrow terminal shows fewer columns; a pipe has them all."
+        "the GPU and waited for it since the daemon started. A narrow terminal shows fewer "
+        "columns; a pipe has them all."
     ),
     examples=(
         ("nvsharectl status", "a table"),
