@@ -21,7 +21,7 @@ from typing import Any
 from nvshared import quantity
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
-from nvshared.quantity import Amount
+from nvshared.quantity import Amount, Endpoint
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
 METRICS_PORT = 9402                     # promised by the predecessors
@@ -136,10 +136,12 @@ class Config:
     sample_interval: int = _setting(
         "nvshared", quantity.positive_duration, 1_000_000,
         "how often NVML is asked while there are clients", metavar="TIME", words="1s")
-    metrics: int = _setting(
-        "nvshared", quantity.port, 0, "TCP port of the Prometheus metrics, 0 for none",
-        metavar="PORT", variable="NVSHARE_METRICS_ENABLE",
-        variable_parse=lambda text: METRICS_PORT if quantity.switch(text) else 0,
+    metrics: Endpoint | None = _setting(
+        "nvshared", quantity.endpoint, None,
+        "TCP port of the Prometheus metrics, open to all who reach any address of this host, or "
+        "ADDRESS:PORT, as in 127.0.0.1:9402; 0 for none",
+        metavar="PORT", words="0", variable="NVSHARE_METRICS_ENABLE",
+        variable_parse=lambda text: Endpoint("", METRICS_PORT) if quantity.switch(text) else None,
         variable_words=f"1 for port {METRICS_PORT}")
     debug: bool = _setting(
         "nvshared", quantity.switch, False, "say everything that happens", words="off",

@@ -15,7 +15,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -27,6 +27,7 @@ from nvshared.clock import SECOND
 from nvshared.errors import NvshareError
 from nvshared.gpu import GPU, Client
 from nvshared.manager import Manager
+from nvshared.quantity import Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._scrapes: set[int] = set()     # descriptors
         super().__init__(*given, **more)
 
+    def server_bind(self) -> None:
+        """As HTTPServer's, but nobody is asked which name the address has."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Whether there is room for one more."""
         if len(self._scrapes) >= SCRAPES_AT_MOST:
@@ -99,18 +106,20 @@ class _Server(ThreadingMixIn, WSGIServer):
         logger.debug("a scrape by %s failed", client_address, exc_info=True)
 
 
-def serve(manager: Manager, port: int) -> Callable[[], None]:
-    """Serves on all addresses until the returned function is called.
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
-    Raises NvshareError if the port cannot be had.
-    """
+
+def serve(manager: Manager, where: Endpoint) -> Callable[[], None]:
+    """Serves until the returned function is called. Raises NvshareError if it cannot listen."""
     registry = CollectorRegistry()
     registry.register(Figures(manager))
     try:
-        server = make_server("", port, make_wsgi_app(registry), _Server, _Handler)
+        kind = _Server6 if ":" in where.address else _Server
+        server = make_server(*where, make_wsgi_app(registry), kind, _Handler)
     except OSError as error:
         raise NvshareError(
-            f"the metrics cannot be served on port {port}: {error.strerror}",
+            f"the metrics cannot be served on {where}: {error.strerror}",
             "choose another with --metrics, or 0 for none",
         ) from error
 

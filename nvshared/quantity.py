@@ -6,6 +6,7 @@ sentence on what would have been right; whoever read the text adds where it stoo
 """
 
 import re
+import socket
 from typing import NamedTuple
 
 UNITS = {
@@ -27,6 +28,19 @@ class Amount(NamedTuple):
     def of(self, whole: int) -> int:
         """In bytes, where the whole has `whole` bytes."""
         return self.bytes if self.share is None else int(self.share * whole)
+
+
+class Endpoint(NamedTuple):
+    """Where to listen."""
+
+    address: str                        # of IPv4 or IPv6; "" for all of the former
+    port: int
+
+    def __str__(self) -> str:
+        if not self.address:
+            return f"port {self.port}"
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{address}:{self.port}"
 
 
 def size(text: str) -> int:
@@ -100,11 +114,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def port(text: str) -> int:
-    """A TCP port; 0 for none."""
-    if not re.fullmatch(r"\d{1,5}", text, re.ASCII) or int(text) > 0xFFFF:
-        raise ValueError("give a TCP port, 1 to 65535, or 0 for none")
-    return int(text)
+def endpoint(text: str) -> Endpoint | None:
+    """A TCP port, on all addresses, or ADDRESS:PORT; None for 0."""
+    address, colon, port = text.rpartition(":")
+    if not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 0xFFFF:
+        raise ValueError("give a TCP port, 1 to 65535, an ADDRESS:PORT, or 0 for none")
+    if colon and not _is_address(address):
+        raise ValueError("give an address such as 127.0.0.1:9402 or [::1]:9402")
+    return Endpoint(address.strip("[]"), int(port)) if int(port) else None
 
 
 def switch(text: str) -> bool:
@@ -115,6 +132,17 @@ def switch(text: str) -> bool:
         case "0" | "no" | "n" | "false" | "f" | "off":
             return False
     raise ValueError("give on or off")
+
+
+def _is_address(text: str) -> bool:
+    family = socket.AF_INET
+    if text[:1] == "[" and text[-1:] == "]":
+        family, text = socket.AF_INET6, text[1:-1]
+    try:
+        socket.inet_pton(family, text)
+    except (OSError, ValueError):       # the latter for what is not ASCII, or has a zero in it
+        return False
+    return True
 
 
 def _split(text: str) -> tuple[float, str]:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,17 @@ def test_metrics_are_there_for_any_number_of_clients(site: Site) -> None:
         "nvshare_client_managed_allocated_bytes", "nvshare_scheduler_running_clients",
     ):
         assert f"\n{name}{{" in text
+
+
+def test_metrics_on_one_address_are_on_no_other(site: Site) -> None:
+    port = free_port()
+    site.start("--metrics", f"127.0.0.2:{port}")
+    with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=PATIENCE) as answer:
+        assert b"nvshare_gpu_capacity_bytes" in answer.read()
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE)
+    taken = site.run("--metrics", f"127.0.0.2:{port}", "--socket", str(site.folder / "other"))
+    assert f"cannot be served on 127.0.0.2:{port}: Address already" in taken.stderr
 
 
 def test_a_port_that_is_taken_is_one_sentence(site: Site) -> None:

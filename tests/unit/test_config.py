@@ -56,8 +56,8 @@ def test_the_predecessors_variables_work(file: Path) -> None:
     assert load(file, {"NVSHARE_DEBUG": "1"}, {}).debug
     assert not load(file, {"NVSHARE_DEBUG": "0"}, {}).debug
     assert not load(file, {"NVSHARE_DEBUG": ""}, {}).debug
-    assert load(file, {"NVSHARE_METRICS_ENABLE": "1"}, {}).metrics == 9402
-    assert load(file, {"NVSHARE_METRICS_ENABLE": "0"}, {}).metrics == 0
+    assert load(file, {"NVSHARE_METRICS_ENABLE": "1"}, {}).metrics == ("", 9402)
+    assert load(file, {"NVSHARE_METRICS_ENABLE": "0"}, {}).metrics is None
     file.write_text(
         "[gpu]\ncompute-window = 1s\nquota-sample-interval = 20ms\n"
         "quota-carryover = 50%\ndrop-tail-billing = 100\n"
@@ -135,6 +135,21 @@ def test_a_file_that_was_named_must_be_there_and_be_text(tmp_path: Path) -> None
 ])
 def test_amounts(text: str, value: Amount) -> None:
     assert quantity.amount(text) == value
+
+
+@pytest.mark.parametrize(("text", "value", "shown"), [
+    ("9402", ("", 9402), "port 9402"), ("127.0.0.1:80", ("127.0.0.1", 80), "127.0.0.1:80"),
+    ("[::1]:9402", ("::1", 9402), "[::1]:9402"),
+])
+def test_endpoints(text: str, value: tuple[str, int], shown: str) -> None:
+    found = quantity.endpoint(text)
+    assert (found, str(found)) == (value, shown)
+
+
+@pytest.mark.parametrize("text", ["localhost:1", "::1:9402", ":1", "1.2.3:1", "[1.2.3.4]:1", "a"])
+def test_what_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^give "):
+        quantity.endpoint(text)
 
 
 @pytest.mark.parametrize(("text", "value"), [

@@ -2,7 +2,9 @@
 """What Prometheus is told: names, labels, and figures as of now."""
 
 import asyncio
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from prometheus_client.core import Metric
@@ -14,6 +16,8 @@ from nvshared.metrics import Figures
 from nvshared.nvml import Sample
 from nvshared.scheduler.events import Memory, Wanted
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, Noted, Scripted, Time, joined, script
+
+MANUAL = Path(__file__).parents[2] / "packaging" / "man" / "nvshared.8.in"
 
 
 @pytest.fixture
@@ -58,6 +62,14 @@ async def test_the_predecessors_names(time: Time) -> None:
     ((labels, value),) = found["nvshare_client_info"]
     assert labels.items() >= whose.items()
     assert value == 1
+
+
+async def test_the_manual_names_every_metric(time: Time) -> None:
+    made = manager(time)
+    a_client(made)
+    page = MANUAL.read_text().replace("\\-", "-")
+    named = set(re.findall(r"^\.B (nvshare_\w+)$", page, re.MULTILINE))
+    assert named == {name for name in await scraped(made) if not name.endswith("_created")}
 
 
 async def test_times_go_on_while_nothing_happens(time: Time) -> None:
