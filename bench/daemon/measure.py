@@ -5,6 +5,7 @@ Prints tables and, below them, the same as JSON, which is also kept in
 bench/results/. bench/README.md says what is measured and how.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from bench.daemon import command, handover
 from bench.daemon.crowd import Crowd
@@ -143,8 +145,20 @@ def tables(
     return "\n".join(line.rstrip() for line in lines)
 
 
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.daemon.measure", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where to keep the JSON; in bench/results/"
+    )
+    return parser.parse_args()
+
+
 def main() -> int:
     """Measures, prints and keeps the results."""
+    given = options()
     # Before what else runs on the machine, where we may: its scheduler is not what is measured.
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -167,7 +181,7 @@ def main() -> int:
     print(f"\n{text}")
     stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"daemon-{stamp}.json").write_text(text + "\n")
+    (given.output or RESULTS / f"daemon-{stamp}.json").write_text(text + "\n")
     return 0
 
 

@@ -5,6 +5,7 @@ Prints a table and, below it, the same as JSON, which is also kept in
 bench/results/. bench/README.md says what is measured and how.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -17,12 +18,13 @@ from statistics import median, quantiles
 
 from bench.gate.opener import opener
 from bench.harness import machine
-from nvshared import library
+from nvshared import library, quantity
 from nvshared.errors import NvshareError
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "bench-gate"
 RESULTS = ROOT / "bench" / "results"
+FEWEST = 2                              # rounds of which there are tenths
 ROUNDS = 61                             # of each way; odd, so that a median is one of them
 
 
@@ -41,6 +43,8 @@ class Figure:
 
 def batches(rounds: int) -> dict[tuple[int, int, str], list[float]]:
     """Runs the program; the nanoseconds of its batches by threads, pace and way."""
+    if not (BUILD / "launch").exists():
+        raise NvshareError(f"there is no {BUILD / 'launch'}", "compile it with: make -C bench/gate")
     found = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="nvshare-bench-") as folder:
         path = Path(folder, "nvshare.sock")
@@ -87,22 +91,46 @@ def table(results: list[Figure]) -> str:
     return "\n".join(lines)
 
 
+def _count(text: str) -> int:
+    try:
+        if (number := quantity.positive(text)) < FEWEST:
+            raise ValueError(f"give {FEWEST} or more")
+        return number
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(f"{text!r}: {wrong}") from None
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gate.measure", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--rounds", type=_count, default=ROUNDS, metavar="N", help=f"of each way; {ROUNDS}"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where to keep the JSON; in bench/results/"
+    )
+    return parser.parse_args()
+
+
 def main() -> int:
     """Measures, prints and keeps the results."""
+    given = options()
     try:
-        results = figures(batches(ROUNDS))
+        results = figures(batches(given.rounds))
     except NvshareError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
     where = machine()
-    report = {"machine": where, "rounds": ROUNDS, "figures": [asdict(one) for one in results]}
+    report = {"machine": where, "rounds": given.rounds, "figures": [asdict(one) for one in results]}
     text = json.dumps(report, indent=1)
     print(f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}\n")
     print(table(results))
     print(f"\n{text}")
     stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"gate-{stamp}.json").write_text(text + "\n")
+    (given.output or RESULTS / f"gate-{stamp}.json").write_text(text + "\n")
     return 0
 
 

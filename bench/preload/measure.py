@@ -8,6 +8,7 @@ start: elapsed time is that of whatever else the machine does as well. Prints a
 table and, below it, the same as JSON, which is also kept in bench/results/.
 """
 
+import argparse
 import ctypes.util
 import json
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.harness import machine
-from nvshared import library
+from nvshared import library, quantity
 from nvshared.errors import NvshareError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -57,10 +58,10 @@ def start(preload: str) -> Start:
     return Start((used.ru_utime + used.ru_stime) * 1e6, elapsed / 1000)
 
 
-def measure(ways: dict[str, str]) -> list[Figure]:
+def measure(ways: dict[str, str], rounds: int) -> list[Figure]:
     """Starts it in all ways in turns; the figures, "nothing" first."""
     starts: dict[str, list[Start]] = {way: [] for way in ways}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for way, preload in ways.items():
             starts[way].append(start(preload))
     medians = {
@@ -88,27 +89,49 @@ def table(figures: list[Figure]) -> str:
     return "\n".join(lines)
 
 
+def _count(text: str) -> int:
+    try:
+        return quantity.positive(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(f"{text!r}: {wrong}") from None
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.preload.measure", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--rounds", type=_count, default=ROUNDS, metavar="N", help=f"of each way; {ROUNDS}"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where to keep the JSON; in bench/results/"
+    )
+    return parser.parse_args()
+
+
 def main() -> int:
     """Measures, prints and keeps the results."""
+    given = options()
     try:
         ways = {
             "nothing": "", "libnvshare.so": str(library.hook()),
             "libm.so.6": ctypes.util.find_library("m") or "libm.so.6",
         }
-        figures = measure(ways)
+        figures = measure(ways, given.rounds)
     except NvshareError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
     where = machine()
-    text = json.dumps(
-        {"machine": where, "rounds": ROUNDS, "figures": [asdict(one) for one in figures]}, indent=1
-    )
+    text = json.dumps({
+        "machine": where, "rounds": given.rounds, "figures": [asdict(one) for one in figures],
+    }, indent=1)
     print(f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}\n")
     print(table(figures))
     print(f"\n{text}")
     stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"preload-{stamp}.json").write_text(text + "\n")
+    (given.output or RESULTS / f"preload-{stamp}.json").write_text(text + "\n")
     return 0
 
 
