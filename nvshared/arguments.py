@@ -23,7 +23,8 @@ and then, in another terminal:
 and to look and to steer:      nvsharectl --bus session status
 
 Each setting can also stand in {DEFAULT_FILE} or, later ones
-winning, in {DEFAULT_FILE}.d/*.conf. SIGHUP reads those of [gpu] again.
+winning, in {DEFAULT_FILE}.d/*.conf. SIGHUP reads them again; those of
+[gpu] and debug hold at once.
 """
 
 PATHS = frozenset({"PATH", "DIR", "FILE"})

@@ -53,7 +53,8 @@ VERB = Verb(
     description=(
         "Sets the quantum (TQ) in seconds. Shorter ones let programs answer sooner, longer ones "
         "spend less time on moving memory. With auto it is as short as it may be if moving memory "
-        "shall take 5 percent of the time at most. It holds at once and outlives a restart, until: "
+        "shall take 5 percent of the time at most. It holds at once and, where the daemon has a "
+        "state-dir, as the service does, outlives its restart, until: "
         "nvsharectl reset."
     ),
     examples=(

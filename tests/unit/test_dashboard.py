@@ -331,7 +331,7 @@ def test_the_dashboard_is_no_higher_than_the_terminal(
 def cards(count: int, busy: tuple[int, ...], clients: int = 3) -> Snapshot:
     """GPUs with as many clients each; on the busy ones somebody waits."""
     return Snapshot(
-        "1.0", 30, False, "auto",
+        "1.0", 30, 30_000_000, False, "auto",
         tuple(replace(CARD, index=at, holders=(), state="shared") for at in range(count)),
         tuple(
             replace(one, state="waiting") if at in busy else one

@@ -177,9 +177,9 @@ def test_who_does_not_answer_is_not_chosen_again_before_it_has() -> None:
     talk.wait(12)                       # nobody else wants the card
     assert runs(talk.run(2, 30)) == [2]
     talk.run(3, 30)
-    for stopping, next in ((2, 3), (3, 2), (2, 3), (3, 2)):
+    for stopping, following in ((2, 3), (3, 2), (2, 3), (3, 2)):
         assert stops(talk.wait(TQ)) == [stopping]
-        assert runs(talk.obey(talk.stopped(stopping))) == [next]
+        assert runs(talk.obey(talk.stopped(stopping))) == [following]
     talk.loaded(order)
     talk.wait(TQ)
     assert runs(talk.obey(talk.stopped(2))) == [1]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other people's tools see of the daemon on a private bus."""
+
+import shutil
+
+import pytest
+
+from nvshared.bus import Publication
+from nvshared.manager import Manager
+from tests.bus.service import PrivateBus, a_client
+from tests.bus.test_commands import run
+
+
+@pytest.mark.skipif(not shutil.which("busctl"), reason="there is no busctl on this machine")
+async def test_busctl(manager: Manager, publication: Publication, private: PrivateBus) -> None:
+    a_client(manager, manager.gpus[0])
+    busctl = ("busctl", f"--address={private.address}")
+    target = ("com.nvshare", "/com/nvshare", "com.nvshare.Manager")
+    assert (await run(*busctl, "call", *target, "SetTQ", "u", "17")).code == 0
+    assert [gpu.tq for gpu in manager.gpus] == [17, 17]
+    assert (await run(*busctl, "get-property", *target, "TQ")).out == "u 17\n"
+    tree = (await run(*busctl, "tree", "--list", "com.nvshare")).out.split()
+    assert {"/com/nvshare", "/com/nvshare/gpu/0", "/com/nvshare/client/1"} <= set(tree)
+    shown = (await run(*busctl, "introspect", "com.nvshare", "/com/nvshare/gpu/0")).out
+    for words in ("com.nvshare.GPU.Statistics", ".SetAntiThrash", ".QueueLength", "emits-change"):
+        assert words in shown
+    ended = await run(*busctl, "call", *target, "SetTQ", "u", "0")
+    assert "the quantum cannot be 0 seconds" in ended.err
+
+
+@pytest.mark.skipif(not shutil.which("gdbus"), reason="there is no gdbus on this machine")
+async def test_gdbus(manager: Manager, publication: Publication, private: PrivateBus) -> None:
+    gdbus = ("--address", private.address, "--dest", "com.nvshare", "--object-path")
+    ended = await run(
+        "gdbus", "call", *gdbus, "/com/nvshare/gpu/1", "--method", "com.nvshare.GPU.SetTQ", "21"
+    )
+    assert ended.code == 0, ended.err
+    assert [gpu.tq for gpu in manager.gpus] == [30, 21]
+    shown = (await run("gdbus", "introspect", *gdbus, "/com/nvshare", "--recurse")).out
+    assert "node /com/nvshare/gpu/1" in shown
