@@ -249,10 +249,8 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     path = file or DEFAULT_FILE
-    if file is not None or path.exists():
-        _read(path, values, places)
-    for drop_in in sorted(path.with_name(path.name + ".d").glob("*.conf")):
-        _read(drop_in, values, places)
+    for one in [path] * (file is not None or _is_there(path)) + _drop_ins(path):
+        _read(one, values, places)
     for option in options():
         text = environment.get(option.variable, "") if option.variable else ""
         if text:
@@ -266,6 +264,23 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
             )
     named = {name.replace("-", "_"): value for name, value in values.items()}
     return Config(**named, places=places)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _drop_ins(path: Path) -> list[Path]:
+    folder = path.with_name(path.name + ".d")
+    try:
+        return sorted(one for one in folder.iterdir() if one.name.endswith(".conf"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be read: {error.strerror}") from None
 
 
 def _parse(

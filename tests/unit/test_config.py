@@ -128,6 +128,21 @@ def test_a_file_that_was_named_must_be_there_and_be_text(tmp_path: Path) -> None
         load(path, {}, {})
 
 
+def test_what_cannot_be_looked_for_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a folder that may not be searched or listed, which root always may."""
+    path = tmp_path / "a.conf"
+    path.write_text("[gpu]")
+    drop_ins = tmp_path / "a.conf.d"
+    drop_ins.symlink_to(drop_ins)
+    with pytest.raises(ConfigError, match=r"a\.conf\.d cannot be read: Too many levels"):
+        load(path, {}, {})
+    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / ("x" * 300))
+    with pytest.raises(ConfigError, match=r"x cannot be read: File name too long"):
+        load(None, {}, {})
+
+
 @pytest.mark.parametrize(("text", "value"), [
     ("0", Amount(0)), ("512M", Amount(512 << 20)), ("40GiB", Amount(40 * GIB)),
     ("1.5 GiB", Amount(GIB * 3 // 2)), ("2GB", Amount(2 * 10**9)), ("1t", Amount(1 << 40)),
