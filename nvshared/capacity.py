@@ -16,7 +16,10 @@ increase must be seen in two samples in a row; a decrease is believed at once.
 A client's context is made just before it says HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while it starts. Until two samples
 have seen a client, a reserve is kept for its context; and always for one more,
-which nobody knows of before it has made its context.
+which nobody knows of before it has made its context. Where no sample means
+anything, as NVML fails or something is always on its way, time has to do: the
+reserve is given up after a while, and what a context took shows when the driver
+has less than it should.
 """
 
 from dataclasses import dataclass, field
@@ -82,6 +85,10 @@ class Capacity:
 
     def left(self, client: int) -> None:
         """A client is gone; its context too, as the next samples will show."""
+        self._seen.pop(client, None)
+
+    def grown(self, client: int) -> None:
+        """A client has its context by now, whether samples show it or not."""
         self._seen.pop(client, None)
 
     def sampled(self, used: int, held: int) -> None:

@@ -343,7 +343,10 @@ class GPU:
     def _handle(self, event: Event) -> None:
         now = self._clock()
         if isinstance(event, Evicted | Loaded | Saved):
-            self._unanswered.discard((event.client, event.number))
+            self._unanswered = {        # it answers in order, and may leave some out
+                order for order in self._unanswered
+                if order[0] != event.client or order[1] > event.number
+            }
         if isinstance(event, Record) and (client := self.clients.get(event.client)) is not None:
             client.memory = event.memory
         self._snapshot = None
@@ -389,6 +392,8 @@ class GPU:
             case TurnEnded():
                 self.turn_ended.emit(client, report.reason, report.held)
             case Stuck():
+                # Nothing of it moves while it does not answer.
+                self._unanswered = {order for order in self._unanswered if order[0] != client.id}
                 self.client_stuck.emit(client, str(report.state), report.waited)
 
     def _arm(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 
-from nvshared.clock import MILLISECOND, Clock, Timer
+from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
 from nvshared.errors import GPULost, NvshareError
 from nvshared.gpu import GPU, Client
 from nvshared.nvml import Sample
@@ -24,6 +24,7 @@ from nvshared.nvml import Sample
 logger = logging.getLogger(__name__)
 
 SOON = 50 * MILLISECOND                 # after a client has come or gone
+GROWN = 10 * SECOND                     # a client that is so old has its context
 FAILURES_SHOWN = 10                     # one line in so many failed questions
 
 Ask = Callable[[str], Sample]           # by UUID; blocks; raises NvshareError
@@ -54,6 +55,11 @@ class Worker:
             except NvshareError as error:
                 result = error
             self._post(_later(answer, result))
+
+
+def _grown(client: Client) -> None:
+    client.gpu.capacity.grown(client.id)
+    client.gpu.apply_capacity()
 
 
 def _later(answer: Answer, result: Sample | NvshareError) -> Callable[[], None]:
@@ -96,7 +102,11 @@ class Sampler:
         def soon(_: Client) -> None:
             self._ask_in(watch, SOON)
 
-        gpu.client_new.connect(soon)
+        def came(client: Client) -> None:
+            self._timer(self._clock() + GROWN, lambda: _grown(client))
+            soon(client)
+
+        gpu.client_new.connect(came)
         gpu.client_removed.connect(soon)
         gpu.look_wanted.connect(lambda: self._ask(watch))
 

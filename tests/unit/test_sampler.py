@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from nvshared.capacity import Allowances
 from nvshared.clock import SECOND
 from nvshared.errors import GPULost, NvshareError
 from nvshared.gpu import GPU
 from nvshared.nvml import Sample
 from nvshared.sampler import Answer, Sampler, Worker
-from nvshared.scheduler.actions import Load
-from nvshared.scheduler.events import Loaded, Memory, MemoryChanged, Tick
+from nvshared.scheduler.actions import ClientState, Load, Stuck
+from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
 from tests.unit.scripted import (
     FACTS,
     GIB,
@@ -113,6 +114,40 @@ def test_a_sample_while_things_move_says_nothing(bench: Bench, disturbance: str)
     bench.answer(7 * GIB)
     assert bench.gpu.capacity.outside == 0
     assert bench.gpu.sample.memory_used == 7 * GIB
+
+
+@pytest.mark.parametrize("trouble", ["no answer", "failure", "order"])
+def test_without_samples_that_mean_something_a_reserve_ends_by_time(
+    bench: Bench, trouble: str
+) -> None:
+    bench.gpu.capacity.allowances = Allowances(reserve=0, context_reserve=GIB)
+    joined(bench.gpu, 1, Noted())
+    if trouble == "order":
+        Scripted.latest.decide = lambda event: [Load(1, 1, 0, 0)] if isinstance(event, Tick) else []
+        bench.gpu.tell(Tick())
+    for _ in range(10):
+        assert bench.gpu.capacity.bytes == FACTS.memory_total - 2 * GIB
+        bench.time.pass_by(SECOND)
+        if trouble == "failure":
+            bench.open.pop()(NvshareError("NVML is in a bad mood"))
+        elif trouble == "order":
+            bench.answer(GIB)
+    assert bench.gpu.capacity.bytes == FACTS.memory_total - GIB
+    told = [event for event in Scripted.latest.events if isinstance(event, CapacityChanged)]
+    assert told[-1].bytes == FACTS.memory_total - GIB
+
+
+def test_an_answer_counts_for_the_orders_before_it(bench: Bench) -> None:
+    client = joined(bench.gpu, 1, Noted())
+    Scripted.latest.decide = lambda event: (
+        [Load(1, 1, 0, 0), Load(1, 2, 0, 0), Load(1, 3, 0, 0)] if isinstance(event, Tick) else []
+    )
+    bench.gpu.tell(Tick())
+    bench.gpu.tell(Loaded(1, client.memory, 2, 0))
+    assert bench.gpu.orders_unanswered == 1
+    Scripted.latest.decide = lambda _: [Stuck(1, ClientState.LOADING, 10 * SECOND)]
+    bench.gpu.tell(MemoryChanged(1, client.memory))
+    assert bench.gpu.orders_unanswered == 0     # it moves nothing while it does not answer
 
 
 def test_a_lost_card_is_lost_and_not_asked_again(
