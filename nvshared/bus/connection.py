@@ -103,14 +103,21 @@ class Connection(MessageBus):
         """Becomes the owner of a name.
 
         Raises AlreadyRunning if somebody has it, NotPermitted if the bus does
-        not allow us to.
+        not allow us to, BusUnavailable if it goes before it has answered, or never does.
         """
         try:
-            reply = await self.request_name(name, NameFlag.DO_NOT_QUEUE)
+            async with asyncio.timeout(PATIENCE):
+                reply = await self.request_name(name, NameFlag.DO_NOT_QUEUE)
         except DBusError as error:
             raise NotPermitted(
                 f"the message bus does not let us own {name}: {error.text}",
                 "run nvshared as root, and install its policy, dbus/com.nvshare.conf",
+            ) from error
+        except Exception as error:      # whatever the transport met, or dbus-next made of it
+            reason = str(error) or "it did not answer"
+            raise BusUnavailable(
+                f"the message bus went before we owned {name}: {reason}",
+                "is dbus running? --bus chooses another, --bus none does without",
             ) from error
         if reply not in (RequestNameReply.PRIMARY_OWNER, RequestNameReply.ALREADY_OWNER):
             raise AlreadyRunning(

@@ -114,12 +114,19 @@ class Publication:
             logger.info("back on the message bus %r", self._bus)
 
     async def _return(self) -> Connection:
+        told = False
         while True:
             await asyncio.sleep(RETRY)
             try:
                 return await self._connect()
             except NvshareError as error:
                 logger.debug("still without a message bus: %s", error)
+            except Exception:           # not foreseen, but it must not end the trying
+                logger.log(
+                    logging.DEBUG if told else logging.ERROR,
+                    "cannot get back on the message bus %r; trying on", self._bus, exc_info=True,
+                )
+                told = True
 
     def _export(self, path: str, *interfaces: Interface) -> None:
         self._tree.add(path, *standard(self._tree), *interfaces)

@@ -9,10 +9,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from dbus_next.constants import MessageType
 from dbus_next.message import Message
 from dbus_next.signature import SignatureTree, Variant
 
 from nvshared.bus import Publication, publish
+from nvshared.bus.connection import Connection
 from nvshared.bus.reading import LONGEST, TYPES_REMEMBERED, Reader, _types
 from nvshared.errors import AlreadyRunning, BusUnavailable, InvalidArgs, NotPermitted
 from nvshared.manager import Manager
@@ -57,6 +59,49 @@ async def test_a_bus_that_hangs_up_while_we_introduce_ourselves(
         with pytest.raises(BusUnavailable, match="cannot connect"):
             await publish(manager, f"unix:path={path}")
         thread.join()
+
+
+class HastyBus:
+    """Lets one in and says what it is called, and is gone when it asks for a name."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        path.unlink(missing_ok=True)
+        self._socket.bind(str(path))
+        self._socket.listen()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._socket.accept()
+        connection.settimeout(10)
+        with connection, connection.makefile("rb") as said:
+            assert b"AUTH EXTERNAL" in said.readline()
+            connection.sendall(b"OK 1234deadbeef1234deadbeef12345678\r\n")
+            assert said.readline() == b"BEGIN\r\n"
+            start = said.read(16)
+            fields = int.from_bytes(start[12:], "little")
+            said.read(fields + -fields % 8)
+            connection.sendall(Message(
+                message_type=MessageType.METHOD_RETURN, destination=":1.0", serial=1,
+                reply_serial=int.from_bytes(start[8:12], "little"), signature="s", body=[":1.0"],
+            )._marshall())              # type: ignore[no-untyped-call]
+            said.read(1)
+
+    def gone(self) -> None:
+        """Returns once it has hung up."""
+        self._thread.join()
+        self._socket.close()
+
+
+async def test_a_bus_that_hangs_up_when_asked_for_the_name(
+    manager: Manager, tmp_path: Path
+) -> None:
+    path = tmp_path / "bus"
+    hasty = HastyBus(path)
+    with pytest.raises(BusUnavailable, match=r"before we owned com\.nvshare: it did not answer"):
+        await publish(manager, f"unix:path={path}")
+    hasty.gone()
 
 
 async def test_the_name_is_taken(
@@ -109,6 +154,48 @@ async def test_the_bus_goes_and_comes_back(
     assert [one.levelname for one in caplog.records if one.name.startswith("nvshared.bus")] == [
         "ERROR", "INFO",
     ]
+
+
+async def test_the_bus_goes_again_while_we_come_back(
+    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
+    caplog.set_level(logging.INFO)
+    lost, back = said("lost the message bus"), said("back on the message bus")
+    path = Path(private.address.removeprefix("unix:path="))
+    async with published(manager, private.address):
+        private.stop()
+        await lost
+        hasty = HastyBus(path)
+        await asyncio.to_thread(hasty.gone)
+        private.start()
+        await asyncio.wait_for(back, 5)
+        async with peeper(private.address) as other:
+            assert len(await other.result("ListGPUs")) == 2
+
+
+async def test_what_nobody_foresaw_does_not_end_the_trying(
+    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
+    caplog.set_level(logging.INFO)
+    lost, back = said("lost the message bus"), said("back on the message bus")
+    connect, faults = Connection.open, [ZeroDivisionError("one"), ZeroDivisionError("two")]
+
+    async def faulty(address: str) -> Connection:
+        if faults:
+            raise faults.pop()
+        return await connect(address)
+
+    async with published(manager, private.address):
+        monkeypatch.setattr(Connection, "open", faulty)
+        private.stop()
+        await lost
+        private.start()
+        await asyncio.wait_for(back, 5)
+    assert caplog.text.count("cannot get back") == 1
 
 
 def test_a_field_that_nobody_knows_is_left_out() -> None:
