@@ -229,7 +229,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class GPULost:
-    """The GPU is gone: nothing is ordered any more."""
+    """The GPU is gone: nobody is kept waiting any more, and nothing else is ordered."""
 
 
 Record = (

@@ -6,7 +6,7 @@ What it does with them is told in plan.py.
 
 from dataclasses import replace
 
-from nvshared.scheduler import commit, compute, demand, gate, move, order, quantum, terms
+from nvshared.scheduler import commit, compute, demand, gate, lost, move, order, quantum, terms
 from nvshared.scheduler.actions import Action, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Client, Phase, Question
@@ -62,10 +62,11 @@ class Scheduler:
         """
         card = self._card
         card.now = now = max(now, card.now)
-        if card.lost:
-            return []
-        compute.account(card)
         decision = Decision(card, now)
+        if card.lost:
+            lost.hear(decision, event)
+            return decision.actions
+        compute.account(card)
         _note(decision, event)
         plan(decision)
         self._deadline = decision.deadline
@@ -118,10 +119,7 @@ def _note(decision: Decision, event: Event) -> None:
             card.settings = event.settings
             card.shortfall = 0
         case GPULost():
-            for client in tuple(card.clients.values()):
-                decision.end(client, TurnEnd.LOST)
-                card.remove(client.id)
-            card.lost = True
+            lost.lose(decision)
         case TermsChanged():
             client = card.clients.get(event.client)
             if client is not None:

@@ -4,7 +4,7 @@
 from dataclasses import replace
 
 from nvshared.scheduler.actions import ClientState, Load, Run, Stop, TurnEnd, TurnEnded, TurnStarted
-from nvshared.scheduler.events import CapacityChanged, GPULost, SettingsChanged
+from nvshared.scheduler.events import CapacityChanged, SettingsChanged
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import CardState
 from tests.unit.scheduler_talk import GIB, SECOND, Talk, evicts, loads, runs, stops, turns
@@ -312,16 +312,6 @@ def test_times_held_and_waited_are_counted() -> None:
     assert talk.view(1).waited == 5 * SECOND
     assert talk.view(2).held == 5 * SECOND
     assert talk.view(2).waited == (TQ + 2) * SECOND
-
-
-def test_a_lost_gpu_ends_all_turns_and_nothing_follows() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
-    assert talk.tell(GPULost()) == [TurnEnded(1, TurnEnd.LOST, 0)]
-    assert talk.join(3, 10) == []
-    assert talk.scheduler.deadline() is None
-    assert talk.scheduler.snapshot().state is CardState.LOST
 
 
 def test_after_a_restart_it_listens_first_and_takes_over_who_runs() -> None:

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card that is gone, and the programs that are still there.
+
+There is nothing left to share. Whoever waits at its gate, or for an answer, would
+wait for ever; so all gates open, all questions are answered with yes, and the
+programs' calls come to the driver, which tells them what has happened. That
+endangers nothing: a hook whose memory is not all on the card keeps its program
+waiting by itself. They stay clients, to be seen, until they end.
+"""
+
+from nvshared.scheduler.actions import Run, TurnEnd
+from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.events import (
+    BeyondAsked,
+    CommitAsked,
+    Event,
+    Left,
+    MemoryChanged,
+    Record,
+    Stopped,
+    TermsChanged,
+    Wanted,
+)
+
+
+def lose(decision: Decision) -> None:
+    """Ends all turns, the queue and what is under way, and lets everybody go on."""
+    card = decision.card
+    card.lost = True
+    card.contended, card.head = False, None
+    for client in card.everyone:
+        decision.end(client, TurnEnd.LOST)
+        client.enter(Phase.IDLE, decision.now)
+        client.moves = ()
+        if client.question is not None:
+            _allow(decision, client, client.question.number, client.question.bytes)
+            client.question = None
+        _open(decision, client)
+
+
+def hear(decision: Decision, event: Event) -> None:
+    """Something happened on a card that is gone."""
+    card = decision.card
+    if isinstance(event, Left):
+        card.remove(event.client)
+        return
+    if not isinstance(event, Record | TermsChanged):
+        return
+    client = card.clients.get(event.client)
+    if client is None:
+        return
+    if isinstance(event, TermsChanged):
+        client.terms = event.terms
+        return
+    client.memory = event.memory
+    match event:
+        case Wanted() | Stopped() | MemoryChanged(wants=True):
+            _open(decision, client)     # it may have crossed with the RUN that all were sent
+        case CommitAsked():
+            _allow(decision, client, event.number, event.bytes)
+        case BeyondAsked():
+            _allow(decision, client, event.number, client.commit)
+
+
+def _open(decision: Decision, client: Client) -> None:
+    decision.actions.append(Run(client.id, 0, contended=False))
+
+
+def _allow(decision: Decision, client: Client, number: int, size: int) -> None:
+    client.commit = max(client.commit, size)
+    decision.limits(client, number, client.commit, client.memory.beyond)

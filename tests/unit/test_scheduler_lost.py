@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card that is gone: its programs can be seen until they end, and none waits for ever."""
+
+from dataclasses import replace
+
+import pytest
+
+from nvshared.gpu import GPU, Client
+from nvshared.scheduler.actions import ClientState, Limits, Run, TurnEnd, TurnEnded
+from nvshared.scheduler.events import (
+    BeyondAsked,
+    CommitAsked,
+    GPULost,
+    Left,
+    Memory,
+    Stopped,
+    TermsChanged,
+    Wanted,
+)
+from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.snapshot import CardState
+from tests.unit.scheduler_talk import GIB, Talk
+from tests.unit.scripted import FACTS, NO_RESERVE, SETTINGS, Noted, Time, peer
+
+
+@pytest.fixture
+def talk() -> Talk:
+    """One runs, one waits, one has nothing to do; and then the card is gone."""
+    talk = Talk()
+    talk.run(1, 70)
+    talk.run(2, 70)
+    talk.join(3, 10)
+    return talk
+
+
+def test_it_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
+    actions = talk.tell(GPULost())
+    assert [a for a in actions if isinstance(a, TurnEnded)] == [TurnEnded(1, TurnEnd.LOST, 0)]
+    assert [a for a in actions if not isinstance(a, TurnEnded)] == [
+        Run(1, 0, False), Run(2, 0, False), Run(3, 0, False),
+    ]
+    assert talk.join(4, 10) == []
+    assert talk.scheduler.deadline() is None
+    assert talk.scheduler.snapshot().state is CardState.LOST
+
+
+def test_its_clients_are_there_until_they_leave(talk: Talk) -> None:
+    talk.tell(GPULost())
+    seen = talk.scheduler.snapshot()
+    assert sorted(seen.clients) == [1, 2, 3]
+    assert {view.state for view in seen.clients.values()} == {ClientState.IDLE}
+    assert (seen.holders, tuple(seen.queue)) == ((), ())
+    talk.wait(5)
+    assert talk.view(2).waited == seen.clients[2].waited
+    talk.tell(TermsChanged(2, Terms(weight=7)))
+    assert talk.view(2).terms.weight == 7
+    for client in (1, 2, 3):
+        assert talk.tell(Left(client)) == []
+    assert not talk.scheduler.snapshot().clients
+
+
+def test_whoever_comes_to_the_gate_later_is_let_through(talk: Talk) -> None:
+    talk.tell(GPULost())
+    memory = Memory(allocated=GIB)
+    assert talk.tell(Wanted(3, memory)) == [Run(3, 0, False)]
+    assert talk.tell(Stopped(1, memory, wants=True)) == [Run(1, 0, False)]
+    assert talk.tell(Wanted(9, memory)) == []           # it has left
+    assert talk.view(3).memory == memory
+
+
+def test_questions_are_answered(talk: Talk) -> None:
+    talk.tell(GPULost())
+    memory = replace(talk.memory[3], beyond=2 * GIB)
+    asked, = talk.tell(CommitAsked(3, memory, 5, 500 * GIB))
+    assert isinstance(asked, Limits)
+    assert (asked.number, asked.commit) == (5, 500 * GIB)
+    asked, = talk.tell(BeyondAsked(3, memory, 6))
+    assert isinstance(asked, Limits)
+    assert (asked.number, asked.beyond) == (6, 2 * GIB)
+
+
+def test_a_question_that_waits_for_others_is_answered() -> None:
+    talk = Talk(capacity=100, host=0, gather=5)
+    talk.join(1, 10)
+    memory = talk.memory[1]
+    assert talk.tell(CommitAsked(1, memory, 1, 20 * GIB)) == []
+    answer, _ = talk.tell(GPULost())
+    assert isinstance(answer, Limits)
+    assert (answer.number, answer.commit) == (1, 20 * GIB)
+
+
+def test_people_see_the_programs_of_a_lost_card() -> None:
+    time, link = Time(), Noted()
+    gpu = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
+    client = Client(1, gpu, peer(), link, Memory(allocated=GIB))
+    gpu.join(client, running=False, wants=False, commit=0)
+    gpu.lose("it fell off the bus")
+    assert client.view.memory.allocated == GIB
+    assert (client.held, client.waited) == (0, 0)
+    assert link.orders[-1] == Run(1, 0, False)
+    assert gpu.orders_unanswered == 0
+    gpu.leave(client)
+    assert not gpu.clients
