@@ -23,6 +23,7 @@ from nvshared.clock import MILLISECOND, Clock, Timer
 from nvshared.gpu import GPU, Client
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Terms
+from nvshared.state import NOISE
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Agreements:
             return {_place(one): _agreement(one) for one in plain["programs"]}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except NOISE as error:
             logger.warning("%s is not used, no program has limits of its own: %s", self.path, error)
             return {}
 
@@ -129,7 +130,10 @@ def _boot() -> str:
 
 
 def _place(plain: dict[str, Any]) -> Key:
-    return int(plain["pid"]), int(plain["started"]), str(plain["gpu"])
+    pid, start = plain["pid"], plain["started"]
+    if type(pid) is not int or type(start) is not int:
+        raise TypeError(f"process {pid!r}, started at {start!r}, is none")
+    return pid, start, str(plain["gpu"])
 
 
 def _agreement(plain: dict[str, Any]) -> Agreement:
@@ -139,8 +143,10 @@ def _agreement(plain: dict[str, Any]) -> Agreement:
 def _terms(plain: dict[str, Any]) -> Terms:
     """Raises ValueError or TypeError for what nobody can have set."""
     terms = Terms(**plain)
+    numbers = (terms.memory_limit, terms.weight, terms.compute_limit)
     possible = (
-        0 <= terms.memory_limit < 1 << 64 and 1 <= terms.weight <= HEAVIEST
+        all(type(number) is int for number in numbers)
+        and 0 <= terms.memory_limit < 1 << 64 and 1 <= terms.weight <= HEAVIEST
         and 1 <= terms.compute_limit <= UNLIMITED and isinstance(terms.suspended, bool)
     )
     if not possible:

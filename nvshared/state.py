@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "settings.json"
 VERSION = 1
 AUTO: Final = "auto"
+# Whatever comes of reading a file into which anything may have been written.
+NOISE = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class StateFile:
             return _overrides(json.loads(self.path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return Overrides()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except NOISE as error:
             logger.warning("%s is not used, the configuration alone holds: %s", self.path, error)
             return Overrides()
 
@@ -115,7 +119,7 @@ def _overrides(plain: dict[str, Any]) -> Overrides:
 
 def _override(plain: dict[str, Any]) -> Override:
     tq = plain.get("tq")
-    if tq not in (None, AUTO) and (not isinstance(tq, int) or tq < 1):
+    if tq not in (None, AUTO) and (type(tq) is not int or tq < 1):
         raise ValueError(f"a quantum cannot be {tq!r} seconds")
     mode = plain.get("anti-thrash")
     return Override(tq, None if mode is None else AntiThrash(mode))

@@ -140,9 +140,10 @@ def test_a_damaged_file_is_reported_and_not_used(
 @pytest.mark.parametrize(("name", "value"), [
     ("weight", 0), ("weight", 1001), ("compute_limit", 0), ("compute_limit", 101),
     ("memory_limit", -1), ("memory_limit", 1 << 64), ("suspended", 3), ("nonsense", 1),
+    ("weight", 1.5), ("compute_limit", 50.0), ("memory_limit", 0.5), ("weight", True),
 ])
 def test_what_nobody_can_have_set_is_not_used(
-    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, name: str, value: int
+    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, name: str, value: float
 ) -> None:
     first = Daemon(tmp_path, time)
     first.manager.set_weight(first.joins().id, 7)
@@ -153,6 +154,19 @@ def test_what_nobody_can_have_set_is_not_used(
     path.write_text(json.dumps(plain))
     assert Daemon(tmp_path, time).joins().agreement == Agreement()
     assert "programs.json is not used" in caplog.text
+
+
+@pytest.mark.parametrize("pid", ["1e999", "1.5", "true", '"7"', "[" * 200_000])
+def test_a_process_that_cannot_be_is_not_used(
+    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, pid: str
+) -> None:
+    (tmp_path / "programs.json").write_text(
+        f'{{"version": 1, "boot": "{agreements._boot()}", "programs": [{{"pid": {pid}, '
+        '"started": 1, "gpu": "x", "administrator": {}, "owner": {}}]}'
+    )
+    assert Daemon(tmp_path, time).joins().agreement == Agreement()
+    assert "programs.json is not used" in caplog.text
+    assert len(caplog.records) == 1
 
 
 def test_nowhere_to_write(

@@ -35,6 +35,8 @@ def test_no_file_is_no_change(tmp_path: Path) -> None:
     '{"version": 1, "everywhere": {"tq": -1}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": "x"}, "gpus": {}}',
     '{"version": 1, "everywhere": {"anti-thrash": "x"}, "gpus": {}}',
+    '{"version": 1, "everywhere": {"tq": true}, "gpus": {}}',
+    '{"version": 1, "everywhere": {"tq": 2.0}, "gpus": {}}', "[" * 200_000,
     '{"version": 1, "everywhere": 3, "gpus": {}}', '{"version": 1, "everywhere": {}, "gpus": 3}',
 ])
 def test_a_broken_file_counts_as_empty_and_is_named(
