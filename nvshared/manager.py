@@ -17,12 +17,11 @@ from nvshared.defaults import Defaults
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.gpu import GPU, Client
 from nvshared.nvml import Facts, Sample
+from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.events import Awaited, Event
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.signal import Signal
 from nvshared.state import AUTO, Override, Overrides
-
-LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 
 
 class Store(Protocol):

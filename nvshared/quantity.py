@@ -16,6 +16,7 @@ UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }
 TIMES = {"": 1_000_000, "s": 1_000_000, "ms": 1_000, "us": 1, "min": 60_000_000, "h": 3_600_000_000}
+LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
 
@@ -94,16 +95,12 @@ def percentage(text: str) -> int:
 
 
 def quantum(text: str) -> int:
-    """Microseconds, at least a thousand. Without a unit: whole seconds."""
-    right = "give whole seconds, such as 30, or a time of at least 1ms, such as 500ms"
-    if text.isdecimal() and text.isascii():
-        try:
-            return positive(text) * 1_000_000
-        except ValueError:
-            raise ValueError(right) from None
-    number, unit = _split(text)
+    """Microseconds, a thousand to LONGEST_TQ. Without a unit: whole seconds."""
+    number, unit = _split(text + "s" if text.isdecimal() and text.isascii() else text)
     if unit not in TIMES or not unit or number * TIMES[unit] < 1000:
-        raise ValueError(right)
+        raise ValueError("give whole seconds, such as 30, or a time of at least 1ms, such as 500ms")
+    if number * TIMES[unit] > LONGEST_TQ * TIMES["s"]:
+        raise ValueError(f"give a time of at most {LONGEST_TQ} seconds")
     return int(number * TIMES[unit])
 
 

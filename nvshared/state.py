@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from nvshared.errors import NotKept
+from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.settings import AntiThrash
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ def _overrides(plain: dict[str, Any]) -> Overrides:
 
 def _override(plain: dict[str, Any]) -> Override:
     tq = plain.get("tq")
-    if tq not in (None, AUTO) and (type(tq) is not int or tq < 1):
+    if tq not in (None, AUTO) and (type(tq) is not int or not 1 <= tq <= LONGEST_TQ):
         raise ValueError(f"a quantum cannot be {tq!r} seconds")
     mode = plain.get("anti-thrash")
     return Override(tq, None if mode is None else AntiThrash(mode))

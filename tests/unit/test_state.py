@@ -34,6 +34,8 @@ def test_no_file_is_no_change(tmp_path: Path) -> None:
     "", "{", "[]", "7", "{}", '{"version": 2, "everywhere": {}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": -1}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": "x"}, "gpus": {}}',
+    '{"version": 1, "everywhere": {"tq": 4294967296}, "gpus": {}}',
+    '{"version": 1, "everywhere": {}, "gpus": {"GPU-1": {"tq": 100000000000000}}}',
     '{"version": 1, "everywhere": {"anti-thrash": "x"}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": true}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": 2.0}, "gpus": {}}', "[" * 200_000,

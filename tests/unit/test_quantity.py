@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantum is no longer than what can be said of it."""
+
+import pytest
+
+from nvshared import protocol
+from nvshared.protocol import Record, Type
+from nvshared.quantity import LONGEST_TQ, quantum
+
+
+@pytest.mark.parametrize("text", ["4294967295", "4294967295s", "1193046h"])
+def test_the_longest_quantum_can_be_told(text: str) -> None:
+    value = quantum(text)
+    assert value <= LONGEST_TQ * 1_000_000
+    assert protocol.decode(protocol.encode(Record(Type.RUN, bytes=value))).bytes == value
+
+
+@pytest.mark.parametrize("text", [
+    "1193047h", "4294967296s", "4294967295001ms", "9999999999h", "999999999999999h",
+])
+def test_a_longer_one_is_refused_with_what_there_may_be(text: str) -> None:
+    with pytest.raises(ValueError, match="at most 4294967295 seconds"):
+        quantum(text)
