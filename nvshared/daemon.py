@@ -59,6 +59,8 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    early: list[int] = []               # SIGHUPs before there is anything to reload
+    loop.add_signal_handler(signal.SIGHUP, early.append, signal.SIGHUP)
     faults: list[str] = []
 
     def failed() -> None:
@@ -115,6 +117,8 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
         )
         stack.callback(server.close)
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
+        if early:
+            _reload(manager)
         logger.info("nvshared %s manages %s", __version__, journal.cards(manager))
         logger.info("programs find it at %s", config.socket)
         # What there is now stays, and need not be looked through for what has become garbage.

@@ -57,19 +57,19 @@ class PrivateBus:
     def start(self) -> None:
         """Returns once it listens."""
         self._socket.unlink(missing_ok=True)
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             ["dbus-daemon", f"--config-file={self._configuration}", "--nofork", "--print-address"],
             stdout=subprocess.PIPE, text=True,
         )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline()
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline()
 
     def stop(self) -> None:
         """Returns once it has ended."""
-        self._process.terminate()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self.process.terminate()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 @contextlib.contextmanager

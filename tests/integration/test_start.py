@@ -17,6 +17,7 @@ import pytest
 from nvshared.errors import ExitCode
 from nvshared.protocol import Type
 from nvshared.server import most_clients
+from tests.bus.service import private_bus
 from tests.integration.conftest import MIB, ROOT, Site
 from tests.integration.fakehook import PATIENCE
 
@@ -114,6 +115,26 @@ def test_a_wrong_line_is_named_and_after_a_reload_the_old_settings_stay(
     daemon.send_signal(signal.SIGHUP)
     eventually(lambda: "the settings were read again" in site.log.read_text())
     assert site.hook().hello() is not None
+
+
+def test_a_reload_before_there_is_anything_to_reload_is_not_its_end(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    with private_bus() as bus, site.log.open("a") as log:
+        bus.process.send_signal(signal.SIGSTOP)         # it lets nobody in for the time being
+        daemon = subprocess.Popen(
+            site.command("--bus", bus.address), env=site.environment, cwd=ROOT, stderr=log
+        )
+        try:
+            eventually(site.socket.exists)
+            daemon.send_signal(signal.SIGHUP)
+            bus.process.send_signal(signal.SIGCONT)
+            eventually(lambda: "the settings were read again" in site.log.read_text())
+            assert site.hook().hello() is not None
+        finally:
+            bus.process.send_signal(signal.SIGCONT)
+            daemon.terminate()
+        assert daemon.wait(PATIENCE) == 0
 
 
 def test_a_full_disk_costs_the_trace_and_a_line(site: Site) -> None:
