@@ -5,6 +5,8 @@ dbus-next reads whatever comes, completely and at once. Here
 
 * what is longer than anything we are ever sent is not read into values: a
   megabyte of them would take seconds, in which no hand-over happens;
+* a header that is longer than any is not read at all, so nobody hears whose it is and
+  no answer goes out: that of an object path of megabytes would take as long;
 * types of values that a sender made up are forgotten again (dbus-next keeps
   each one that it has ever seen);
 * a header field or a kind of message that it does not know, which the
@@ -23,6 +25,7 @@ from dbus_next.message import Message
 from dbus_next.signature import SignatureTree, Variant
 
 LONGEST = 8192                          # bytes of a body; the longest we know are error messages
+LONGEST_HEADER = 1 << 16                # bytes; each name in it has at most 255, but for the path
 TYPES_REMEMBERED = 256
 _START = 16                             # bytes of a header up to the length of its fields
 _FIXED = "BBBBIII"
@@ -67,6 +70,9 @@ class Reader(Unmarshaller):
         )
         body_start = _START + fields_length + -fields_length % 8
         self._have(body_start + body_length)
+        if fields_length > LONGEST_HEADER:
+            self.complete = True
+            return
         self.offset = _START - 4
         fields = {
             _FIELDS[code]: value.value

@@ -15,7 +15,7 @@ from dbus_next.signature import SignatureTree, Variant
 
 from nvshared.bus import Publication, publish
 from nvshared.bus.connection import Connection
-from nvshared.bus.reading import LONGEST, TYPES_REMEMBERED, Reader, _types
+from nvshared.bus.reading import LONGEST, LONGEST_HEADER, TYPES_REMEMBERED, Reader, _types
 from nvshared.errors import AlreadyRunning, BusUnavailable, InvalidArgs, NotPermitted
 from nvshared.manager import Manager
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
@@ -233,6 +233,20 @@ def test_a_body_longer_than_any_is_not_read() -> None:
     assert message.signature == f"ay, and {LONGEST + 4} bytes long"
     reader = Reader(io.BytesIO(a_call("ay", bytes(LONGEST - 4))))   # type: ignore[no-untyped-call]
     assert reader.unmarshall().body == [bytes(LONGEST - 4)]     # type: ignore[no-untyped-call]
+
+
+def test_a_header_longer_than_any_is_passed_over() -> None:
+    call = Message(
+        destination="com.nvshare", path=MANAGER_PATH, interface=MANAGER_INTERFACE,
+        member="ListGPUs", serial=5,
+    )
+    call.path = "/" + "a" * LONGEST_HEADER
+    two = call._marshall() + a_call("u", 7)     # type: ignore[no-untyped-call]
+    stream = io.BytesIO(two)
+    reader = Reader(stream)             # type: ignore[no-untyped-call]
+    assert reader.unmarshall() is None  # type: ignore[no-untyped-call]
+    assert reader.complete
+    assert Reader(stream).unmarshall().body == [7]      # type: ignore[no-untyped-call]
 
 
 def test_a_kind_that_nobody_knows_and_signals_are_passed_over() -> None:
