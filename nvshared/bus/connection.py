@@ -170,6 +170,15 @@ class Connection(MessageBus):
         if self.connected:
             self.send(message).add_done_callback(_noticed)
 
+    async def deliver(self, message: Message) -> None:
+        """The same, and returns once it is with the bus, or that is gone."""
+        if self.connected:
+            sent = self.send(message)
+            sent.add_done_callback(_noticed)
+            await asyncio.wait(
+                (sent, self._disconnect_future), return_when=asyncio.FIRST_COMPLETED
+            )
+
     async def lost(self) -> None:
         """Returns, or raises what the transport met, once the bus is gone."""
         await asyncio.shield(self._disconnect_future)

@@ -8,7 +8,9 @@ traceback goes to the log and to nobody else.
 
 Each call is a task, so that one that waits for polkit holds up nobody. They
 start in the order in which the calls came in. A caller that does not wait for
-its answers is refused after so many.
+its answers is refused after so many. A call is under way until its answer is with
+the bus, and of large answers one at a time is made ready to go there: a bus that
+is slow to read, or a crowd that asks at once, costs us no memory.
 """
 
 import asyncio
@@ -33,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 1.0                          # seconds that calls under way get when we close
 CALLS_EACH = 64                         # of one caller, under way at a time
+LARGE = 1 << 16                         # bytes of an answer
+LONGEST_PATH = 255                      # characters of one that we say again
 
 
 class UnknownObject(NvshareError):
@@ -62,6 +66,7 @@ class Dispatcher:
         self._polkit = polkit
         self._calls: set[asyncio.Task[None]] = set()
         self._of_caller: Counter[str] = Counter()
+        self._large = asyncio.Lock()    # held while a large answer goes out
         connection.answer_calls(self._take)
 
     async def close(self) -> None:
@@ -79,7 +84,7 @@ class Dispatcher:
             refusal = LimitsExceeded(
                 f"{CALLS_EACH} calls of yours are under way already", "wait for an answer first"
             )
-            self._reply(message, Message.new_error(message, refusal.bus_name, str(refusal)))
+            self._post(message, Message.new_error(message, refusal.bus_name, str(refusal)))
             return
         self._of_caller[caller] += 1
         call = asyncio.get_running_loop().create_task(self._answer(message))
@@ -93,23 +98,37 @@ class Dispatcher:
             del self._of_caller[caller]
 
     async def _answer(self, message: Message) -> None:
+        large = False
+        try:
+            reply = await self._outcome(message)
+            if isinstance(reply, Packed) and len(reply.packed) > LARGE:
+                large = await self._large.acquire()
+        except asyncio.CancelledError:
+            stopping = NotRunning("nvshared is stopping")
+            self._post(message, Message.new_error(message, stopping.bus_name, str(stopping)))
+            return
+        try:
+            if _awaited(message):
+                await self._connection.deliver(reply)
+        except Exception:               # a result that is not of the type declared
+            self._post(message, _fault(message))
+        finally:
+            if large:
+                self._large.release()
+
+    async def _outcome(self, message: Message) -> Message:
         try:
             interface, method = self._find(message)
             result = await self._run(interface, method, message)
-            self._reply(message, _answer(message, method, result))
+            return _answer(message, method, result)
         except NvshareError as error:
             name = error.name if isinstance(error, BusError) else error.bus_name
-            self._reply(message, Message.new_error(message, name, str(error)))
-        except asyncio.CancelledError:
-            stopping = NotRunning("nvshared is stopping")
-            self._reply(message, Message.new_error(message, stopping.bus_name, str(stopping)))
-        except Exception:               # or a result that is not of the type declared
-            logger.exception("%s.%s failed", message.interface, message.member)
-            sentence = f"{message.member} failed inside nvshared; its log says more"
-            self._reply(message, Message.new_error(message, NvshareError.bus_name, sentence))
+            return Message.new_error(message, name, str(error))
+        except Exception:
+            return _fault(message)
 
-    def _reply(self, message: Message, reply: Message) -> None:
-        if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
+    def _post(self, message: Message, reply: Message) -> None:
+        if _awaited(message):
             self._connection.post(reply)
 
     async def _run(self, interface: Interface, method: Method, message: Message) -> Any:
@@ -138,11 +157,23 @@ class Dispatcher:
     def _inner(self, path: str) -> dict[str, Interface]:
         """A path with nothing but objects below it can be introspected, so that tools find them."""
         if not self._tree.children(path):
-            raise UnknownObject(f"there is no object at {path}")
+            said = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
+            raise UnknownObject(f"there is no object at {said}")
         found: list[Interface] = [PeerInterface(), Introspectable(self._tree)]
         for interface in found:
             interface.path = path
         return {interface.name: interface for interface in found}
+
+
+def _awaited(message: Message) -> bool:
+    return not message.flags & MessageFlag.NO_REPLY_EXPECTED
+
+
+def _fault(message: Message) -> Message:
+    """For what we did not foresee, while that is handled."""
+    logger.exception("%s.%s failed", message.interface, message.member)
+    sentence = f"{message.member} failed inside nvshared; its log says more"
+    return Message.new_error(message, NvshareError.bus_name, sentence)
 
 
 def _answer(message: Message, method: Method, result: Any) -> Message:
