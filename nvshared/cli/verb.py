@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from nvshared.errors import ExitCode, InvalidArgs
 from nvshared.names import BUS_VARIABLE
+from nvshared.quantity import LONGEST_TQ
 
 Options = argparse.Namespace
 MODES = ("auto", "on", "off")
 AUTO = "auto"                           # a quantum that follows from what hand-overs cost
 QUANTUM = f"SECONDS|{AUTO}"             # what stands for one in help
 LONGEST_PID = 1 << 22                   # as the kernel has it
-LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 
 
 class Verb(NamedTuple):
