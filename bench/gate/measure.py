@@ -5,7 +5,6 @@ Prints a table and, below it, the same as JSON, which is also kept in
 bench/results/. bench/README.md says what is measured and how.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,7 +17,8 @@ from statistics import median, quantiles
 
 from bench.gate.opener import opener
 from bench.harness import machine
-from nvshared import library, quantity
+from bench.rounds import options
+from nvshared import library
 from nvshared.errors import NvshareError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,32 +91,9 @@ def table(results: list[Figure]) -> str:
     return "\n".join(lines)
 
 
-def _count(text: str) -> int:
-    try:
-        if (number := quantity.positive(text)) < FEWEST:
-            raise ValueError(f"give {FEWEST} or more")
-        return number
-    except ValueError as wrong:
-        raise argparse.ArgumentTypeError(f"{text!r}: {wrong}") from None
-
-
-def options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.gate.measure", description=__doc__, allow_abbrev=False
-    )
-    parser.add_argument(
-        "--rounds", type=_count, default=ROUNDS, metavar="N", help=f"of each way; {ROUNDS}"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="where to keep the JSON; in bench/results/"
-    )
-    return parser.parse_args()
-
-
 def main() -> int:
     """Measures, prints and keeps the results."""
-    given = options()
+    given = options("bench.gate.measure", __doc__, ROUNDS, FEWEST)
     try:
         results = figures(batches(given.rounds))
     except NvshareError as error:

@@ -8,7 +8,6 @@ start: elapsed time is that of whatever else the machine does as well. Prints a
 table and, below it, the same as JSON, which is also kept in bench/results/.
 """
 
-import argparse
 import ctypes.util
 import json
 import os
@@ -19,7 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.harness import machine
-from nvshared import library, quantity
+from bench.rounds import options
+from nvshared import library
 from nvshared.errors import NvshareError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -89,30 +89,9 @@ def table(figures: list[Figure]) -> str:
     return "\n".join(lines)
 
 
-def _count(text: str) -> int:
-    try:
-        return quantity.positive(text)
-    except ValueError as wrong:
-        raise argparse.ArgumentTypeError(f"{text!r}: {wrong}") from None
-
-
-def options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.preload.measure", description=__doc__, allow_abbrev=False
-    )
-    parser.add_argument(
-        "--rounds", type=_count, default=ROUNDS, metavar="N", help=f"of each way; {ROUNDS}"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="where to keep the JSON; in bench/results/"
-    )
-    return parser.parse_args()
-
-
 def main() -> int:
     """Measures, prints and keeps the results."""
-    given = options()
+    given = options("bench.preload.measure", __doc__, ROUNDS)
     try:
         ways = {
             "nothing": "", "libnvshare.so": str(library.hook()),

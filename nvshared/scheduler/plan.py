@@ -73,7 +73,9 @@ Since no more is ever committed than both hold together, less a margin
 **When something fails** (move.py) it is tried again after a pause, with another
 victim meanwhile. A driver that has less than we account lowers the capacity for
 a while, so that others give up what is missing. A chosen client for which
-nothing can be found for a while goes to the end of the queue, if others wait.
+nothing can be found for a while goes to the end of the queue, if others wait. One
+that does not answer at all, as it was stopped, is waited for until people are told
+of it, and by nobody from then on (stuck.py).
 
 **After a restart** of the daemon programs are running and hold memory. For a
 while the scheduler only listens until all have said what they have; it neither

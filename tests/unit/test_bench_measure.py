@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,9 @@ def bench(name: str, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_help_is_all_that_is_asked_for(name: str) -> None:
     before = sorted(RESULTS.iterdir())
-    began = time.monotonic()
     done = bench(name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: ")
-    assert time.monotonic() - began < 20
     assert sorted(RESULTS.iterdir()) == before
 
 
