@@ -217,7 +217,8 @@ class Config:
         words="2s")
     stuck_after: int = _setting(
         "gpu", quantity.positive_duration, 10_000_000,
-        "after how long without an answer a program is reported as stuck", metavar="TIME",
+        "after how long without an answer a program is reported as stuck, and not waited for any "
+        "more", metavar="TIME",
         words="10s")
     # Where each value that is no default comes from, for a sentence about it; no setting itself.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
