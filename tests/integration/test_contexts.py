@@ -45,8 +45,7 @@ def alike(site: Site, body: str) -> None:
     assert under(site, body) == alone(site, body)
 
 
-def test_a_context_is_retained_while_another_thread_lets_go_of_it(site: Site) -> None:
-    alike(site, WAITING + '''
+RETAINED = WAITING + '''
 address, again = c_uint64(), c_void_p()
 wait_in(None)
 thread, results = in_thread("cuDevicePrimaryCtxRelease_v2", 0)
@@ -59,11 +58,14 @@ put(address, data)
 thread.join()
 call("cuCtxSynchronize")
 print(json.dumps([results, get(address, len(data)) == data]))
-''')
+'''
 
 
-def test_a_context_that_nobody_retains_is_let_go_of_in_vain(site: Site) -> None:
-    alike(site, PRELUDE + '''
+def test_a_context_is_retained_while_another_thread_lets_go_of_it(site: Site) -> None:
+    alike(site, RETAINED)
+
+
+IN_VAIN = PRELUDE + '''
 results = [cuda.cuDevicePrimaryCtxRelease_v2(0) for _ in range(3)]
 address = c_uint64()
 call("cuDevicePrimaryCtxRetain", byref(context), 0)
@@ -75,11 +77,14 @@ call("cuDevicePrimaryCtxRetain", byref(context), 0)
 call("cuCtxSetCurrent", context)
 call("cuMemAlloc_v2", byref(address), 900 * MIB)
 print(json.dumps(results))
-''')
+'''
 
 
-def test_the_work_of_a_context_is_waited_for_while_one_captures_in_another(site: Site) -> None:
-    alike(site, WAITING + '''
+def test_a_context_that_nobody_retains_is_let_go_of_in_vain(site: Site) -> None:
+    alike(site, IN_VAIN)
+
+
+DESTROYED = WAITING + '''
 captured, graph, address = c_uint64(), c_void_p(), c_uint64()
 call("cuStreamCreate", byref(captured), 1)
 own = begin_context()
@@ -97,13 +102,14 @@ results.append(cuda.cuMemsetD8_v2(address, 2, c_size_t(8 * MIB)))
 results.append(cuda.cuCtxSynchronize())
 results.append(cuda.cuCtxCreate_v2(byref(own), 0, 0))
 print(json.dumps(results))
-''')
+'''
 
 
-def test_a_pools_memory_is_nobody_elses_until_the_work_of_a_context_that_ends_is_done(
-    site: Site,
-) -> None:
-    alike(site, WAITING + POOLS + '''
+def test_the_work_of_a_context_is_waited_for_while_one_captures_in_another(site: Site) -> None:
+    alike(site, DESTROYED)
+
+
+FROM_A_POOL = WAITING + POOLS + '''
 setting(THRESHOLD, FOR_EVER)
 captured, graph, mine = c_uint64(), c_void_p(), stream()
 call("cuStreamCreate", byref(captured), 1)
@@ -123,7 +129,13 @@ reached.value = 1
 thread.join()
 call("cuStreamEndCapture", captured, byref(graph))
 print(json.dumps([results, first == second, get(second, 4)[0]]))
-''')
+'''
+
+
+def test_a_pools_memory_is_nobody_elses_until_the_work_of_a_context_that_ends_is_done(
+    site: Site,
+) -> None:
+    alike(site, FROM_A_POOL)
 
 
 TAKEN_BEHIND_BOTH = WAITING + POOLS + '''
