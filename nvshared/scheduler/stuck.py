@@ -5,6 +5,10 @@ A program may be stopped for as long as somebody likes, with Ctrl-Z or in a debu
 keeps what it has then, as only its own hook can move that. From the moment people
 are told nobody waits for it: others give up their room in its place, those who fit
 beside it run, and it is not chosen again before it has answered (Client.mute).
+
+Nothing tells it from one that only takes long, such as a kernel of a minute that must end
+before its turn does. Others that fit run at the same time as that, then, also where turns
+are taken; what it has stays where it is until it has said that nothing is in flight.
 """
 
 from nvshared.scheduler.actions import Stuck
