@@ -80,6 +80,11 @@ class Decision:
         number = self._note(client, Way.IN, room, host, ahead)
         self.actions.append(Load(client.id, number, room, host, ahead))
 
+    def load_unbounded(self, client: Client) -> None:
+        """Has all of it come in, as far as the driver has memory, on a card that is given up."""
+        number = self._note(client, Way.IN, client.need, client.memory.host, ahead=False)
+        self.actions.append(Load(client.id, number, client.need, client.memory.host))
+
     def save(self, client: Client, ready: int, host: int) -> None:
         """Has so much of what an idle client has copied, and lets it have host memory for that."""
         number = self._note(client, Way.OUT, client.ordered, host, ahead=True, ready=ready)

@@ -3,9 +3,15 @@
 
 There is nothing left to share. Whoever waits at its gate, or for an answer, would
 wait for ever; so all gates open, all questions are answered with yes, and the
-programs' calls come to the driver, which tells them what has happened. That
-endangers nothing: a hook whose memory is not all on the card keeps its program
-waiting by itself. They stay clients, to be seen, until they end.
+programs' calls come to the driver, which tells them what has happened. They stay
+clients, to be seen, until they end.
+
+A hook whose memory is not all on the card keeps its program waiting by itself. So it
+is told to bring all of it in, as if it had the card for itself. On a card that is gone
+that fails, by which the hook sees that its context has failed, and lets its program go
+on. Should it be NVML that errs, what was away comes back as soon as the driver has
+memory for it, which is tried again and again, and nothing works on memory that is not
+there.
 """
 
 from nvshared.scheduler.actions import Run, TurnEnd
@@ -15,13 +21,18 @@ from nvshared.scheduler.events import (
     BeyondAsked,
     CommitAsked,
     Event,
+    Evicted,
     Left,
+    Loaded,
     MemoryChanged,
     Record,
     Stopped,
     TermsChanged,
     Wanted,
 )
+from nvshared.scheduler.settings import SECOND
+
+AGAIN = SECOND                          # between two tries to bring a client's memory in
 
 
 def lose(decision: Decision) -> None:
@@ -36,11 +47,19 @@ def lose(decision: Decision) -> None:
         if client.question is not None:
             _allow(decision, client, client.question.number, client.question.bytes)
             client.question = None
+        client.load_after = 0
+        _bring_back(decision, client)
         _open(decision, client)
 
 
 def hear(decision: Decision, event: Event) -> None:
     """Something happened on a card that is gone."""
+    _note(decision, event)
+    for client in decision.card.everyone:
+        _bring_back(decision, client)
+
+
+def _note(decision: Decision, event: Event) -> None:
     card = decision.card
     if isinstance(event, Left):
         card.remove(event.client)
@@ -57,6 +76,9 @@ def hear(decision: Decision, event: Event) -> None:
     match event:
         case Wanted() | Stopped() | MemoryChanged(wants=True):
             _open(decision, client)     # it may have crossed with the RUN that all were sent
+        case Evicted() | Loaded():
+            client.room = client.memory.room
+            client.moves = tuple(move for move in client.moves if move.number > event.number)
         case CommitAsked():
             _allow(decision, client, event.number, event.bytes)
         case BeyondAsked():
@@ -65,6 +87,13 @@ def hear(decision: Decision, event: Event) -> None:
 
 def _open(decision: Decision, client: Client) -> None:
     decision.actions.append(Run(client.id, 0, contended=False))
+
+
+def _bring_back(decision: Decision, client: Client) -> None:
+    if client.moves or client.whole or not decision.due(client.load_after):
+        return
+    client.load_after = decision.now + AGAIN
+    decision.load_unbounded(client)
 
 
 def _allow(decision: Decision, client: Client, number: int, size: int) -> None:

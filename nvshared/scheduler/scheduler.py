@@ -65,6 +65,7 @@ class Scheduler:
         decision = Decision(card, now)
         if card.lost:
             lost.hear(decision, event)
+            self._deadline = decision.deadline
             return decision.actions
         compute.account(card)
         _note(decision, event)

@@ -54,6 +54,7 @@ class Site:
     environment: dict[str, str]
     uuids: list[bytes]
     before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
+    module: str = "nvshared"            # the daemon, or one that differs in something
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     hooks: list[Hook] = field(default_factory=list)
 
@@ -67,7 +68,7 @@ class Site:
 
     def command(self, *options: str) -> list[str]:
         return [
-            sys.executable, "-m", "nvshared", "--config", str(self.folder / "nvshared.conf"),
+            sys.executable, "-m", self.module, "--config", str(self.folder / "nvshared.conf"),
             "--socket", str(self.socket), "--bus", "none", *options,
         ]
 

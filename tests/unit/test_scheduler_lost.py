@@ -6,12 +6,22 @@ from dataclasses import replace
 import pytest
 
 from nvshared.gpu import GPU, Client
-from nvshared.scheduler.actions import ClientState, Limits, Run, TurnEnd, TurnEnded
+from nvshared.scheduler.actions import (
+    ClientState,
+    Evict,
+    Limits,
+    Load,
+    Run,
+    TurnEnd,
+    TurnEnded,
+)
 from nvshared.scheduler.events import (
     BeyondAsked,
     CommitAsked,
+    Evicted,
     GPULost,
     Left,
+    Loaded,
     Memory,
     Stopped,
     TermsChanged,
@@ -19,7 +29,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Terms
 from nvshared.scheduler.snapshot import CardState
-from tests.unit.scheduler_talk import GIB, Talk
+from tests.unit.scheduler_talk import GIB, Talk, loads, runs
 from tests.unit.scripted import FACTS, NO_RESERVE, SETTINGS, Noted, Time, peer
 
 
@@ -36,11 +46,10 @@ def talk() -> Talk:
 def test_it_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
     actions = talk.tell(GPULost())
     assert [a for a in actions if isinstance(a, TurnEnded)] == [TurnEnded(1, TurnEnd.LOST, 0)]
-    assert [a for a in actions if not isinstance(a, TurnEnded)] == [
+    assert [a for a in actions if isinstance(a, Run)] == [
         Run(1, 0, False), Run(2, 0, False), Run(3, 0, False),
     ]
     assert talk.join(4, 10) == []
-    assert talk.scheduler.deadline() is None
     assert talk.scheduler.snapshot().state is CardState.LOST
 
 
@@ -55,15 +64,15 @@ def test_its_clients_are_there_until_they_leave(talk: Talk) -> None:
     talk.tell(TermsChanged(2, Terms(weight=7)))
     assert talk.view(2).terms.weight == 7
     for client in (1, 2, 3):
-        assert talk.tell(Left(client)) == []
+        assert not [a for a in talk.tell(Left(client)) if not isinstance(a, Load)]
     assert not talk.scheduler.snapshot().clients
 
 
 def test_whoever_comes_to_the_gate_later_is_let_through(talk: Talk) -> None:
     talk.tell(GPULost())
     memory = Memory(allocated=GIB)
-    assert talk.tell(Wanted(3, memory)) == [Run(3, 0, False)]
-    assert talk.tell(Stopped(1, memory, wants=True)) == [Run(1, 0, False)]
+    assert runs(talk.tell(Wanted(3, memory))) == [3]
+    assert runs(talk.tell(Stopped(1, memory, wants=True))) == [1]
     assert talk.tell(Wanted(9, memory)) == []           # it has left
     assert talk.view(3).memory == memory
 
@@ -84,8 +93,7 @@ def test_a_question_that_waits_for_others_is_answered() -> None:
     talk.join(1, 10)
     memory = talk.memory[1]
     assert talk.tell(CommitAsked(1, memory, 1, 20 * GIB)) == []
-    answer, _ = talk.tell(GPULost())
-    assert isinstance(answer, Limits)
+    answer, = (a for a in talk.tell(GPULost()) if isinstance(a, Limits))
     assert (answer.number, answer.commit) == (1, 20 * GIB)
 
 
@@ -98,6 +106,51 @@ def test_people_see_the_programs_of_a_lost_card() -> None:
     assert client.view.memory.allocated == GIB
     assert (client.held, client.waited) == (0, 0)
     assert link.orders[-1] == Run(1, 0, False)
-    assert gpu.orders_unanswered == 0
     gpu.leave(client)
     assert not gpu.clients
+    assert gpu.orders_unanswered == 0
+
+
+def test_who_is_not_all_there_is_to_come_in_before_its_gate_opens() -> None:
+    """For its hook keeps it shut, until it sees that nothing can come in."""
+    talk = Talk()
+    talk.run(1, 70)
+    talk.join(2, allocated=60, resident=20)
+    talk.join(3, allocated=10)
+    actions = [a for a in talk.tell(GPULost()) if isinstance(a, Load | Run)]
+    assert [(type(a), a.client) for a in actions] == [
+        (Run, 1), (Load, 2), (Run, 2), (Load, 3), (Run, 3),
+    ]
+    assert loads([*actions]) == [(2, 60), (3, 10)]
+
+
+def test_who_was_just_sent_away_is_to_come_back() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    order = next(a for a in talk.run(2, 70) + talk.idle(1) + talk.stopped(1)
+                 if isinstance(a, Evict))
+    assert loads(talk.tell(GPULost())) == [(2, 70)]
+    memory = talk.set(1, resident=30, room=30)
+    assert loads(talk.tell(Evicted(1, memory, order.number, 40 * GIB))) == [(1, 70)]
+
+
+def test_what_cannot_come_in_is_tried_again_every_second_and_one_try_at_a_time() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.join(2, allocated=60)
+    order, = (a for a in talk.tell(GPULost()) if isinstance(a, Load))
+    assert talk.wait(5) == []
+    memory = talk.set(2, resident=20, room=60)
+    actions = talk.tell(Loaded(2, memory, order.number, 20 * GIB, no_device_memory=True))
+    assert loads(actions) == [(2, 60)]
+    memory = talk.set(2, allocated=65)
+    order, = (a for a in actions if isinstance(a, Load))
+    assert talk.tell(Loaded(2, memory, order.number, 0, no_device_memory=True)) == []
+    assert loads(talk.wait(1)) == [(2, 65)]
+
+
+def test_nothing_is_to_be_done_when_all_are_there() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    assert loads(talk.tell(GPULost())) == []
+    assert talk.scheduler.deadline() is None

@@ -59,11 +59,11 @@ static void check(struct client *client)
          (unsigned long long)kept, (unsigned long long)memory->host);
 
     uint64_t closed = gate_closed;
-    MUST(((closed & GATE_STOPPED(client)) == 0) == client->granted,
+    MUST(((closed & GATE_STOPPED(client)) == 0) == (client->granted || client->broken),
          "the gate is %#llx, granted is %d", (unsigned long long)closed, client->granted);
     MUST(((closed & GATE_STARVED(client)) == 0) == !client->starved,
          "the gate is %#llx, starved is %d", (unsigned long long)closed, client->starved);
-    MUST(client->starved || (absent == 0
+    MUST(client->starved || client->broken || (absent == 0
          && resident + memory->pinned + memory->pending <= memory->room),
          "the gate is open with %llu bytes absent and %llu of %llu bytes of room filled",
          (unsigned long long)absent, (unsigned long long)(resident + memory->pinned),

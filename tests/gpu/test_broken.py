@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program whose context fails while its memory is away hears of it; the driver is the real one.
+
+The programs are those of tests/integration/test_broken.py.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+from bench.harness import ROOT, sharing
+from tests.integration.test_broken import AWAY, BROKEN, ILLEGAL_ADDRESS
+
+
+def started(body: str, **environment: str) -> subprocess.Popen[str]:
+    """A program that has said that it may be sent away."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline().strip() == '"away"'
+    return program
+
+
+def test_a_program_whose_context_fails_while_it_is_away_hears_of_it() -> None:
+    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
+        program = started(BROKEN, **daemon.environment)
+        other = started(AWAY.replace("256", "900"), **daemon.environment)
+        first = [entry["memory"] for entry in daemon.trace()
+                 if entry.get("client") == 1 and "memory" in entry]
+        assert first[-1]["resident"] <= first[-1]["allocated"] - (128 << 20)
+        for line, one in (("right", other), ([0, *[ILLEGAL_ADDRESS] * 5], program)):
+            said, _ = one.communicate("\n", timeout=60)
+            assert json.loads(said) == line
+            assert one.returncode == 0

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshared with a driver that says, once there is a file NVSHARE_LOST, that its cards are lost."""
+
+import os
+import sys
+from pathlib import Path
+
+from nvshared import daemon
+from nvshared.errors import GPULost
+from nvshared.nvml import NVML, Sample
+
+
+class Losing(NVML):
+    """NVML, of cards that will be lost."""
+
+    def sample(self, uuid: str) -> Sample:
+        """As NVML.sample."""
+        if Path(os.environ["NVSHARE_LOST"]).exists():
+            raise GPULost("GPU is lost")
+        return super().sample(uuid)
+
+
+if __name__ == "__main__":
+    daemon.NVML = Losing                # type: ignore[attr-defined]
+    sys.exit(daemon.main())

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs whose context fails for good while their memory is away: they hear so, and at once."""
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from tests.integration.conftest import MIB, Site
+from tests.integration.test_captures import alone
+from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+
+ILLEGAL_ADDRESS = 700
+
+# The context fails by a kernel that the library does not see, for a program without the
+# card cannot start any. A card that fails does the same to all contexts.
+BROKEN = PRELUDE + '''
+import struct
+def behind_the_library(name):
+    "The driver's own function, by its file's table of symbols."
+    with open("/proc/self/maps") as maps:
+        places = [line.split() for line in maps if "/libcuda.so" in line]
+    place, path = next((p[0], p[-1]) for p in places if int(p[2], 16) == 0)
+    with open(path, "rb") as file:
+        image = file.read()
+    start, = struct.unpack_from("<Q", image, 40)
+    size, number = struct.unpack_from("<HH", image, 58)
+    sections = [struct.unpack_from("<IIQQQQI", image, start + i * size) for i in range(number)]
+    table = next(section for section in sections if section[1] == 11)
+    names = sections[table[6]][4]
+    for at in range(table[4], table[4] + table[5], 24):
+        named, _, _, value, _ = struct.unpack_from("<IHHQQ", image, at)
+        if image.startswith(name.encode() + b"\\0", names + named):
+            return ctypes.CFUNCTYPE(c_int)(int(place.split("-")[0], 16) + value)
+    raise LookupError(name)
+module, fill, address, stream = c_void_p(), c_void_p(), c_uint64(), c_uint64()
+with open("libhook/demo/kernels.ptx", "rb") as file:
+    call("cuModuleLoadData", byref(module), file.read())
+call("cuModuleGetFunction", byref(fill), module, b"nvshare_fill")
+call("cuStreamCreate", byref(stream), 1)
+call("cuMemAlloc_v2", byref(address), 256 * MIB)
+data = os.urandom(256 * MIB)
+put(address, data)
+away()
+values = [c_uint64(reserve(2 * MIB)), c_uint64(8), c_uint64(1)]
+passed = (c_void_p * 3)(*(ctypes.cast(byref(value), c_void_p) for value in values))
+shape = [c_uint(1) for _ in range(6)] + [c_uint(0)]
+results = [behind_the_library("cuLaunchKernel")(fill, *shape, stream, passed, None)]
+results.append(behind_the_library("cuCtxSynchronize")())
+two = ctypes.create_string_buffer(2)
+results.append(cuda.cuMemcpyDtoH_v2(two, address, c_size_t(2)))
+results.append(cuda.cuMemsetD8Async(address, 0, c_size_t(2), stream))
+results.append(cuda.cuLaunchKernel(fill, *shape, stream, passed, None))
+cuda.cuMemFree_v2(address)               # may succeed, as nothing comes to the card
+results.append(cuda.cuCtxSynchronize())
+print(json.dumps(results), flush=True)
+'''
+
+
+def hears(program: Program) -> None:
+    """What of its calls came to the card has failed, and the program has ended."""
+    try:
+        said, errors = program.popen.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        pytest.fail("it waits for its turn for ever")
+    assert program.popen.returncode == 0, errors
+    assert json.loads(said) == [0, *[ILLEGAL_ADDRESS] * 5]
+
+
+def test_a_program_whose_context_fails_while_it_is_away_hears_of_it(site: Site) -> None:
+    site.start("--tq", "1")
+    program = Program(site, BROKEN.removeprefix(PRELUDE))
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    give_it_back(hook)
+    hears(program)
+
+
+def test_a_program_whose_memory_is_away_when_the_card_is_lost_hears_of_it(site: Site) -> None:
+    """While the one that had the card last does not even stop."""
+    lost = site.folder / "lost"
+    site.module = "tests.integration.losing"
+    site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_LOST=str(lost))
+    program = Program(site, BROKEN.removeprefix(PRELUDE))
+    assert program.hears() == "away"
+    take_the_card(site)
+    program.go_on()
+    lost.touch()
+    hears(program)
+    assert "gpu0 (NVIDIA Simulated GPU) is lost: GPU is lost" in site.log.read_text()
+
+
+AWAY = PRELUDE + '''
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), 256 * MIB)
+data = os.urandom(256 * MIB)
+put(address, data)
+away()
+assert get(address, len(data)) == data
+print(json.dumps("right"))
+'''
+
+
+def test_a_card_that_is_said_to_be_lost_and_is_not_has_its_programs_go_on(site: Site) -> None:
+    """As far as there is memory for them: one waits until another has left."""
+    lost = site.folder / "lost"
+    site.module = "tests.integration.losing"
+    site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_LOST=str(lost))
+    program = Program(site, AWAY.removeprefix(PRELUDE))
+    assert program.hears() == "away"
+    other = Program(site, AWAY.removeprefix(PRELUDE).replace("256", "900"))
+    assert other.hears() == "away"      # and so the first one is
+    lost.touch()
+    while "is lost" not in site.log.read_text():
+        time.sleep(0.01)
+    program.go_on()
+    other.go_on()
+    assert other.hears() == "right"
+    other.ends_well()
+    assert program.hears() == "right"
+    program.ends_well()
+
+
+def test_without_the_library_it_hears_the_same(site: Site) -> None:
+    body = BROKEN.replace("\naway()\n", "\n")
+    assert alone(site, body) == [0, *[ILLEGAL_ADDRESS] * 5]
+
+
+def test_others_go_on_beside_it(site: Site) -> None:
+    site.start("--tq", "1")
+    program = Program(site, BROKEN.removeprefix(PRELUDE) + "sys.stdin.readline()\n")
+    assert program.hears() == "away"
+    give_it_back(take_the_card(site))
+    program.go_on()
+    assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
+    hook = take_the_card(site, 700 * MIB)
+    give_it_back(hook)
+    program.go_on()
+    program.ends_well()
