@@ -48,9 +48,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
         && (handle != NULL || REAL(cuDeviceGetMemPool)(&handle, device) == CUDA_SUCCESS)) {
         uint64_t name = stream_name(stream);
         pthread_mutex_lock(&memory_lock);
-        struct pool *pool = pool_named(handle);
-        if (pool == NULL)
-            pool = pool_of_device(handle, device);
+        struct pool *pool = pool_adopted(handle);
         struct client *client = pool == NULL || pool->device < 0 || pool->device >= CLIENTS_MAX
             ? NULL : clients[pool->device];
         bool opening = client != NULL && pool_is_opening(pool);

@@ -62,9 +62,11 @@ struct piece *piece_retire(CUdeviceptr address);
 void piece_idle(struct piece *piece);
 
 /* pool.c */
-/* Ours, of that name; made so if it is `device`'s own. NULL: the driver's. */
+/* Ours, of that name. NULL: the driver's, */
 struct pool *pool_named(CUmemoryPool handle);
-struct pool *pool_of_device(CUmemoryPool handle, CUdevice device);
+/* unless it is a device's own that we know: then it is made ours, before there is memory
+ * from it. */
+struct pool *pool_adopted(CUmemoryPool handle);
 /* Some readers wait for what pool_open() does, without the lock. */
 bool pool_is_opening(const struct pool *pool);
 CUresult pool_open(CUmemoryPool handle);

@@ -61,7 +61,8 @@ void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
     pthread_mutex_unlock(&memory_lock);
 }
 
-struct pool *pool_of_device(CUmemoryPool handle, CUdevice device)
+/* The device's own, whose memory nobody else can hold. */
+static struct pool *of_device(CUmemoryPool handle, CUdevice device)
 {
     CUmemoryPool usual;
     int devices, option = 1;
@@ -84,6 +85,15 @@ struct pool *pool_of_device(CUmemoryPool handle, CUdevice device)
         && REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &option)
                == CUDA_SUCCESS)
         pool->opportunistic = option != 0;
+    return pool;
+}
+
+struct pool *pool_adopted(CUmemoryPool handle)
+{
+    struct pool *pool = pool_named(handle);
+    for (unsigned i = 0; i < CLIENTS_MAX && pool == NULL; i++)
+        if (clients[i] != NULL)
+            pool = of_device(handle, clients[i]->device);
     return pool;
 }
 
@@ -124,17 +134,6 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
     return ours || first;
 }
 
-/* The device's own pool is asked for before there is memory from it. */
-static void adopt(CUmemoryPool handle)
-{
-    pthread_mutex_lock(&memory_lock);
-    struct pool *pool = pool_named(handle);
-    for (unsigned i = 0; i < CLIENTS_MAX && pool == NULL; i++)
-        if (clients[i] != NULL)
-            pool = pool_of_device(handle, clients[i]->device);
-    pthread_mutex_unlock(&memory_lock);
-}
-
 /* One reader that the memory is not open to yet, or still; -1: there is none.
  * It counts as done. */
 static int take_reader(CUmemoryPool handle, CUdevice *device, bool *open)
@@ -171,8 +170,11 @@ CUresult pool_open(CUmemoryPool handle)
 
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
 {
-    if (!client_none())
-        adopt(handle);
+    if (!client_none()) {
+        pthread_mutex_lock(&memory_lock);
+        pool_adopted(handle);        /* before there is memory from it */
+        pthread_mutex_unlock(&memory_lock);
+    }
     CUresult result = REAL(cuMemPoolSetAccess)(handle, access, count);
     if (result != CUDA_SUCCESS)
         return result;

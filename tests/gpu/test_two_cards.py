@@ -2,12 +2,16 @@
 """Programs on two cards at once, with somebody on each who fights for it."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from bench.harness import machine, program, rival, run, sharing
+from bench.harness import ROOT, machine, program, rival, run, sharing
 from bench.trace import summary
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
+from tests.integration import test_pools_two_cards as pools
+from tests.integration.test_own_memory import PRELUDE
 
 EACH = 5                                # GiB, of the rivals
 
@@ -40,3 +44,16 @@ def test_both_cards_are_shared(name: str, record: Record) -> None:
     for other in (*first, *second):
         check(other, EACH)
     assert figures["turns"] > 10
+
+
+@pytest.mark.parametrize("body", [pools.COUNTED, pools.NOT_USED_YET, pools.ITS_OWN],
+                         ids=["exportable", "of a card not used yet", "the card's own"])
+def test_pools_count_for_the_card_that_they_are_of(body: str) -> None:
+    if len(cards()) < 2:
+        pytest.skip("there is one card only")
+    with sharing() as daemon:
+        done = subprocess.run(
+            [sys.executable, "-c", PRELUDE + body], cwd=ROOT, text=True, capture_output=True,
+            env={**os.environ, **daemon.environment}, timeout=120, check=False,
+        )
+    assert done.returncode == 0, done.stderr

@@ -24,9 +24,7 @@ def pool_of_card(card):
 '''
 
 
-def test_a_pool_counts_for_its_own_card_whichever_is_current(site: Site) -> None:
-    site.start()
-    program = Program(site, PINNED + TWO + '''
+COUNTED = PINNED + TWO + '''
 there, pool = stream(), pool_of_card(1)
 on(context)
 here, before = stream(), (used(context), used(other))
@@ -63,7 +61,12 @@ more(96 * MIB)
 on(context)
 call("cuMemPoolDestroy", pool)
 more(0)
-''')
+'''
+
+
+def test_a_pool_counts_for_its_own_card_whichever_is_current(site: Site) -> None:
+    site.start()
+    program = Program(site, COUNTED)
     program.ends_well()
 
 
@@ -89,10 +92,7 @@ assert (used(context), used(other)) == before
     program.ends_well()
 
 
-def test_a_pool_of_a_card_that_is_not_used_yet(site: Site) -> None:
-    """It counts as soon as it is taken from after the card is used."""
-    site.start()
-    program = Program(site, PINNED + '''
+NOT_USED_YET = PINNED + '''
 here, pool, before = stream(), pool_of_card(1), used(context)
 kept = take(32 * MIB, here, pool)
 assert used(context) == before
@@ -108,5 +108,34 @@ for one in (kept, address):
 synchronize(here)
 call("cuMemPoolTrimTo", pool, 0)
 assert (used(context), used(other)) == (before, first)
-''')
+'''
+
+
+def test_a_pool_of_a_card_that_is_not_used_yet(site: Site) -> None:
+    """It counts as soon as it is taken from after the card is used."""
+    site.start()
+    program = Program(site, NOT_USED_YET)
+    program.ends_well()
+
+
+ITS_OWN = PINNED + TWO + '''
+pool = c_uint64()
+call("cuDeviceGetDefaultMemPool", byref(pool), 1)
+on(context)
+here, before = stream(), (used(context), used(other))
+on(context)
+address = take(96 * MIB, here, pool.value)
+assert (used(context), used(other)) == (before[0], before[1] + 96 * MIB)
+on(context)
+give(address, here)
+synchronize(here)
+assert (used(context), used(other)) == before
+'''
+
+
+def test_a_cards_own_pool_counts_for_it_also_if_another_cards_stream_asks_first(
+    site: Site,
+) -> None:
+    site.start()
+    program = Program(site, ITS_OWN)
     program.ends_well()
