@@ -12,12 +12,17 @@ static bool usable(enum block_state state)
     return state == BLOCK_RESIDENT || state == BLOCK_SHARED;
 }
 
+static bool lacking(enum block_state state)
+{
+    return !usable(state) && state != BLOCK_LOST;
+}
+
 void block_set_state(struct block *block, enum block_state state)
 {
-    if (usable(block->state))
-        block->client->absent += block->size;
-    if (usable(state))
+    if (lacking(block->state))
         block->client->absent -= block->size;
+    if (lacking(state))
+        block->client->absent += block->size;
     block->state = state;
 }
 
@@ -123,6 +128,19 @@ CUresult block_unmap(struct block *block)
     return CUDA_SUCCESS;
 }
 
+void block_lose(struct block *block)
+{
+    struct client *client = block->client;
+    if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED
+        || (block->state == BLOCK_RESIDENT && block_unmap(block) != CUDA_SUCCESS))
+        return;
+    host_give(block);
+    block_set_state(block, BLOCK_LOST);
+    client->memory.allocated -= block->size;
+    if (block->managed)
+        client->managed -= block->size;
+}
+
 void block_free(struct block *block)
 {
     struct client *client = block->client;
@@ -136,11 +154,11 @@ void block_free(struct block *block)
     if (gone && !block->managed)
         region_give(block->address, block->size);
     host_give(block);
-    if (block->managed)
+    if (block->managed && block->state != BLOCK_LOST)
         client->managed -= block->size;
-    if (!usable(block->state))
+    if (lacking(block->state))
         client->absent -= block->size;
-    if (block->state != BLOCK_SHARED)
+    if (block->state != BLOCK_SHARED && block->state != BLOCK_LOST)
         client->memory.allocated -= block->size;
     if (block->older != NULL)
         block->older->younger = block->younger;

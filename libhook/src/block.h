@@ -24,6 +24,7 @@ enum block_state {
     BLOCK_SWAPPED,                   /* its bytes are in its host slot */
     BLOCK_COMING,                    /* mapped; being copied in */
     BLOCK_SHARED,                    /* others reach it too: on the card for good, and pinned */
+    BLOCK_LOST,                      /* its bytes are nowhere any more (forfeit.c), and it counts nowhere */
 };
 
 struct host_slot {
@@ -87,7 +88,9 @@ CUresult block_map(struct block *block);
 /* The opposite. An error is the context's (it has failed for good): the
  * memory then stays counted, as it stays on the card. */
 CUresult block_unmap(struct block *block);
-/* alias.c: the same at the places where the program has mapped it besides. */
+/* It goes without a copy, wherever it is; not while it is on the move. */
+void block_lose(struct block *block);
+/* alias.c: mapping and unmapping at the places where the program has mapped it besides. */
 CUresult block_map_aliases(struct block *block);
 CUresult block_unmap_aliases(struct block *block);
 /* Unmaps, gives back its host slot and forgets it, now or, if it is on the
@@ -101,6 +104,10 @@ CUresult managed_send(struct block *block, CUstream stream);
 void managed_sent(struct block *block);
 /* managed.c: all managed memory of a context, which is about to go. */
 void managed_context_ends(CUcontext context);
+
+/* forfeit.c: something could not be moved. If that is because the context has failed for good,
+ * all of the client's memory goes. Service thread, nothing under way. */
+void forfeit_if_failed(struct client *client);
 
 /* host.c: host memory for swapped blocks. */
 

@@ -111,11 +111,8 @@ void client_changed(struct client *client)
 static bool lacks(const struct client *client)
 {
     const struct nvshare_memory *memory = &client->memory;
-    if (client->remapping)
-        return true;
-    return !client->broken
-        && (client->absent > 0
-            || memory->resident + memory->pinned + memory->pending > memory->room);
+    return client->remapping || client->absent > 0
+        || memory->resident + memory->pinned + memory->pending > memory->room;
 }
 
 void client_update(struct client *client)
@@ -138,18 +135,6 @@ void client_update(struct client *client)
     } else {
         client_changed(client);
     }
-}
-
-void client_breaks(struct client *client, bool broken)
-{
-    if (broken == client->broken)
-        return;
-    client->broken = broken;
-    if (broken)
-        gate_open(GATE_STOPPED(client));
-    else if (!client->granted)
-        gate_close(GATE_STOPPED(client));
-    client_update(client);
 }
 
 void clients_want(void)

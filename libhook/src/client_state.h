@@ -54,9 +54,6 @@ struct client {
     /* Something is absent or the room is too small: GATE_STARVED(client) is set. */
     bool starved;
     bool room_asked;
-    /* Its context has failed for good: nothing can be moved any more, and every call fails in
-     * the driver. The gate stands open, whatever the daemon says, so that the program hears. */
-    bool broken;
     bool remapping;                  /* the gate is shut for a moment, by anchor.c */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
     struct caches caches;
@@ -145,8 +142,6 @@ struct client *client_current(void);              /* of the current context's de
 /* Recomputes `starved`, opens or closes the gate accordingly and asks for
  * room once. To be called after any change of the figures. */
 void client_update(struct client *client);
-/* Its context has failed for good, or has ended since. */
-void client_breaks(struct client *client, bool broken);
 void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
 uint64_t client_need(const struct client *client);
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
@@ -212,8 +207,6 @@ bool service_yields(struct client *client, const struct nvshare_record *order);
  * in flight there if it is `drained`. With memory_lock, which it may release and retake. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained);
 bool swap_enter_context(struct client *client);   /* makes it current, with stream and events */
-/* Whether it has failed for good, so that every call in it does. Only asks. */
-bool swap_context_failed(const struct client *client);
 
 /* drain.c. All of it on the service thread with service_lock held, except
  * drain_context(). */

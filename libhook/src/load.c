@@ -104,9 +104,8 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
     settle_host(client, load->order.host);
     if (load->progress.failed && client->absent > 0)
         load->flags |= NVSHARE_DRIVER_ERROR;
-    if (client->absent > 0 && (load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_DEVICE_MEMORY))
-        && swap_context_failed(client))
-        client_breaks(client, true);
+    if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_DEVICE_MEMORY)) != 0)
+        forfeit_if_failed(client);
     client->room_asked = false;
     client_send(client, NVSHARE_LOADED, load->flags, load->order.number, load->progress.bytes,
                 now - *since);

@@ -366,7 +366,6 @@ void memory_context_ends(CUcontext context)
         if (!had_it)
             continue;
         client->contexts_ended++;
-        client_breaks(client, false);
         free_all_of(client, context);
         swap_leave_context(client, context, drained);
         client_update(client);

@@ -46,8 +46,7 @@ static void stop(struct client *client)
     client->room_asked = false;
     traffic_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
-    if (!client->broken)
-        gate_close(GATE_STOPPED(client));
+    gate_close(GATE_STOPPED(client));
     bool drained = drain_all(client->drain_patience, true);
     /* A drain is when the driver's pools let go of what the program has freed. */
     if (drained && swap_enter_context(client))

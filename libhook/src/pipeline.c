@@ -33,19 +33,6 @@ bool swap_enter_context(struct client *client)
     return true;
 }
 
-bool swap_context_failed(const struct client *client)
-{
-    size_t unused, total;
-    CUresult work = CUDA_SUCCESS;
-    if (client->context_count == 0
-        || REAL(cuCtxSetCurrent)(client->contexts[0]) != CUDA_SUCCESS)
-        return false;
-    if (client->copy_context == client->contexts[0])
-        work = REAL(cuStreamQuery)(client->copy_stream);
-    return (work != CUDA_SUCCESS && work != CUDA_ERROR_NOT_READY)
-           || REAL(cuMemGetInfo_v2)(&unused, &total) != CUDA_SUCCESS;
-}
-
 /* The driver destroys what lives in a context with it. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained)
 {

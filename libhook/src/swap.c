@@ -113,6 +113,8 @@ uint64_t swap_out(struct client *client, const struct nvshare_record *order, uns
         more = leave(&departing, block);
     }
     departure_end(&departing);
+    if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_HOST_MEMORY)) != 0)
+        forfeit_if_failed(client);
     /* What could not leave still fills its room. */
     uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
     if (filled > before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose context fails while its memory is away hears of it; the driver is the real one.
+"""Programs whose context has failed for good, with the real driver.
 
 The programs are those of tests/integration/test_broken.py.
 """
@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from bench.harness import ROOT, sharing
-from tests.integration.test_broken import AWAY, BROKEN, ILLEGAL_ADDRESS
+from tests.integration.test_broken import AWAY, BROKEN, FAILED, ILLEGAL_ADDRESS
 
 
 def started(body: str, **environment: str) -> subprocess.Popen[str]:
@@ -35,3 +35,15 @@ def test_a_program_whose_context_fails_while_it_is_away_hears_of_it() -> None:
             said, _ = one.communicate("\n", timeout=60)
             assert json.loads(said) == line
             assert one.returncode == 0
+
+
+def test_what_a_program_had_whose_context_has_failed_is_there_for_others() -> None:
+    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
+        program = started(FAILED, **daemon.environment)
+        other = started(AWAY.replace("256", "900"), **daemon.environment)
+        said, _ = other.communicate("\n", timeout=60)
+        assert (json.loads(said), other.returncode) == ("right", 0)
+        said, _ = program.communicate("\n", timeout=60)
+        first, then = (json.loads(line) for line in said.splitlines())
+        assert (first, then) == ([ILLEGAL_ADDRESS] * 5, [ILLEGAL_ADDRESS] * 2)
+        assert program.returncode == 0

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.conftest import MIB, Site
 from tests.integration.test_captures import alone
 from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+from tests.integration.test_pools import POOLS
 
 ILLEGAL_ADDRESS = 700
 
@@ -126,6 +127,66 @@ def test_a_card_that_is_said_to_be_lost_and_is_not_has_its_programs_go_on(site: 
 def test_without_the_library_it_hears_the_same(site: Site) -> None:
     body = BROKEN.replace("\naway()\n", "\n")
     assert alone(site, body) == [0, *[ILLEGAL_ADDRESS] * 5]
+
+
+# Memory of each kind, and then a kernel of its own that reaches where nothing is.
+FAILED = PRELUDE + POOLS + '''
+module, fill, plain, little, managed = c_void_p(), c_void_p(), c_uint64(), c_uint64(), c_uint64()
+with open("libhook/demo/kernels.ptx", "rb") as file:
+    call("cuModuleLoadData", byref(module), file.read())
+call("cuModuleGetFunction", byref(fill), module, b"nvshare_fill")
+own, mapped, handle = stream(), reserve(64 * MIB), create(64 * MIB)
+call("cuMemMap", mapped, 64 * MIB, 0, handle, 0)
+allow(mapped, 64 * MIB)
+call("cuMemAlloc_v2", byref(plain), 600 * MIB)
+call("cuMemAlloc_v2", byref(little), 4096)
+call("cuMemAllocManaged", byref(managed), 64 * MIB, c_uint(1))
+ordered = take(64 * MIB, own)
+for address, size in ((mapped, 64), (plain.value, 600), (ordered, 64)):
+    call("cuMemsetD8_v2", address, 7, size * MIB)
+ctypes.memset(managed.value, 7, 64 * MIB)
+values = [c_uint64(reserve(2 * MIB)), c_uint64(8), c_uint64(1)]
+passed = (c_void_p * 3)(*(ctypes.cast(byref(value), c_void_p) for value in values))
+shape = [c_uint(1) for _ in range(6)] + [c_uint(0)]
+call("cuLaunchKernel", fill, *shape, c_uint64(own), passed, None)
+call("cuCtxSynchronize", result=700)
+away()
+two = ctypes.create_string_buffer(2)
+results = [cuda.cuMemcpyDtoH_v2(two, c_uint64(address), c_size_t(2))
+           for address in (mapped, plain.value, little.value, ordered, managed.value)]
+print(json.dumps(results), flush=True)
+cuda.cuMemFree_v2(plain)
+cuda.cuMemFree_v2(little)
+cuda.cuMemFreeAsync(c_uint64(ordered), c_uint64(own))
+cuda.cuMemUnmap(c_uint64(mapped), c_size_t(64 * MIB))
+cuda.cuMemRelease(c_uint64(handle))
+cuda.cuMemFree_v2(managed)
+cuda.cuMemAlloc_v2(byref(plain), c_size_t(64 * MIB))
+results = [cuda.cuMemsetD8_v2(plain, 1, c_size_t(64 * MIB)), cuda.cuCtxSynchronize()]
+print(json.dumps(results), flush=True)
+cuda.cuDevicePrimaryCtxRelease_v2(0)
+'''
+
+
+def test_what_a_program_had_whose_context_has_failed_is_there_for_others(site: Site) -> None:
+    """It lives on, as a notebook does whose last cell has failed."""
+    site.start("--tq", "1")
+    program = Program(site, FAILED.removeprefix(PRELUDE))
+    assert program.hears() == "away"
+    other = Program(site, AWAY.removeprefix(PRELUDE).replace("256", "900"))
+    assert other.hears() == "away"
+    other.go_on()
+    assert other.hears() == "right"
+    other.ends_well()
+    program.go_on()
+    assert program.hears() == [ILLEGAL_ADDRESS] * 5
+    assert program.hears() == [ILLEGAL_ADDRESS] * 2
+    program.ends_well()
+
+
+def test_without_the_library_all_of_it_fails_likewise(site: Site) -> None:
+    body = FAILED.replace("\naway()\n", "\n").replace("print(json.dumps(results), flush=True)", "")
+    assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
 
 
 def test_others_go_on_beside_it(site: Site) -> None:

@@ -33,11 +33,12 @@ static void check(struct client *client)
     const struct nvshare_memory *memory = &client->memory;
     uint64_t resident = 0, absent = 0, kept = 0, all = 0, managed = 0, away = 0;
     for (const struct block *block = client->blocks; block != NULL; block = block->younger) {
-        all += block->size;
+        bool lost = block->state == BLOCK_LOST;
+        all += lost ? 0 : block->size;
         resident += block->state == BLOCK_RESIDENT ? block->size : 0;
         absent += block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED ? block->size : 0;
         kept += block->slot.slab != NULL || block->hosted ? block->size : 0;
-        managed += block->managed ? block->size : 0;
+        managed += block->managed && !lost ? block->size : 0;
         away += block->hosted ? block->size : 0;
         MUST(!block->saving && (!block_saved(block) || block->slot.slab != NULL),
              "a block is said to be on the host, and is not");
@@ -59,11 +60,11 @@ static void check(struct client *client)
          (unsigned long long)kept, (unsigned long long)memory->host);
 
     uint64_t closed = gate_closed;
-    MUST(((closed & GATE_STOPPED(client)) == 0) == (client->granted || client->broken),
+    MUST(((closed & GATE_STOPPED(client)) == 0) == client->granted,
          "the gate is %#llx, granted is %d", (unsigned long long)closed, client->granted);
     MUST(((closed & GATE_STARVED(client)) == 0) == !client->starved,
          "the gate is %#llx, starved is %d", (unsigned long long)closed, client->starved);
-    MUST(client->starved || client->broken || (absent == 0
+    MUST(client->starved || (absent == 0
          && resident + memory->pinned + memory->pending <= memory->room),
          "the gate is open with %llu bytes absent and %llu of %llu bytes of room filled",
          (unsigned long long)absent, (unsigned long long)(resident + memory->pinned),

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "departure",
          "drain", "host", "host_memory"}
 CORE |= {"attach", "caches", "frameworks", "idleness", "interpreter", "orders", "promise"}
-CORE |= {"exclusive", "gate", "fetch", "import", "injection", "share", "shop"}
+CORE |= {"exclusive", "gate", "fetch", "forfeit", "import", "injection", "share", "shop"}
 CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
 CORE |= {"lane", "load", "managed", "managed_move", "managed_table", "numa", "ordered", "pace"}
 CORE |= {"piece", "pipeline", "pool"}
