@@ -14,6 +14,7 @@
     ├── AlreadyRunning          another nvshared has the socket or the bus name
     ├── NotRunning              nobody answers for com.nvshare
     ├── BusUnavailable          there is no message bus at that address
+    ├── Interrupted             somebody pressed Ctrl-C
     └── ProtocolError           a record that protocol.h does not know
 
 Each class says under which name it travels over D-Bus and with which status a
@@ -23,13 +24,14 @@ there is one, says what to do.
 """
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class ExitCode(IntEnum):
     """How nvshared and nvsharectl end. 2 to 7 are those systemd and LSB give words to.
 
-    126 and 127 are what shells give for a program that they were to run.
+    126 and 127 are what shells give for a program that they were to run, 130 for one that
+    Ctrl-C ended.
     """
 
     OK = 0
@@ -41,13 +43,18 @@ class ExitCode(IntEnum):
     NOT_RUNNING = 7
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127
+    INTERRUPTED = 130
     NO_SUCH_THING = 150
     GPU_LOST = 151
     ALREADY_RUNNING = 152
 
 
 class NvshareError(Exception):
-    """The root. `message` is one sentence without its full stop; `hint` may be empty."""
+    """The root. `message` is one sentence without its full stop; `hint` may be empty.
+
+    `answered` is False where something was asked for and nobody can tell whether it was done.
+    `details` are for --json alone.
+    """
 
     bus_name: ClassVar[str] = "org.freedesktop.DBus.Error.Failed"
     exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
@@ -56,6 +63,8 @@ class NvshareError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.answered = True
+        self.details: dict[str, Any] = {}
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
@@ -137,6 +146,16 @@ class BusUnavailable(NvshareError):
     """There is no message bus at that address, or it would not have us."""
 
     bus_name = "org.freedesktop.DBus.Error.NoServer"
+
+
+class Interrupted(NvshareError):
+    """Somebody pressed Ctrl-C; what was asked for last may be done nevertheless."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.answered = False
 
 
 class ProtocolError(NvshareError):

@@ -5,7 +5,7 @@ import argparse
 from functools import partial
 
 from nvshared.cli.output import counted, show
-from nvshared.cli.steps import carry_out
+from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
@@ -61,12 +61,14 @@ def _act(options: Options) -> ExitCode:
     with Client(options.bus) as client:
         found = client.clients_of(options.pid, options.gpu)
         carry_out([
-            (f"the {name} limit", partial(put, one, value))
+            Step(
+                f"the {name} limit", {"gpu": gpu, f"{name}_limit": value}, partial(put, one, value)
+            )
             for name, put, value in (
                 ("memory", client.set_memory_limit, options.memory),
                 ("compute", client.set_compute_limit, options.compute),
             )
-            if value is not None for one in found
+            if value is not None for one, gpu in found.items()
         ])
     data = {"pid": options.pid, "gpu": options.gpu}
     if options.memory is not None:
@@ -80,12 +82,13 @@ def _act(options: Options) -> ExitCode:
 def _print(options: Options) -> None:
     if options.memory is not None:
         limit = counted(options.memory, "byte") if options.memory else "as much as there is"
-        print(f"Process {options.pid} may allocate {limit}.")
+        print(f"Process {options.pid} may allocate {limit}{where(options.gpu)}.")
     if options.compute is not None:
         limit = f"at most {options.compute} % of the time"
         if options.compute == NO_LIMIT:
             limit = "all of the time that others leave it"
-        print(f"Process {options.pid} may use the GPU {limit}.")
+        which = "the GPU" if options.gpu is None else f"GPU {options.gpu}"
+        print(f"Process {options.pid} may use {which} {limit}.")
 
 
 VERB = Verb(

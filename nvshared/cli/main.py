@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(error, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _drop_output()                  # whoever read it has enough of it
         return 128 + signal.SIGPIPE

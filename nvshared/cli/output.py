@@ -50,7 +50,8 @@ def counted(number: int, unit: str) -> str:
 def complain(error: NvshareError, *, as_json: bool) -> None:
     """Says on stderr what went wrong."""
     if as_json:
-        print(json.dumps({"error": error.message, "hint": error.hint}), file=sys.stderr)
+        data = {"error": error.message, "hint": error.hint, **error.details}
+        print(json.dumps(data), file=sys.stderr)
         return
     text = f"nvsharectl: {error}"
     if sys.stderr is not None and sys.stderr.isatty():

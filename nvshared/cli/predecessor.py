@@ -5,7 +5,7 @@ from functools import partial
 
 from nvshared.cli import antithrash, quantum
 from nvshared.cli.output import show
-from nvshared.cli.steps import carry_out
+from nvshared.cli.steps import Step, carry_out
 from nvshared.cli.verb import Options
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
@@ -36,12 +36,13 @@ def act(options: Options) -> ExitCode:
     with Client(options.bus) as client:
         if options.set_tq is not None:
             put = partial(quantum.put, client, options.set_tq, None)
-            steps.append(("the quantum", put))
+            steps.append(Step("the quantum", {"gpu": None, "tq": options.set_tq}, put))
             data["tq"] = options.set_tq
             sentences.append(quantum.sentence(options.set_tq, None))
         if options.anti_thrash is not None:
             put = partial(antithrash.put, client, options.anti_thrash, None)
-            steps.append(("the anti-thrash mode", put))
+            mode = {"gpu": None, "anti_thrash": options.anti_thrash}
+            steps.append(Step("the anti-thrash mode", mode, put))
             data["anti_thrash"] = options.anti_thrash
             sentences.append(antithrash.sentence(options.anti_thrash, None))
         carry_out(steps)

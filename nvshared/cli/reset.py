@@ -7,7 +7,7 @@ from nvshared.cli.output import show
 from nvshared.cli.quantum import in_words
 from nvshared.cli.verb import AUTO, Options, Verb
 from nvshared.client import Client
-from nvshared.errors import ExitCode
+from nvshared.errors import ExitCode, NvshareError
 
 
 def _configure(_parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,12 @@ def _configure(_parser: argparse.ArgumentParser) -> None:
 def _act(options: Options) -> ExitCode:
     with Client(options.bus) as client:
         client.reset_settings()
-        now = client.snapshot()
+        try:
+            now = client.snapshot()
+        except NvshareError as error:
+            forgotten = "what was set is forgotten, but what holds now is not known"
+            error.message = f"{forgotten}: {error.message}"
+            raise
     data = {
         "tq": AUTO if now.tq_auto else now.tq, "tq_usec": None if now.tq_auto else now.tq_usec,
         "anti_thrash": now.anti_thrash,

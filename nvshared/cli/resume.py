@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl resume: let a suspended program use the GPU again."""
 
+from functools import partial
+
 from nvshared.cli.output import show
+from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client
 from nvshared.client import Client
 from nvshared.errors import ExitCode
@@ -9,11 +12,16 @@ from nvshared.errors import ExitCode
 
 def _act(options: Options) -> ExitCode:
     with Client(options.bus) as client:
-        for one in client.clients_of(options.pid, options.gpu):
-            client.resume(one)
+        carry_out([
+            Step(
+                f"process {options.pid}", {"gpu": gpu, "suspended": False},
+                partial(client.resume, one),
+            )
+            for one, gpu in client.clients_of(options.pid, options.gpu).items()
+        ], "resumed")
     show(
         options, {"pid": options.pid, "gpu": options.gpu, "suspended": False},
-        lambda: print(f"Process {options.pid} is no longer suspended."),
+        lambda: print(f"Process {options.pid} is no longer suspended{where(options.gpu)}."),
     )
     return ExitCode.OK
 

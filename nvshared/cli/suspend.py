@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl suspend: have a program leave the GPU for a while."""
 
+from functools import partial
+
 from nvshared.cli.output import show
+from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client
 from nvshared.client import Client
 from nvshared.errors import ExitCode
@@ -9,11 +12,16 @@ from nvshared.errors import ExitCode
 
 def _act(options: Options) -> ExitCode:
     with Client(options.bus) as client:
-        for one in client.clients_of(options.pid, options.gpu):
-            client.suspend(one)
+        carry_out([
+            Step(
+                f"process {options.pid}", {"gpu": gpu, "suspended": True},
+                partial(client.suspend, one),
+            )
+            for one, gpu in client.clients_of(options.pid, options.gpu).items()
+        ], "suspended")
     show(
         options, {"pid": options.pid, "gpu": options.gpu, "suspended": True},
-        lambda: print(f"Process {options.pid} is suspended."),
+        lambda: print(f"Process {options.pid} is suspended{where(options.gpu)}."),
     )
     return ExitCode.OK
 

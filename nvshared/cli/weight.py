@@ -2,8 +2,10 @@
 """nvsharectl weight: which share of the time a program gets."""
 
 import argparse
+from functools import partial
 
 from nvshared.cli.output import show
+from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
@@ -26,11 +28,18 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _act(options: Options) -> ExitCode:
     with Client(options.bus) as client:
-        for one in client.clients_of(options.pid, options.gpu):
-            client.set_weight(one, options.weight)
+        carry_out([
+            Step(
+                f"the weight of process {options.pid}", {"gpu": gpu, "weight": options.weight},
+                partial(client.set_weight, one, options.weight),
+            )
+            for one, gpu in client.clients_of(options.pid, options.gpu).items()
+        ])
     show(
         options, {"pid": options.pid, "gpu": options.gpu, "weight": options.weight},
-        lambda: print(f"The weight of process {options.pid} is {options.weight}."),
+        lambda: print(
+            f"The weight of process {options.pid}{where(options.gpu)} is {options.weight}."
+        ),
     )
     return ExitCode.OK
 

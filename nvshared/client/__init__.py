@@ -85,12 +85,15 @@ class Client:
         else:
             self._change("SetGPUAntiThrash", "ss", gpu, mode)
 
-    def clients_of(self, pid: int, gpu: str | None = None) -> list[int]:
-        """Ids of the clients of a process, on one GPU or on all. Raises NoSuchClient if none."""
+    def clients_of(self, pid: int, gpu: str | None = None) -> dict[int, int]:
+        """Ids of the clients of a process, on one GPU or on all, with the index of the GPU.
+
+        Raises NoSuchClient if there are none.
+        """
         index = None if gpu is None else self.gpu(gpu)
         question = Question(MANAGER_PATH, MANAGER_INTERFACE, "ListClients")
         ((rows,),) = self._connection.ask(question)
-        found = [id for id, owner, on, *_ in rows if owner == pid and index in (None, on)]
+        found = {id: on for id, owner, on, *_ in rows if owner == pid and index in (None, on)}
         if not found:
             where = "a GPU" if gpu is None else f"GPU {gpu}"
             raise NoSuchClient(

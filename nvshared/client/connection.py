@@ -72,12 +72,14 @@ class Connection:
                     text = str(message.body[0]) if message.body else ""
                     raise self._error(message.error, text)
         except TimeoutError as error:
-            raise NvshareError(
+            raise _unanswered(NvshareError(
                 f"nvshared did not answer within {PATIENCE:.0f} seconds",
                 "see what it says: journalctl -u nvshared",
-            ) from error
+            )) from error
         except (OSError, WireError) as error:
-            raise BusUnavailable(f"the message bus ended the connection: {error}") from error
+            raise _unanswered(
+                BusUnavailable(f"the message bus ended the connection: {error}")
+            ) from error
         return [answers[serial] for serial in serials]
 
     def _authenticate(self) -> None:
@@ -127,9 +129,9 @@ class Connection:
             )
             return NotRunning("nvshared is not running", f"start it with: {start}")
         if short in ("NoReply", "Disconnected"):
-            return NotRunning(
+            return _unanswered(NotRunning(
                 "nvshared ended before it answered", "see why: journalctl -u nvshared"
-            )
+            ))
         if short == "InteractiveAuthorizationRequired":
             return NotPermitted(text, "run it with sudo")
         if short == "AccessDenied":
@@ -140,6 +142,12 @@ class Connection:
                 "restart it with: systemctl restart nvshared",
             )
         return _known().get(name, NvshareError)(text or f"nvshared answered {name}")
+
+
+def _unanswered(error: NvshareError) -> NvshareError:
+    """One after which nobody can tell whether what was asked for is done."""
+    error.answered = False
+    return error
 
 
 def _known() -> dict[str, type[NvshareError]]:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that change several things, as people who may change some of them."""
+"""Commands that change several things, where not all of them can be changed."""
+
+import json
+from typing import Any
 
 import pytest
 
 from nvshared.bus.authority import Caller
-from nvshared.errors import ExitCode, NotPermitted
+from nvshared.errors import ExitCode, NoSuchClient, NotKept, NotPermitted
 from nvshared.manager import Manager
 from nvshared.scheduler.settings import Terms
-from tests.bus.service import a_client
+from tests.bus.service import PrivateBus, a_client
 from tests.bus.test_authority import SOMEBODY
 from tests.bus.test_clients import owned_by
 from tests.bus.test_commands import Run, ctl, sentence
@@ -34,7 +37,9 @@ async def test_who_may_set_one_of_two_limits_hears_which_holds(
     manager.set_compute_limit(client.id, 50)
     ended = await ctl("limit", "11", "--memory", "1GiB", "--compute", "60")
     assert ended.code == ExitCode.NOT_PERMITTED
-    assert sentence(ended).startswith("only the memory limit is set: com.nvshare.manage-clients ")
+    assert sentence(ended).startswith(
+        "the memory limit is set, not the compute limit: com.nvshare.manage-clients "
+    )
     assert client.agreement.terms == Terms(memory_limit=GIB, compute_limit=50)
     ended = await ctl("limit", "11", "--compute", "60")
     assert sentence(ended).startswith("com.nvshare.manage-clients ")
@@ -48,7 +53,10 @@ async def test_who_may_set_a_limit_on_one_of_two_gpus_hears_that(
     one, two = (owned_by(a_client(manager, gpu, pid=11), SOMEBODY) for gpu in manager.gpus)
     manager.set_memory_limit(two.id, GIB)
     ended = await ctl("limit", "11", "--compute", "60", "--memory", "2GiB")
-    assert sentence(ended).startswith("only the memory limit on 1 of 2 GPUs is set: ")
+    assert sentence(ended).startswith(
+        "the memory limit on GPU 0 is set, "
+        "not the memory limit on GPU 1 and the compute limit on GPUs 0 and 1: "
+    )
     assert (one.agreement.terms, two.agreement.terms) == (Terms(2 * GIB), Terms(GIB))
 
 
@@ -61,5 +69,81 @@ async def test_of_the_predecessors_flags_one_may_be_refused(
     monkeypatch.setattr(manager, "set_anti_thrash", refuse)
     ended = await ctl("-T", "5", "-S", "on")
     assert ended.code == ExitCode.NOT_PERMITTED
-    assert sentence(ended).startswith("only the quantum is set: not today")
+    assert sentence(ended).startswith("the quantum is set, not the anti-thrash mode: not today")
     assert manager.tq == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "method", "told", "setting"),
+    [
+        (["weight", "11", "200"], "set_weight", "the weight of process 11 is set",
+         {"weight": 200}),
+        (["suspend", "11"], "suspend", "process 11 is suspended", {"suspended": True}),
+        (["resume", "11"], "resume", "process 11 is resumed", {"suspended": False}),
+    ],
+)
+async def test_who_fails_on_one_of_two_gpus_hears_where_it_holds(
+    manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str],
+    method: str, told: str, setting: dict[str, object],
+) -> None:
+    _, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
+    change = getattr(manager, method)
+
+    def leave(id: int, *values: Any, by_owner: bool) -> None:
+        if id == two.id:
+            raise NoSuchClient("it has just ended")
+        change(id, *values, by_owner=by_owner)
+
+    monkeypatch.setattr(manager, method, leave)
+    ended = await ctl(*arguments)
+    assert (ended.code, sentence(ended)) == (
+        ExitCode.NO_SUCH_THING, f"{told} on GPU 0, not on GPU 1: it has just ended",
+    )
+    said = json.loads((await ctl(*arguments, "--json")).err)
+    assert (said["done"], said["not_done"], said["unknown"]) == (
+        [{"gpu": 0, **setting}], [{"gpu": 1, **setting}], [],
+    )
+    on_the_other = await ctl(*arguments, "--gpu", "0")
+    assert (on_the_other.code, "on GPU 0 " in on_the_other.out.replace(".", " ")) == (0, True)
+    assert (await ctl(*arguments, "--gpu", "1")).err == "nvsharectl: it has just ended\n"
+
+
+async def test_what_nobody_answers_may_hold(
+    manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bus ends while the second of two is asked for."""
+    one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
+    suspend = manager.suspend
+
+    def end(id: int, *, by_owner: bool) -> None:
+        suspend(id, by_owner=by_owner)
+        if id == two.id:
+            private.stop()
+
+    monkeypatch.setattr(manager, "suspend", end)
+    ended = await ctl("suspend", "11", "--json")
+    assert (one.agreement.terms.suspended, two.agreement.terms.suspended) == (True, True)
+    said = json.loads(ended.err)
+    assert said["error"].startswith("process 11 is suspended on GPU 0, perhaps on GPU 1: ")
+    assert (said["done"], said["not_done"], said["unknown"]) == (
+        [{"gpu": 0, "suspended": True}], [], [{"gpu": 1, "suspended": True}],
+    )
+    assert ended.code == ExitCode.FAILURE
+
+
+async def test_what_is_not_kept_is_set_nevertheless(
+    manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = manager.set_tq
+
+    def forget(seconds: int, gpu: str = "") -> None:
+        change(seconds, gpu)
+        raise NotKept("it holds, but the disk is full")
+
+    monkeypatch.setattr(manager, "set_tq", forget)
+    ended = await ctl("-T", "5", "-S", "on")
+    assert (ended.code, sentence(ended)) == (
+        ExitCode.FAILURE,
+        "the quantum is set, not the anti-thrash mode: it holds, but the disk is full",
+    )
+    assert (manager.tq, manager.anti_thrash) == (5, "auto")

@@ -105,8 +105,9 @@ def test_the_heavier_program_is_done_first(
     control = start("--tq", "50ms", "--capacity", "120MiB")
     light, heavy = (program(site, seed) for seed in (1, 2))
     eventually(lambda: len(control.snapshot().clients) == 2)
-    control.set_weight(control.clients_of(heavy.pid)[0], 1000)
-    control.set_weight(control.clients_of(light.pid)[0], 1)
+    for process, weight in ((heavy, 1000), (light, 1)):
+        (client,) = control.clients_of(process.pid)
+        control.set_weight(client, weight)
     finish([heavy])
     assert light.poll() is None
     finish([light])

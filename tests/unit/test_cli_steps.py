@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of several changes of which one fails, or is not answered."""
+
+from collections.abc import Callable
+
+import pytest
+
+from nvshared.cli import reset
+from nvshared.cli.parser import build
+from nvshared.cli.steps import Step, carry_out
+from nvshared.cli.verbs import VERBS
+from nvshared.client import Client
+from nvshared.client.connection import Connection
+from nvshared.errors import ExitCode, NotKept, NotPermitted, NvshareError
+
+NAMES = {"m": "the memory limit", "c": "the compute limit", "w": "the weight"}
+
+
+def failing(error: BaseException) -> Callable[[], None]:
+    """A step that ends like this."""
+
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def unanswered() -> NvshareError:
+    """What a connection raises when nobody knows."""
+    error = NvshareError("no answer")
+    error.answered = False
+    return error
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "error", "told"),
+    [
+        ("m0", 0, NotPermitted("no"), "no"),
+        ("m0 m1", 0, NotPermitted("no"), "no"),
+        ("m0 m1", 1, NotPermitted("no"), "the memory limit is set on GPU 0, not on GPU 1: no"),
+        ("m0 m1 m2 m3", 2, NotPermitted("no"),
+         "the memory limit is set on GPUs 0 and 1, not on GPUs 2 and 3: no"),
+        ("m0 m1 m2 m3", 3, NotPermitted("no"),
+         "the memory limit is set on GPUs 0, 1 and 2, not on GPU 3: no"),
+        ("m0 c0", 1, NotPermitted("no"), "the memory limit is set, not the compute limit: no"),
+        ("m0 c0 w0", 2, NotPermitted("no"),
+         "the memory limit and the compute limit are set, not the weight: no"),
+        ("m0 m1 c0 c1", 3, NotPermitted("no"),
+         "the memory limit on GPUs 0 and 1 and the compute limit on GPU 0 are set, "
+         "not the compute limit on GPU 1: no"),
+        ("m0", 0, unanswered(), "no answer"),
+        ("m0 m1", 0, unanswered(),
+         "the memory limit is set perhaps on GPU 0, not on GPU 1: no answer"),
+        ("m0 m1 m2", 1, unanswered(),
+         "the memory limit is set on GPU 0, perhaps on GPU 1, not on GPU 2: no answer"),
+        ("m0 c0", 0, unanswered(),
+         "perhaps the memory limit is set, not the compute limit: no answer"),
+        ("m0 m1", 1, KeyboardInterrupt(),
+         "the memory limit is set on GPU 0, perhaps on GPU 1: interrupted"),
+        ("m0 c0", 0, NotKept("not kept"),
+         "the memory limit is set, not the compute limit: not kept"),
+        ("m0 c0", 1, NotKept("not kept"), "not kept"),
+    ],
+)
+def test_what_is_said(line: str, at: int, error: BaseException, told: str) -> None:
+    steps = [
+        Step(NAMES[one[0]], {"gpu": int(one[1]), "of": one[0]}, lambda: None)
+        for one in line.split()
+    ]
+    steps[at] = steps[at]._replace(act=failing(error))
+    with pytest.raises(NvshareError) as caught:
+        carry_out(steps)
+    assert str(caught.value) == told
+    parts = caught.value.details
+    assert [*parts["done"], *parts["unknown"], *parts["not_done"]] == [one.data for one in steps]
+    if isinstance(error, KeyboardInterrupt):
+        assert caught.value.exit_code is ExitCode.INTERRUPTED
+
+
+def test_a_reset_after_which_nothing_can_be_read_is_a_reset(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(Connection, "__init__", lambda _self, _bus: None)
+    monkeypatch.setattr(Client, "close", lambda _self: None)
+    monkeypatch.setattr(Client, "reset_settings", lambda _self: asked.append("reset"))
+    monkeypatch.setattr(Client, "snapshot", lambda _self: failing(unanswered())())
+    with pytest.raises(NvshareError) as caught:
+        reset.VERB.act(build(VERBS).parse_args(["reset"]))
+    assert asked == ["reset"]
+    assert str(caught.value) == (
+        "what was set is forgotten, but what holds now is not known: no answer"
+    )
