@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What --help teaches, what Tab offers, and how little is loaded for it."""
+"""What --help teaches, and how little is loaded for it."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nvshared.cli.completion import SHELLS
 from nvshared.cli.parser import build
 from nvshared.cli.verb import Verb
 from nvshared.cli.verbs import VERBS
@@ -16,10 +14,6 @@ from nvshared.errors import InvalidArgs
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
-
-OPTIONS = {"-h", "--help", "--version", "--bus", "--json", "-T", "--set-tq", "-S", "--anti-thrash"}
-COMMANDS = {"bash"}                     # among others
-FILES = {"README.md", "nvshared"}       # among others
 
 
 def nvsharectl(*arguments: str) -> str:
@@ -99,84 +93,3 @@ def test_what_takes_long_to_load_is_not_loaded(arguments: list[str]) -> None:
         capture_output=True,
     )
     assert ended.stderr.splitlines()[-1] == "loaded"
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("sta", {"status"}),
-        ("anti-thrash ", {"auto", "on", "off", "--gpu", "--bus", "--json", "-h", "--help"}),
-        ("--json completion ", {*SHELLS, "-h", "--help", "--bus", "--json"}),
-        ("set-tq --g", {"--gpu"}),
-        ("set-tq a", {"auto"}),
-        ("--ver", {"--version"}),
-        ("-S ", {"auto", "on", "off"}),
-        ("-T ", {"auto"}),
-        ("--anti-thrash = o", {"on", "off"}),       # as bash parts it
-        ("--bus ", {"system", "session"}),
-        ("--bus status ", {verb.name for verb in VERBS} | OPTIONS),
-        ("status --bus s", {"system", "session"}),
-        ("clients --gpu ", set()),
-        ("limit --memory -", set()),
-        ("weight --gpu 0 --b", {"--bus"}),
-        ("-T 5 weig", {"weight"}),
-        ("preload --root pyproj", {"pyproject.toml"}),
-        ("run --so", {"--socket"}),
-        ("run --socket pyproj", {"pyproject.toml"}),
-        ("run bas", COMMANDS),
-        ("run -- bas", COMMANDS),
-        ("run --json -- bas", COMMANDS),
-        ("run -- python --", set()),
-        ("run python --gpu ", FILES),
-        ("run -- python pyproj", {"pyproject.toml"}),
-        ("run -- python -S ", FILES),
-    ],
-)
-def test_tab_in_bash(line: str, offered: set[str]) -> None:
-    words = ["nvsharectl", *line.split(" ")]
-    quoted = " ".join(f"'{word}'" for word in words)
-    script = (
-        nvsharectl("completion", "bash")
-        + f"\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _nvsharectl\n"
-        + 'printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-    ended = subprocess.run(
-        ["bash"], input=script, text=True, check=True, capture_output=True, cwd=ROOT,
-    )
-    shown = set(ended.stdout.split())
-    assert shown >= offered if offered in (COMMANDS, FILES) else shown == offered
-    assert "--json" not in shown or "--json" in offered
-    assert ended.stderr == ""
-
-
-@pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish on this machine")
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("anti-thrash o", {"on", "off"}),
-        ("set-tq a", {"auto"}),
-        ("-S ", {"auto", "on", "off"}),
-        ("-T ", {"auto"}),
-        ("--bus s", {"system", "session"}),
-        ("clients --gpu ", set()),
-    ],
-)
-def test_tab_in_fish(line: str, offered: set[str]) -> None:
-    script = nvsharectl("completion", "fish") + f"\ncomplete --do-complete 'nvsharectl {line}'\n"
-    ended = subprocess.run(
-        ["fish", "--no-config"], input=script, text=True, check=True, capture_output=True
-    )
-    shown = {found.partition("\t")[0] for found in ended.stdout.splitlines()}
-    assert (shown, ended.stderr) == (offered, "")
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_completion_is_a_script(shell: str) -> None:
-    script = nvsharectl("completion", shell)
-    for verb in VERBS:
-        assert verb.name in script
-    if shutil.which(shell):
-        ended = subprocess.run(
-            [shell, "-n"], input=script, text=True, check=False, capture_output=True
-        )
-        assert (ended.returncode, ended.stderr) == (0, "")

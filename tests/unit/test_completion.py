@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Tab key offers in real shells: bash, zsh and fish, as far as they are there."""
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from nvshared.cli.completion import SHELLS
+from nvshared.cli.verbs import VERBS
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
+BEGIN, END = b"<BEG" + b"IN>", b"<E" + b"ND>"
+CLEAR = b"\x15"                         # Ctrl-U
+
+NAMES = {verb.name for verb in VERBS}
+COMMON = {"-h", "--help", "--bus", "--json"}
+OWN = COMMON | {"--version", "-T", "--set-tq", "-S", "--anti-thrash"}
+
+BASH = r"""
+PS1=
+shown() {
+    _nvsharectl
+    printf '\n<BEG''IN>\n'
+    printf '%s\n' "${COMPREPLY[@]}"
+    printf '<E''ND>\n'
+}
+complete -F shown nvsharectl
+printf '<E''ND>\n'
+"""
+ZSH = r"""
+PROMPT=
+bindkey -e
+compdef _nvsharectl nvsharectl
+compadd() {
+    local -a offered
+    builtin compadd -O offered "$@"
+    (($#offered)) && print -rl -- $offered
+    builtin compadd "$@"
+}
+shown() {
+    print -r -- $'\n<BEG''IN>'
+    zle complete-word
+    print -r -- $'\n<E''ND>'
+}
+zle -N shown
+bindkey '^I' shown
+print -r -- '<E''ND>'
+"""
+
+Tab = Callable[[str], set[str]]
+
+
+@cache
+def script(shell: str) -> str:
+    """What nvsharectl prints for it."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, "completion", shell], cwd=ROOT, text=True, check=True,
+        capture_output=True,
+    ).stdout
+
+
+class Typist:
+    """Somebody at a terminal in which a shell runs."""
+
+    def __init__(self, *command: str, setup: Path) -> None:
+        self._ours, its = pty.openpty()
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=its, stdout=its, stderr=its, start_new_session=True,
+            env={**os.environ, "TERM": "dumb", "HOME": str(setup.parent)},
+        )
+        os.close(its)
+        os.write(self._ours, f" . {setup}\n".encode())
+        self._until_end()
+
+    def tab(self, line: str) -> set[str]:
+        """What is offered behind `nvsharectl` and this."""
+        os.write(self._ours, CLEAR + f"nvsharectl {line}\t".encode())
+        return {word.strip() for word in self._until_end().split("\n")} - {""}
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def _until_end(self) -> str:
+        shown = b""
+        while END not in shown:
+            shown += os.read(self._ours, 4096)
+        return shown.partition(END)[0].rpartition(BEGIN)[2].decode().replace("\r", "")
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> str:
+    """Each that is there."""
+    if not shutil.which(request.param):
+        pytest.skip(f"there is no {request.param} on this machine")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def tab(shell: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    """Types a line and strikes Tab; what is offered then."""
+    if shell == "fish":
+        yield in_fish
+        return
+    setup = tmp_path_factory.mktemp(shell) / "setup"
+    if shell == "bash":
+        setup.write_text(script("bash") + BASH)
+        typist = Typist("bash", "--noprofile", "--norc", "-i", setup=setup)
+    else:
+        # As from $fpath, but for the last line, which calls what stands in the others.
+        function = script("zsh").rstrip().rpartition("\n")[0]
+        setup.write_text(f"autoload -Uz compinit && compinit -D -u\n{function}\n{ZSH}")
+        typist = Typist("zsh", "-f", "-i", setup=setup)
+    yield typist.tab
+    typist.close()
+
+
+def in_fish(line: str) -> set[str]:
+    """As by Tab in a terminal; `line` has no quotes."""
+    ended = subprocess.run(
+        ["fish", "--no-config"], cwd=ROOT, text=True, check=True, capture_output=True,
+        input=f"{script('fish')}\ncomplete --do-complete 'nvsharectl {line}'\n",
+    )
+    assert ended.stderr == ""
+    return {found.partition("\t")[0] for found in ended.stdout.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("sta", {"status"}),
+        ("--ver", {"--version"}),
+        ("anti-thrash o", {"on", "off"}),
+        ("set-tq a", {"auto"}),
+        ("set-tq --g", {"--gpu"}),
+        ("-S ", {"auto", "on", "off"}),
+        ("-T ", {"auto"}),
+        ("-T 5 weig", {"weight"}),
+        ("-T5 weig", {"weight"}),
+        ("--bus s", {"system", "session"}),
+        ("--bus status sta", {"status"}),
+        ("--bus status --ver", {"--version"}),
+        ("--bus status anti-thrash o", {"on", "off"}),
+        ("--bus status status --bus s", {"system", "session"}),
+        ("--bus=status anti-thrash o", {"on", "off"}),
+        ("--bus unix:path=/x anti-thrash o", {"on", "off"}),
+        ("--bus=unix:path=/x anti-thrash o", {"on", "off"}),
+        ("--bus run sta", {"status"}),
+        ("status --bus run s", set()),
+        ("status --bus s", {"system", "session"}),
+        ("anti-thrash --gpu on o", {"on", "off"}),
+        ("anti-thrash --gpu 00000000:17:00.0 o", {"on", "off"}),
+        ("--json completion z", {"zsh"}),
+        ("clients --gpu ", set()),
+        ("limit --memory ", set()),
+        ("weight --gpu 0 --b", {"--bus"}),
+        ("preload --root pyproj", {"pyproject.toml"}),
+        ("preload --root on s", {"status"}),
+        ("run --so", {"--socket"}),
+        ("run --socket pyproj", {"pyproject.toml"}),
+        ("run --socket on --js", {"--json"}),
+        ("run -- head pyproj", {"pyproject.toml"}),
+        ("run -- status --js", set()),
+        ("run head pyproj", {"pyproject.toml"}),
+        ("run -- head --bus s", {"setup.py", "systemd"}),
+        ("run head --socket pyproj", {"pyproject.toml"}),
+    ],
+)
+def test_what_is_offered(tab: Tab, line: str, offered: set[str]) -> None:
+    assert {one.rstrip("/") for one in tab(line)} == offered
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("--bus=s", {"system", "session"}),
+        ("--bus=", {"system", "session"}),
+        ("status --bus=s", {"system", "session"}),
+        ("--anti-thrash=o", {"on", "off"}),
+        ("--bus=unix:s", set()),
+        ("status --bus unix:s", set()),
+        ("preload --root=pyproj", {"pyproject.toml"}),
+    ],
+)
+def test_what_is_offered_behind_an_equals_sign(tab: Tab, line: str, offered: set[str]) -> None:
+    """fish and zsh may show the option before each; what it comes to is the same."""
+    option = line.split()[-1].partition("=")[0]
+    assert {one.removeprefix(f"{option}=") for one in tab(line)} - {option} == offered
+
+
+@pytest.mark.parametrize("line", ["run bas", "run -- bas", "run --json -- bas"])
+def test_programs_are_offered(tab: Tab, line: str) -> None:
+    assert "bash" in tab(line)
+
+
+def test_a_bare_word_may_be_anything(shell: str, tab: Tab) -> None:
+    """bash offers options too, others only behind a dash."""
+    more = shell == "bash"
+    assert tab("--bus status ") == NAMES | (OWN if more else set())
+    assert tab("anti-thrash ") == {"auto", "on", "off"} | (COMMON | {"--gpu"} if more else set())
+
+
+def test_it_is_a_script(shell: str) -> None:
+    for verb in VERBS:
+        assert verb.name in script(shell)
+    ended = subprocess.run(
+        [shell, "-n"], input=script(shell), text=True, check=False, capture_output=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
