@@ -5,19 +5,14 @@ Everything is read from the manager when it is asked for, once in a while at the
 most: anybody may ask, and drawing a thousand clients takes the event loop a while.
 The HTTP server has threads of its own, so each scrape waits until the event loop
 has drawn the figures; it never looks at a scheduler while that decides.
-
-Nor can those who ask, or connect and do not, take threads and descriptors that
-programs need: there are few at a time, and none of them for long.
 """
 
 import asyncio
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from socketserver import TCPServer, ThreadingMixIn
+from concurrent.futures import CancelledError, Future
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -28,12 +23,14 @@ from nvshared.errors import NvshareError
 from nvshared.gpu import GPU, Client
 from nvshared.manager import Manager
 from nvshared.quantity import Endpoint
+from nvshared.scrapes import Answer, listen
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 5.0                          # seconds a scrape waits for the event loop, or we for it
+PATIENCE = 5.0                          # seconds a scrape waits for the event loop
 FRESH = 1.0                             # seconds for which figures are as good as new ones
-SCRAPES_AT_MOST = 16                    # at a time
+ASKED = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING")
+ANSWERS_KEPT = 4                        # one for each way to ask; a large one has a few MB
 
 CARD = ("gpu", "uuid")
 CLIENT = (*CARD, "client", "pid")
@@ -47,89 +44,102 @@ class Figures(Collector):
         self._loop = asyncio.get_running_loop()
         self._drawn: list[Metric] = []
         self._drawn_at = float("-inf")
+        self._awaited: set[Future[list[Metric]]] = set()
+        self._closed = False
+
+    @property
+    def fresh(self) -> bool:
+        """Whether what was drawn last is as good as new; for any thread."""
+        return self._loop.time() - self._drawn_at < FRESH
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: registering must not wait for the loop it is called from."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Called in a thread of the HTTP server."""
-        return asyncio.run_coroutine_threadsafe(self._draw(), self._loop).result(PATIENCE)
+        """Called in a thread of the HTTP server. Raises TimeoutError, CancelledError."""
+        drawing = asyncio.run_coroutine_threadsafe(self._draw(), self._loop)
+        self._awaited.add(drawing)
+        if self._closed:
+            drawing.cancel()
+        try:
+            return drawing.result(PATIENCE)
+        finally:
+            drawing.cancel()
+            self._awaited.discard(drawing)
+
+    def close(self) -> None:
+        """Called in the loop: who waits for it to draw would wait in vain from now on."""
+        self._closed = True
+        for drawing in tuple(self._awaited):
+            drawing.cancel()
 
     async def _draw(self) -> list[Metric]:
-        now = self._loop.time()
-        if now - self._drawn_at >= FRESH:
+        if not self.fresh:
             for gpu in self._manager.gpus:
                 gpu.look()
             everyone = tuple(self._manager.clients)
             self._drawn = [*_cards(self._manager.gpus), *_clients(everyone)]
-            self._drawn_at = now
+            self._drawn_at = self._loop.time()
         return self._drawn
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nobody wants to read of scrapes."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        self._scrapes: set[int] = set()     # descriptors
-        super().__init__(*given, **more)
-
-    def server_bind(self) -> None:
-        """As HTTPServer's, but nobody is asked which name the address has."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is room for one more."""
-        if len(self._scrapes) >= SCRAPES_AT_MOST:
-            return False
-        self._scrapes.add(request.fileno())
-        return True
-
-    def close_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
-        """One has ended, or there was no room for it."""
-        assert isinstance(request, socket.socket)
-        self._scrapes.discard(request.fileno())
-        super().close_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who goes away or never asks is no news, and could be so a thousand times a second."""
-        logger.debug("a scrape by %s failed", client_address, exc_info=True)
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
 
 
 def serve(manager: Manager, where: Endpoint) -> Callable[[], None]:
     """Serves until the returned function is called. Raises NvshareError if it cannot listen."""
     registry = CollectorRegistry()
-    registry.register(Figures(manager))
+    figures = Figures(manager)
+    registry.register(figures)
     try:
-        kind = _Server6 if ":" in where.address else _Server
-        server = make_server(*where, make_wsgi_app(registry), kind, _Handler)
+        stop_listening = listen(where, _Answers(figures, make_wsgi_app(registry)))
     except OSError as error:
         raise NvshareError(
             f"the metrics cannot be served on {where}: {error.strerror}",
             "choose another with --metrics, or 0 for none",
         ) from error
 
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-
     def stop() -> None:
-        server.shutdown()
-        server.server_close()
+        figures.close()
+        stop_listening()
 
     return stop
+
+
+class _Answers:
+    """What is said to a scrape: written down once as long as its figures are fresh.
+
+    To write down those of a thousand clients keeps a processor busy for a while. Threads do
+    so one after the other, which leaves the event loop its turns.
+    """
+
+    def __init__(self, figures: Figures, write: Answer) -> None:
+        self._figures = figures
+        self._write = write
+        self._turn = threading.Lock()   # protects what follows, and is held while that is made
+        self._written: dict[tuple[str, ...], tuple[str, list[tuple[str, str]], bytes]] = {}
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        """A WSGI application, called in a thread of the HTTP server."""
+        status, headers = "503 Service Unavailable", [("Content-Type", "text/plain")]
+        body = b"nvshared is busy\n"
+        if self._turn.acquire(timeout=PATIENCE):
+            try:
+                status, headers, body = self._answer(environ)
+            except (TimeoutError, CancelledError):
+                logger.debug("figures could not be drawn in time")
+            finally:
+                self._turn.release()
+        start(status, headers)
+        return [body]
+
+    def _answer(self, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
+        asked = tuple(environ.get(name, "") for name in ASKED)
+        if not self._figures.fresh or len(self._written) >= ANSWERS_KEPT:
+            self._written.clear()
+        if asked not in self._written:
+            said: list[tuple[str, list[tuple[str, str]]]] = []
+            body = b"".join(self._write(environ, lambda *words: said.append(words)))
+            self._written[asked] = (*said[0], body)
+        return self._written[asked]
 
 
 def _cards(gpus: Iterable[GPU]) -> Iterator[Metric]:

@@ -19,8 +19,8 @@ import pytest
 
 from nvshared.client import Client as Control
 from nvshared.log import BURST
-from nvshared.metrics import SCRAPES_AT_MOST
 from nvshared.protocol import Type
+from nvshared.scrapes import SCRAPES_AT_MOST
 from nvshared.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from tests.bus.service import PrivateBus, private_bus
 from tests.conftest import no_bus

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 # From the bottom up. A name is a module or a folder of nvshared/.
 LAYERS: list[set[str]] = [
     {"errors", "names", "signal", "clock", "quantity"},
-    {"protocol", "config", "systemd", "log", "library", "host", "listening", "rotation"},
+    {"protocol", "config", "systemd", "log", "library", "host", "listening", "rotation", "scrapes"},
     {"scheduler", "nvml", "peer", "capacity", "arguments"},
     {"agreement"},
     {"gpu", "state", "defaults"},

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics' server among those who are slow, or never read: in time, and nothing stays."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from nvshared import metrics, scrapes
+from nvshared.manager import Manager
+from nvshared.metrics import Figures, serve
+from nvshared.quantity import Endpoint
+from nvshared.scrapes import SCRAPES_AT_MOST
+from tests.unit.scripted import DEFAULTS, Time, script
+
+GENEROUS = 30.0                       # seconds; only a test that fails waits so long
+LIMIT = 1.0                             # seconds for a whole scrape, here
+SLOW = 100                              # clients
+ASK = b"GET /metrics HTTP/1.0\r\n\r\n"
+BIG = 1000                              # samples of 10 kB, more than the kernel takes at once
+
+
+def a_port() -> int:
+    """One that is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def descriptors() -> int:
+    """How many are open."""
+    return len(os.listdir("/proc/self/fd"))         # noqa: PTH208
+
+
+class Site:
+    """A server in the running loop, and who talks to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        script(monkeypatch)
+        time = Time()
+        self.before = descriptors()
+        self.port = a_port()
+        manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+        self.stop = serve(manager, Endpoint("127.0.0.1", self.port))
+        self._slow: list[socket.socket] = []
+
+    def connect(self, sends: bytes = b"", **buffers: int) -> socket.socket:
+        """Somebody who sends this and then waits."""
+        one = socket.socket()
+        one.setblocking(False)
+        for option, size in buffers.items():
+            one.setsockopt(socket.SOL_SOCKET, getattr(socket, option), size)
+        with contextlib.suppress(BlockingIOError):
+            one.connect(("127.0.0.1", self.port))
+        self._slow.append(one)
+        one.setblocking(True)
+        one.settimeout(GENEROUS)
+        if sends:
+            one.sendall(sends)
+        return one
+
+    async def ask(self) -> str:
+        """An honest scrape."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(ASK)
+        said = await asyncio.wait_for(reader.read(), GENEROUS)
+        writer.close()
+        await writer.wait_closed()
+        return said.decode()
+
+    def threads(self) -> int:
+        """That the server has now."""
+        return sum(
+            one.name == "metrics" or "process_request_thread" in one.name
+            for one in threading.enumerate()
+        )
+
+    def leave(self) -> None:
+        """Nobody but the server is there any more."""
+        for one in self._slow:
+            one.close()
+        self._slow.clear()
+
+
+@pytest.fixture
+async def site(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> AsyncIterator[Site]:
+    """Nothing stays of it, and it says nothing."""
+    monkeypatch.setattr(scrapes, "LONGEST", LIMIT)
+    site = Site(monkeypatch)
+    yield site
+    site.stop()                         # again, where the test has done so
+    site.leave()
+    assert (descriptors(), site.threads()) == (site.before, 0)
+    assert capfd.readouterr().err == ""
+
+
+async def until(there: Callable[[], bool]) -> None:
+    """Fails when that takes too long."""
+    end = time.monotonic() + GENEROUS
+    while not there():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+async def test_an_honest_scrape_goes_on_among_slow_ones(site: Site) -> None:
+    """Each of a hundred sends a byte now and then, for ever, and comes again when it is cut."""
+    ended = asyncio.Event()
+    most = longest = 0.0
+
+    async def crawl() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+                with contextlib.closing(writer):
+                    for byte in ASK[:10] + b"X" * 1000:
+                        writer.write(bytes([byte]))
+                        await writer.drain()
+                        await asyncio.sleep(0.2)
+                        if ended.is_set():
+                            return
+
+    crawlers = [asyncio.create_task(crawl()) for _ in range(SLOW)]
+    await until(lambda: site.threads() > SCRAPES_AT_MOST)
+    answers = []
+    for _ in range(20):
+        began = time.monotonic()
+        await asyncio.sleep(0.05)
+        longest = max(longest, time.monotonic() - began)
+        answers.append(await site.ask())
+        most = max(most, site.threads())
+    assert sum("nvshare_gpu_capacity_bytes" in answer for answer in answers) == len(answers)
+    assert most <= SCRAPES_AT_MOST + 1
+    assert longest < 1
+    ended.set()
+    await asyncio.gather(*crawlers)
+
+
+@pytest.mark.parametrize("sends", [b"", b"GET /met", ASK[:-2], b"\r\n" * 3])
+async def test_nobody_stays_for_long(site: Site, sends: bytes) -> None:
+    began = time.monotonic()
+    idle = [site.connect(sends) for _ in range(SCRAPES_AT_MOST)]
+    for one in idle:
+        with contextlib.suppress(ConnectionResetError):
+            while await asyncio.to_thread(one.recv, 4096):
+                """Whoever has sent half of it hears that this is wrong."""
+    assert time.monotonic() - began < LIMIT + 2
+    await until(lambda: site.threads() == 1)
+
+
+async def test_who_never_reads_the_answer_does_not_stay_either(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def draw(figures: Figures) -> list[Metric]:
+        figures._drawn_at = time.monotonic()
+        gauge = GaugeMetricFamily("nvshare_gpu_capacity_bytes", "big", labels=("of",))
+        for number in range(BIG):
+            gauge.add_metric((f"{number}" + "x" * 10_000,), number)
+        return [gauge]
+
+    monkeypatch.setattr(Figures, "_draw", draw)
+    await site.ask()                    # from now on it is written down
+    deaf = [site.connect(ASK, SO_RCVBUF=4096) for _ in range(SCRAPES_AT_MOST)]
+    await until(lambda: site.threads() == 1 + SCRAPES_AT_MOST)
+    assert "nvshare_gpu_capacity_bytes" in await site.ask()
+    await until(lambda: site.threads() == 1)
+    assert len(deaf) == SCRAPES_AT_MOST
+
+
+async def test_it_stops_though_people_are_there(site: Site) -> None:
+    for _ in range(SCRAPES_AT_MOST):
+        site.connect(ASK[:-2])
+    await until(lambda: site.threads() == 1 + SCRAPES_AT_MOST)
+    began = time.monotonic()
+    site.stop()
+    assert time.monotonic() - began < LIMIT     # half of it for the thread that listens
+    assert site.threads() == 0
+
+
+async def test_it_stops_though_figures_are_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop in which they would be drawn is the one that stops it."""
+    never = asyncio.Event()
+
+    async def draw(_figures: Figures) -> Any:
+        await never.wait()
+
+    monkeypatch.setattr(Figures, "_draw", draw)
+    waiting = [site.connect(ASK) for _ in range(3)]
+    await until(lambda: site.threads() == 1 + len(waiting))
+    time.sleep(0.1)                     # noqa: ASYNC251 - until one of them waits for this loop
+    began = time.monotonic()
+    site.stop()
+    assert time.monotonic() - began < LIMIT
+    assert site.threads() == 0
+    await asyncio.sleep(0)              # what was to be drawn is cancelled
+
+
+async def test_a_loop_that_draws_nothing_is_said_in_a_line(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def draw(_figures: Figures) -> Any:
+        await asyncio.sleep(GENEROUS)
+
+    monkeypatch.setattr(metrics, "PATIENCE", 0.1)
+    monkeypatch.setattr(Figures, "_draw", draw)
+    said = await site.ask()
+    assert said.startswith("HTTP/1.0 503 Service Unavailable")
+    assert said.endswith("\r\n\r\nnvshared is busy\n")
