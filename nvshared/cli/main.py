@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Until all is understood. What stands behind "--" is for the program that `run` runs.
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
-        options = build(VERBS).parse_args(given)
+        options = _parsed(given)
         as_json = options.json
         code = act(options)
         sys.stdout.flush()
@@ -47,6 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         again = f"report it with what this prints: {DEBUG_VARIABLE}=1 nvsharectl {' '.join(given)}"
         complain(NvshareError(fault, again), as_json=as_json)
         return ExitCode.FAILURE
+
+
+def _parsed(given: Sequence[str]) -> Options:
+    """What is asked for. Raises InvalidArgs; SystemExit after --help and --version."""
+    try:
+        return build(VERBS).parse_args(given)
+    except SystemExit:
+        sys.stdout.flush()              # it cannot be written, or nobody reads it: as for a verb
+        raise
 
 
 def _prepare_output() -> None:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nvshared.cli.verb import Options
@@ -48,16 +49,17 @@ def counted(number: int, unit: str) -> str:
 
 
 def complain(error: NvshareError, *, as_json: bool) -> None:
-    """Says on stderr what went wrong."""
-    if as_json:
-        data = {"error": error.message, "hint": error.hint, **error.details}
-        print(json.dumps(data), file=sys.stderr)
+    """Says on stderr what went wrong, if that can be written to; the exit status says it too."""
+    if sys.stderr is None:              # closed by whoever started us; print would take stdout
         return
     text = f"nvsharectl: {error}"
-    if sys.stderr is not None and sys.stderr.isatty():
+    if as_json:
+        text = json.dumps({"error": error.message, "hint": error.hint, **error.details})
+    elif sys.stderr.isatty():
         # Whole words, and commands that can be copied: one line elsewhere, for those who search.
         text = "\n".join(textwrap.wrap(
             text, max(NARROWEST, shutil.get_terminal_size().columns - 1),
             subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
         ))
-    print(text, file=sys.stderr)
+    with suppress(OSError):
+        print(text, file=sys.stderr)

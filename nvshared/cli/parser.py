@@ -32,6 +32,10 @@ class Parser(argparse.ArgumentParser):
         """One sentence and where to read more."""
         raise InvalidArgs(message, f"see: {self.prog} --help")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """argparse drops what cannot be written without a word. Raises OSError."""
+        print(message, end="", file=file)
+
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is None or value in action.choices:
             return

@@ -374,6 +374,32 @@ async def test_nowhere_to_write_to(
     assert [json.loads(line)["error"] for line in ended.err.splitlines()] == [words] * bool(words)
 
 
+@pytest.mark.parametrize("arguments", ["--help", "--version", "status --help"])
+async def test_nowhere_to_write_help_to(arguments: str) -> None:
+    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
+    ended = await run("bash", "-c", f"{quoted} {arguments} >/dev/full")
+    assert ended.code == ExitCode.FAILURE
+    assert ended.err == (
+        "nvsharectl: the output cannot be written: No space left on device\n"
+    )
+    ended = await run("bash", "-c", f"set -o pipefail; {quoted} {arguments} | :")
+    assert ended.code in (0, 141)
+    assert ended.err == ""
+
+
+@pytest.mark.parametrize("place", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("arguments", ["frob", "frob --json", "set-tq 5 --gpu 9"])
+async def test_nowhere_to_complain_to(
+    ctl: Run, private: PrivateBus, place: str, arguments: str
+) -> None:
+    quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
+    ended = await run(
+        "bash", "-c", f"{quoted} {arguments} {place}", NVSHARE_BUS=private.address
+    )
+    code = ExitCode.NO_SUCH_THING if "9" in arguments else ExitCode.INVALID_ARGS
+    assert (ended.code, ended.out, ended.err) == (code, "", "")
+
+
 async def test_a_terminal_without_our_characters(manager: Manager, private: PrivateBus) -> None:
     shown = await on_a_terminal(
         *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
