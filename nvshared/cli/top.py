@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import select
+import signal
 import sys
 import termios
 import time
@@ -12,7 +13,7 @@ import tty
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from nvshared.cli.verb import Options, Verb
 from nvshared.client import Client
@@ -77,7 +78,8 @@ def _watch(options: Options) -> None:
     keys = Text("q quits", style="dim")
     history: deque[tuple[float, Snapshot]] = deque()
     client: Client | None = None
-    with _keys_at_once(), Live(console=Console(), screen=True, auto_refresh=False) as live:
+    screen = Live(console=Console(), screen=True, auto_refresh=False)
+    with _ended_in_order(), _keys_at_once(), screen as live:
         try:
             while True:
                 shown: RenderableType
@@ -120,6 +122,21 @@ def _quits(seconds: float) -> bool:
             if not struck or b"q" in struck.lower():
                 return True
     return False
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Whoever is told to end gives the screen back first, and then ends as told."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

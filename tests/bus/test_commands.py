@@ -4,12 +4,10 @@
 import asyncio
 import json
 import os
-import pty
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -310,22 +308,6 @@ async def test_what_is_wrong_is_said_in_one_sentence(
     assert [gpu.tq for gpu in manager.gpus] == [30, 30]
 
 
-async def test_an_error_on_a_terminal_is_folded_between_words(
-    ctl: Run, private: PrivateBus
-) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "set-tq", "5", "--gpu", "GPU-of-a-name-that-nobody-has", keys=b"", until=b"",
-        NVSHARE_BUS=private.address, expected=ExitCode.NO_SUCH_THING,
-    )
-    lines = shown.splitlines()
-    assert len(lines) == 2
-    assert max(map(len, lines)) < 80
-    assert " ".join(shown.split()) == (
-        "nvsharectl: there is no GPU 'GPU-of-a-name-that-nobody-has'; "
-        "the indices are: 0, 1; a UUID or a PCI address will do too"
-    )
-
-
 async def test_an_error_as_json(ctl: Run) -> None:
     ended = await ctl("set-tq", "5", "--gpu", "9", "--json")
     assert ended.code == ExitCode.NO_SUCH_THING
@@ -400,14 +382,6 @@ async def test_nowhere_to_complain_to(
     assert (ended.code, ended.out, ended.err) == (code, "", "")
 
 
-async def test_a_terminal_without_our_characters(manager: Manager, private: PrivateBus) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
-        NVSHARE_BUS=private.address, PYTHONIOENCODING="ascii",
-    )
-    assert "Traceback" not in shown
-
-
 async def test_a_fault_of_its_own(private: PrivateBus) -> None:
     damage = "import nvshared.cli.status as status; status.Client = None; "
     broken = PROGRAM.replace("sys.exit", damage + "sys.exit")
@@ -418,93 +392,3 @@ async def test_a_fault_of_its_own(private: PrivateBus) -> None:
     assert "nvsharectl itself, TypeError" in json.loads(ended.err)["error"]
     ended = await run(sys.executable, "-c", broken, "status", NVSHARE_DEBUG="1")
     assert "Traceback" in ended.err
-
-
-async def on_a_terminal(
-    *command: str, keys: bytes, until: bytes, expected: int = 0, **environment: str
-) -> str:
-    """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`."""
-    ours, its = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=its, stdout=its, stderr=its, cwd=ROOT,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment},
-    )
-    os.close(its)
-    loop = asyncio.get_running_loop()
-    shown = bytearray()
-
-    def more() -> bytes:
-        try:
-            return os.read(ours, 4096)
-        except OSError:                 # Linux' way of saying that the other end is closed
-            return b""
-
-    struck = False
-    while data := await loop.run_in_executor(None, more):
-        shown += data
-        if keys and not struck and until in shown:
-            struck = True
-            os.write(ours, keys)
-    assert await process.wait() == expected
-    os.close(ours)
-    return shown.decode()
-
-
-async def test_top_on_a_terminal(manager: Manager, ctl: Run, private: PrivateBus) -> None:
-    client = a_client(manager, manager.gpus[0])
-    decide(client, holders=[client])
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"turns/min", NVSHARE_BUS=private.address
-    )
-    assert "GPU 1" in shown
-    assert "python[4711]" in shown
-    assert "Traceback" not in shown
-    assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")     # the screen is given back
-
-
-@pytest.mark.parametrize("terminal", ["dumb", "unknown"])
-async def test_top_on_a_terminal_that_cannot_be_drawn_on(
-    private: PrivateBus, terminal: str
-) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", keys=b"q", until=b"\n", expected=ExitCode.INVALID_ARGS,
-        NVSHARE_BUS=private.address, TERM=terminal,
-    )
-    assert "top needs a terminal" in shown
-    assert "nvsharectl status" in shown
-
-
-async def test_the_keys_of_top_are_seen_on_a_low_terminal(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"q quits", NVSHARE_BUS=private.address,
-        LINES="4",
-    )
-    assert "GPU 0" in shown
-    assert "GPU 1" in shown
-    assert "q quits" in shown
-
-
-async def test_top_waits_for_a_daemon(private: PrivateBus) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
-        NVSHARE_BUS=private.address,
-    )
-    assert "start it with" in shown
-
-
-@pytest.mark.parametrize("colour", [False, True])
-async def test_a_table_on_a_terminal(
-    manager: Manager, ctl: Run, private: PrivateBus, colour: bool
-) -> None:
-    a_client(manager, manager.gpus[0], command="/usr/bin/python3 " + "long " * 100)
-    environment: dict[str, Any] = {} if colour else {"NO_COLOR": "1"}
-    shown = await on_a_terminal(
-        *NVSHARECTL, "clients", keys=b"", until=b"", NVSHARE_BUS=private.address, **environment
-    )
-    bare = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[2m", "")
-    assert all(len(line) <= 80 for line in bare.splitlines())
-    assert "RESIDENT" in bare
-    assert ("\x1b[2midle" in shown) is True     # dim is no colour
-    assert "…" in bare

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl at a terminal: what it draws there, and how it leaves it."""
+
+import asyncio
+import os
+import pty
+import signal
+from typing import Any
+
+import pytest
+
+from nvshared.errors import ExitCode
+from nvshared.manager import Manager
+from tests.bus.service import PrivateBus, a_client, decide
+from tests.bus.test_commands import NVSHARECTL, ROOT, Run, ctl
+
+__all__ = ["ctl"]                       # a fixture
+
+
+async def on_a_terminal(
+    *command: str, keys: bytes | signal.Signals, until: bytes, expected: int = 0,
+    **environment: str,
+) -> str:
+    """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`.
+
+    A signal in their place is sent.
+    """
+    ours, its = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=its, stdout=its, stderr=its, cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment},
+    )
+    os.close(its)
+    loop = asyncio.get_running_loop()
+    shown = bytearray()
+
+    def more() -> bytes:
+        try:
+            return os.read(ours, 4096)
+        except OSError:                 # Linux' way of saying that the other end is closed
+            return b""
+
+    struck = False
+    while data := await loop.run_in_executor(None, more):
+        shown += data
+        if keys and not struck and until in shown:
+            struck = True
+            if isinstance(keys, bytes):
+                os.write(ours, keys)
+            else:
+                process.send_signal(keys)
+    assert await process.wait() == expected
+    os.close(ours)
+    return shown.decode()
+
+
+async def test_an_error_on_a_terminal_is_folded_between_words(
+    ctl: Run, private: PrivateBus
+) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "set-tq", "5", "--gpu", "GPU-of-a-name-that-nobody-has", keys=b"", until=b"",
+        NVSHARE_BUS=private.address, expected=ExitCode.NO_SUCH_THING,
+    )
+    lines = shown.splitlines()
+    assert len(lines) == 2
+    assert max(map(len, lines)) < 80
+    assert " ".join(shown.split()) == (
+        "nvsharectl: there is no GPU 'GPU-of-a-name-that-nobody-has'; "
+        "the indices are: 0, 1; a UUID or a PCI address will do too"
+    )
+
+
+async def test_a_terminal_without_our_characters(manager: Manager, private: PrivateBus) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
+        NVSHARE_BUS=private.address, PYTHONIOENCODING="ascii",
+    )
+    assert "Traceback" not in shown
+
+
+async def test_top_on_a_terminal(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+    client = a_client(manager, manager.gpus[0])
+    decide(client, holders=[client])
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"turns/min", NVSHARE_BUS=private.address
+    )
+    assert "GPU 1" in shown
+    assert "python[4711]" in shown
+    assert "Traceback" not in shown
+    assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")     # the screen is given back
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)],
+)
+async def test_whoever_ends_top_has_the_screen_back(
+    manager: Manager, ctl: Run, private: PrivateBus, number: signal.Signals, code: int
+) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "5", keys=number, until=b"q quits", expected=code,
+        NVSHARE_BUS=private.address,
+    )
+    assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")
+    assert shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")       # and the cursor
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "unknown"])
+async def test_top_on_a_terminal_that_cannot_be_drawn_on(
+    private: PrivateBus, terminal: str
+) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", keys=b"q", until=b"\n", expected=ExitCode.INVALID_ARGS,
+        NVSHARE_BUS=private.address, TERM=terminal,
+    )
+    assert "top needs a terminal" in shown
+    assert "nvsharectl status" in shown
+
+
+async def test_the_keys_of_top_are_seen_on_a_low_terminal(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"q quits", NVSHARE_BUS=private.address,
+        LINES="4",
+    )
+    assert "GPU 0" in shown
+    assert "GPU 1" in shown
+    assert "q quits" in shown
+
+
+async def test_top_waits_for_a_daemon(private: PrivateBus) -> None:
+    shown = await on_a_terminal(
+        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
+        NVSHARE_BUS=private.address,
+    )
+    assert "start it with" in shown
+
+
+@pytest.mark.parametrize("colour", [False, True])
+async def test_a_table_on_a_terminal(
+    manager: Manager, ctl: Run, private: PrivateBus, colour: bool
+) -> None:
+    a_client(manager, manager.gpus[0], command="/usr/bin/python3 " + "long " * 100)
+    environment: dict[str, Any] = {} if colour else {"NO_COLOR": "1"}
+    shown = await on_a_terminal(
+        *NVSHARECTL, "clients", keys=b"", until=b"", NVSHARE_BUS=private.address, **environment
+    )
+    bare = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[2m", "")
+    assert all(len(line) <= 80 for line in bare.splitlines())
+    assert "RESIDENT" in bare
+    assert ("\x1b[2midle" in shown) is True     # dim is no colour
+    assert "…" in bare
