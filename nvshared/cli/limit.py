@@ -6,7 +6,7 @@ from functools import partial
 
 from nvshared.cli.output import counted, show
 from nvshared.cli.steps import Step, carry_out, where
-from nvshared.cli.verb import Options, Verb, add_client
+from nvshared.cli.verb import Options, Verb, add_client, whole
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
 from nvshared.quantity import size
@@ -32,9 +32,8 @@ def _bytes(text: str) -> int:
 def _percent(text: str) -> int:
     if text == "none":
         return NO_LIMIT
-    number = text.removesuffix("%")
-    if number.isascii() and number.isdigit() and 1 <= int(number) <= NO_LIMIT:
-        return int(number)
+    if percent := whole(text.removesuffix("%"), NO_LIMIT):
+        return percent
     raise InvalidArgs(
         f"the compute limit cannot be {text!r}",
         f"give a percentage of the time from 1 to {NO_LIMIT}, or none",

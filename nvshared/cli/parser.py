@@ -49,9 +49,10 @@ class Parser(argparse.ArgumentParser):
         raise InvalidArgs(f"{action.metavar} cannot be {value!r}", hint)
 
     def parse_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+        self, args: Sequence[str], namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """As argparse does it, but what a verb does not know is a matter of that verb's help."""
+        self._check_what_stands_first(args)
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             verb = f" {options.verb.name}" if options.verb else ""
@@ -60,6 +61,32 @@ class Parser(argparse.ArgumentParser):
                 f"see: nvsharectl{verb} --help",
             )
         return options
+
+
+    def _check_what_stands_first(self, args: Sequence[str]) -> None:
+        """Raises InvalidArgs for an option before the verb that nvsharectl itself does not have.
+
+        argparse would take what follows it for the verb, and complain of that.
+        """
+        left = list(args)
+        while left and left[0].startswith("-") and left[0] != "--":
+            name, equals, _ = left.pop(0).partition("=")
+            short = name if name.startswith("--") else name[:2]     # as in -T5
+            action = self._option_string_actions.get(short)
+            if action is None and any(
+                short in verb._option_string_actions
+                for one in self._actions if isinstance(one, argparse._SubParsersAction)
+                for verb in one.choices.values()
+            ):
+                raise InvalidArgs(
+                    f"{short!r} stands behind its verb, not before it", "see: nvsharectl --help"
+                )
+            if action is None:
+                raise InvalidArgs(
+                    f"nvsharectl does not know {name!r}", "see: nvsharectl --help"
+                )
+            if action.nargs != 0 and not equals and name == short:
+                del left[:1]
 
 
 class Version(argparse.Action):

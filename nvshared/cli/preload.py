@@ -65,6 +65,8 @@ def _enable(options: Options, tree: "Tree") -> ExitCode:
 
     from nvshared.preload import switch
 
+    if options.library == "":
+        raise InvalidArgs("'' is no library", "give the path of libnvshare.so")
     named = None if options.library is None else Path(options.library)
     library = switch.find(tree, named)
     was = switch.look(tree)

@@ -33,12 +33,21 @@ class Verb(NamedTuple):
     more: str = ""                      # sections that stand below the examples, as they are
 
 
+def whole(text: str, most: int) -> int | None:
+    """A whole number from 1 to `most`, from the command line; None if it is none."""
+    # Python refuses to convert thousands of digits, with an error of its own.
+    if text.isascii() and text.isdigit() and len(text) <= len(str(most)):
+        number = int(text)
+        return number if 1 <= number <= most else None
+    return None
+
+
 def quantum(text: str) -> int | str:
     """Seconds or "auto", from the command line. Raises InvalidArgs."""
     if text == AUTO:
         return AUTO
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= LONGEST_TQ:
-        return int(text)
+    if seconds := whole(text, LONGEST_TQ):
+        return seconds
     raise InvalidArgs(
         f"the quantum cannot be {text!r}",
         f"give a whole number of seconds from 1 to {LONGEST_TQ}, or auto",
@@ -55,8 +64,8 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
 
 def process(text: str) -> int:
     """A process id from the command line. Raises InvalidArgs."""
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= LONGEST_PID:
-        return int(text)
+    if pid := whole(text, LONGEST_PID):
+        return pid
     raise InvalidArgs(
         f"{text!r} is no process id", "see those of the programs with: nvsharectl clients"
     )

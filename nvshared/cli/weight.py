@@ -6,7 +6,7 @@ from functools import partial
 
 from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out, where
-from nvshared.cli.verb import Options, Verb, add_client
+from nvshared.cli.verb import Options, Verb, add_client, whole
 from nvshared.client import Client
 from nvshared.errors import ExitCode, InvalidArgs
 
@@ -14,8 +14,8 @@ HEAVIEST = 1000
 
 
 def _weight(text: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= HEAVIEST:
-        return int(text)
+    if weight := whole(text, HEAVIEST):
+        return weight
     raise InvalidArgs(
         f"the weight cannot be {text!r}", f"give a whole number from 1 to {HEAVIEST}"
     )

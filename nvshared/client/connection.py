@@ -17,7 +17,7 @@ from nvshared.client.wire import (
     parse,
     size,
 )
-from nvshared.errors import BusUnavailable, NotPermitted, NotRunning, NvshareError
+from nvshared.errors import BusUnavailable, InvalidArgs, NotPermitted, NotRunning, NvshareError
 from nvshared.names import BUS_NAME
 
 PATIENCE = 25.0                         # seconds for an answer, as libdbus has it
@@ -51,16 +51,20 @@ class Connection:
         """Sends all questions at once and returns the answers in the same order.
 
         `interactive`: polkit may ask the user for a password, and takes as long
-        as the user does. Raises what nvshared raised; NotRunning if it does not
-        run or ended meanwhile; BusUnavailable if the bus is gone.
+        as the user does. Raises what nvshared raised; InvalidArgs for what a bus cannot
+        carry; NotRunning if it does not run or ended meanwhile; BusUnavailable if the bus is gone.
         """
         flags = NO_AUTO_START | (ALLOW_INTERACTIVE_AUTHORIZATION if interactive else 0)
         self._socket.settimeout(None if interactive else PATIENCE)
         serials = []
-        packet, self._greeting = self._greeting, b""
+        packet = self._greeting
         for question in questions:
             serials.append(self._next())
-            packet += call(serials[-1], BUS_NAME, *question, flags=flags)
+            try:
+                packet += call(serials[-1], BUS_NAME, *question, flags=flags)
+            except WireError as error:
+                raise InvalidArgs(f"nvshared cannot be told that: {error}") from error
+        self._greeting = b""
         try:
             self._socket.sendall(packet)
             answers: dict[int, list[Any]] = {}

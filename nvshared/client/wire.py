@@ -169,7 +169,10 @@ class _Writer:
         self.align(_alignment(type_))
         match type_[0]:
             case "s" | "o":
-                text = str(value).encode()
+                try:
+                    text = str(value).encode()
+                except UnicodeEncodeError:
+                    raise WireError(f"{value!r} is no UTF-8") from None
                 self.bytes += struct.pack("<I", len(text)) + text + b"\0"
             case "g":
                 text = str(value).encode()

@@ -21,7 +21,8 @@ class Tree:
     def below(cls, folder: str) -> "Tree":
         """The system whose top is this folder. Raises InvalidArgs if it is none."""
         try:
-            if not Path(folder).is_dir():
+            # An empty name, of a variable that is not set, say, would be the current folder.
+            if not folder or not Path(folder).is_dir():
                 raise InvalidArgs(f"{folder!r} is no folder", "give the top folder of a system")
             return cls(Path(folder).resolve())
         except OSError as error:
