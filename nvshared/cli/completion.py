@@ -28,6 +28,7 @@ VERB = Verb(
     description="Prints a completion script for bash, zsh or fish.",
     examples=(
         ('eval "$(nvsharectl completion bash)"', "in ~/.bashrc"),
+        ('eval "$(nvsharectl completion zsh)"', "in ~/.zshrc, after compinit"),
         ("nvsharectl completion fish > ~/.config/fish/completions/nvsharectl.fish", "once"),
     ),
     configure=_configure,

@@ -101,7 +101,12 @@ _nvsharectl_program() {
     fi
     _normal
 }
-_nvsharectl "$@"
+# As a file of $fpath this is called; read in any other way, it only makes itself known.
+if [[ "${funcstack[1]}" == _nvsharectl ]]; then
+    _nvsharectl "$@"
+else
+    compdef _nvsharectl nvsharectl
+fi
 """.rstrip("\n"))
 
 _FISH = _Script(r"""function __nvsharectl_words -d 'The verb; or -- and the words of its program'
@@ -162,7 +167,7 @@ def bash(all_words: list[Words]) -> str:
 
 
 def zsh(all_words: list[Words]) -> str:
-    """For zsh; put it as _nvsharectl into a folder of $fpath."""
+    """For zsh; put it as _nvsharectl into a folder of $fpath, or eval it after compinit."""
     own, *verbs = all_words
     lines = []
     for one in verbs:

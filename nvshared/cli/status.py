@@ -46,7 +46,7 @@ VERB = Verb(
     ),
     examples=(
         ("nvsharectl status", "a table"),
-        ("nvsharectl status --json | jq .gpus[0].holders", "the same as data"),
+        ("nvsharectl status --json | jq '.gpus[0].holders'", "the same as data"),
         ("watch nvsharectl status", "again and again; nvsharectl top does that better"),
     ),
     configure=_configure,

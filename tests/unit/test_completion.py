@@ -38,7 +38,6 @@ printf '<E''ND>\n'
 ZSH = r"""
 PROMPT=
 bindkey -e
-compdef _nvsharectl nvsharectl
 compadd() {
     local -a offered
     builtin compadd -O offered "$@"
@@ -117,11 +116,20 @@ def tab(shell: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
         setup.write_text(script("bash") + BASH)
         typist = Typist("bash", "--noprofile", "--norc", "-i", setup=setup)
     else:
-        # As from $fpath, but for the last line, which calls what stands in the others.
-        function = script("zsh").rstrip().rpartition("\n")[0]
-        setup.write_text(f"autoload -Uz compinit && compinit -D -u\n{function}\n{ZSH}")
+        setup.write_text(f"autoload -Uz compinit && compinit -D -u\n{script('zsh')}\n{ZSH}")
         typist = Typist("zsh", "-f", "-i", setup=setup)
     yield typist.tab
+    typist.close()
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh on this machine")
+def test_zsh_finds_it_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "_nvsharectl").write_text(script("zsh"))
+    setup = tmp_path / "setup"
+    setup.write_text(f"fpath=({tmp_path} $fpath)\nautoload -Uz compinit && compinit -D -u\n{ZSH}")
+    typist = Typist("zsh", "-f", "-i", setup=setup)
+    for _ in range(2):                  # it is read with the first Tab
+        assert typist.tab("anti-thrash o") == {"on", "off"}
     typist.close()
 
 
