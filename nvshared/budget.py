@@ -149,7 +149,8 @@ class Budget:
 
     def _split(self, threshold: int = 0) -> None:
         """Tells all cards their parts if one changes by more than `threshold`, and who asked."""
-        if len(self._gpus) < 2:
+        if len(self._gpus) == 1:
+            self._give_all(self._gpus[0])
             return
         if self._splitting:             # a card asks because of what it was just told
             self._split_soon(self._clock())
@@ -163,6 +164,11 @@ class Budget:
                 self._tell(threshold)
         finally:
             self._splitting = False
+
+    def _give_all(self, gpu: GPU) -> None:
+        """To the only card. It is not told of others, and so never asks for more."""
+        if gpu.host_budget != self._whole:
+            gpu.set_budget(self._whole, None)
 
     def _hold(self) -> None:
         """What programs have been promised is not known yet: all keep what they have, and wait."""

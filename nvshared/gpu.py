@@ -290,10 +290,11 @@ class GPU:
         held = sum(client.memory.host for client in self.clients.values())
         return Demand(held, held, held)
 
-    def set_budget(self, size: int, elsewhere: int) -> None:
+    def set_budget(self, size: int, elsewhere: int | None) -> None:
         """Its part of the host's memory, and what other cards could give up, are so many bytes.
 
-        Decided upon before anything else that waits: another card may have the rest already.
+        None: there are no others. Decided upon before anything else that waits: another card may
+        have the rest already.
         """
         self._settings = replace(self._settings, host_budget=size, elsewhere=elsewhere)
         self._events.appendleft(BudgetChanged(size, elsewhere))

@@ -192,6 +192,19 @@ def test_a_single_card_just_has_it_all() -> None:
     assert not any(isinstance(event, BudgetChanged) for _, event in site.told)
 
 
+def test_a_reload_counts_for_a_single_card_too() -> None:
+    site = Site(1, CARD, WHOLE)
+    site.program(size=130 * GIB)
+    asks = site.program()
+    assert not site.grows(asks, 120 * GIB)
+    site.whole = 2 * WHOLE
+    site.defaults = replace(site.defaults, budget=site.whole)
+    site.manager.reload()
+    assert site.parts == [site.whole]
+    assert site.gpus[0].elsewhere is None
+    assert site.grows(asks, 120 * GIB)
+
+
 def test_who_asks_while_others_are_gathering_is_answered_when_they_have() -> None:
     site = Site(2, CARD, WHOLE, gather=True)
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
