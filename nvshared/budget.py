@@ -16,7 +16,9 @@ they could grow, and that costs time where there are a thousand.
 
 Nobody gets anything before another has given it up. While a card is gathering
 it is not known what it needs, so nothing moves, and who asks is answered when all
-have gathered. Of a card that is lost what its clients hold is kept until they end.
+have gathered. By then the whole may be another (safebudget.py): whoever knows says so
+at `gathered`, before anybody is refused. That holds for a single card too, which asks
+for nothing otherwise. Of a card that is lost what its clients hold is kept until they end.
 """
 
 from collections.abc import Sequence
@@ -37,6 +39,7 @@ from nvshared.scheduler.events import (
     Loaded,
     Saved,
 )
+from nvshared.signal import Signal
 
 SPLIT_WITHIN = 20 * MILLISECOND         # so soon after such events it is split anew unasked,
 MOVING = (
@@ -99,12 +102,14 @@ class Budget:
     """The whole, and the cards that have it between them."""
 
     def __init__(self, clock: Clock, timer: Timer) -> None:
+        self.gathered: Signal[()] = Signal("gathered")
         self._whole = 0                 # bytes
         self._clock = clock
         self._timer = timer
         self._gpus: list[GPU] = []
         self._asking: list[GPU] = []    # who wanted more and has not been answered
-        self._gathering = False         # some of them may be: a card is, if ever, at first
+        self._gathering = False         # some of them are, or nobody was told yet that none is
+        self._ending = False            # that is about to be told
         self._splitting = False
         self._due = False
 
@@ -112,10 +117,15 @@ class Budget:
         """One more card, whose part is added to the whole. A single one just keeps it."""
         self._gpus.append(gpu)
         self._whole += gpu.host_budget
-        self._gathering = True
+        self._gathering = self._gathering or self._gathers()
         gpu.told.connect(self._heard)
         gpu.budget_wanted.connect(partial(self._wanted, gpu))
         self._split()
+
+    @property
+    def gathering(self) -> bool:
+        """Whether `gathered` is yet to come."""
+        return self._gathering
 
     def resize(self, whole: int) -> None:
         """So many bytes from now on."""
@@ -129,11 +139,18 @@ class Budget:
 
     def _heard(self, now: int, event: Event) -> None:
         """What one card needs may have changed, and so what is left for others."""
-        if self._gathering and not self._gathers():
-            self._gathering = False
-            self._timer(now, self._split)   # when this card has done what it is at
+        if self._gathering:
+            if not self._ending and not self._gathers():
+                self._ending = True
+                self._timer(now, self._end)     # when this card has done what it is at
         elif isinstance(event, MOVING):
             self._split_soon(now)
+
+    def _end(self) -> None:
+        """All have gathered."""
+        self._gathering = False
+        self.gathered.emit()
+        self._split()
 
     def _gathers(self) -> bool:
         return any(gpu.state == "gathering" for gpu in self._gpus)
@@ -149,25 +166,24 @@ class Budget:
 
     def _split(self, threshold: int = 0) -> None:
         """Tells all cards their parts if one changes by more than `threshold`, and who asked."""
-        if len(self._gpus) == 1:
-            self._give_all(self._gpus[0])
-            return
         if self._splitting:             # a card asks because of what it was just told
             self._split_soon(self._clock())
             return
-        self._gathering = self._gathering and self._gathers()
         self._splitting = True
         try:
             if self._gathering:
                 self._hold()
+            elif len(self._gpus) == 1:
+                self._give_all(self._gpus[0])
             else:
                 self._tell(threshold)
         finally:
             self._splitting = False
 
     def _give_all(self, gpu: GPU) -> None:
-        """To the only card. It is not told of others, and so never asks for more."""
-        if gpu.host_budget != self._whole:
+        """To the only card. It is not told of others, and so never asks for more again."""
+        self._asking.clear()
+        if (gpu.host_budget, gpu.elsewhere) != (self._whole, None):
             gpu.set_budget(self._whole, None)
 
     def _hold(self) -> None:

@@ -173,7 +173,7 @@ class Config:
         "gpu", _auto(quantity.amount), None,
         "host memory for what does not fit on the cards; programs on one of them may have all of "
         "it that those on the others do not need: a size or a percentage of the host's; auto: 80% "
-        "of what is free at start",
+        "of what is free at start, or held already by programs of a daemon before",
         metavar="SIZE", words="auto")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,

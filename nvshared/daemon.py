@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
-from nvshared import __version__, arguments, host, journal, log, systemd
+from nvshared import __version__, arguments, journal, log, systemd
 from nvshared.agreements import Agreements
 from nvshared.clock import SECOND, Timer, monotonic
 from nvshared.config import Config, load, waiting
@@ -26,6 +26,7 @@ from nvshared.errors import ExitCode, NvshareError
 from nvshared.listening import Listening
 from nvshared.manager import Manager
 from nvshared.nvml import NVML, Facts
+from nvshared.safebudget import SafeBudget
 from nvshared.sampler import Sampler, Worker
 from nvshared.server import Server, descriptors, most_clients
 from nvshared.state import Overrides, StateFile
@@ -132,13 +133,14 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
 
 
 def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config]) -> Manager:
-    budget = host.safe_budget()
+    timer = _timer(asyncio.get_running_loop())
+    safe = SafeBudget(monotonic, timer)
     first: list[Config] = [config]
 
     def derived() -> Defaults:
         latest = first.pop() if first else read()
         log.set_debug(latest.debug)
-        defaults = derive(latest, cards, budget)
+        defaults = derive(latest, cards, safe.bytes)
         if later := waiting(config, latest):
             logger.warning(
                 "%s: changed, but from the next start on: systemctl restart nvshared",
@@ -148,7 +150,9 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config])
 
     store = None if config.state_dir is None else StateFile(config.state_dir)
     overrides = Overrides() if store is None else store.load()
-    return Manager(derived, monotonic, _timer(asyncio.get_running_loop()), overrides, store)
+    manager = Manager(derived, monotonic, timer, overrides, store)
+    safe.follow(manager)
+    return manager
 
 
 def _timer(loop: asyncio.AbstractEventLoop) -> Timer:

@@ -33,19 +33,21 @@ class Card:
 class Defaults:
     """What the configuration says. `capacity`, `total` and `step` of `settings` are per card.
 
-    So is `host_budget`, which each card begins with; that of the whole is `budget`.
+    So is `host_budget`, which each card begins with; that of the whole is `budget`, and if it is
+    `safe` nobody has said how much that is to be.
     """
 
     settings: Settings
     card: Callable[[Facts], Card]
     budget: int
+    safe: bool = False
 
 
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
     """Raises ConfigError if a setting does not fit a card or the host.
 
     `safe_budget`: bytes of host memory to take where the configuration says auto. It was looked up
-    at start: later, what our own clients have swapped out would count against them.
+    at start (safebudget.py): later, what our own clients have swapped out would count against them.
     """
     for facts in cards:
         _card(config, facts)
@@ -76,7 +78,8 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
             tail=config.drop_tail_billing,
         ),
     )
-    return Defaults(settings, lambda facts: _card(config, facts), budget)
+    safe = config.swap_budget is None
+    return Defaults(settings, lambda facts: _card(config, facts), budget, safe)
 
 
 def _card(config: Config, facts: Facts) -> Card:

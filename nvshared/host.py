@@ -4,61 +4,142 @@
 What is swapped out cannot be swapped out again: it is locked, because the
 card's copy engines read and write it. So the budget is derived from what is
 really free, and the rest is left to everybody else.
+
+What programs hold of it already, since a daemon before us let them, is not free, but
+it is part of what may be taken; without it they would count against what they lack.
+They say themselves how much that is, and any user's program may say anything. So it is
+believed as far as the kernel has it, at the same moment as what is free:
+
+    of a process     no more than the private memory it has (RssAnon), as the library's is;
+    of all together  no more than all processes of the host have (AnonPages): memory that
+                     a process shares with its children is all of it in each one's figure;
+    in a container   what is in there alone, and no more than is used in there.
+
+Who says so of memory that it has for other purposes gains nothing by it: it could as well
+take that memory after we have looked. What is shared exactly /proc/PID/smaps_rollup knows,
+but it is not for everybody to read, and waits for a lock which that process may keep.
+Managed memory that has left a card is not in RssAnon, and is not counted.
 """
 
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 SAFE_SHARE = 0.8                        # of what is free at start
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+PROCESSES = Path("/proc")
+
+Group = tuple[str, str]                 # controllers and path, as in /proc/PID/cgroup
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """The host, or a control group that we are in and that has a limit; bytes."""
+
+    total: int
+    free: int                           # that could be taken without driving anybody into swap
+    used: int                           # by processes
+    group: Group | None = None          # None: the host
+
+    def with_held(self, held: Iterable["_Held"]) -> int:
+        """What is free, with what these processes have of it."""
+        return self.free + min(self.used, sum(one.bytes for one in held if self._has(one)))
+
+    def _has(self, one: "_Held") -> bool:
+        if self.group is None:
+            return True
+        controllers, ours = self.group
+        theirs = [PurePosixPath(path) for name, path in one.groups if name == controllers]
+        # One that is outside of what we can see has ".." in it.
+        return any(path.is_relative_to(ours) and ".." not in path.parts for path in theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a process has, as far as it is believed."""
+
+    bytes: int
+    groups: list[Group]
 
 
 def total() -> int:
     """Bytes of memory this host, or the container we are in, may use."""
-    limits = [limit for limit, _ in _cgroup_limits()]
-    return min([_meminfo("MemTotal"), *limits])
+    return min(room.total for room in _rooms())
 
 
 def free() -> int:
     """Bytes that could be taken without driving anybody into swap, now."""
-    left = [max(0, limit - used) for limit, used in _cgroup_limits()]
-    return min([_meminfo("MemAvailable"), *left])
+    return min(room.free for room in _rooms())
 
 
-def safe_budget() -> int:
-    """Bytes that may be taken when nobody said how many."""
-    return int(SAFE_SHARE * free())
+def safe_budget(held: Mapping[int, int] | None = None) -> int:
+    """Bytes that may be taken when nobody said how many, with what is taken already.
+
+    `held`: how much of it processes say they have, by process id.
+    """
+    before = _rooms()
+    known = [
+        _Held(min(size, _private(pid)), _groups(_process(pid, "cgroup")))
+        for pid, size in (held or {}).items()
+    ]
+    # What came or went meanwhile is either free or held at one moment, and never both at both.
+    rooms = (*before, *_rooms()) if known else before
+    return int(SAFE_SHARE * min(room.with_held(known) for room in rooms))
 
 
-def _meminfo(name: str) -> int:
-    for line in MEMINFO.read_text(encoding="ascii").splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) << 10
-    raise LookupError(f"{MEMINFO} has no {name}")
+def _rooms() -> list[_Room]:
+    """The host, and the groups from ours up to the root that have a limit."""
+    host = _sizes(MEMINFO.read_text(encoding="ascii"))
+    return [_Room(host["MemTotal"], host["MemAvailable"], host["AnonPages"]), *_limited()]
 
 
-def _cgroup_limits() -> list[tuple[int, int]]:
-    """(limit, used) in bytes, of the cgroups from ours up to the root that have a limit."""
+def _limited() -> list[_Room]:
     found = []
-    for line in CGROUP.read_text(encoding="utf-8").splitlines():
-        _, controllers, path = line.split(":", 2)
+    for controllers, path in _groups(CGROUP.read_text(encoding="utf-8")):
         if controllers == "":
             folder, limit, used = CGROUP_ROOT, "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
+        else:
             folder = CGROUP_ROOT / "memory"
             limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
-            continue
         ours = folder / path.lstrip("/")
         while ours.is_relative_to(folder):
-            pair = (_number(ours / limit), _number(ours / used))
-            if pair[0] is not None and pair[1] is not None:
-                found.append((pair[0], pair[1]))
+            most, now = _number(ours / limit), _number(ours / used)
+            if most is not None and now is not None:
+                group = (controllers, f"/{ours.relative_to(folder)}")
+                found.append(_Room(most, max(0, most - now), now, group))
             ours = ours.parent
     return found
+
+
+def _groups(text: str) -> list[Group]:
+    """Of /proc/PID/cgroup those that may limit memory."""
+    lines = [line.split(":", 2) for line in text.split("\n") if line]
+    return [(c, path) for _, c, path in lines if c == "" or "memory" in c.split(",")]
+
+
+def _private(pid: int) -> int:
+    """Bytes of memory that is the process's own; 0 where we cannot see it."""
+    return _sizes(_process(pid, "status")).get("RssAnon", 0)
+
+
+def _process(pid: int, name: str) -> str:
+    """A file of a process that may have ended, or may live where we cannot see it: ""."""
+    try:
+        return (PROCESSES / str(pid) / name).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Bytes by name, of the lines that have them in kB. A process chooses its own name."""
+    lines = [line.replace(":", " ", 1).split() for line in text.split("\n")]
+    return {
+        line[0]: int(line[1]) << 10
+        for line in lines if len(line) == 3 and line[1].isdecimal() and line[2] == "kB"
+    }
 
 
 def _number(path: Path) -> int | None:

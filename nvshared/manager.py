@@ -49,6 +49,7 @@ class Manager:
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
         self.changed: Signal[frozenset[str]] = Signal("changed")   # "tq", "anti_thrash", "gpus"
+        self.gathered: Signal[()] = Signal("gathered")     # clients of a daemon before us have come
         self._read = read
         self._defaults = read()
         self._overrides = overrides or Overrides()
@@ -58,6 +59,7 @@ class Manager:
         self._ids = count(1)
         self._strangers: set[object] = set()
         self._budget = Budget(clock, timer)
+        self._budget.gathered.connect(self.gathered.emit)
 
     @property
     def tq(self) -> int:
@@ -84,6 +86,11 @@ class Manager:
     def clients(self) -> Iterator[Client]:
         """All clients of all GPUs, oldest first on each."""
         return (client for gpu in self.gpus for client in gpu.clients.values())
+
+    @property
+    def gathering(self) -> bool:
+        """Whether `gathered` is yet to come. If nothing is gathered it never does."""
+        return self._budget.gathering
 
     def add(self, facts: Facts, sample: Sample, *, gather: bool) -> GPU:
         """A card was found, and looks like `sample`.
@@ -216,6 +223,12 @@ class Manager:
         """Undoes suspend."""
         client = self.client(id)
         client.agree(client.agreement.with_suspended(False, by_owner=by_owner))
+
+    def set_safe_budget(self, size: int) -> None:
+        """So much of the host's memory may be taken, where nobody has said how much; bytes."""
+        if self._defaults.safe:
+            self._defaults = replace(self._defaults, budget=size)
+            self._budget.resize(size)
 
     def reload(self) -> None:
         """Reads the configuration again; what was changed at run time still lies over it.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four cards have the host's memory between them, and a program on one of them gets all of it."""
+"""How much of the host's memory there is for programs: on four cards, and after a restart."""
 
 import subprocess
 import sys
 from collections.abc import Callable
 
 from tests.integration.conftest import CARD, MIB, ROOT, Site
-from tests.integration.test_kills import BUILD
+from tests.integration.test_kills import BUILD, await_state, finish
 from tests.integration.test_terms import ALLOCATOR
 
 WHOLE = 1280 * MIB
@@ -47,3 +47,43 @@ def test_what_other_cards_do_not_need_is_there_for_one_allocation(
     assert first(FIRST)[0] == 0
     eventually(lambda: second(0)[1] >= SECOND)      # of nothing it gets nothing, and sees the rest
     assert second(SECOND)[0] == 0
+
+
+def small(site: Site, free: int) -> None:
+    """The host of daemons from now on has so many bytes free."""
+    meminfo = site.folder / "meminfo"
+    meminfo.write_text(
+        f"MemTotal: {4 << 20} kB\nMemAvailable: {free >> 10} kB\nAnonPages: {2 << 20} kB\n")
+    site.before = [sys.executable, "-m", "tests.integration.smallhost", str(meminfo)]
+
+
+def filler(site: Site, seed: int) -> subprocess.Popen[str]:
+    """A program that uses a bit more than half of a card until it is told to end."""
+    process = subprocess.Popen(
+        [str(BUILD / "nvshare-workload"), "--memory", "560MiB", "--chunk", "32MiB",
+         "--until-told", "--no-check", "--seed", str(seed)],
+        env={
+            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+            "NVSHARE_SOCKET": str(site.socket),
+        },
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    site.started.append(process)
+    return process
+
+
+def test_what_programs_have_on_the_host_counts_after_a_restart(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    trace = site.folder / "trace"
+    small(site, 1000 * MIB)
+    daemon = site.start("--tq", "100ms", "--trace", str(trace))
+    programs = [filler(site, seed) for seed in (1, 2)]
+    await_state(trace, "evicting")
+    daemon.kill()
+    daemon.wait()
+    small(site, 400 * MIB)              # they have the rest, as far as this daemon can see
+    site.start("--tq", "100ms")
+    allocate = allocator(site)
+    eventually(lambda: allocate(50 * MIB)[0] == 0)      # when both have come
+    finish(programs)

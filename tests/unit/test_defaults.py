@@ -94,27 +94,3 @@ def test_what_cannot_be_is_refused_with_its_place(
     with pytest.raises(ConfigError) as caught:      # whoever gave an option knows where
         derive(load(path, {}, {name: value}), [FACTS, OTHER], 0)
     assert str(caught.value).startswith(words)
-
-
-def test_the_host_is_asked_with_its_cgroups(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.undo()
-    meminfo, cgroup, root = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "fs"
-    meminfo.write_text("MemTotal: 1000 kB\nMemAvailable:  800 kB\n")
-    cgroup.write_text("0::/a/b\n")
-    (root / "a" / "b").mkdir(parents=True)
-    for name, path in (("MEMINFO", meminfo), ("CGROUP", cgroup), ("CGROUP_ROOT", root)):
-        monkeypatch.setattr(host, name, path)
-    assert (host.total(), host.free()) == (1000 << 10, 800 << 10)
-    assert host.safe_budget() == int(0.8 * (800 << 10))
-    (root / "a" / "memory.max").write_text(f"{500 << 10}\n")
-    (root / "a" / "memory.current").write_text(f"{450 << 10}\n")
-    (root / "a" / "b" / "memory.max").write_text("max\n")
-    (root / "a" / "b" / "memory.current").write_text("1\n")
-    assert (host.total(), host.free()) == (500 << 10, 50 << 10)
-    cgroup.write_text("3:cpu,memory:/c\n")
-    (root / "memory" / "c").mkdir(parents=True)
-    (root / "memory" / "c" / "memory.limit_in_bytes").write_text(f"{300 << 10}\n")
-    (root / "memory" / "c" / "memory.usage_in_bytes").write_text(f"{400 << 10}\n")
-    assert (host.total(), host.free()) == (300 << 10, 0)

@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"gpu", "state", "defaults"},
     {"budget"},
     {"manager", "sampler", "trace", "agreements"},
-    {"session", "client", "preload"},
+    {"session", "client", "preload", "safebudget"},
     {"connection"},
     {"bus", "server", "metrics", "journal", "tui"},
     {"demo", "doctor"},

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is free of a host's memory, and how much of what is not is believed to be programs' swap."""
+
+from pathlib import Path
+
+import pytest
+
+from nvshared import host
+
+KIB = 1 << 10
+
+
+class Host:
+    """Its files in /proc and /sys; sizes in KiB."""
+
+    def __init__(self, folder: Path) -> None:
+        self.meminfo, self.cgroup = folder / "meminfo", folder / "cgroup"
+        self.processes, self.root = folder / "proc", folder / "fs"
+        self.has(total=1000, free=300, private=700)
+        self.cgroup.write_text("0::/a/b\n")
+        (self.root / "a" / "b").mkdir(parents=True)
+
+    def has(self, total: int, free: int, private: int) -> None:
+        self.meminfo.write_text(
+            f"MemTotal: {total} kB\nMemAvailable:  {free} kB\nAnonPages: {private} kB\n"
+            "HugePages_Total:       0\n"
+        )
+
+    def process(self, pid: int, private: int, group: str = "0::/", name: str = "python") -> None:
+        folder = self.processes / str(pid)
+        folder.mkdir(parents=True)
+        (folder / "status").write_text(
+            f"Name:\t{name}\nVmRSS:\t  {private + 99} kB\nRssAnon:\t  {private} kB\n"
+            "RssFile:\t      50 kB\nRssShmem:\t     49 kB\nThreads:\t1\n"
+        )
+        (folder / "cgroup").write_text(f"{group}\n")
+
+    def limit(self, folder: str, most: str, used: str, size: int, taken: int) -> None:
+        (self.root / folder).mkdir(parents=True, exist_ok=True)
+        (self.root / folder / most).write_text(f"{size * KIB}\n")
+        (self.root / folder / used).write_text(f"{taken * KIB}\n")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
+    made = Host(tmp_path)
+    monkeypatch.setattr(host, "MEMINFO", made.meminfo)
+    monkeypatch.setattr(host, "CGROUP", made.cgroup)
+    monkeypatch.setattr(host, "CGROUP_ROOT", made.root)
+    monkeypatch.setattr(host, "PROCESSES", made.processes)
+    return made
+
+
+def safe(kib: int) -> int:
+    return int(0.8 * (kib * KIB))
+
+
+def test_the_host_is_asked_with_its_cgroups(machine: Host) -> None:
+    machine.has(1000, 800, 100)
+    assert (host.total(), host.free()) == (1000 * KIB, 800 * KIB)
+    assert host.safe_budget() == safe(800)
+    machine.limit("a", "memory.max", "memory.current", 500, 450)
+    (machine.root / "a" / "b" / "memory.max").write_text("max\n")
+    (machine.root / "a" / "b" / "memory.current").write_text("1\n")
+    assert (host.total(), host.free()) == (500 * KIB, 50 * KIB)
+    machine.cgroup.write_text("3:cpu,memory:/c\n1:name=systemd:/\n")
+    machine.limit("memory/c", "memory.limit_in_bytes", "memory.usage_in_bytes", 300, 400)
+    assert (host.total(), host.free()) == (300 * KIB, 0)
+
+
+def test_what_programs_hold_is_part_of_what_may_be_taken(machine: Host) -> None:
+    machine.process(1, 200)
+    machine.process(2, 200)
+    assert host.safe_budget({1: 150 * KIB, 2: 100 * KIB}) == safe(550)
+    assert host.safe_budget({}) == host.safe_budget() == safe(300)
+
+
+def test_a_process_has_no_more_than_the_kernel_says_it_has(machine: Host) -> None:
+    machine.process(1, 20)
+    assert host.safe_budget({1: 1 << 56}) == safe(320)
+    # One that has ended, and one whose number is hidden from us.
+    assert host.safe_budget({2: 1 << 56, 0: 1 << 56}) == safe(300)
+
+
+def test_all_together_have_no_more_than_the_host_has_given_out(machine: Host) -> None:
+    for pid in range(1, 101):           # a process and its children, which share its memory
+        machine.process(pid, 400)
+    assert host.safe_budget(dict.fromkeys(range(1, 101), 400 * KIB)) == safe(1000)
+    machine.has(1000, 300, 500)
+    assert host.safe_budget(dict.fromkeys(range(1, 101), 400 * KIB)) == safe(800)
+
+
+@pytest.mark.parametrize("name", ["9 kB", "\vRssAnon:9 kB", "kB kB", "\u00b2 kB", "RssAnon: 9 kB"])
+def test_a_process_may_call_itself_what_it_likes(machine: Host, name: str) -> None:
+    machine.process(1, 20, name=name)
+    assert host.safe_budget({1: 1 << 56}) == safe(320)
+
+
+@pytest.mark.parametrize(("group", "counts"), [
+    ("0::/a", True), ("0::/a/x", True), ("0::/", False), ("0::/ab", False), ("0::/a/../b", False),
+    ("3:memory:/a", False),
+])
+def test_in_a_container_what_is_in_there_counts(machine: Host, group: str, counts: bool) -> None:
+    machine.limit("a", "memory.max", "memory.current", 500, 450)
+    machine.process(1, 400, group)
+    assert host.safe_budget({1: 300 * KIB}) == safe(350 if counts else 50)
+
+
+def test_in_a_container_there_is_no_more_than_it_may_have(machine: Host) -> None:
+    machine.limit("a", "memory.max", "memory.current", 500, 450)
+    for pid in (1, 2):
+        machine.process(pid, 400, "0::/a/b")
+    assert host.safe_budget({1: 400 * KIB, 2: 400 * KIB}) == safe(500)
+
+
+def test_what_moves_while_we_look_counts_once(
+    machine: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.process(1, 200)
+    private = host._private
+
+    def grows(pid: int) -> int:
+        machine.has(1000, 200, 800)     # it has taken 100 of what was free
+        return private(pid) + 100 * KIB
+
+    monkeypatch.setattr(host, "_private", grows)
+    assert host.safe_budget({1: 1 << 56}) == safe(500)
+
+    def shrinks(pid: int) -> int:
+        machine.has(1000, 300, 700)
+        return private(pid) + 100 * KIB
+
+    machine.has(1000, 200, 800)
+    monkeypatch.setattr(host, "_private", shrinks)
+    assert host.safe_budget({1: 1 << 56}) == safe(500)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that takes over counts what programs hold on the host to what may be held there."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from nvshared import host
+from nvshared.clock import SECOND
+from nvshared.config import Config
+from nvshared.defaults import Defaults, derive
+from nvshared.manager import Manager
+from nvshared.nvml import Sample
+from nvshared.quantity import Amount
+from nvshared.safebudget import SafeBudget
+from nvshared.scheduler.events import BudgetChanged, CommitAsked, Memory, MemoryChanged
+from tests.unit.scripted import FACTS, GIB, OTHER, Noted, Time, joined
+
+FREE = 20 * GIB
+HELD = 60 * GIB
+AT_START = int(0.8 * FREE)
+WITH_HELD = int(0.8 * (FREE + HELD))
+SWAPPED = Memory(allocated=HELD, host=HELD)
+
+
+class Site:
+    """A daemon that begins with some of the host's memory free, and one card or two."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cards: int, config: Config) -> None:
+        self.free = FREE
+        self.time = Time()
+        self.looks: list[dict[int, int]] = []
+        monkeypatch.setattr(host, "total", lambda: 256 * GIB)
+        monkeypatch.setattr(host, "safe_budget", self._safe)
+        facts = [FACTS, OTHER][:cards]
+        self.config = config
+        safe = SafeBudget(self.time.clock, self.time.timer)
+
+        def read() -> Defaults:
+            return derive(self.config, facts, safe.bytes)
+
+        self.manager = Manager(read, self.time.clock, self.time.timer)
+        safe.follow(self.manager)
+        for one in facts:
+            self.manager.add(one, Sample(memory_used=0), gather=True)
+
+    def _safe(self, held: Mapping[int, int] | None = None) -> int:
+        """host.safe_budget, that believes everybody."""
+        self.looks.append(dict(held or {}))
+        return int(0.8 * (self.free + sum((held or {}).values())))
+
+    def comes(self, number: int, memory: Memory, card: int = 0) -> Noted:
+        """A client that says HELLO."""
+        link = Noted()
+        joined(self.manager.gpus[card], number, link, memory)
+        return link
+
+    def gathers(self) -> None:
+        self.time.pass_by(SECOND)
+
+    @property
+    def whole(self) -> int:
+        """What all cards may take."""
+        return sum(gpu.host_budget for gpu in self.manager.gpus)
+
+
+@pytest.fixture(params=[1, 2])
+def site(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Site:
+    return Site(monkeypatch, request.param, Config())
+
+
+def test_what_programs_hold_counts_once_it_is_known(site: Site) -> None:
+    assert site.whole == AT_START
+    site.comes(1, SWAPPED)
+    assert site.whole == AT_START
+    site.gathers()
+    assert WITH_HELD - 1 <= site.whole <= WITH_HELD
+    assert site.looks == [{}, {4001: HELD}]
+
+
+def test_who_asks_meanwhile_is_answered_when_it_is(site: Site) -> None:
+    link = site.comes(1, SWAPPED)
+    gpu = site.manager.gpus[0]
+    gpu.tell(CommitAsked(1, SWAPPED, 1, HELD + GIB))
+    site.gathers()
+    (answer,) = [order for order in link.orders if getattr(order, "number", 0) == 1]
+    assert answer.commit >= HELD + GIB  # type: ignore[union-attr]
+
+
+def test_what_is_taken_later_changes_nothing(site: Site) -> None:
+    site.comes(1, SWAPPED)
+    site.gathers()
+    whole = site.whole
+    site.manager.gpus[0].tell(MemoryChanged(1, Memory(allocated=HELD, host=2 * HELD)))
+    site.comes(2, Memory())
+    site.time.pass_by(120 * SECOND)
+    site.comes(3, SWAPPED)
+    site.time.pass_by(120 * SECOND)
+    assert site.whole == whole
+    assert len(site.looks) == 2
+
+
+def test_a_process_on_two_cards_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, 2, Config())
+    for card in (0, 1):
+        client = site.comes(1 + card, Memory(host=GIB, beyond=2 * GIB), card)
+        assert client.orders
+    site.comes(3, Memory())
+    site.gathers()
+    assert site.looks[-1] == {4001: 3 * GIB, 4002: 3 * GIB}
+
+
+def test_who_comes_late_is_looked_for_but_not_all_the_time(site: Site) -> None:
+    site.gathers()
+    assert site.whole == AT_START
+    site.time.pass_by(10 * SECOND)
+    site.comes(1, SWAPPED)
+    assert WITH_HELD - 1 <= site.whole <= WITH_HELD
+    for number in range(2, 10):
+        site.comes(number, Memory(allocated=GIB, host=GIB))
+    assert len(site.looks) == 2
+    site.time.pass_by(SECOND)
+    assert len(site.looks) == 3
+    assert site.whole >= int(0.8 * (FREE + HELD + 8 * GIB)) - 1
+
+
+def test_it_does_not_become_less(site: Site) -> None:
+    site.free = 0                       # somebody else has taken it
+    site.comes(1, Memory(allocated=GIB, host=GIB))
+    site.gathers()
+    assert site.looks == [{}, {4001: GIB}]
+    assert site.whole == AT_START
+
+
+def test_where_nobody_holds_anything_it_stays(site: Site) -> None:
+    site.free = 50 * GIB
+    site.comes(1, Memory())
+    site.gathers()
+    assert site.whole == AT_START
+
+
+def test_it_outlives_a_reload(site: Site) -> None:
+    site.comes(1, SWAPPED)
+    site.gathers()
+    site.manager.reload()
+    assert WITH_HELD - 1 <= site.whole <= WITH_HELD
+
+
+def test_a_size_that_somebody_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, 1, Config(swap_budget=Amount(30 * GIB)))
+    told: list[object] = []
+    site.manager.gpus[0].told.connect(lambda _, event: told.append(event))
+    site.comes(1, SWAPPED)
+    site.gathers()
+    assert site.whole == 30 * GIB
+    site.config = Config()              # auto from now on
+    site.manager.reload()
+    assert site.whole == WITH_HELD
+    assert [event.bytes for event in told if isinstance(event, BudgetChanged)] == [
+        30 * GIB, WITH_HELD
+    ]
