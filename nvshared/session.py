@@ -12,7 +12,16 @@ the HELLO with its number, all that comes answers somebody who is gone.
 
 No socket here: the server hands in packets and takes packets away. What a hook
 may say depends on what it was told; whoever answers what nobody asked, or
-claims more memory than the card has, ends its own connection and nothing else.
+claims to have more on the card than that has, ends its own connection and nothing else.
+
+What it has besides, is about to pin and was promised is believed up to the size of the
+card. One that says 2^56 would have everybody refused, on other cards too, for as long as
+it lives. It is not ended for that, as an honest one may come to say so: what its
+program asks for is not its business, and a lost card grants anything, for the driver to
+refuse; and while several threads are each about to pin most of a card, as each may while
+none of the others has begun, all of that is `to_pin`. What is cut off there changes
+nothing, since beside the whole card nobody else has any of it either. That a program
+holds less than it says, of a card or of the host, cannot be told from its words.
 """
 
 from typing import Protocol
@@ -42,7 +51,7 @@ from nvshared.scheduler.events import (
 )
 
 MIB = 1 << 20
-MOST_BYTES = 1 << 56                    # of anything a program can have; more is nonsense
+MOST_BYTES = 1 << 56                    # that anybody can move; and more need not be asked for
 
 
 class Wire(Protocol):
@@ -136,7 +145,7 @@ class Session:
                 self.client,
                 running=bool(record.flags & Flag.RUNNING),
                 wants=bool(record.flags & Flag.WANTS),
-                commit=record.bytes,
+                commit=min(record.bytes, gpu.facts.memory_total),
             )
         except (NoSuchGPU, GPULost):
             self.client = None
@@ -172,10 +181,11 @@ class Session:
             case Type.MEMORY:
                 return MemoryChanged(id, memory, wants)
             case Type.ROOM:
-                return RoomNeeded(id, memory, _plausible(record.bytes))
+                return RoomNeeded(
+                    id, memory, min(record.bytes, client.gpu.facts.memory_total))
             case Type.COMMIT:
-                return CommitAsked(
-                    id, memory, record.number, _plausible(record.bytes), _plausible(record.host))
+                wanted, pins = (min(size, MOST_BYTES) for size in (record.bytes, record.host))
+                return CommitAsked(id, memory, record.number, wanted, pins)
             case Type.BEYOND:
                 return BeyondAsked(id, memory, record.number)
             case Type.COPYING:
@@ -207,18 +217,18 @@ class Session:
 
     def _memory(self, record: Record, total: int) -> Memory:
         said = record.memory
-        for name in ("allocated", "pending", "host"):
-            _plausible(getattr(said, name))
         if said.resident + said.pinned > total:
             raise ProtocolError(
                 f"it claims to hold {said.resident + said.pinned} bytes of a card of {total}"
             )
         if record.type is not Type.COMMIT:
             self._beyond = _plausible(record.host)
+        allocated = min(said.allocated, total - said.pinned)
+        pending = min(said.pending, total - said.pinned - allocated)
+        to_pin = min(record.to_pin, total - said.pinned - pending)
         return Memory(
-            said.allocated, said.resident, said.pinned, said.pending,
-            min(said.room, total), said.host, self._beyond,
-            record.answered, _plausible(record.to_pin),
+            allocated, said.resident, said.pinned, pending, min(said.room, total),
+            _plausible(said.host), self._beyond, record.answered, to_pin,
         )
 
     def _record(self, order: Order) -> Record:

@@ -12,14 +12,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from nvshared.client import Client as Control
 from nvshared.log import BURST
-from nvshared.protocol import Type
+from nvshared.protocol import Memory, Record, Type, encode
 from nvshared.scrapes import SCRAPES_AT_MOST
 from nvshared.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from tests.bus.service import PrivateBus, private_bus
@@ -116,8 +116,8 @@ def rest(attacker: Process) -> None:
     attacker.popen.stdout.close()
 
 
-def wanting(site: Site) -> Hook:
-    hook = site.hook()
+def wanting(site: Site, card: int) -> Hook:
+    hook = site.hook(card)
     answer = hook.hello()
     assert answer is not None
     assert answer.type is Type.WELCOME
@@ -126,11 +126,11 @@ def wanting(site: Site) -> Hook:
     return hook
 
 
-def hand_over(site: Site) -> None:
+def hand_over(site: Site, card: int = 0) -> None:
     """Two who do not fit together give way to each other, some times."""
     import select
 
-    hooks = [wanting(site), wanting(site)]
+    hooks = [wanting(site, card), wanting(site, card)]
     turns: list[Hook] = []
     while len(turns) < HAND_OVERS:
         ready, _, _ = select.select([hook.socket for hook in hooks], [], [], 60)
@@ -230,6 +230,23 @@ def test_programs_are_right_while_all_attack_at_once(
     for attacker in attackers:
         rest(attacker)
     eventually(lambda: daemon.descriptors < 64)
+    daemon.is_well()
+
+
+@pytest.mark.parametrize("lie", ["allocated", "pending", "to pin", "promised"])
+def test_a_lie_of_more_than_there_can_be_takes_nothing_from_other_cards(
+    site: Site, start: Callable[..., Daemon], lie: str
+) -> None:
+    daemon = start("--tq", "3600", "--swap-budget", "1280MiB")
+    liar = site.hook()
+    size = 1 << 56
+    liar.limits = replace(liar.limits, commit=size if lie == "promised" else 0)
+    assert liar.hello() is not None
+    figures = {lie: size} if lie in ("allocated", "pending") else {}
+    liar.socket.send(encode(Record(
+        Type.MEMORY, memory=Memory(**figures), to_pin=size if lie == "to pin" else 0,
+    )))
+    hand_over(site, 1)
     daemon.is_well()
 
 

@@ -222,3 +222,14 @@ call("cuArrayDestroy", kept)
 assert used() == before - 64 * MIB
 ''')
     program.ends_well()
+
+
+def test_who_asks_for_more_than_any_machine_has_is_refused_it_and_stays(site: Site) -> None:
+    site.start("--tq", "1")
+    Program(site, THREADS + '''
+shape = Descriptor(1 << 57, 0, 1, 1)
+call("cuArrayCreate_v2", byref(c_void_p()), byref(shape), result=2)
+pin_and_free(1)
+assert not refused
+''').ends_well()
+    assert "dropped" not in site.log.read_text()

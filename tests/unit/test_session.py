@@ -15,7 +15,7 @@ from nvshared.protocol import Flag, Limits, Memory, Record, Refusal, Type
 from nvshared.scheduler import events
 from nvshared.scheduler.actions import Evict, Load, Run, Save, Stop, Yield
 from nvshared.scheduler.actions import Limits as LimitsOrder
-from nvshared.session import Session
+from nvshared.session import MOST_BYTES, Session
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, Scripted, Time, peer, script
 
 HELLO = Record(Type.HELLO, uuid=FACTS.uuid_bytes)
@@ -167,10 +167,10 @@ def test_an_answer_is_taken_once_and_only_when_it_was_asked_for(
      "a LOADED with the number 4 came, which nobody asked for"),
     (Record(Type.WANT, memory=Memory(resident=64 * GIB, pinned=1)),
      "it claims to hold 68719476737 bytes of a card of 68719476736"),
-    (Record(Type.WANT, memory=Memory(allocated=1 << 60)),
+    (Record(Type.WANT, memory=Memory(host=1 << 60)),
      "1152921504606846976 bytes is more than any machine has"),
-    (Record(Type.COMMIT, bytes=(1 << 64) - 1),
-     "18446744073709551615 bytes is more than any machine has"),
+    (Record(Type.WANT, host=1 << 60),
+     "1152921504606846976 bytes is more than any machine has"),
 ])
 def test_nonsense_gets_a_sentence_and_reaches_no_scheduler(
     hook: Hook, record: Record, sentence: str
@@ -179,6 +179,46 @@ def test_nonsense_gets_a_sentence_and_reaches_no_scheduler(
         hook.says(record)
     assert str(caught.value) == sentence
     assert Scripted.latest.events == []
+
+
+def test_an_answer_says_nothing_that_no_machine_can_do(hook: Hook) -> None:
+    hook.session.order(Evict(1, 3, 0, 0))
+    with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
+        hook.says(Record(Type.EVICTED, number=3, bytes=(1 << 64) - 1))
+
+
+LIE = 1 << 56
+CARD = FACTS.memory_total
+
+
+@pytest.mark.parametrize(("said", "to_pin", "known"), [
+    (Memory(allocated=LIE), 0, events.Memory(allocated=CARD)),
+    (Memory(pending=LIE), 0, events.Memory(pending=CARD)),
+    (Memory(), LIE, events.Memory(to_pin=CARD)),
+    (Memory(LIE, GIB, GIB, LIE, LIE), LIE,
+     events.Memory(CARD - GIB, GIB, GIB, 0, CARD, to_pin=CARD - GIB)),
+    (Memory(GIB, GIB, GIB, LIE), LIE, events.Memory(GIB, GIB, GIB, CARD - 2 * GIB, to_pin=GIB)),
+])
+def test_what_nobody_can_have_is_not_believed(
+    hook: Hook, said: Memory, to_pin: int, known: events.Memory
+) -> None:
+    hook.says(Record(Type.MEMORY, memory=said, to_pin=to_pin))
+    assert Scripted.latest.events == [events.MemoryChanged(1, known)]
+
+
+def test_nobody_was_promised_more_than_the_card(manager: Manager) -> None:
+    hook = Hook(manager)
+    hook.says(replace(HELLO, bytes=LIE))
+    assert Scripted.latest.events == [events.Joined(1, events.Memory(), False, False, CARD)]
+
+
+@pytest.mark.parametrize("absurd", [1 << 57, (1 << 64) - 1])
+def test_a_program_may_ask_for_more_than_there_can_be(hook: Hook, absurd: int) -> None:
+    hook.says(Record(Type.COMMIT, number=3, bytes=absurd, host=absurd, memory=FIGURES))
+    hook.says(Record(Type.ROOM, bytes=absurd, memory=replace(FIGURES, pending=absurd)))
+    asked, needed = Scripted.latest.events
+    assert asked == events.CommitAsked(1, SAME, 3, MOST_BYTES, MOST_BYTES)
+    assert needed == events.RoomNeeded(1, replace(SAME, pending=CARD - 10), CARD)
 
 
 def test_a_connection_taken_over_counts_from_the_hello_that_was_asked_for(
