@@ -13,8 +13,9 @@ from pathlib import Path
 
 from nvshared.protocol import SIZE, VERSION, Type
 
-# type, version, flags, number, bytes, host, microseconds | six figures of memory | uuid
+# type, version, flags, number, bytes, host, microseconds | six figures of memory | uuid, of HELLO
 RECORD = struct.Struct("<HHIQQQQ6Q16s")
+NOTHING_HEARD = bytes(16)               # which answers, and what is to be pinned of them
 PATIENCE = 60.0                         # seconds without a record, after which something is wrong
 
 
@@ -38,7 +39,8 @@ class Client:
         """Sends one record."""
         self.socket.send(RECORD.pack(
             kind, VERSION, 0, number, size, 0, 0,
-            self.allocated, self.resident, 0, 0, self.room, self.host, self.uuid,
+            self.allocated, self.resident, 0, 0, self.room, self.host,
+            self.uuid if kind == Type.HELLO else NOTHING_HEARD,
         ))
 
     def hear(self) -> int:

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the clients of `make bench-daemon` say is what the protocol means by it."""
+
+import socket
+from pathlib import Path
+
+from bench.daemon.crowd import Client
+from nvshared.protocol import SIZE, Memory, Record, Type, decode
+from tests.unit.scripted import FACTS, GIB
+
+
+def test_a_client_of_the_crowd_speaks_the_protocol(tmp_path: Path) -> None:
+    path = tmp_path / "sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        client = Client(path, FACTS.uuid_bytes, GIB)
+        accepted, _ = listening.accept()
+    with accepted, client.socket:
+        client.say(Type.HELLO, size=GIB)
+        client.say(Type.COMMIT, number=1, size=GIB)
+        hello, question = (decode(accepted.recv(SIZE + 1)) for _ in range(2))
+    memory = Memory(allocated=GIB, host=GIB)
+    assert hello == Record(Type.HELLO, bytes=GIB, memory=memory, uuid=FACTS.uuid_bytes)
+    assert question == Record(Type.COMMIT, number=1, bytes=GIB, memory=memory)
