@@ -4,7 +4,7 @@
     settings ─► NVML: which cards ─► socket ─► manager, one GPU object each
              ─► bus ─► server: programs can connect ─► ready ─► … ─► SIGTERM
 
-Everything that decides runs in one event loop; NVML has a thread of its own.
+Everything that decides runs in one event loop; NVML has a thread for each card.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from nvshared.trace import Trace
 
 logger = logging.getLogger("nvshared")
 
-# Seconds that NVML's thread may keep the interpreter while a hand-over wants it.
+# Seconds that one of NVML's threads may keep the interpreter while a hand-over wants it.
 GIVE_WAY = 0.000_5
 
 
@@ -84,7 +84,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             successor = successor or made.found_stale
         manager = _manager(cards, config, read)
         limited = log.Limited(logger, monotonic, _timer(loop))
-        worker = Worker(nvml.sample, _poster(loop))
+        worker = Worker(nvml.sample, _poster(loop), [facts.uuid for facts in cards])
         sampler = Sampler(worker.question, monotonic, _timer(loop), config.sample_interval)
         trace = None if config.trace is None else Trace(config.trace)
         if trace is not None:

@@ -2,9 +2,9 @@
 """What the driver's management library (NVML) knows of the cards. Nobody else imports pynvml.
 
 NVML calls can take seconds (a card being reset, a driver being unloaded), so
-outside of start they are made in one thread of their own (worker.py). The
-library is found by the loader's rules, so LD_LIBRARY_PATH leads to the
-simulated one.
+outside of start they are made in threads of their own, one for each card
+(sampler.py). The library is found by the loader's rules, so LD_LIBRARY_PATH
+leads to the simulated one.
 """
 
 import logging
@@ -78,11 +78,16 @@ class Mode:
 
 
 class NVML:
-    """The library, initialised. Calls may block; make them in one thread at a time."""
+    """The library, initialised. Calls may block; make those about a card in one thread at a time.
+
+    Cards are looked up when they are found, and again after a failure: to find one by its UUID
+    the library may ask others, and would wait for one that does not answer.
+    """
 
     def __init__(self) -> None:
         """Raises NoDriver with what to do about it."""
         self._nvml = _library()
+        self._handles: dict[str, Any] = {}      # by UUID
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -128,12 +133,14 @@ class NVML:
         """Asks one card. Raises GPULost when it is gone, NvshareError when NVML fails otherwise."""
         nvml = self._nvml
         try:
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            handle = self._handles.get(uuid) or nvml.nvmlDeviceGetHandleByUUID(uuid)
             used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
         except nvml.NVMLError as error:
+            self._handles.pop(uuid, None)
             if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_NOT_FOUND):
                 raise GPULost(str(error)) from error
             raise NvshareError(f"NVML does not say what {uuid} holds: {error}") from error
+        self._handles[uuid] = handle
         utilisation = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         milliwatts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         processes = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -150,9 +157,11 @@ class NVML:
     def _facts(self, index: int) -> Facts:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        self._handles[uuid] = handle
         return Facts(
             index=index,
-            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+            uuid=uuid,
             name=_text(nvml.nvmlDeviceGetName(handle)),
             pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
             memory_total=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks NVML about each card that is in use, and makes of the answers what the card offers.
 
-The questions are asked in a thread of their own, because NVML may stall for
-seconds and a hand-over may not wait for that. While an answer is out, the card
-is not asked again; an answer that never comes costs figures and nothing else.
+The questions about each card are asked in a thread of its own, because NVML may stall
+for seconds, and neither a hand-over nor the figures of other cards may wait for that.
+While an answer is out, the card is not asked again; an answer that never comes costs
+that card's figures and nothing else, unless the driver itself keeps others waiting.
 
 A card without clients is not asked, except once when somebody wants to see it.
 After a client has come or gone the next question comes early, since its
@@ -11,7 +12,7 @@ context is what the capacity does not know yet.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
@@ -32,23 +33,30 @@ Answer = Callable[[Sample | NvshareError], None]
 
 
 class Worker:
-    """A thread that asks, one question after the other, and hands the answers over."""
+    """A thread for each card that asks, one question after the other, and hands the answers over.
 
-    def __init__(self, ask: Ask, post: Callable[[Callable[[], None]], None]) -> None:
-        """`post` runs a function where the scheduler lives; it is called from the thread."""
+    They sleep while nothing is asked.
+    """
+
+    def __init__(
+        self, ask: Ask, post: Callable[[Callable[[], None]], None], uuids: Iterable[str]
+    ) -> None:
+        """`post` runs a function where the scheduler lives; it is called from the threads."""
         self._ask = ask
         self._post = post
-        self._questions: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
-        # A daemon thread: a stalled driver must not keep the process from ending.
-        Thread(target=self._work, name="nvml", daemon=True).start()
+        self._questions: dict[str, SimpleQueue[Answer]] = {uuid: SimpleQueue() for uuid in uuids}
+        for uuid in self._questions:
+            # A daemon thread: a stalled driver must not keep the process from ending.
+            Thread(target=self._work, args=(uuid,), name=f"nvml {uuid}", daemon=True).start()
 
     def question(self, uuid: str, answer: Answer) -> None:
-        """Asks when the questions before it are answered."""
-        self._questions.put((uuid, answer))
+        """Asks when the questions about this card before it are answered."""
+        self._questions[uuid].put(answer)
 
-    def _work(self) -> None:
+    def _work(self, uuid: str) -> None:
+        questions = self._questions[uuid]
         while True:
-            uuid, answer = self._questions.get()
+            answer = questions.get()
             result: Sample | NvshareError
             try:
                 result = self._ask(uuid)

@@ -123,6 +123,19 @@ def test_a_card_that_is_gone_is_lost(library: FakeLibrary, value: int) -> None:
         NVML().sample(FACTS.uuid)
 
 
+def test_a_card_is_looked_for_once_as_that_may_ask_others_too(library: FakeLibrary) -> None:
+    nvml = NVML()
+    nvml.find()
+    library.failing["nvmlDeviceGetHandleByUUID"] = 15
+    assert nvml.sample(FACTS.uuid).memory_used == 3 * GIB
+    library.failing["nvmlDeviceGetMemoryInfo"] = 999
+    with pytest.raises(NvshareError) as caught:
+        nvml.sample(FACTS.uuid)
+    assert not isinstance(caught.value, GPULost)
+    with pytest.raises(GPULost):        # and again where it has failed
+        nvml.sample(FACTS.uuid)
+
+
 def test_another_failure_is_no_loss(library: FakeLibrary) -> None:
     library.failing["nvmlDeviceGetMemoryInfo"] = 999
     with pytest.raises(NvshareError, match="NVML does not say what GPU-") as caught:

@@ -4,6 +4,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from queue import SimpleQueue
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.unit.scripted import (
     FACTS,
     GIB,
     NO_RESERVE,
+    OTHER,
     SETTINGS,
     Noted,
     Scripted,
@@ -189,11 +191,11 @@ def test_the_worker_asks_in_its_own_thread_and_hands_over_answers_and_errors() -
         posted.append(function)
         arrived.release()
 
-    worker = Worker(ask, post)
+    worker = Worker(ask, post, ["good", "bad"])
     answers: list[Sample | NvshareError] = []
     worker.question("good", answers.append)
-    worker.question("bad", answers.append)
     assert arrived.acquire(timeout=60)
+    worker.question("bad", answers.append)
     assert arrived.acquire(timeout=60)
     assert answers == []
     for function in posted:
@@ -201,3 +203,33 @@ def test_the_worker_asks_in_its_own_thread_and_hands_over_answers_and_errors() -
     assert answers[0] == Sample(memory_used=3)
     assert str(answers[1]) == "no"
     assert here not in asked_in
+
+
+def test_a_card_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch)
+    time = Time()
+    hangs = threading.Event()
+    answered: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def ask(uuid: str) -> Sample:
+        if uuid == FACTS.uuid:
+            hangs.wait(60)
+        return Sample(memory_used=GIB)
+
+    worker = Worker(ask, answered.put, [FACTS.uuid, OTHER.uuid])
+    sampler = Sampler(worker.question, time.clock, time.timer, SECOND)
+    gpus = [GPU(f, SETTINGS, NO_RESERVE, time.clock, time.timer) for f in (FACTS, OTHER)]
+    for number, gpu in enumerate(gpus):
+        sampler.add(gpu)
+        joined(gpu, number, Noted())
+    for _ in range(3):
+        time.pass_by(SECOND)
+        answered.get(timeout=60)()
+        assert gpus[1].sample.memory_used == GIB
+        gpus[1].sample = Sample()
+    assert gpus[0].sample == Sample()
+    asking = [one.name for one in threading.enumerate() if one.name.startswith("nvml GPU-")]
+    assert sorted(asking) == [f"nvml {FACTS.uuid}", f"nvml {OTHER.uuid}"]     # one for each card
+    hangs.set()
+    answered.get(timeout=60)()
+    assert gpus[0].sample.memory_used == GIB
