@@ -19,13 +19,28 @@ static uint64_t context_cost(void)
     return size_setting("NVSHARE_SIM_CONTEXT", 8ull << 20);
 }
 
+/* A fault spoils the whole process: all contexts that it has, on whichever device, and no other
+ * comes to life in it any more. */
+static _Atomic int fault;
+
+void context_fault(CUresult error)
+{
+    int none = CUDA_SUCCESS;
+    atomic_compare_exchange_strong(&fault, &none, (int)error);
+}
+
+CUresult context_error(void)
+{
+    return (CUresult)atomic_load(&fault);
+}
+
 CUresult context_check(struct context *context)
 {
     if (context == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!atomic_load(&context->alive))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return (CUresult)atomic_load(&context->error);
+    return context_error();
 }
 
 struct context *context_from(CUcontext handle)
@@ -35,23 +50,12 @@ struct context *context_from(CUcontext handle)
     return object_is(handle, OBJECT_CONTEXT) ? (struct context *)handle : NULL;
 }
 
-/* A fault spoils the whole process: no context comes to life in it any more. */
-static _Atomic int first_fault;
-
-void context_fault(struct context *context, CUresult error)
-{
-    int none = CUDA_SUCCESS;
-    atomic_compare_exchange_strong(&context->error, &none, (int)error);
-    none = CUDA_SUCCESS;
-    atomic_compare_exchange_strong(&first_fault, &none, (int)error);
-}
-
 /* With context_lock held. Brings a new or dead context to life. */
 static CUresult enliven(struct context *context, unsigned flags)
 {
     static _Atomic unsigned long long made;
-    if (atomic_load(&first_fault) != CUDA_SUCCESS)
-        return (CUresult)atomic_load(&first_fault);
+    if (context_error() != CUDA_SUCCESS)
+        return context_error();
     if (!shared_take(context->device->gpu, context_cost()))
         return CUDA_ERROR_OUT_OF_MEMORY;
     shared_count_context(context->device->gpu, 1);
@@ -67,7 +71,6 @@ static CUresult enliven(struct context *context, unsigned flags)
     context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
     context->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 11796480;
     context->limits[CU_LIMIT_SHMEM_SIZE] = 232448;
-    atomic_store(&context->error, CUDA_SUCCESS);
     context->legacy = stream_make(context, CU_STREAM_DEFAULT, 0);
     context->recorder = stream_make(context, CU_STREAM_NON_BLOCKING, 0);
     atomic_store(&context->alive, true);

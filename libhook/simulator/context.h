@@ -22,7 +22,6 @@ struct context {
     struct device *device;
     bool primary;
     _Atomic bool alive;
-    _Atomic int error;               /* CUresult: set by the first fault, for good */
     unsigned flags;
     unsigned long long id;
     unsigned attached;               /* by cuCtxAttach, and not detached yet; under context_lock */
@@ -55,7 +54,8 @@ struct device *device_of_gpu(int gpu);       /* NULL: not visible to this proces
 struct context *context_current(void);
 CUresult context_check(struct context *context);     /* destroyed, or broken by a fault */
 struct context *context_from(CUcontext handle);      /* NULL handle: the current one. NULL: none such */
-void context_fault(struct context *context, CUresult error);
+void context_fault(CUresult error);
+CUresult context_error(void);                        /* of the first fault in the process */
 
 /* Protects the devices' primary contexts, the list of contexts. Taken before all others. */
 extern pthread_mutex_t context_lock;

@@ -72,7 +72,7 @@ static CUresult destroy(CUevent handle)
     struct event *event = event_from(handle);
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result = (CUresult)atomic_load(&event->context->error);
+    CUresult result = context_error();
     object_remove(event);
     pthread_mutex_lock(&engine_lock);
     event_drop(event);

@@ -123,14 +123,14 @@ static void carry_out(struct stream *stream, struct operation *operation)
     struct context *context = stream->context;
     for (size_t i = 0; i < operation->count; i++) {
         const struct work *work = &operation->works[i];
-        CUresult result = atomic_load(&context->error);
+        CUresult result = context_error();
         if (result != CUDA_SUCCESS && work->kind != WORK_CALLBACK)
             continue;
         result = work_run(context, work, operation);
         if (result == CUDA_SUCCESS && atomic_load(&operation->doomed))
             result = CUDA_ERROR_ILLEGAL_ADDRESS;
         if (result != CUDA_SUCCESS)
-            context_fault(context, result);
+            context_fault(result);
     }
 }
 
@@ -259,12 +259,11 @@ CUresult stream_submit(struct stream *stream, const struct work *work)
 
 CUresult stream_wait(struct stream *stream, uint64_t number)
 {
-    struct context *context = stream->context;
     stream_hold(stream);
     while (stream->completed < number)
         pthread_cond_wait(&progress, &engine_lock);
     stream_drop(stream);
-    return (CUresult)atomic_load(&context->error);
+    return context_error();
 }
 
 struct position *context_positions(struct context *context, size_t *count)
@@ -283,7 +282,7 @@ CUresult context_wait(struct context *context)
     for (size_t i = 0; i < count; i++)
         stream_wait(list[i].stream, list[i].number);
     positions_drop(list, count);
-    return (CUresult)atomic_load(&context->error);
+    return context_error();
 }
 
 void streams_doom(CUdeviceptr base, size_t size)

@@ -51,7 +51,7 @@ static CUresult destroy(CUstream handle)
     if (!object_is(handle, OBJECT_STREAM))
         return CUDA_ERROR_INVALID_HANDLE;
     struct stream *stream = (struct stream *)handle;
-    CUresult broken = (CUresult)atomic_load(&stream->context->error);
+    CUresult broken = context_error();
     pthread_mutex_lock(&engine_lock);
     CUresult result = CUDA_SUCCESS;
     if (stream == stream->context->legacy || stream->per_thread)

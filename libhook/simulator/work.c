@@ -204,7 +204,7 @@ CUresult work_run(struct context *context, const struct work *work,
         return CUDA_SUCCESS;
     case WORK_CALLBACK:
         entry_in_callback(true);
-        work->callback.function(work->callback.stream, (CUresult)atomic_load(&context->error),
+        work->callback.function(work->callback.stream, context_error(),
                                 work->callback.data);
         entry_in_callback(false);
         return CUDA_SUCCESS;

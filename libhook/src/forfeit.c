@@ -3,11 +3,11 @@
  * What becomes of a program's memory when its context has failed for good.
  *
  * A kernel that reaches where nothing is, an assertion on the card, an ECC error or
- * the card's falling off the bus leave a process with a context in which every call
- * fails from then on, and the driver gives it no other: "to continue using CUDA, the
- * process must be terminated and relaunched". Nobody can read its memory any more,
- * nor can anybody move it. But such a process may live for days: a notebook whose last
- * cell failed.
+ * the card's falling off the bus leave a process in which every call fails from then on,
+ * in all its contexts, and the driver gives it no other: "to continue using CUDA, the
+ * process must be terminated and relaunched". Nobody can read its memory any more, nor
+ * can anybody move it. But such a process may live for days: a notebook whose last cell
+ * failed.
  *
  * What is on the card would be in everybody's way, and what is away would keep the
  * program at the gate for ever, as it cannot come back, where without the library its

@@ -18,7 +18,8 @@ const struct section sections[] = {
 #define SECTION(name) {#name, name}
     SECTION(before_init), SECTION(no_context), SECTION(contexts), SECTION(addresses),
     SECTION(mappings), SECTION(fault_kernel), SECTION(fault_access), SECTION(fault_copy),
-    SECTION(fault_copy_async), SECTION(fault_set), SECTION(fault_peek), SECTION(pointers),
+    SECTION(fault_copy_async), SECTION(fault_set), SECTION(fault_elsewhere), SECTION(fault_peek),
+    SECTION(pointers),
     SECTION(host_memory), SECTION(allocations), SECTION(pools), SECTION(events),
     SECTION(streams), SECTION(callbacks), SECTION(proc_addresses), SECTION(forked),
     SECTION(at_exit), SECTION(sharing), SECTION(capture_own_global),

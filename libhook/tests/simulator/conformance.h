@@ -47,6 +47,7 @@ void fault_access(void);
 void fault_copy(void);
 void fault_copy_async(void);
 void fault_set(void);
+void fault_elsewhere(void);
 void fault_peek(void);
 void pointers(void);
 void host_memory(void);

@@ -149,6 +149,31 @@ void fault_set(void)
     ASK(cuCtxSynchronize());
 }
 
+/* It is the whole process's: other contexts fail with it, and there are no more. */
+void fault_elsewhere(void)
+{
+    begin();
+    CUcontext first = context, second, third;
+    CUstream stream;
+    CUdeviceptr p;
+    size_t a, b;
+    char bytes[64] = {0};
+    ASK(cuCtxCreate(&second, NULL, 0, 0));
+    ASK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASK(cuMemAlloc(&p, 4096));
+    ASK(cuCtxSetCurrent(first));
+    ASK(launch_fill(reserve(BLOCK), 8, NULL));
+    ASK(cuCtxSynchronize());
+    ASK(cuCtxSetCurrent(second));
+    ASK(cuCtxSynchronize());
+    ASK(cuMemGetInfo(&a, &b));
+    ASK(cuStreamQuery(stream));
+    ASK(cuMemcpyDtoH(bytes, p, sizeof bytes));
+    ASK(cuMemAlloc(&p, 4096));
+    ASK(cuCtxDestroy(second));
+    ASK(cuCtxCreate(&third, NULL, 0, 0));
+}
+
 void fault_peek(void)
 {
     begin();
