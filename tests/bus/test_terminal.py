@@ -5,6 +5,7 @@ import asyncio
 import os
 import pty
 import signal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,12 +24,14 @@ async def on_a_terminal(
 ) -> str:
     """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`.
 
-    A signal in their place is sent.
+    A signal in their place is sent, and not ignored as it would be by what a shell has started
+    in the background.
     """
     ours, its = pty.openpty()
     process = await asyncio.create_subprocess_exec(
         *command, stdin=its, stdout=its, stderr=its, cwd=ROOT,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment},
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     os.close(its)
     loop = asyncio.get_running_loop()
