@@ -33,7 +33,7 @@ def _budget(cards: int) -> Finding:
         return fault(topic, error.message, error.hint or "correct it, and restart nvshared")
     total, free = host.total(), host.free()
     if settings.swap_budget is None:
-        budget, how = host.safe_budget(), "80 % of what is free now"
+        budget, how = host.safe_budget(), "80 % of what is free, for a daemon that starts now"
     else:
         budget, how = settings.swap_budget.of(total), "as configured"
     words = f"{budget / GIB:.1f} GiB of host memory, {how}"
