@@ -37,12 +37,22 @@ void peer_hang_up(void)
     connection = -1;
 }
 
+/* libFuzzer's alarm, once a minute, is no answer. */
+static bool comes(int socket, int timeout_ms)
+{
+    struct pollfd ready = { .fd = socket, .events = POLLIN };
+    int count;
+    do
+        count = poll(&ready, 1, timeout_ms);
+    while (count < 0 && errno == EINTR);
+    return count == 1;
+}
+
 void peer_accept(void)
 {
     if (connection >= 0)
         return;
-    struct pollfd came = { .fd = listener, .events = POLLIN };
-    MUST(poll(&came, 1, PATIENCE_MS) == 1, "the hook does not come back");
+    MUST(comes(listener, PATIENCE_MS), "the hook does not come back");
     connection = accept(listener, NULL, NULL);
     MUST(connection >= 0, "accept: %s", strerror(errno));
 }
@@ -92,8 +102,7 @@ static void understand(const struct nvshare_record *record, bool right)
 void peer_read(bool right, int timeout_ms)
 {
     for (int records = 0; records < 1000; records++, timeout_ms = 0) {
-        struct pollfd ready = { .fd = connection, .events = POLLIN };
-        if (connection < 0 || poll(&ready, 1, timeout_ms) <= 0)
+        if (connection < 0 || !comes(connection, timeout_ms))
             return;
         struct nvshare_record record;
         ssize_t size = recv(connection, &record, sizeof record, 0);
