@@ -132,6 +132,7 @@ void block_lose(struct block *block)
 {
     struct client *client = block->client;
     if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED
+        || block->state == BLOCK_LEAVING || block->state == BLOCK_COMING
         || (block->state == BLOCK_RESIDENT && block_unmap(block) != CUDA_SUCCESS))
         return;
     host_give(block);

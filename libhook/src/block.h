@@ -88,7 +88,7 @@ CUresult block_map(struct block *block);
 /* The opposite. An error is the context's (it has failed for good): the
  * memory then stays counted, as it stays on the card. */
 CUresult block_unmap(struct block *block);
-/* It goes without a copy, wherever it is; not while it is on the move. */
+/* It goes without a copy, wherever it is, but for one on the move: that stays as it is. */
 void block_lose(struct block *block);
 /* alias.c: mapping and unmapping at the places where the program has mapped it besides. */
 CUresult block_map_aliases(struct block *block);
@@ -106,7 +106,8 @@ void managed_sent(struct block *block);
 void managed_context_ends(CUcontext context);
 
 /* forfeit.c: something could not be moved. If that is because the context has failed for good,
- * all of the client's memory goes. Service thread, nothing under way. */
+ * all of the client's memory goes. What is on the move has failed as well, and goes when that
+ * is answered. Service thread. */
 void forfeit_if_failed(struct client *client);
 
 /* host.c: host memory for swapped blocks. */

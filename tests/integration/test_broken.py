@@ -189,6 +189,39 @@ def test_without_the_library_all_of_it_fails_likewise(site: Site) -> None:
     assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
 
 
+# Another thread has it brought in meanwhile, and it fails when some of that is under way.
+COMING = BROKEN.replace("away()\n", '''away()
+import threading, time
+def wants():
+    call("cuCtxSetCurrent", context)
+    cuda.cuMemsetD8_v2(address, 0, c_size_t(2))
+thread = threading.Thread(target=wants)
+thread.start()
+time.sleep(DELAY)
+''').replace("print(json.dumps(results)", "thread.join()\nprint(json.dumps(results)") + "sys.stdin.readline()\n"
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+def test_a_context_that_fails_while_its_memory_comes_in_leaves_the_figures_right(
+    site: Site, delay: float
+) -> None:
+    """One LOAD fails then while copies of the next are on their way."""
+    site.environment["NVSHARE_SIM_COPY_RATE"] = "250M"
+    trace = site.folder / "trace"
+    site.start("--tq", "1", "--trace", str(trace))
+    program = Program(site, COMING.replace("DELAY", str(delay)).removeprefix(PRELUDE))
+    assert program.hears() == "away"
+    give_it_back(take_the_card(site))
+    program.go_on()
+    assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
+    time.sleep(0.2)                     # figures are told every few milliseconds
+    said = [json.loads(line) for line in trace.read_text().splitlines()]
+    last = [one["memory"] for one in said if "memory" in one and one.get("client") == 1][-1]
+    assert (last["allocated"], last["resident"]) == (0, 0)
+    program.go_on()
+    program.ends_well()
+
+
 def test_others_go_on_beside_it(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE) + "sys.stdin.readline()\n")
