@@ -198,7 +198,7 @@ def wants():
 thread = threading.Thread(target=wants)
 thread.start()
 time.sleep(DELAY)
-''').replace("print(json.dumps(results)", "thread.join()\nprint(json.dumps(results)") + "sys.stdin.readline()\n"
+''').replace("two = ", "thread.join()\ntwo = ") + "sys.stdin.readline()\n"
 
 
 @pytest.mark.parametrize("delay", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
