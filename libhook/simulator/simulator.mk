@@ -4,9 +4,8 @@
 #   make test-simulator [SANITIZE=thread|address]     its own tests
 
 SIMULATOR := $(BUILD)/simulator
-SIMULATOR_SHARED := simulator/shared_state.c simulator/process.c
-NVML_SOURCES := $(wildcard simulator/nvml*.c) $(SIMULATOR_SHARED)
-CUDA_SOURCES := $(filter-out simulator/nvml%.c,$(wildcard simulator/*.c))
+NVML_SOURCES := $(wildcard simulator/nvml/*.c simulator/shared/*.c)
+CUDA_SOURCES := $(filter-out simulator/nvml/%,$(wildcard simulator/*/*.c))
 CUDA_OBJECTS := $(addprefix $(BUILD)/,$(CUDA_SOURCES:.c=.o))
 NVML_OBJECTS := $(addprefix $(BUILD)/,$(NVML_SOURCES:.c=.o))
 SIMULATOR_TESTS := $(addprefix $(BUILD)/tests/simulator/,data flight managed processes threads)
@@ -18,7 +17,7 @@ simulator: $(SIMULATOR)/libcuda.so.1 $(SIMULATOR)/libnvidia-ml.so.1
 
 $(BUILD)/simulator/%.o: simulator/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+	$(CC) $(ALL_CFLAGS) -Isimulator -MMD -MP -c $< -o $@
 
 # Calls within the library stay within it, whatever is preloaded.
 $(SIMULATOR)/libcuda.so.1: $(CUDA_OBJECTS)
@@ -33,11 +32,11 @@ $(SIMULATOR)/libnvidia-ml.so.1: $(NVML_OBJECTS)
 
 $(SIMULATOR_TESTS): $(BUILD)/tests/simulator/%: tests/simulator/%.c $(wildcard tests/simulator/*.h) $(SIMULATOR)/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $< -o $@ -L$(SIMULATOR) -l:libcuda.so.1
+	$(CC) $(ALL_CFLAGS) -Isimulator $< -o $@ -L$(SIMULATOR) -l:libcuda.so.1
 
 $(CONFORMANCE): $(wildcard tests/simulator/conformance*.c tests/simulator/*.h) $(SIMULATOR)/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(filter %.c,$^) -o $@ -L$(SIMULATOR) -l:libcuda.so.1
+	$(CC) $(ALL_CFLAGS) -Isimulator $(filter %.c,$^) -o $@ -L$(SIMULATOR) -l:libcuda.so.1
 
 simulator-tests: $(SIMULATOR_TESTS) $(CONFORMANCE)
 

@@ -12,7 +12,7 @@
 #ifndef RANDOM_CALLS_H
 #define RANDOM_CALLS_H
 
-#include "../../simulator/abi.h"
+#include "driver/abi.h"
 #include "dice.h"
 
 /* What the simulator has no structure for; passed on by pointer only, and here never. */

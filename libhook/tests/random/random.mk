@@ -9,7 +9,7 @@ random: $(BUILD)/random
 
 $(BUILD)/tests/random/%.o: tests/random/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DKERNELS_PTX='"$(CURDIR)/demo/kernels.ptx"' -MMD -MP -c $< -o $@
+	$(CC) $(ALL_CFLAGS) -Isimulator -DKERNELS_PTX='"$(CURDIR)/demo/kernels.ptx"' -MMD -MP -c $< -o $@
 
 # The assembler reads the kernels, so the dependencies the compiler writes do not name them.
 $(BUILD)/tests/random/launches.o: demo/kernels.ptx

@@ -12,7 +12,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gx, unsigned int 
     unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
     CUstream stream, void **parameters, void **extra);
 #else
-#include "../../simulator/abi.h"
+#include "driver/abi.h"
 
 #define cuArrayCreate cuArrayCreate_v2
 #define cuCtxCreate cuCtxCreate_v4

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Real PTX of three of the simulated GPU's kernels, so that the same test runs
- * on a card: what each does is said in simulator/kernels.h.
+ * on a card: what each does is said in simulator/engine/kernels.h.
  */
 #ifndef NVSHARE_TEST_PROGRAM_H
 #define NVSHARE_TEST_PROGRAM_H

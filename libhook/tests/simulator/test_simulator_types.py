@@ -35,7 +35,7 @@ def members(body: str) -> list[str]:
 
 def expressions() -> list[str]:
     """Every enumerator, macro, size and offset of abi*.h, as C expressions."""
-    text = "".join((SOURCES / f"abi{part}.h").read_text() for part in ("", "_enums", "_structures"))
+    text = "".join(path.read_text() for path in sorted(SOURCES.glob("driver/abi*.h")))
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     found = re.findall(r"\b(CU[A-Z0-9]*_\w+) = ", text)
     found += re.findall(r"^#define (CU\w+) ", text, re.MULTILINE)
@@ -53,7 +53,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
     program = directory / "values"
     subprocess.run(
         ["gcc", "-x", "c", "-", f"-I{SOURCES}", *flags, "-o", program],
-        input=f'#include <stdio.h>\n#include "abi.h"\nint main(void)\n{{\n{lines}}}\n',
+        input=f'#include <stdio.h>\n#include "driver/abi.h"\nint main(void)\n{{\n{lines}}}\n',
         text=True,
         check=True,
     )
@@ -70,7 +70,7 @@ def test_values_sizes_and_offsets(tmp_path: Path) -> None:
 
 # What is exported by name alone has no prototype of its own.
 PROTOTYPES = sorted(
-    set(SOURCES.glob("*.c")) - set(SOURCES.glob("nvml*.c")) - {SOURCES / "entries.c"}
+    set(SOURCES.glob("*/*.c")) - set(SOURCES.glob("nvml/*.c")) - {SOURCES / "table" / "entries.c"}
 )
 
 
@@ -78,6 +78,6 @@ def test_prototypes() -> None:
     for source in PROTOTYPES:
         subprocess.run(
             ["gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
-             "-Wno-deprecated-declarations", *CHECKED, source],
+             "-Wno-deprecated-declarations", f"-I{SOURCES}", *CHECKED, source],
             check=True,
         )  # fmt: skip

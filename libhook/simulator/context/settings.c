@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a context remembers and answers, but does not act upon. */
+#include "driver/context.h"
+#include "driver/entry.h"
+
+API(cuCtxGetId, CUcontext handle, unsigned long long *id)
+{
+    ENTER(ENTRY_INIT);
+    struct context *context = context_from(handle);
+    if (id == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *id = context->id;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxGetFlags, unsigned int *flags)
+{
+    ENTER(ENTRY_INIT);               /* a broken context still tells */
+    if (flags == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (context_current() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *flags = context_current()->flags;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxSetFlags, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    if ((flags & ~0xffu) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    context_current()->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+#define LIMITS (sizeof ((struct context *)0)->limits / sizeof(size_t))
+
+/* What cards of this generation have no limit for. */
+static bool is_unsupported(CUlimit limit)
+{
+    return limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH
+        || limit == CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED;
+}
+
+API(cuCtxSetLimit, CUlimit limit, size_t value)
+{
+    ENTER(ENTRY_CONTEXT);
+    if ((size_t)limit >= LIMITS)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (is_unsupported(limit))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    context_current()->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxGetLimit, size_t *value, CUlimit limit)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (value == NULL || (size_t)limit >= LIMITS)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (is_unsupported(limit))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *value = context_current()->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxGetCacheConfig, CUfunc_cache *config)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (config == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *config = context_current()->cache;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxSetCacheConfig, CUfunc_cache config)
+{
+    ENTER(ENTRY_CONTEXT);
+    context_current()->cache = config;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxGetSharedMemConfig, CUsharedconfig *config)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (config == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxSetSharedMemConfig, CUsharedconfig config)
+{
+    ENTER(ENTRY_CONTEXT);
+    (void)config;                    /* no card since 2014 has a choice */
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxGetApiVersion, CUcontext handle, unsigned int *version)
+{
+    ENTER(ENTRY_INIT);
+    if (version == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (context_from(handle) == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *version = 3020;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (least != NULL)
+        *least = 0;
+    if (greatest != NULL)
+        *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxResetPersistingL2Cache, void)
+{
+    ENTER(ENTRY_CONTEXT);
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxEnablePeerAccess, CUcontext handle, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    struct context *peer = handle != NULL ? context_from(handle) : NULL;
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (peer == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (peer->device == context_current()->device)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    uint32_t bit = 1u << peer->device->ordinal;
+    uint32_t before = atomic_fetch_or(&context_current()->device->peers, bit);
+    return (before & bit) == 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+API(cuCtxDisablePeerAccess, CUcontext handle)
+{
+    ENTER(ENTRY_CONTEXT);
+    struct context *peer = handle != NULL ? context_from(handle) : NULL;
+    if (peer == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    uint32_t bit = 1u << peer->device->ordinal;
+    uint32_t before = atomic_fetch_and(&context_current()->device->peers, ~bit);
+    return (before & bit) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}
+
+API(cuFlushGPUDirectRDMAWrites, CUflushGPUDirectRDMAWritesTarget target,
+    CUflushGPUDirectRDMAWritesScope scope)
+{
+    ENTER(ENTRY_CONTEXT);
+    (void)target, (void)scope;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}

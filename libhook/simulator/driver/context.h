@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices and contexts of this process. */
+#ifndef NVSHARE_SIMULATOR_CONTEXT_H
+#define NVSHARE_SIMULATOR_CONTEXT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "driver/abi.h"
+#include "shared/shared_state.h"
+
+struct stream;
+
+/* A moment in a stream: all that was submitted up to operation `number` is done. */
+struct position {
+    struct stream *stream;           /* a reference; NULL: none */
+    uint64_t number;
+};
+
+struct context {
+    struct device *device;
+    bool primary;
+    _Atomic bool alive;
+    unsigned flags;
+    unsigned long long id;
+    unsigned attached;               /* by cuCtxAttach, and not detached yet; under context_lock */
+    struct stream *legacy;           /* the NULL stream */
+    struct stream *recorder;         /* holds what cuCtxRecordEvent and cuCtxWaitEvent order */
+    struct position gate;            /* all later work waits for it: cuCtxWaitEvent */
+    struct stream *streams;          /* all of them, under the engine's lock */
+    size_t limits[CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED + 1];
+    CUfunc_cache cache;
+    struct context *next;            /* all contexts ever made: never freed, so that a stale handle stays harmless */
+};
+
+struct device {
+    int ordinal;                     /* as CUDA counts, after CUDA_VISIBLE_DEVICES */
+    int gpu;                         /* as shared_state.h and NVML count */
+    struct context *primary;         /* made at the first retain, kept for ever */
+    int retains;
+    unsigned primary_flags;
+    _Atomic uint32_t peers;          /* bit per device ordinal whose allocations this one may touch */
+    struct pool *default_pool, *current_pool;
+};
+
+/* Finds the devices; by driver_start. */
+CUresult devices_start(void);
+int device_count(void);
+struct device *device_at(CUdevice ordinal);  /* NULL: no such device */
+struct device *device_of_gpu(int gpu);       /* NULL: not visible to this process */
+
+/* What the calling thread works with; NULL or CUDA_ERROR_INVALID_CONTEXT if none. */
+struct context *context_current(void);
+CUresult context_check(struct context *context);     /* destroyed, or broken by a fault */
+struct context *context_from(CUcontext handle);      /* NULL handle: the current one. NULL: none such */
+void context_fault(CUresult error);
+CUresult context_error(void);                        /* of the first fault in the process */
+
+/* Protects the devices' primary contexts, the list of contexts. Taken before all others. */
+extern pthread_mutex_t context_lock;
+extern struct context *all_contexts;
+
+#endif

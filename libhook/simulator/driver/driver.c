@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of the driver in a process, and the beginning of every call.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "stream/capture.h"
+#include "driver/context.h"
+#include "driver/entry.h"
+
+enum { BEFORE, RUNNING, ENDED, FORKED };
+
+static _Atomic int life = BEFORE;
+static __thread bool in_callback;
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;  /* protects the way from BEFORE to RUNNING */
+
+/* The driver's threads and its connection to the card stay behind in the parent. */
+static void forked(void)
+{
+    if (atomic_load(&life) != BEFORE)
+        atomic_store(&life, FORKED);
+}
+
+/* Threads of the driver may still be at work, and end with the process. */
+static void ended(void)
+{
+    int running = RUNNING;
+    atomic_compare_exchange_strong(&life, &running, ENDED);
+}
+
+CUresult driver_start(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&starting);
+    if (atomic_load(&life) == BEFORE) {
+        result = devices_start();
+        if (result == CUDA_SUCCESS) {
+            pthread_atfork(NULL, NULL, forked);
+            atexit(ended);
+            atomic_store(&life, RUNNING);
+        }
+    }
+    pthread_mutex_unlock(&starting);
+    return result;
+}
+
+bool driver_running(void)
+{
+    return atomic_load(&life) == RUNNING;
+}
+
+bool driver_ended(void)
+{
+    return atomic_load(&life) == ENDED;
+}
+
+static CUresult not_running(int now, unsigned needs)
+{
+    if (now == ENDED)
+        return CUDA_ERROR_DEINITIALIZED;
+    if (now == FORKED)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return (needs & ENTRY_ANY) != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+void entry_in_callback(bool running)
+{
+    in_callback = running;
+}
+
+CUresult entry(const char *name, unsigned needs)
+{
+    int now = atomic_load(&life);
+    if (now != RUNNING) {
+        CUresult result = not_running(now, needs);
+        return result != CUDA_SUCCESS ? result : injected_failure(name);
+    }
+    if (in_callback && (needs & ENTRY_CALLBACK) == 0)
+        return CUDA_ERROR_NOT_PERMITTED;
+    CUresult injected = injected_failure(name);
+    if (injected != CUDA_SUCCESS)
+        return injected;
+    if ((needs & ENTRY_CONTEXT) != 0) {
+        CUresult result = context_check(context_current());
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return (needs & ENTRY_UNSAFE) != 0 ? capture_prohibits() : CUDA_SUCCESS;
+}
+
+API(cuInit, unsigned int flags)
+{
+    ENTER(ENTRY_ANY);
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return driver_start();
+}
+
+API(cuDriverGetVersion, int *version)
+{
+    if (version == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = SHARED_CUDA_VERSION;
+    return CUDA_SUCCESS;
+}

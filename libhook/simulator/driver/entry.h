@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How every entry point of the simulated driver begins.
+ *
+ *     API(cuMemCreate, CUmemGenericAllocationHandle *handle, size_t size, ...)
+ *     {
+ *         ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+ *         ...
+ *     }
+ *
+ * To add an entry point: write it so, and move its line in entries.def from
+ * UNSUPPORTED to ENTRY. A listed ENTRY that nobody wrote does not link.
+ */
+#ifndef NVSHARE_SIMULATOR_ENTRY_H
+#define NVSHARE_SIMULATOR_ENTRY_H
+
+#include <stdbool.h>
+
+#include "driver/abi.h"
+
+#define API(name, ...)                                                                   \
+    __attribute__((visibility("default"))) CUresult name(__VA_ARGS__);                   \
+    __attribute__((visibility("default"))) CUresult name(__VA_ARGS__)
+
+enum entry_needs {
+    ENTRY_INIT = 0,                  /* cuInit was called, in this process */
+    ENTRY_CONTEXT = 1 << 0,          /* a living, unbroken context is current */
+    ENTRY_UNSAFE = 1 << 1,           /* prohibited while a capture goes on (cuThreadExchangeStreamCaptureMode) */
+    ENTRY_ANY = 1 << 2,              /* callable before cuInit */
+    ENTRY_CALLBACK = 1 << 3,         /* callable from a host function, as the driver allows */
+};
+
+/* Fails the call if the driver's state, the current context, a capture or
+ * NVSHARE_SIM_FAIL says so. `name` is the exported symbol. */
+CUresult entry(const char *name, unsigned needs);
+
+#define ENTER(needs)                                                                     \
+    do {                                                                                 \
+        CUresult entered_ = entry(__func__, (needs));                                    \
+        if (entered_ != CUDA_SUCCESS)                                                    \
+            return entered_;                                                             \
+    } while (0)
+
+/* The life of the driver in this process. */
+CUresult driver_start(void);         /* cuInit */
+bool driver_running(void);           /* between cuInit and the process's exit */
+bool driver_ended(void);             /* the process exits */
+
+/* The calling thread runs a callback, which may not call the driver. */
+void entry_in_callback(bool running);
+
+/* NVSHARE_SIM_FAIL: the code that this call of `name` shall fail with, or success. */
+CUresult injected_failure(const char *name);
+
+#endif

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/kernels.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "driver/entry.h"
+#include "space/space.h"
+#include "engine/stream.h"
+
+/*
+ * Kernels read and write as a GPU does, unseen by the thread sanitizer: two
+ * kernels that a program has ordered by means of its own, a flag in memory
+ * say, are no race.
+ */
+#define DEVICE_CODE __attribute__((no_sanitize("thread")))
+#define PIECE ((size_t)128 << 10)    /* bytes touched before the space may change again */
+
+typedef uint64_t word __attribute__((may_alias));
+
+/* What one step of an elementwise kernel works on: `count` words from index `first`. */
+struct span {
+    word *words[3];
+    uint64_t first, count;
+};
+
+/* Calls `step` for piece after piece of up to three arrays of the same length. */
+static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
+                              const enum access *accesses, int number, uint64_t count,
+                              const struct operation *operation,
+                              void (*step)(const struct span *, const uint64_t *, uint64_t *),
+                              const uint64_t *arguments, uint64_t *sum)
+{
+    for (int i = 0; i < number; i++)
+        if (arrays[i] % 8 != 0)
+            return CUDA_ERROR_MISALIGNED_ADDRESS;
+    for (uint64_t done = 0; done < count;) {
+        struct span span = {.first = done};
+        size_t size = (count - done) * 8 < PIECE ? (count - done) * 8 : PIECE;
+        space_lock_to_read();
+        for (int i = 0; i < number && size != 0; i++) {
+            span.words[i] = (word *)space_resolve(device, arrays[i] + done * 8, accesses[i],
+                                                  false, &size);
+            if (span.words[i] == NULL)
+                size = 0;
+        }
+        span.count = size / 8;
+        if (span.count != 0)
+            step(&span, arguments, sum);
+        space_unlock();
+        if (span.count == 0 || atomic_load(&operation->doomed))
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        done += span.count;
+    }
+    return CUDA_SUCCESS;
+}
+
+DEVICE_CODE static void fill_step(const struct span *span, const uint64_t *arguments,
+                                  uint64_t *sum)
+{
+    (void)sum;
+    for (uint64_t i = 0; i < span->count; i++)
+        span->words[0][i] = arguments[2] + (span->first + i) * 0x9E3779B97F4A7C15ull;
+}
+
+DEVICE_CODE static void step_step(const struct span *span, const uint64_t *arguments,
+                                  uint64_t *sum)
+{
+    (void)sum;
+    for (uint64_t i = 0; i < span->count; i++) {
+        uint64_t x = span->words[0][i];
+        span->words[0][i] = (x ^ x >> 29) * 0xBF58476D1CE4E5B9ull + arguments[2]
+            + (span->first + i);
+    }
+}
+
+DEVICE_CODE static void advance_step(const struct span *span, const uint64_t *arguments,
+                                     uint64_t *sum)
+{
+    (void)sum;
+    uint64_t factor = 1, offset = 0;     /* all rounds are one multiplication and one addition */
+    for (uint64_t round = 0; round < arguments[2]; round++) {
+        factor *= 0x5851F42D4C957F2Dull;
+        offset = offset * 0x5851F42D4C957F2Dull + 0x14057B7EF767814Full;
+    }
+    for (uint64_t i = 0; i < span->count; i++)
+        span->words[0][i] = span->words[0][i] * factor + offset;
+}
+
+DEVICE_CODE static void add_step(const struct span *span, const uint64_t *arguments,
+                                 uint64_t *sum)
+{
+    (void)sum, (void)arguments;
+    for (uint64_t i = 0; i < span->count; i++)
+        span->words[0][i] = span->words[1][i] + span->words[2][i];
+}
+
+DEVICE_CODE static void checksum_step(const struct span *span, const uint64_t *arguments,
+                                      uint64_t *sum)
+{
+    (void)arguments;
+    uint64_t total = 0;
+    for (uint64_t i = 0; i < span->count; i++)
+        total += span->words[0][i] * (2 * (span->first + i) + 1);
+    *sum += total;
+}
+
+static uint64_t examine_key(uint64_t seed, uint64_t i)
+{
+    uint64_t z = seed + i * 0x9E3779B97F4A7C15ull;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+}
+
+/* arguments[2] is the seed; of each 4 * arguments[3] words the first 4 count. */
+DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *arguments,
+                                     uint64_t *sum)
+{
+    uint64_t group = 4 * arguments[3], keys[4];
+    for (uint64_t i = 0; i < span->count; i++) {
+        uint64_t place = (span->first + i) % group;
+        if (place >= 4) {
+            i += group - place - 1;
+            continue;
+        }
+        uint64_t word = span->words[0][i];
+        memmove(keys, keys + 1, 3 * sizeof *keys);
+        for (int pass = place == 0 || i == 0 ? 0 : 3; pass < 4; pass++)
+            keys[pass] = examine_key(arguments[2], span->first + i + pass);
+        for (int pass = 0; pass < 4; pass++)
+            sum[pass] += (uint64_t)((uint32_t)word + (uint32_t)keys[pass])
+                * ((uint32_t)(word >> 32) + (uint32_t)(keys[pass] >> 32));
+        sum[4] |= word;
+    }
+}
+
+static CUresult run_fill(struct device *device, const uint64_t *arguments,
+                         const struct operation *operation)
+{
+    return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
+                         arguments[1], operation, fill_step, arguments, NULL);
+}
+
+static CUresult run_step(struct device *device, const uint64_t *arguments,
+                         const struct operation *operation)
+{
+    return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
+                         arguments[1], operation, step_step, arguments, NULL);
+}
+
+static CUresult run_advance(struct device *device, const uint64_t *arguments,
+                            const struct operation *operation)
+{
+    return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
+                         arguments[1], operation, advance_step, arguments, NULL);
+}
+
+static CUresult run_add(struct device *device, const uint64_t *arguments,
+                        const struct operation *operation)
+{
+    return for_each_span(device, (CUdeviceptr[]){arguments[0], arguments[1], arguments[2]},
+                         (enum access[]){ACCESS_WRITE, ACCESS_READ, ACCESS_READ}, 3,
+                         arguments[3], operation, add_step, arguments, NULL);
+}
+
+static CUresult run_checksum(struct device *device, const uint64_t *arguments,
+                             const struct operation *operation)
+{
+    uint64_t sum = 0;
+    CUresult result = for_each_span(device, (CUdeviceptr[]){arguments[0]},
+                                    (enum access[]){ACCESS_READ}, 1, arguments[1], operation,
+                                    checksum_step, arguments, &sum);
+    size_t size = sizeof sum;
+    if (result != CUDA_SUCCESS || arguments[2] % 8 != 0)
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_MISALIGNED_ADDRESS;
+    space_lock_to_read();
+    uint64_t *out = (uint64_t *)space_resolve(device, arguments[2], ACCESS_WRITE, false, &size);
+    if (out != NULL && size == sizeof sum)
+        __atomic_fetch_add(out, sum, __ATOMIC_RELAXED);
+    space_unlock();
+    return out != NULL && size == sizeof sum ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+/* `words` are read from the device's memory. */
+static bool read_words(struct device *device, CUdeviceptr address, uint64_t *words, size_t size)
+{
+    size_t there = size;
+    space_lock_to_read();
+    const void *memory = space_resolve(device, address, ACCESS_READ, false, &there);
+    if (memory != NULL && there == size)
+        memcpy(words, memory, size);
+    space_unlock();
+    return memory != NULL && there == size;
+}
+
+/* One of several that are looked at together; other threads of a card would add to it, too. */
+static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_t *sum)
+{
+    size_t size = 5 * sizeof *sum;
+    space_lock_to_read();
+    uint64_t *out = (uint64_t *)space_resolve(device, address, ACCESS_WRITE, false, &size);
+    bool there = out != NULL && size == 5 * sizeof *sum;
+    for (int pass = 0; there && pass < 4; pass++)
+        __atomic_fetch_add(&out[pass], sum[pass], __ATOMIC_RELAXED);
+    if (there)
+        __atomic_fetch_or(&out[4], sum[4], __ATOMIC_RELAXED);
+    space_unlock();
+    return there ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static CUresult run_examine(struct device *device, const uint64_t *arguments,
+                            const struct operation *operation)
+{
+    if (arguments[0] % 8 != 0 || arguments[4] % 8 != 0)
+        return CUDA_ERROR_MISALIGNED_ADDRESS;
+    CUresult result = CUDA_SUCCESS;
+    for (uint64_t i = 0; i < arguments[1] && result == CUDA_SUCCESS; i++) {
+        uint64_t target[4], sum[5] = {0};    /* address, words, seed, every */
+        if (!read_words(device, arguments[0] + i * 16, target, 16))
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        memcpy(&target[2], &arguments[2], 16);
+        result = for_each_span(device, (CUdeviceptr[]){target[0]}, (enum access[]){ACCESS_READ}, 1,
+                               target[1], operation, examine_step, target, sum);
+        if (result == CUDA_SUCCESS)
+            result = add_up(device, arguments[4] + i * 40, sum);
+    }
+    return result;
+}
+
+static void pause_microseconds(long microseconds)
+{
+    nanosleep(&(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
+}
+
+static CUresult run_spin(struct device *device, const uint64_t *arguments,
+                         const struct operation *operation)
+{
+    (void)device, (void)operation;
+    uint64_t end = monotonic_nanoseconds() + arguments[0] * 1000;
+    for (uint64_t now; driver_running() && (now = monotonic_nanoseconds()) < end;) {
+        uint64_t left = (end - now) / 1000;
+        pause_microseconds(left > 1000 ? 1000 : (long)left + 1);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult run_wait_flag(struct device *device, const uint64_t *arguments,
+                              const struct operation *operation)
+{
+    if (arguments[0] % 4 != 0)
+        return CUDA_ERROR_MISALIGNED_ADDRESS;
+    for (long nap = 1; driver_running(); nap = nap < 500 ? nap * 2 : 500) {
+        size_t size = sizeof(uint32_t);
+        uint32_t value = 0;
+        space_lock_to_read();
+        uint32_t *flag = (uint32_t *)space_resolve(device, arguments[0], ACCESS_READ, false,
+                                                   &size);
+        if (flag != NULL)
+            value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+        space_unlock();
+        if (flag == NULL || atomic_load(&operation->doomed))
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        if (value == (uint32_t)arguments[1])
+            return CUDA_SUCCESS;
+        pause_microseconds(nap);
+    }
+    return CUDA_SUCCESS;
+}
+
+static size_t reach_words(const uint64_t *arguments, int index)
+{
+    return index == 0 ? arguments[1] * 8 : 0;
+}
+
+static size_t reach_checksum(const uint64_t *arguments, int index)
+{
+    return index == 0 ? arguments[1] * 8 : index == 2 ? 8 : 0;
+}
+
+static size_t reach_examine(const uint64_t *arguments, int index)
+{
+    return index == 0 ? arguments[1] * 16 : index == 4 ? arguments[1] * 40 : 0;
+}
+
+static size_t reach_add(const uint64_t *arguments, int index)
+{
+    return index < 3 ? arguments[3] * 8 : 0;
+}
+
+static size_t reach_flag(const uint64_t *arguments, int index)
+{
+    (void)arguments;
+    return index == 0 ? 4 : 0;
+}
+
+static size_t reach_nothing(const uint64_t *arguments, int index)
+{
+    (void)arguments, (void)index;
+    return 0;
+}
+
+static const struct kernel kernels[] = {
+    {"nvshare_fill", 3, run_fill, reach_words},
+    {"nvshare_step", 3, run_step, reach_words},
+    {"nvshare_advance", 3, run_advance, reach_words},
+    {"nvshare_add", 4, run_add, reach_add},
+    {"nvshare_checksum", 3, run_checksum, reach_checksum},
+    {"nvshare_examine", 5, run_examine, reach_examine},
+    {"nvshare_spin", 1, run_spin, reach_nothing},
+    {"nvshare_wait_flag", 2, run_wait_flag, reach_flag},
+};
+
+const struct kernel *kernel_at(size_t index)
+{
+    return index < sizeof kernels / sizeof *kernels ? &kernels[index] : NULL;
+}
+
+const struct kernel *kernel_named(const char *name, size_t length)
+{
+    const struct kernel *kernel;
+    for (size_t i = 0; (kernel = kernel_at(i)) != NULL; i++)
+        if (strlen(kernel->name) == length && memcmp(kernel->name, name, length) == 0)
+            return kernel;
+    return NULL;
+}

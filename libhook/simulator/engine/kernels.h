@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels that the simulated GPU can run, found by the name that follows
+ * `.entry` in a program's PTX. All parameters are 64 bits wide; a pointer may
+ * be one into device memory, managed memory, or registered host memory. Words
+ * are 64 bits, arithmetic is modulo 2^64, and the result does not depend on
+ * how many blocks and threads are launched.
+ *
+ *   nvshare_fill(ptr, count, value)     word[i] = value + i * 0x9E3779B97F4A7C15
+ *   nvshare_step(ptr, count, step)      word[i] = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9
+ *                                                 + step + i, x being the word as it was
+ *   nvshare_advance(ptr, count, rounds) rounds times: word[i] = word[i] * 0x5851F42D4C957F2D
+ *                                                 + 0x14057B7EF767814F
+ *   nvshare_add(dst, a, b, count)       dst[i] = a[i] + b[i]
+ *   nvshare_checksum(ptr, count, out)   out[0] += sum of word[i] * (2 * i + 1)
+ *   nvshare_examine(targets, count, seed, every, out)  what the library asks of
+ *                                       its own memory; libhook/src/examine.cu
+ *   nvshare_spin(microseconds)          keeps the GPU busy for that long
+ *   nvshare_wait_flag(ptr, value)       waits until the 32-bit word at ptr is value
+ *
+ * i counts words from 0. PTX that is meant for real cards too must give its
+ * kernels these names and parameters, in this order, all `.param .b64`.
+ */
+#ifndef NVSHARE_SIMULATOR_KERNELS_H
+#define NVSHARE_SIMULATOR_KERNELS_H
+
+#include <stdbool.h>
+
+#include "driver/context.h"
+
+#define KERNEL_ARGUMENTS 5
+
+struct operation;
+
+struct kernel {
+    const char *name;
+    int parameters;
+    CUresult (*run)(struct device *device, const uint64_t *arguments,
+                    const struct operation *operation);
+    /* Bytes touched through parameter `index`; 0 if it is no pointer. */
+    size_t (*reach)(const uint64_t *arguments, int index);
+};
+
+const struct kernel *kernel_named(const char *name, size_t length);
+const struct kernel *kernel_at(size_t index);        /* NULL behind the last */
+
+#endif

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Executable graphs: the nodes of a graph, those of child graphs in their
+ * places, in an order that respects all dependencies. One launch is one
+ * operation in its stream that carries them out one after the other.
+ */
+#include "graph/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "stream/capture.h"
+#include "driver/entry.h"
+#include "engine/event.h"
+#include "driver/object.h"
+
+struct graph_exec *graph_exec_from(CUgraphExec handle)
+{
+    return object_is(handle, OBJECT_GRAPH_EXEC) ? (struct graph_exec *)handle : NULL;
+}
+
+static void append(struct graph_exec *exec, const struct node *node)
+{
+    exec->steps = realloc(exec->steps, (exec->count + 1) * sizeof *exec->steps);
+    if (exec->steps == NULL)
+        abort();
+    exec->steps[exec->count++] = (struct step){node, node->type, node->work, true};
+    work_hold(&node->work);
+}
+
+/* Appends the graph's nodes in order; false if they depend on each other in a circle. */
+static bool flatten(struct graph_exec *exec, const struct graph *graph)
+{
+    bool *placed = calloc(graph->count + 1, sizeof *placed);
+    size_t left = graph->count;
+    if (placed == NULL)
+        abort();
+    for (bool any = true; any && left > 0;) {
+        any = false;
+        for (size_t i = 0; i < graph->count; i++) {
+            const struct node *node = graph->nodes[i];
+            bool ready = !placed[i];
+            for (size_t j = 0; j < node->after_count && ready; j++)
+                for (size_t k = 0; k < graph->count && ready; k++)
+                    ready = graph->nodes[k] != node->after[j] || placed[k];
+            if (!ready)
+                continue;
+            if (node->work.kind == WORK_GRAPH && !flatten(exec, node->work.child))
+                break;
+            if (node->work.kind != WORK_GRAPH)
+                append(exec, node);
+            placed[i] = any = true;
+            left--;
+        }
+    }
+    free(placed);
+    return left == 0;
+}
+
+static void exec_free(struct graph_exec *exec)
+{
+    for (size_t i = 0; i < exec->count; i++)
+        work_drop(&exec->steps[i].work);
+    if (exec->last.stream != NULL)
+        stream_drop(exec->last.stream);
+    free(exec->steps);
+    free(exec);
+}
+
+static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned long long flags)
+{
+    struct graph *graph = graph_from(graph_handle);
+    if (handle == NULL || graph == NULL || flags > 15)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct graph_exec *exec = calloc(1, sizeof *exec);
+    if (exec == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    exec->flags = flags;
+    pthread_mutex_lock(&engine_lock);
+    bool ordered = flatten(exec, graph);
+    if (!ordered)
+        exec_free(exec);
+    pthread_mutex_unlock(&engine_lock);
+    if (!ordered)
+        return CUDA_ERROR_INVALID_VALUE;
+    object_add(exec, OBJECT_GRAPH_EXEC);
+    *handle = (CUgraphExec)exec;
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphInstantiate, CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
+    size_t room)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    (void)error;
+    if (log != NULL && room > 0)
+        *log = '\0';
+    return instantiate(exec, graph, 0);
+}
+
+API(cuGraphInstantiate_v2, CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
+    size_t room)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    (void)error;
+    if (log != NULL && room > 0)
+        *log = '\0';
+    return instantiate(exec, graph, 0);
+}
+
+API(cuGraphInstantiateWithFlags, CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return instantiate(exec, graph, flags);
+}
+
+/* cuGraphInstantiate of CUDA 12: the same to the program, but not the same
+ * pointer, and exported under no name of its own. */
+CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+    CUresult entered = entry("cuGraphInstantiateWithFlags", ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return entered == CUDA_SUCCESS ? instantiate(exec, graph, flags) : entered;
+}
+
+static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
+                                 CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+    if (parameters == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = instantiate(exec, graph, parameters->flags);
+    parameters->hErrNode_out = NULL;
+    parameters->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
+                                                    : CUDA_GRAPH_INSTANTIATE_ERROR;
+    return result;
+}
+
+API(cuGraphInstantiateWithParams, CUgraphExec *exec, CUgraph graph,
+    CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return instantiate_with(exec, graph, parameters);
+}
+
+API(cuGraphInstantiateWithParams_ptsz, CUgraphExec *exec, CUgraph graph,
+    CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return instantiate_with(exec, graph, parameters);
+}
+
+API(cuGraphExecDestroy, CUgraphExec handle)
+{
+    ENTER(ENTRY_INIT);
+    struct graph_exec *exec = graph_exec_from(handle);
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    object_remove(exec);
+    pthread_mutex_lock(&engine_lock);
+    exec_free(exec);                 /* a launch in flight holds all it needs itself */
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphExecGetFlags, CUgraphExec handle, cuuint64_t *flags)
+{
+    ENTER(ENTRY_INIT);
+    if (flags == NULL || graph_exec_from(handle) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = graph_exec_from(handle)->flags;
+    return CUDA_SUCCESS;
+}
+
+/* With the engine's lock held. */
+static void queue_launch(struct stream *stream, struct graph_exec *exec)
+{
+    struct work *works = calloc(exec->count + 1, sizeof *works);
+    struct position *after = calloc(exec->count + 1, sizeof *after);
+    size_t count = 0, after_count = 0;
+    if (works == NULL || after == NULL)
+        abort();
+    if (exec->last.stream != NULL)           /* a graph never runs twice at once */
+        after[after_count++] = exec->last;
+    for (size_t i = 0; i < exec->count; i++) {
+        const struct step *step = &exec->steps[i];
+        if (!step->enabled)
+            continue;
+        works[count++] = step->work;
+        if (step->work.kind == WORK_WAIT_EVENT && step->work.event->last.stream != NULL)
+            after[after_count++] = step->work.event->last;
+    }
+    uint64_t number = stream_queue(stream, works, count, after, after_count);
+    for (size_t i = 0; i < count; i++)
+        if (works[i].kind == WORK_RECORD)
+            event_set(works[i].event, stream, number);
+    stream_hold(stream);
+    if (exec->last.stream != NULL)
+        stream_drop(exec->last.stream);
+    exec->last = (struct position){stream, number};
+    free(works);
+    free(after);
+}
+
+static CUresult launch(CUgraphExec handle, CUstream stream_handle)
+{
+    struct stream *stream;
+    CUresult result = stream_from(stream_handle, context_current(), &stream);
+    struct graph_exec *exec = graph_exec_from(handle);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    result = capture_forbids_stream(stream);
+    if (result == CUDA_SUCCESS)
+        queue_launch(stream, exec);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+API(cuGraphLaunch, CUgraphExec exec, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return launch(exec, stream);
+}
+
+API(cuGraphLaunch_ptsz, CUgraphExec exec, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return launch(exec, stream == NULL ? CU_STREAM_PER_THREAD : stream);
+}
+
+/* There is nothing to upload. */
+static CUresult upload(CUgraphExec exec, CUstream stream_handle)
+{
+    struct stream *stream;
+    CUresult result = stream_from(stream_handle, context_current(), &stream);
+    return result != CUDA_SUCCESS ? result
+        : graph_exec_from(exec) == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+API(cuGraphUpload, CUgraphExec exec, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return upload(exec, stream);
+}
+
+API(cuGraphUpload_ptsz, CUgraphExec exec, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return upload(exec, stream == NULL ? CU_STREAM_PER_THREAD : stream);
+}
+
+/* The new graph must have the same kinds of nodes in the same order. */
+static CUgraphExecUpdateResult update(struct graph_exec *exec, const struct graph *graph,
+                                      const struct node **error)
+{
+    struct graph_exec fresh = {0};
+    CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+    *error = NULL;
+    if (!flatten(&fresh, graph) || fresh.count != exec->count)
+        result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (size_t i = 0; i < fresh.count && result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++)
+        if (fresh.steps[i].type != exec->steps[i].type) {
+            result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+            *error = fresh.steps[i].node;
+        }
+    for (size_t i = 0; i < fresh.count && result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++) {
+        struct work before = exec->steps[i].work;
+        exec->steps[i].work = fresh.steps[i].work;
+        fresh.steps[i].work = before;        /* dropped with `fresh` */
+    }
+    for (size_t i = 0; i < fresh.count; i++)
+        work_drop(&fresh.steps[i].work);
+    free(fresh.steps);
+    return result;
+}
+
+static CUresult update_locked(CUgraphExec exec_handle, CUgraph graph_handle,
+                              CUgraphExecUpdateResultInfo *info)
+{
+    struct graph_exec *exec = graph_exec_from(exec_handle);
+    struct graph *graph = graph_from(graph_handle);
+    const struct node *error;
+    if (exec == NULL || graph == NULL || info == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    *info = (CUgraphExecUpdateResultInfo){.result = update(exec, graph, &error)};
+    info->errorNode = (CUgraphNode)error;
+    pthread_mutex_unlock(&engine_lock);
+    return info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS
+                                                        : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+}
+
+API(cuGraphExecUpdate_v2, CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
+{
+    ENTER(ENTRY_CONTEXT);
+    return update_locked(exec, graph, info);
+}
+
+API(cuGraphExecUpdate, CUgraphExec exec, CUgraph graph, CUgraphNode *error,
+    CUgraphExecUpdateResult *result)
+{
+    ENTER(ENTRY_CONTEXT);
+    CUgraphExecUpdateResultInfo info;
+    if (error == NULL || result == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult code = update_locked(exec, graph, &info);
+    *error = info.errorNode;
+    *result = info.result;
+    return code;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Executable graphs. */
+#ifndef NVSHARE_SIMULATOR_GRAPH_EXEC_H
+#define NVSHARE_SIMULATOR_GRAPH_EXEC_H
+
+#include "graph/graph.h"
+
+struct step {
+    const struct node *node;         /* it was made from; only compared */
+    CUgraphNodeType type;
+    struct work work;
+    bool enabled;
+};
+
+struct graph_exec {
+    unsigned long long flags;
+    struct step *steps;
+    size_t count;
+    struct position last;            /* where it was launched last */
+};
+
+struct graph_exec *graph_exec_from(CUgraphExec handle);
+
+#endif

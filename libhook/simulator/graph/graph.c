@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "graph/graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/entry.h"
+#include "engine/event.h"
+#include "space/graph_memory.h"
+#include "driver/object.h"
+#include "graph/user_object.h"
+
+struct graph *graph_from(CUgraph handle)
+{
+    return object_is(handle, OBJECT_GRAPH) ? (struct graph *)handle : NULL;
+}
+
+struct node *node_from(CUgraphNode handle)
+{
+    return object_is(handle, OBJECT_NODE) ? (struct node *)handle : NULL;
+}
+
+struct graph *graph_make(void)
+{
+    struct graph *graph = calloc(1, sizeof *graph);
+    if (graph == NULL)
+        abort();
+    object_add(graph, OBJECT_GRAPH);
+    return graph;
+}
+
+void work_hold(const struct work *work)
+{
+    if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
+        event_hold(work->event);
+    if (work->kind == WORK_GRAPH_MEMORY)
+        graph_memory_hold(work->memory);
+}
+
+void work_drop(const struct work *work)
+{
+    if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
+        event_drop(work->event);
+    if (work->kind == WORK_GRAPH)
+        graph_free(work->child);
+    if (work->kind == WORK_GRAPH_MEMORY)
+        graph_memory_drop(work->memory);
+}
+
+static void node_free(struct node *node)
+{
+    work_drop(&node->work);
+    object_remove(node);
+    free(node->after);
+    free(node);
+}
+
+void graph_free(struct graph *graph)
+{
+    for (size_t i = 0; i < graph->count; i++)
+        node_free(graph->nodes[i]);
+    user_objects_release(graph->user_objects);
+    object_remove(graph);
+    free(graph->nodes);
+    free(graph);
+}
+
+CUgraphNodeType node_type_of(const struct work *work)
+{
+    switch (work->kind) {
+    case WORK_KERNEL:
+        return CU_GRAPH_NODE_TYPE_KERNEL;
+    case WORK_COPY:
+        return CU_GRAPH_NODE_TYPE_MEMCPY;
+    case WORK_SET:
+        return CU_GRAPH_NODE_TYPE_MEMSET;
+    case WORK_HOST:
+    case WORK_CALLBACK:
+        return CU_GRAPH_NODE_TYPE_HOST;
+    case WORK_WRITE_VALUE:
+    case WORK_WAIT_VALUE:
+        return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    case WORK_RECORD:
+        return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+    case WORK_WAIT_EVENT:
+        return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+    case WORK_GRAPH:
+        return CU_GRAPH_NODE_TYPE_GRAPH;
+    case WORK_GRAPH_MEMORY:
+        return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    case WORK_FREE:
+        return CU_GRAPH_NODE_TYPE_MEM_FREE;
+    default:
+        return CU_GRAPH_NODE_TYPE_EMPTY;
+    }
+}
+
+void node_depend(struct node *node, struct node *other)
+{
+    for (size_t i = 0; i < node->after_count; i++)
+        if (node->after[i] == other)
+            return;
+    node->after = realloc(node->after, (node->after_count + 1) * sizeof(struct node *));
+    if (node->after == NULL)
+        abort();
+    node->after[node->after_count++] = other;
+}
+
+struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct work *work,
+                       struct node *const *after, size_t count)
+{
+    struct node *node = calloc(1, sizeof *node);
+    graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof(struct node *));
+    if (node == NULL || graph->nodes == NULL)
+        abort();
+    *node = (struct node){.graph = graph, .type = type, .work = *work};
+    work_hold(work);
+    for (size_t i = 0; i < count; i++)
+        node_depend(node, after[i]);
+    graph->nodes[graph->count++] = node;
+    object_add(node, OBJECT_NODE);
+    return node;
+}
+
+bool node_depends_on(const struct node *node, const struct node *other)
+{
+    if (node == other)
+        return true;
+    for (size_t i = 0; i < node->after_count; i++)
+        if (node_depends_on(node->after[i], other))
+            return true;
+    return false;
+}
+
+static struct node *counterpart(const struct graph *clone, const struct node *origin)
+{
+    for (size_t i = 0; i < clone->count; i++)
+        if (clone->nodes[i]->origin == origin)
+            return clone->nodes[i];
+    return NULL;
+}
+
+struct graph *graph_clone(const struct graph *graph)
+{
+    struct graph *clone = graph_make();
+    for (size_t i = 0; i < graph->count; i++) {
+        const struct node *node = graph->nodes[i];
+        struct work work = node->work;
+        if (work.kind == WORK_GRAPH) {
+            work.child = graph_clone(work.child);
+            work.child->child = true;
+        }
+        graph_add(clone, node->type, &work, NULL, 0)->origin = node;
+    }
+    for (size_t i = 0; i < graph->count; i++)
+        for (size_t j = 0; j < graph->nodes[i]->after_count; j++)
+            node_depend(clone->nodes[i], counterpart(clone, graph->nodes[i]->after[j]));
+    return clone;
+}
+
+API(cuGraphCreate, CUgraph *handle, unsigned int flags)
+{
+    ENTER(ENTRY_INIT);
+    if (handle == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUgraph)graph_make();
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphDestroy, CUgraph handle)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || graph->child)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    graph_free(graph);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphClone, CUgraph *handle, CUgraph original)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(original);
+    if (handle == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    *handle = (CUgraph)graph_clone(graph);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphNodeFindInClone, CUgraphNode *node, CUgraphNode original, CUgraph handle)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (node == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    *node = (CUgraphNode)counterpart(graph, (const struct node *)original);
+    pthread_mutex_unlock(&engine_lock);
+    return *node != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuGraphDestroyNode, CUgraphNode handle)
+{
+    ENTER(ENTRY_INIT);
+    struct node *node = node_from(handle);
+    if (node == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    struct graph *graph = node->graph;
+    size_t kept = 0;
+    for (size_t i = 0; i < graph->count; i++) {
+        struct node *other = graph->nodes[i];
+        size_t left = 0;
+        for (size_t j = 0; j < other->after_count; j++)
+            if (other->after[j] != node)
+                other->after[left++] = other->after[j];
+        other->after_count = left;
+        if (other != node)
+            graph->nodes[kept++] = other;
+    }
+    graph->count = kept;
+    node_free(node);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+/* The lists that graphs give of themselves: as many as there is room for, and how many there are. */
+static CUresult give_nodes(struct node *const *found, size_t count, CUgraphNode *nodes,
+                           size_t *room)
+{
+    for (size_t i = 0; nodes != NULL && i < *room; i++)
+        nodes[i] = i < count ? (CUgraphNode)found[i] : NULL;
+    if (nodes == NULL || *room > count)
+        *room = count;
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || room == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    give_nodes(graph->nodes, graph->count, nodes, room);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || room == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    struct node **roots = calloc(graph->count + 1, sizeof(struct node *));
+    size_t count = 0;
+    for (size_t i = 0; roots != NULL && i < graph->count; i++)
+        if (graph->nodes[i]->after_count == 0)
+            roots[count++] = graph->nodes[i];
+    give_nodes(roots, count, nodes, room);
+    free(roots);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphNodeGetType, CUgraphNode handle, CUgraphNodeType *type)
+{
+    ENTER(ENTRY_INIT);
+    if (type == NULL || node_from(handle) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *type = node_from(handle)->type;
+    return CUDA_SUCCESS;
+}

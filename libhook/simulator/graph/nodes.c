@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes: adding them, and telling and changing what they do. */
+#include "graph/nodes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/copy.h"
+#include "driver/entry.h"
+#include "engine/event.h"
+#include "module/launch.h"
+#include "driver/object.h"
+
+CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS_v1 *p, struct work *work)
+{
+    if (p == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    unsigned grid[] = {p->gridDimX, p->gridDimY, p->gridDimZ};
+    unsigned block[] = {p->blockDimX, p->blockDimY, p->blockDimZ};
+    return launch_work(p->func, grid, block, p->kernelParams, p->extra, NULL, work);
+}
+
+CUresult node_work_set(const CUDA_MEMSET_NODE_PARAMS *p, struct work *work)
+{
+    if (p == NULL || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4)
+        || p->width == 0 || p->height == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *work = (struct work){.kind = WORK_SET,
+                          .set = {.address = p->dst, .pitch = p->pitch, .width = p->width,
+                                  .height = p->height, .value = p->value,
+                                  .element = p->elementSize}};
+    return CUDA_SUCCESS;
+}
+
+CUresult node_work_host(const CUDA_HOST_NODE_PARAMS *p, struct work *work)
+{
+    if (p == NULL || p->fn == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *work = (struct work){.kind = WORK_HOST, .host = {p->fn, p->userData}};
+    return CUDA_SUCCESS;
+}
+
+CUresult node_work_event(CUevent event, enum work_kind kind, struct work *work)
+{
+    if (!object_is(event, OBJECT_EVENT))
+        return CUDA_ERROR_INVALID_HANDLE;
+    *work = (struct work){.kind = kind, .event = (struct event *)event};
+    return CUDA_SUCCESS;
+}
+
+/* Adds a node; nothing if `result`, of the conversion, is no success. */
+static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *after,
+                    size_t count, CUresult result, const struct work *work)
+{
+    struct graph *graph = graph_from(graph_handle);
+    if (handle == NULL || graph == NULL || (after == NULL && count != 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    for (size_t i = 0; i < count; i++)
+        if (node_from(after[i]) == NULL || node_from(after[i])->graph != graph)
+            return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    *handle = (CUgraphNode)graph_add(graph, node_type_of(work), work,
+                                     (struct node *const *)after, count);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+#define AFTER CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count
+#define ADD(conversion)                                                                  \
+    struct work work;                                                                    \
+    ENTER(ENTRY_INIT);                                                                   \
+    CUresult result = conversion;                                                        \
+    return add(node, graph, after, count, result, &work);
+
+API(cuGraphAddKernelNode, AFTER, const CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
+{
+    ADD(node_work_kernel(parameters, &work))
+}
+
+API(cuGraphAddKernelNode_v2, AFTER, const CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+    ADD(node_work_kernel((const CUDA_KERNEL_NODE_PARAMS_v1 *)parameters, &work))
+}
+
+API(cuGraphAddMemcpyNode, AFTER, const CUDA_MEMCPY3D *copy, CUcontext context)
+{
+    (void)context;
+    ADD(copy_from_3d(copy, &work))
+}
+
+API(cuGraphAddMemsetNode, AFTER, const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context)
+{
+    (void)context;
+    ADD(node_work_set(parameters, &work))
+}
+
+API(cuGraphAddHostNode, AFTER, const CUDA_HOST_NODE_PARAMS *parameters)
+{
+    ADD(node_work_host(parameters, &work))
+}
+
+API(cuGraphAddEventRecordNode, AFTER, CUevent event)
+{
+    ADD(node_work_event(event, WORK_RECORD, &work))
+}
+
+API(cuGraphAddEventWaitNode, AFTER, CUevent event)
+{
+    ADD(node_work_event(event, WORK_WAIT_EVENT, &work))
+}
+
+API(cuGraphAddEmptyNode, AFTER)
+{
+    ADD((work = (struct work){.kind = WORK_NOTHING}, CUDA_SUCCESS))
+}
+
+/* The node has a copy of the child, as it is now. */
+API(cuGraphAddChildGraphNode, AFTER, CUgraph child_handle)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *child = graph_from(child_handle);
+    if (child == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    struct work work = {.kind = WORK_GRAPH, .child = graph_clone(child)};
+    work.child->child = true;
+    pthread_mutex_unlock(&engine_lock);
+    CUresult result = add(node, graph, after, count, CUDA_SUCCESS, &work);
+    if (result != CUDA_SUCCESS) {
+        pthread_mutex_lock(&engine_lock);
+        graph_free(work.child);
+        pthread_mutex_unlock(&engine_lock);
+    }
+    return result;
+}
+
+API(cuGraphChildGraphNodeGetGraph, CUgraphNode handle, CUgraph *graph)
+{
+    ENTER(ENTRY_INIT);
+    struct node *node = node_from(handle);
+    if (node == NULL || graph == NULL || node->work.kind != WORK_GRAPH)
+        return CUDA_ERROR_INVALID_VALUE;
+    *graph = (CUgraph)node->work.child;
+    return CUDA_SUCCESS;
+}
+
+static struct node *node_of_kind(CUgraphNode handle, enum work_kind kind)
+{
+    struct node *node = node_from(handle);
+    return node != NULL && node->work.kind == kind ? node : NULL;
+}
+
+static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1 *p)
+{
+    struct node *node = node_of_kind(handle, WORK_KERNEL);
+    if (node == NULL || p == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < KERNEL_ARGUMENTS; i++)
+        node->parameters[i] = &node->work.launch.arguments[i];
+    const unsigned *grid = node->work.launch.grid, *block = node->work.launch.block;
+    *p = (CUDA_KERNEL_NODE_PARAMS_v1){.func = node->work.launch.function,
+                                      .gridDimX = grid[0], .gridDimY = grid[1],
+                                      .gridDimZ = grid[2], .blockDimX = block[0],
+                                      .blockDimY = block[1], .blockDimZ = block[2],
+                                      .kernelParams = node->parameters};
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphKernelNodeGetParams, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
+{
+    ENTER(ENTRY_INIT);
+    return get_kernel(node, parameters);
+}
+
+API(cuGraphKernelNodeGetParams_v2, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+    ENTER(ENTRY_INIT);
+    if (parameters != NULL)
+        *parameters = (CUDA_KERNEL_NODE_PARAMS){.func = NULL};
+    return get_kernel(node, (CUDA_KERNEL_NODE_PARAMS_v1 *)parameters);
+}
+
+API(cuGraphMemsetNodeGetParams, CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS *p)
+{
+    ENTER(ENTRY_INIT);
+    struct node *node = node_of_kind(handle, WORK_SET);
+    if (node == NULL || p == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *p = (CUDA_MEMSET_NODE_PARAMS){.dst = node->work.set.address, .pitch = node->work.set.pitch,
+                                   .value = node->work.set.value,
+                                   .elementSize = node->work.set.element,
+                                   .width = node->work.set.width,
+                                   .height = node->work.set.height};
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphMemcpyNodeGetParams, CUgraphNode handle, CUDA_MEMCPY3D *p)
+{
+    ENTER(ENTRY_INIT);
+    struct node *node = node_of_kind(handle, WORK_COPY);
+    if (node == NULL || p == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct side *to = &node->work.copy.to, *from = &node->work.copy.from;
+    memset(p, 0, sizeof *p);
+    p->srcMemoryType = from->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    p->srcHost = from->host ? (const void *)(uintptr_t)from->address : NULL;
+    p->srcDevice = from->host ? 0 : from->address;
+    p->srcPitch = from->pitch;
+    p->srcHeight = from->pitch != 0 ? from->layer / from->pitch : 0;
+    p->dstMemoryType = to->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    p->dstHost = to->host ? (void *)(uintptr_t)to->address : NULL;
+    p->dstDevice = to->host ? 0 : to->address;
+    p->dstPitch = to->pitch;
+    p->dstHeight = to->pitch != 0 ? to->layer / to->pitch : 0;
+    p->WidthInBytes = node->work.copy.width;
+    p->Height = node->work.copy.height;
+    p->Depth = node->work.copy.depth;
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphHostNodeGetParams, CUgraphNode handle, CUDA_HOST_NODE_PARAMS *p)
+{
+    ENTER(ENTRY_INIT);
+    struct node *node = node_of_kind(handle, WORK_HOST);
+    if (node == NULL || p == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *p = (CUDA_HOST_NODE_PARAMS){node->work.host.function, node->work.host.data};
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_event(CUgraphNode handle, enum work_kind kind, CUevent *event)
+{
+    struct node *node = node_of_kind(handle, kind);
+    if (node == NULL || event == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *event = (CUevent)node->work.event;
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphEventRecordNodeGetEvent, CUgraphNode node, CUevent *event)
+{
+    ENTER(ENTRY_INIT);
+    return get_event(node, WORK_RECORD, event);
+}
+
+API(cuGraphEventWaitNodeGetEvent, CUgraphNode node, CUevent *event)
+{
+    ENTER(ENTRY_INIT);
+    return get_event(node, WORK_WAIT_EVENT, event);
+}
+
+static CUresult set(CUgraphNode handle, CUresult result, const struct work *work)
+{
+    struct node *node = result == CUDA_SUCCESS ? node_of_kind(handle, work->kind) : NULL;
+    if (result != CUDA_SUCCESS || node == NULL)
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    work_hold(work);
+    work_drop(&node->work);
+    node->work = *work;
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+#define SET(conversion)                                                                  \
+    struct work work;                                                                    \
+    ENTER(ENTRY_INIT);                                                                   \
+    CUresult result = conversion;                                                        \
+    return set(node, result, &work);
+
+API(cuGraphKernelNodeSetParams, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
+{
+    SET(node_work_kernel(parameters, &work))
+}
+
+API(cuGraphKernelNodeSetParams_v2, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+    SET(node_work_kernel((const CUDA_KERNEL_NODE_PARAMS_v1 *)parameters, &work))
+}
+
+API(cuGraphMemcpyNodeSetParams, CUgraphNode node, const CUDA_MEMCPY3D *copy)
+{
+    SET(copy_from_3d(copy, &work))
+}
+
+API(cuGraphMemsetNodeSetParams, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *parameters)
+{
+    SET(node_work_set(parameters, &work))
+}
+
+API(cuGraphHostNodeSetParams, CUgraphNode node, const CUDA_HOST_NODE_PARAMS *parameters)
+{
+    SET(node_work_host(parameters, &work))
+}
+
+API(cuGraphEventRecordNodeSetEvent, CUgraphNode node, CUevent event)
+{
+    SET(node_work_event(event, WORK_RECORD, &work))
+}
+
+API(cuGraphEventWaitNodeSetEvent, CUgraphNode node, CUevent event)
+{
+    SET(node_work_event(event, WORK_WAIT_EVENT, &work))
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Objects of the program that graphs keep alive. */
+#ifndef NVSHARE_SIMULATOR_USER_OBJECT_H
+#define NVSHARE_SIMULATOR_USER_OBJECT_H
+
+#include "graph/graph.h"
+
+struct user_object;
+
+struct user_share {                  /* what one graph holds of an object */
+    struct user_share *next;
+    struct user_object *object;
+    unsigned count;
+};
+
+/* Releases and frees a graph's list. */
+void user_objects_release(struct user_share *list);
+
+#endif

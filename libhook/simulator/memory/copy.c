@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is asynchronous. From page-locked memory and within the card a copy
+ * with a stream only queues. From pageable memory the driver first moves the
+ * bytes into memory of its own: a small source may be reused at once, a large
+ * one only when the call returns, which is when it has been read; into
+ * pageable memory a copy returns when it is done.
+ */
+#include "memory/copy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "space/allocation.h"
+#include "memory/array.h"
+#include "stream/capture.h"
+#include "driver/entry.h"
+#include "engine/stream.h"
+
+#define STAGED ((size_t)64 << 10)
+
+struct side side_host(const void *pointer)
+{
+    return (struct side){.address = (uintptr_t)pointer, .host = true};
+}
+
+struct side side_device(CUdeviceptr address)
+{
+    return (struct side){.address = address};
+}
+
+/* What the GPUs do not know is taken for the processor's, as the driver does. */
+struct side side_unified(CUdeviceptr address)
+{
+    space_lock_to_read();
+    bool known = space_find(address) != NULL;
+    space_unlock();
+    return known ? side_device(address) : side_host((const void *)(uintptr_t)address);
+}
+
+struct work copy_line(struct side to, struct side from, size_t bytes)
+{
+    return (struct work){.kind = WORK_COPY,
+                         .copy = {.to = to, .from = from, .width = bytes, .height = 1,
+                                  .depth = 1}};
+}
+
+/* A side of a 2D or 3D copy, before its offsets. */
+struct block {
+    CUmemorytype type;
+    const void *host;
+    CUdeviceptr device;
+    CUarray array;
+    size_t x, y, z, pitch, height;
+};
+
+static CUresult side_from(const struct block *block, const struct work *work, struct side *side)
+{
+    size_t pitch = block->pitch != 0 ? block->pitch : work->copy.width;
+    size_t height = block->height != 0 ? block->height : work->copy.height;
+    switch ((int)block->type) {
+    case CU_MEMORYTYPE_HOST:
+        *side = side_host(block->host);
+        break;
+    case CU_MEMORYTYPE_DEVICE:
+        *side = side_device(block->device);
+        break;
+    case CU_MEMORYTYPE_UNIFIED:
+        *side = side_unified(block->device);
+        break;
+    case CU_MEMORYTYPE_ARRAY:
+        if (!array_side(block->array, side))
+            return CUDA_ERROR_INVALID_HANDLE;
+        pitch = side->pitch;
+        height = side->layer / (pitch != 0 ? pitch : 1);
+        break;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (pitch < work->copy.width && (work->copy.height > 1 || work->copy.depth > 1))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (height < work->copy.height && work->copy.depth > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    side->pitch = pitch;
+    side->layer = pitch * height;
+    side->address += block->x + block->y * pitch + block->z * side->layer;
+    return CUDA_SUCCESS;
+}
+
+static CUresult from_blocks(const struct block *to, const struct block *from, size_t width,
+                            size_t height, size_t depth, struct work *work)
+{
+    *work = (struct work){.kind = WORK_COPY,
+                          .copy = {.width = width, .height = height, .depth = depth}};
+    CUresult result = side_from(to, work, &work->copy.to);
+    return result == CUDA_SUCCESS ? side_from(from, work, &work->copy.from) : result;
+}
+
+CUresult copy_from_2d(const CUDA_MEMCPY2D *copy, struct work *work)
+{
+    if (copy == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct block to = {copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
+                       copy->dstXInBytes, copy->dstY, 0, copy->dstPitch, 0};
+    struct block from = {copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
+                         copy->srcXInBytes, copy->srcY, 0, copy->srcPitch, 0};
+    return from_blocks(&to, &from, copy->WidthInBytes, copy->Height, 1, work);
+}
+
+#define BLOCK_3D(copy, s)                                                                \
+    {(copy)->s##MemoryType, (copy)->s##Host, (copy)->s##Device, (copy)->s##Array,        \
+     (copy)->s##XInBytes, (copy)->s##Y, (copy)->s##Z, (copy)->s##Pitch, (copy)->s##Height}
+
+CUresult copy_from_3d(const CUDA_MEMCPY3D *copy, struct work *work)
+{
+    if (copy == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct block to = BLOCK_3D(copy, dst), from = BLOCK_3D(copy, src);
+    return from_blocks(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, work);
+}
+
+CUresult copy_from_peer(const CUDA_MEMCPY3D_PEER *copy, struct work *work)
+{
+    if (copy == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct block to = BLOCK_3D(copy, dst), from = BLOCK_3D(copy, src);
+    return from_blocks(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, work);
+}
+
+static bool is_pageable(const struct side *side)
+{
+    if (!side->host)
+        return false;
+    space_lock_to_read();
+    bool known = space_find(side->address) != NULL;
+    space_unlock();
+    return !known;
+}
+
+static bool is_valid(const struct side *side, const struct work *work,
+                     const struct device *device)
+{
+    size_t reach = (work->copy.depth - 1) * side->layer + (work->copy.height - 1) * side->pitch
+        + work->copy.width;
+    return side->host || range_is_valid(device, side->address, reach);
+}
+
+CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
+{
+    struct context *context = context_current();
+    struct stream *stream;
+    CUresult result = stream_from(handle, context, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    size_t size = work.copy.width * work.copy.height * work.copy.depth;
+    if (size == 0)
+        return CUDA_SUCCESS;
+    if (!is_valid(&work.copy.to, &work, stream->context->device)
+        || !is_valid(&work.copy.from, &work, stream->context->device))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool from_pageable = is_pageable(&work.copy.from), to_pageable = is_pageable(&work.copy.to);
+    pthread_mutex_lock(&engine_lock);
+    bool capturing = stream->capture != NULL;
+    bool line = work.copy.height == 1 && work.copy.depth == 1;
+    if (capturing && wait == COPY_SYNC)
+        result = capture_forbids_stream(stream);
+    bool staged = !capturing && wait == COPY_ASYNC && from_pageable && !to_pageable && line
+        && size <= STAGED;
+    if (result == CUDA_SUCCESS && staged) {
+        work.copy.staged = malloc(size);
+        if (work.copy.staged == NULL)
+            abort();
+        memcpy(work.copy.staged, (const void *)(uintptr_t)work.copy.from.address, size);
+    }
+    if (result == CUDA_SUCCESS)
+        result = stream_submit(stream, &work);
+    if (result != CUDA_SUCCESS)
+        free(work.copy.staged);
+    bool waits = wait == COPY_SYNC
+        ? work.copy.from.host || work.copy.to.host || from_pageable || to_pageable
+        : (from_pageable || to_pageable) && !staged;
+    if (result == CUDA_SUCCESS && waits && !capturing)
+        result = stream_wait(stream, stream->submitted);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of the host that the GPUs know: page-locked, registered, managed.
+ * Its device address is its host address.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "space/allocation.h"
+#include "driver/entry.h"
+#include "driver/object.h"
+#include "engine/stream.h"
+
+static size_t page(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t whole_pages(size_t size)
+{
+    return (size + page() - 1) / page() * page();
+}
+
+void host_free(struct allocation *allocation)
+{
+    host_unmap(allocation->base);
+    if (allocation->residency != NULL)
+        residency_drop(allocation->residency);
+    if (allocation->kind != REGISTERED_HOST)
+        munmap((void *)(uintptr_t)allocation->base, whole_pages(allocation->size));
+    allocation_remove(allocation);
+}
+
+static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, unsigned flags)
+{
+    struct context *context = context_current();
+    if (memory == NULL || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (whole_pages(size) < size)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    void *mapped = mmap(NULL, whole_pages(size), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct residency *residency = NULL;
+    if (kind == ALLOCATED_MANAGED && (residency = residency_new((uintptr_t)mapped, size)) == NULL) {
+        munmap(mapped, whole_pages(size));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    allocations_lock();
+    host_map(mapped, size, residency);
+    struct allocation *allocation = allocation_add((uintptr_t)mapped, size, kind, context);
+    allocation->flags = flags;
+    allocation->residency = residency;
+    allocations_unlock();
+    *memory = mapped;
+    return CUDA_SUCCESS;
+}
+
+API(cuMemHostAlloc, void **memory, size_t size, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    if (flags > 7)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (memory != NULL && size == 0) {
+        *memory = NULL;
+        return CUDA_SUCCESS;
+    }
+    /* All memory is portable where addresses are unified, so that nobody remembers. */
+    return allocate(memory, size, ALLOCATED_HOST,
+                    (flags & ~(unsigned)CU_MEMHOSTALLOC_PORTABLE) | CU_MEMHOSTALLOC_DEVICEMAP);
+}
+
+API(cuMemAllocHost_v2, void **memory, size_t size)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return allocate(memory, size, ALLOCATED_HOST, CU_MEMHOSTALLOC_DEVICEMAP);
+}
+
+API(cuMemAllocHost, void **memory, unsigned int size)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return allocate(memory, size, ALLOCATED_HOST, CU_MEMHOSTALLOC_DEVICEMAP);
+}
+
+API(cuMemAllocManaged, CUdeviceptr *address, size_t size, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    if (address == NULL || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+        return CUDA_ERROR_INVALID_VALUE;
+    void *memory;
+    CUresult result = allocate(&memory, size, ALLOCATED_MANAGED, flags);
+    if (result == CUDA_SUCCESS)
+        *address = (uintptr_t)memory;
+    return result;
+}
+
+/* Work in flight may use it: as the driver, wait for all of the context. */
+static CUresult release(void *memory, enum allocation_kind kind, CUresult unknown)
+{
+    allocations_lock();
+    struct allocation *allocation = allocation_find((uintptr_t)memory);
+    bool ours = allocation != NULL && allocation->base == (uintptr_t)memory
+        && allocation->kind == kind;
+    struct context *context = ours ? allocation->context : NULL;
+    bool inside = allocation != NULL && allocation->kind == kind;
+    allocations_unlock();
+    if (!ours)
+        return inside ? CUDA_ERROR_INVALID_VALUE : unknown;
+    pthread_mutex_lock(&engine_lock);
+    CUresult result = context_wait(context);
+    pthread_mutex_unlock(&engine_lock);
+    if (result != CUDA_SUCCESS)
+        return result;
+    allocations_lock();
+    allocation = allocation_find((uintptr_t)memory);
+    if (allocation != NULL && allocation->base == (uintptr_t)memory)
+        host_free(allocation);
+    allocations_unlock();
+    return CUDA_SUCCESS;
+}
+
+API(cuMemFreeHost, void *memory)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    if (memory == NULL)
+        return CUDA_SUCCESS;
+    return release(memory, ALLOCATED_HOST, CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Whether every page is there, as locking it would find out. */
+static bool is_mapped(void *memory, size_t size)
+{
+    uintptr_t first = (uintptr_t)memory / page() * page();
+    size_t length = (uintptr_t)memory + size - first;
+    return madvise((void *)first, whole_pages(length), MADV_NORMAL) == 0 || errno != ENOMEM;
+}
+
+static CUresult register_memory(void *memory, size_t size, unsigned flags)
+{
+    if (memory == NULL || size == 0 || flags > 15)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!is_mapped(memory, size) || space_is_device((uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    bool mapped = host_map(memory, size, NULL);
+    if (mapped)
+        allocation_add((uintptr_t)memory, size, REGISTERED_HOST, context_current())->flags =
+            CU_MEMHOSTREGISTER_DEVICEMAP;
+    allocations_unlock();
+    return mapped ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+
+API(cuMemHostRegister_v2, void *memory, size_t size, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return register_memory(memory, size, flags);
+}
+
+API(cuMemHostRegister, void *memory, size_t size, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return register_memory(memory, size, flags);
+}
+
+/* The program mapped it itself: the driver speaks of it as of its own memory of the host. */
+static bool is_mapped_by_program(CUdeviceptr address)
+{
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(address);
+    bool by_program = mapping != NULL && mapping->physical != NULL && !mapping->allocated;
+    space_unlock();
+    return by_program;
+}
+
+static bool is_known(CUdeviceptr address)
+{
+    allocations_lock();
+    const struct allocation *allocation = allocation_find(address);
+    bool known = allocation != NULL && !allocation->hidden;
+    allocations_unlock();
+    return known || is_mapped_by_program(address);
+}
+
+API(cuMemHostUnregister, void *memory)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    if (memory == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* What the driver knows otherwise cannot be registered. */
+    return release(memory, REGISTERED_HOST, is_known((uintptr_t)memory)
+                   ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+static bool is_locked(const struct allocation *allocation)
+{
+    return allocation != NULL
+        && (allocation->kind == ALLOCATED_HOST || allocation->kind == REGISTERED_HOST);
+}
+
+static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flags)
+{
+    if (address == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    bool locked = is_locked(allocation_find((uintptr_t)memory));
+    allocations_unlock();
+    if (!locked && !is_mapped_by_program((uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    *address = (uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
+API(cuMemHostGetDevicePointer_v2, CUdeviceptr *address, void *memory, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return device_pointer(address, memory, flags);
+}
+
+API(cuMemHostGetFlags, unsigned int *flags, void *memory)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (flags == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    struct allocation *allocation = allocation_find((uintptr_t)memory);
+    bool locked = is_locked(allocation);
+    if (locked)
+        *flags = allocation->flags;
+    allocations_unlock();
+    if (!locked && is_mapped_by_program((uintptr_t)memory)) {
+        *flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+        return CUDA_SUCCESS;
+    }
+    return locked ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

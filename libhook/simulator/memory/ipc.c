@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sharing of cuMemAlloc memory between processes of one user. A handle names
+ * the file that the memory then lies in, through the process that made it.
+ * Memory that a program mapped itself has no such handle, as with the driver.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "space/allocation.h"
+#include "driver/entry.h"
+#include "engine/stream.h"
+
+#define HANDLE_MAGIC 0x6e76736861726531ull
+
+struct handle {
+    uint64_t magic;
+    int32_t pid, file;
+    uint64_t offset, size;           /* of the allocation in the memory */
+};
+
+_Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it must fit");
+
+API(cuIpcGetMemHandle, CUipcMemHandle *result, CUdeviceptr address)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (result == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct handle handle = {.magic = HANDLE_MAGIC, .pid = getpid()};
+    CUresult found = CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    const struct allocation *allocation = allocation_find(address);
+    if (allocation != NULL && allocation->kind == ALLOCATED && !allocation->hidden) {
+        space_lock_to_write();
+        const struct mapping *mapping = space_find(allocation->base);
+        found = physical_publish(mapping->physical);
+        handle.file = mapping->physical->file;
+        handle.offset = allocation->base - mapping->base;
+        handle.size = allocation->size;
+        space_unlock();
+    }
+    allocations_unlock();
+    memset(result, 0, sizeof *result);
+    memcpy(result, &handle, sizeof handle);
+    return found;
+}
+
+static CUresult open_handle(CUdeviceptr *address, CUipcMemHandle given)
+{
+    struct handle handle;
+    struct physical *physical;
+    char path[64];
+    memcpy(&handle, &given, sizeof handle);
+    if (handle.magic != HANDLE_MAGIC)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle.pid == getpid())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle.pid, (int)handle.file);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = physical_import(file, &physical);
+    close(file);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint32_t bit = 1u << context_current()->device->ordinal;
+    space_lock_to_write();
+    CUdeviceptr base = space_reserve(physical->size, PHYSICAL_GRAIN, 0, false);
+    bool mapped = base != 0 && space_map(&(struct mapping){
+        .base = base, .size = physical->size, .physical = physical, .readable = bit,
+        .writable = bit, .allocated = true});
+    space_unlock();
+    if (!mapped) {
+        physical_drop(physical);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    allocations_lock();
+    allocation_add(base + handle.offset, handle.size, ALLOCATED_IMPORT, context_current());
+    allocations_unlock();
+    *address = base + handle.offset;
+    return CUDA_SUCCESS;
+}
+
+API(cuIpcOpenMemHandle, CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return address == NULL || flags > 1 ? CUDA_ERROR_INVALID_VALUE : open_handle(address, handle);
+}
+
+API(cuIpcOpenMemHandle_v2, CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return address == NULL || flags != 1 /* to enable peer access when needed */
+        ? CUDA_ERROR_INVALID_VALUE : open_handle(address, handle);
+}
+
+API(cuIpcCloseMemHandle, CUdeviceptr address)
+{
+    ENTER(ENTRY_CONTEXT);
+    pthread_mutex_lock(&engine_lock);
+    CUresult result = context_wait(context_current());
+    pthread_mutex_unlock(&engine_lock);
+    if (result != CUDA_SUCCESS)
+        return result;
+    allocations_lock();
+    struct allocation *allocation = allocation_find(address);
+    bool ours = allocation != NULL && allocation->base == address
+        && allocation->kind == ALLOCATED_IMPORT;
+    if (ours)
+        device_free(allocation);
+    allocations_unlock();
+    return ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

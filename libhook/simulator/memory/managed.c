@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Advice on managed memory, and moving it about (residency.h). Nothing here
+ * changes a byte: the card and the processor see the same memory. Advice about
+ * other memory is refused, as by the driver.
+ */
+#include "space/allocation.h"
+#include "driver/entry.h"
+#include "space/residency.h"
+#include "engine/stream.h"
+
+/* Of an allocation that contains the range; NULL: it is not managed. With the lock. */
+static struct residency *managed_at(CUdeviceptr address, size_t size)
+{
+    const struct allocation *allocation = allocation_find(address);
+    bool managed = allocation != NULL && allocation->kind == ALLOCATED_MANAGED
+        && size != 0 && size <= allocation->base + allocation->size - address;
+    return managed ? allocation->residency : NULL;
+}
+
+static CUresult check_device(int type, int id)
+{
+    if (type == CU_MEM_LOCATION_TYPE_DEVICE && device_at(id) == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return type >= CU_MEM_LOCATION_TYPE_DEVICE && type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
+        ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUmemLocation place_of(CUdevice device)
+{
+    return device == CU_DEVICE_CPU
+        ? (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST}
+        : (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+}
+
+static CUresult advise(CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation place)
+{
+    /* Whether something is mostly read is no matter of a place. */
+    if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY
+        || (advice > CU_MEM_ADVISE_UNSET_READ_MOSTLY
+            && check_device((int)place.type, place.id) != CUDA_SUCCESS))
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    struct residency *residency = managed_at(address, size);
+    if (residency != NULL)
+        residency_advise(residency, address, size, advice, place);
+    allocations_unlock();
+    return residency != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuMemAdvise, CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device)
+{
+    ENTER(ENTRY_CONTEXT);
+    return advise(address, size, advice, place_of(device));
+}
+
+API(cuMemAdvise_v2, CUdeviceptr address, size_t size, CUmem_advise advice,
+    CUmemLocation location)
+{
+    ENTER(ENTRY_CONTEXT);
+    return advise(address, size, advice, location);
+}
+
+static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, CUstream handle)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    allocations_lock();
+    bool managed = managed_at(address, size) != NULL;
+    allocations_unlock();
+    if (!managed)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = check_device((int)place.type, place.id);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool to_card = place.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    struct work work = {.kind = WORK_PREFETCH,
+                        .prefetch = {.address = address, .size = size,
+                                     .gpu = to_card ? device_at(place.id)->gpu : RESIDENCY_HOST}};
+    pthread_mutex_lock(&engine_lock);
+    result = stream_submit(stream, &work);
+    pthread_mutex_unlock(&engine_lock);
+    allocations_lock();
+    struct residency *residency = managed_at(address, size);
+    if (result == CUDA_SUCCESS && residency != NULL)
+        residency_prefetched(residency, address, size, place);
+    allocations_unlock();
+    return result;
+}
+
+API(cuMemPrefetchAsync, CUdeviceptr address, size_t size, CUdevice device, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return prefetch(address, size, place_of(device), stream);
+}
+
+API(cuMemPrefetchAsync_ptsz, CUdeviceptr address, size_t size, CUdevice device, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return prefetch(address, size, place_of(device),
+                    stream == NULL ? CU_STREAM_PER_THREAD : stream);
+}
+
+API(cuMemPrefetchAsync_v2, CUdeviceptr address, size_t size, CUmemLocation location,
+    unsigned int flags, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return flags != 0 ? CUDA_ERROR_INVALID_VALUE
+                      : prefetch(address, size, location, stream);
+}
+
+API(cuMemPrefetchAsync_v2_ptsz, CUdeviceptr address, size_t size, CUmemLocation location,
+    unsigned int flags, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return flags != 0 ? CUDA_ERROR_INVALID_VALUE
+                      : prefetch(address, size, location,
+                                 stream == NULL ? CU_STREAM_PER_THREAD : stream);
+}
+
+static CUresult attribute_of(void *data, size_t room, CUmem_range_attribute attribute,
+                             CUdeviceptr address, size_t size)
+{
+    if (data == NULL || room < sizeof(int) || room % sizeof(int) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    const struct residency *residency = managed_at(address, size);
+    bool told = residency != NULL
+        && residency_attribute(residency, address, size, attribute, data, room);
+    allocations_unlock();
+    return told ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuMemRangeGetAttribute, void *data, size_t room, CUmem_range_attribute attribute,
+    CUdeviceptr address, size_t size)
+{
+    ENTER(ENTRY_CONTEXT);
+    return attribute_of(data, room, attribute, address, size);
+}
+
+API(cuMemRangeGetAttributes, void **data, size_t *rooms, CUmem_range_attribute *attributes,
+    size_t count, CUdeviceptr address, size_t size)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (data == NULL || rooms == NULL || attributes == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = attribute_of(data[i], rooms[i], attributes[i], address, size);
+    return result;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory as cuMemAlloc gives it, and the figures of the card. */
+#include "space/allocation.h"
+#include "driver/entry.h"
+#include "space/pool.h"
+#include "engine/stream.h"
+
+static CUresult allocate(CUdeviceptr *address, size_t size)
+{
+    if (address == NULL || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct context *context = context_current();
+    CUresult result = device_allocate(context, size, ALLOCATED, NULL, address);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && pools_trim(context->device))
+        result = device_allocate(context, size, ALLOCATED, NULL, address);
+    return result;
+}
+
+API(cuMemAlloc_v2, CUdeviceptr *address, size_t size)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return allocate(address, size);
+}
+
+API(cuMemAllocPitch_v2, CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+    unsigned int element)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    if (pitch == NULL || width == 0 || height == 0
+        || (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t row = (width + 511) / 512 * 512;
+    if (row < width || height > SIZE_MAX / row)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = allocate(address, row * height);
+    if (result == CUDA_SUCCESS)
+        *pitch = row;
+    return result;
+}
+
+/* A pool's memory is not waited for: it goes when all that was submitted by now is done. */
+static CUresult free_behind_all(struct context *context, CUdeviceptr address)
+{
+    size_t count;
+    struct work work = {.kind = WORK_FREE, .freed = address};
+    pthread_mutex_lock(&engine_lock);
+    struct position *positions = context_positions(context, &count);
+    stream_queue(context->recorder, &work, 1, positions, count);
+    positions_drop(positions, count);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_memory(CUdeviceptr address)
+{
+    if (address == 0)
+        return CUDA_SUCCESS;
+    allocations_lock();
+    struct allocation *allocation = allocation_find(address);
+    bool ours = allocation != NULL && allocation->base == address && !allocation->hidden
+        && (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
+            || allocation->kind == ALLOCATED_MANAGED);
+    struct context *context = ours ? allocation->context : NULL;
+    bool pooled = ours && allocation->kind == ALLOCATED_POOL;
+    ours = ours && !allocation->freeing;
+    if (ours && pooled)
+        allocation->freeing = allocation->lost = true;
+    allocations_unlock();
+    if (!ours)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = context_check(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (pooled)
+        /* A pool's memory is of no context: the work that may use it is the caller's. */
+        return free_behind_all(context_current() != NULL ? context_current() : context, address);
+    pthread_mutex_lock(&engine_lock);        /* as in the driver: what is in flight may use it */
+    result = context_wait(context);
+    pthread_mutex_unlock(&engine_lock);
+    if (result != CUDA_SUCCESS)
+        return result;
+    allocations_lock();
+    allocation = allocation_find(address);
+    if (allocation == NULL || allocation->base != address)
+        result = CUDA_ERROR_INVALID_VALUE;   /* another thread was faster */
+    else if (allocation->kind == ALLOCATED_MANAGED)
+        host_free(allocation);
+    else
+        device_free(allocation);
+    allocations_unlock();
+    return result;
+}
+
+API(cuMemFree_v2, CUdeviceptr address)
+{
+    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    return free_memory(address);
+}
+
+API(cuMemGetInfo_v2, size_t *free_bytes, size_t *total_bytes)
+{
+    ENTER(ENTRY_CONTEXT);
+    int gpu = context_current()->device->gpu;
+    uint64_t total = shared_total(gpu), used = shared_used(gpu);
+    if (free_bytes != NULL)
+        *free_bytes = total - used;
+    if (total_bytes != NULL)
+        *total_bytes = total;
+    return CUDA_SUCCESS;
+}
+
+static bool find_range(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+{
+    bool found = false;
+    allocations_lock();
+    struct allocation *allocation = allocation_find(address);
+    if (allocation != NULL && !allocation->hidden) {
+        found = true;
+        *base = allocation->base;
+        *size = allocation->size;
+    }
+    allocations_unlock();
+    if (found)
+        return true;
+    space_lock_to_read();
+    struct mapping *mapping = space_find(address);
+    if (mapping != NULL && !mapping->allocated) {
+        found = true;
+        *base = mapping->base;
+        *size = mapping->size;
+    }
+    space_unlock();
+    return found;
+}
+
+API(cuMemGetAddressRange_v2, CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+    ENTER(ENTRY_CONTEXT);
+    CUdeviceptr found_base;
+    size_t found_size;
+    bool found = find_range(address, &found_base, &found_size);
+    if (!found)
+        found_base = found_size = 0;
+    if (base != NULL)
+        *base = found_base;
+    if (size != NULL)
+        *size = found_size;
+    return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* The 32-bit entry points of CUDA 2 cannot express an address of this machine. */
+API(cuMemAlloc, CUdeviceptr_v1 *address, unsigned int size)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    (void)size;
+    return address == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+API(cuMemFree, CUdeviceptr_v1 address)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return address == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuMemGetInfo, unsigned int *free_bytes, unsigned int *total_bytes)
+{
+    ENTER(ENTRY_CONTEXT);
+    int gpu = context_current()->device->gpu;
+    uint64_t total = shared_total(gpu), unused = total - shared_used(gpu);
+    if (free_bytes != NULL)
+        *free_bytes = unused > UINT32_MAX ? UINT32_MAX : (unsigned)unused;
+    if (total_bytes != NULL)
+        *total_bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned)total;
+    return CUDA_SUCCESS;
+}

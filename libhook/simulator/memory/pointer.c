@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a pointer says of itself. */
+#include <string.h>
+
+#include "space/allocation.h"
+#include "driver/entry.h"
+#include "space/pool_state.h"
+
+struct known {
+    CUdeviceptr base, mapping_base;
+    size_t size, mapping_size;
+    CUmemorytype type;
+    struct context *context;
+    struct device *device;
+    struct pool *pool;
+    unsigned long long id;
+    CUmemAllocationHandleType handle_types;
+    bool managed, ipc, host, sync_memops;
+};
+
+/* What P2P_TOKENS gives: for a NIC's driver, which then reaches the memory. */
+struct tokens {
+    unsigned long long token;
+    unsigned space;
+};
+
+static size_t whole(size_t size, size_t grain)
+{
+    return (size + grain - 1) / grain * grain;
+}
+
+static bool from_allocation(CUdeviceptr address, struct known *known)
+{
+    bool found = false;
+    allocations_lock();
+    const struct allocation *allocation = allocation_find(address);
+    if (allocation != NULL && !allocation->hidden) {
+        found = true;
+        bool managed = allocation->kind == ALLOCATED_MANAGED;
+        bool device = allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
+            || allocation->kind == ALLOCATED_IMPORT || allocation->kind == ALLOCATED_VARIABLE;
+        size_t grain = allocation->kind == REGISTERED_HOST ? 4096 : PHYSICAL_GRAIN;
+        *known = (struct known){
+            .base = allocation->base, .mapping_base = allocation->base, .size = allocation->size,
+            .mapping_size = whole(allocation->size, grain),
+            .type = device || managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
+            .context = allocation->pool == NULL ? allocation->context : NULL,
+            .device = allocation->device, .pool = allocation->pool, .id = allocation->id,
+            .handle_types = allocation->pool == NULL ? CU_MEM_HANDLE_TYPE_NONE
+                                                     : allocation->pool->handle_types,
+            .managed = managed,
+            .ipc = allocation->kind == ALLOCATED, .host = !device,
+            .sync_memops = allocation->sync_memops};
+    }
+    allocations_unlock();
+    return found;
+}
+
+/* Memory that the program mapped itself belongs to no context; its range is the reservation. */
+static bool from_mapping(CUdeviceptr address, struct known *known)
+{
+    bool found = false;
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(address);
+    if (mapping != NULL && mapping->physical != NULL && !mapping->allocated) {
+        found = true;
+        *known = (struct known){
+            .mapping_base = mapping->base, .mapping_size = mapping->size,
+            .type = CU_MEMORYTYPE_DEVICE, .device = mapping->physical->device,
+            .id = mapping->base / PHYSICAL_GRAIN,
+            .handle_types = mapping->physical->handle_types};
+        space_reservation(address, &known->base, &known->size);
+    }
+    space_unlock();
+    return found;
+}
+
+static CUresult tell(const struct known *known, CUpointer_attribute attribute,
+                     CUdeviceptr address, void *value)
+{
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)value = (CUcontext)known->context;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value = known->type;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *(CUdeviceptr *)value = address;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        *(void **)value = known->host ? (void *)(uintptr_t)address : NULL;
+        return known->host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        /* No NIC can reach this memory; the driver says so of managed memory alone. */
+        if (known->managed)
+            *(struct tokens *)value = (struct tokens){0};
+        return known->managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *(bool *)value = known->sync_memops;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)value = known->id;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(bool *)value = known->managed;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)value = known->device->ordinal;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(bool *)value = known->ipc;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)value = known->base;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)value = known->size;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        *(bool *)value = true;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(cuuint64_t *)value = known->handle_types;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+        *(bool *)value = false;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned *)value = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)value = (CUmemoryPool)known->pool;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)value = known->mapping_size;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *(CUdeviceptr *)value = known->mapping_base;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        *(unsigned long long *)value = known->id;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    struct known known;
+    if (value == NULL || (!from_allocation(address, &known) && !from_mapping(address, &known)))
+        return CUDA_ERROR_INVALID_VALUE;
+    return tell(&known, attribute, address, value);
+}
+
+API(cuPointerGetAttribute, void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    ENTER(ENTRY_INIT);
+    return attribute_of(value, attribute, address);
+}
+
+/* The size of the attributes that are not eight bytes long. */
+static size_t width_of(CUpointer_attribute attribute)
+{
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        return 4;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+        return sizeof(bool);
+    default:
+        return 8;
+    }
+}
+
+/* What the program reserved, whether or not something is mapped there. */
+static bool from_reservation(CUdeviceptr address, struct known *known)
+{
+    space_lock_to_read();
+    bool found = space_is_reserved(address, 1)
+        && space_reservation(address, &known->base, &known->size);
+    space_unlock();
+    return found;
+}
+
+/* What the second question says where the first has no answer. */
+static void tell_nothing(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    struct known known;
+    bool unknown = !from_allocation(address, &known) && !from_mapping(address, &known);
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)value = CU_DEVICE_INVALID;
+        return;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        *(CUdeviceptr *)value = unknown ? address : 0;       /* it may be the host's */
+        return;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        if (from_reservation(address, &known))
+            *(CUdeviceptr *)value = known.base;
+        return;                              /* or it stays as it was */
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        if (from_reservation(address, &known))
+            *(size_t *)value = known.size;
+        return;
+    default:
+        memset(value, 0, width_of(attribute));
+    }
+}
+
+/* Unlike the single question, this one has an answer for what it does not know. */
+API(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes, void **values,
+    CUdeviceptr address)
+{
+    ENTER(ENTRY_INIT);
+    if (attributes == NULL || values == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) {
+        if (values[i] == NULL)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (attribute_of(values[i], attributes[i], address) != CUDA_SUCCESS)
+            tell_nothing(values[i], attributes[i], address);
+    }
+    return CUDA_SUCCESS;
+}
+
+API(cuPointerSetAttribute, const void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    struct known known;
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (from_mapping(address, &known))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    struct allocation *allocation = allocation_find(address);
+    if (allocation != NULL)
+        allocation->sync_memops = *(const unsigned *)value != 0;
+    allocations_unlock();
+    return allocation != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pools from the outside: making them, asking them, choosing one. */
+#include "space/allocation.h"
+#include "driver/entry.h"
+#include "driver/object.h"
+#include "space/pool_state.h"
+
+API(cuMemPoolCreate, CUmemoryPool *handle, const CUmemPoolProps *properties)
+{
+    ENTER(ENTRY_INIT);
+    if (handle == NULL || properties == NULL
+        || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED
+        || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device_at(properties->location.id) == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    /* One that could leave the process may be made; but nothing here exports it. */
+    if (((unsigned)properties->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        != 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    allocations_lock();
+    struct pool *pool = pool_make(device_at(properties->location.id), properties->maxSize);
+    pool->handle_types = properties->handleTypes;
+    *handle = (CUmemoryPool)pool;
+    allocations_unlock();
+    return CUDA_SUCCESS;
+}
+
+/* What is still in use goes back later; so the pool itself stays, out of reach. */
+API(cuMemPoolDestroy, CUmemoryPool handle)
+{
+    ENTER(ENTRY_INIT);
+    struct pool *pool = pool_from(handle);
+    if (pool == NULL || pool->device->default_pool == pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    object_remove(pool);
+    allocations_lock();
+    pool_shrink(pool, 0);
+    pool->threshold = 0;
+    if (pool->device->current_pool == pool)
+        pool->device->current_pool = NULL;
+    allocations_unlock();
+    return CUDA_SUCCESS;
+}
+
+API(cuMemPoolTrimTo, CUmemoryPool handle, size_t keep)
+{
+    ENTER(ENTRY_INIT);
+    struct pool *pool = pool_from(handle);
+    if (pool == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    pool_shrink(pool, keep);
+    allocations_unlock();
+    return CUDA_SUCCESS;
+}
+
+static CUresult attribute(struct pool *pool, CUmemPool_attribute name, void *value, bool set)
+{
+    uint64_t *bytes = value;
+    int *option = value;
+    switch ((int)name) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(set ? &pool->reuse[name - 1] : option) = set ? *option : pool->reuse[name - 1];
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        *(set ? &pool->threshold : bytes) = set ? *bytes : pool->threshold;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: {
+        bool used = name == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+        uint64_t *high = used ? &pool->used_high : &pool->reserved_high;
+        if (set && *bytes != 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (set)
+            *high = used ? pool->used + pool->lost : pool->reserved;
+        else
+            *bytes = *high;
+        return CUDA_SUCCESS;
+    }
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        if (set)
+            return CUDA_ERROR_INVALID_VALUE;
+        *bytes = name == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? pool->used + pool->lost
+                                                          : pool->reserved;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult attribute_locked(CUmemoryPool handle, CUmemPool_attribute name, void *value,
+                                 bool set)
+{
+    struct pool *pool = pool_from(handle);
+    if (pool == NULL || value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    CUresult result = attribute(pool, name, value, set);
+    allocations_unlock();
+    return result;
+}
+
+API(cuMemPoolSetAttribute, CUmemoryPool pool, CUmemPool_attribute name, void *value)
+{
+    ENTER(ENTRY_INIT);
+    return attribute_locked(pool, name, value, true);
+}
+
+API(cuMemPoolGetAttribute, CUmemoryPool pool, CUmemPool_attribute name, void *value)
+{
+    ENTER(ENTRY_INIT);
+    return attribute_locked(pool, name, value, false);
+}
+
+API(cuDeviceGetDefaultMemPool, CUmemoryPool *pool, CUdevice device)
+{
+    ENTER(ENTRY_INIT);
+    if (pool == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device_at(device) == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *pool = (CUmemoryPool)pool_default(device_at(device));
+    return CUDA_SUCCESS;
+}
+
+API(cuDeviceGetMemPool, CUmemoryPool *pool, CUdevice device)
+{
+    ENTER(ENTRY_INIT);
+    if (pool == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device_at(device) == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *pool = (CUmemoryPool)pool_current(device_at(device));
+    return CUDA_SUCCESS;
+}
+
+API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
+{
+    ENTER(ENTRY_INIT);
+    struct pool *pool = pool_from(handle);
+    if (device_at(ordinal) == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (pool == NULL || pool->device != device_at(ordinal))
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    pool->device->current_pool = pool;
+    allocations_unlock();
+    return CUDA_SUCCESS;
+}
+
+/* Its own device has access in any case, and may not be denied it. */
+static CUresult check_access(const struct pool *pool, const CUmemAccessDesc *access)
+{
+    struct device *device = access->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+        ? device_at(access->location.id) : NULL;
+    bool denied = device == pool->device && access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return device == NULL || denied ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+static void open_to(struct pool *pool, const CUmemAccessDesc *access)
+{
+    uint32_t bit = 1u << access->location.id;
+    if (device_at(access->location.id) == pool->device)
+        return;
+    if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+        pool->readers &= ~bit;
+        allocations_close(pool, bit);
+    } else {
+        pool->readers |= bit;
+        allocations_open(pool, bit);
+    }
+}
+
+API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t count)
+{
+    ENTER(ENTRY_INIT);
+    if (pool_from(pool) == NULL || list == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        CUresult result = check_access(pool_from(pool), &list[i]);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    allocations_lock();
+    for (size_t i = 0; i < count; i++)
+        open_to(pool_from(pool), &list[i]);
+    allocations_unlock();
+    return CUDA_SUCCESS;
+}
+
+API(cuMemPoolGetAccess, CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
+{
+    ENTER(ENTRY_INIT);
+    if (flags == NULL || location == NULL || pool_from(pool) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool open = location->type == CU_MEM_LOCATION_TYPE_DEVICE && device_at(location->id) != NULL
+        && (device_at(location->id) == pool_from(pool)->device
+            || (pool_from(pool)->readers >> location->id & 1) != 0);
+    *flags = open ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+/* The pool of a place, as CUDA 13 asks for it; only devices have pools here. */
+static struct device *device_of(const CUmemLocation *location, CUmemAllocationType type)
+{
+    return location != NULL && location->type == CU_MEM_LOCATION_TYPE_DEVICE
+        && type == CU_MEM_ALLOCATION_TYPE_PINNED ? device_at(location->id) : NULL;
+}
+
+API(cuMemGetDefaultMemPool, CUmemoryPool *pool, CUmemLocation *location,
+    CUmemAllocationType type)
+{
+    ENTER(ENTRY_INIT);
+    if (pool == NULL || device_of(location, type) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pool = (CUmemoryPool)pool_default(device_of(location, type));
+    return CUDA_SUCCESS;
+}
+
+API(cuMemGetMemPool, CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    ENTER(ENTRY_INIT);
+    if (pool == NULL || device_of(location, type) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pool = (CUmemoryPool)pool_current(device_of(location, type));
+    return CUDA_SUCCESS;
+}
+
+API(cuMemSetMemPool, CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
+{
+    ENTER(ENTRY_INIT);
+    struct pool *pool = pool_from(handle);
+    if (pool == NULL || device_of(location, type) != pool->device)
+        return CUDA_ERROR_INVALID_VALUE;
+    allocations_lock();
+    pool->device->current_pool = pool;
+    allocations_unlock();
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Virtual memory management: addresses, physical memory, mappings, access. */
+#include <stdlib.h>
+
+#include "driver/entry.h"
+#include "driver/object.h"
+#include "space/space.h"
+#include "engine/stream.h"
+
+static struct physical *physical_from(CUmemGenericAllocationHandle handle)
+{
+    const void *pointer = (const void *)(uintptr_t)handle;
+    return object_is(pointer, OBJECT_PHYSICAL) ? (struct physical *)pointer : NULL;
+}
+
+static CUmemGenericAllocationHandle hand_out(struct physical *physical)
+{
+    atomic_fetch_add(&physical->handles, 1);
+    object_add(physical, OBJECT_PHYSICAL);
+    return (uintptr_t)physical;
+}
+
+static bool on_grain(uint64_t value)
+{
+    return value % PHYSICAL_GRAIN == 0;
+}
+
+API(cuMemAddressReserve, CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr hint,
+    unsigned long long flags)
+{
+    ENTER(ENTRY_INIT);
+    if (address == NULL || size == 0 || !on_grain(size) || flags != 0
+        || (alignment & (alignment - 1)) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (alignment < PHYSICAL_GRAIN)
+        alignment = PHYSICAL_GRAIN;
+    space_lock_to_write();
+    CUdeviceptr base = space_reserve(size, alignment, hint, true);
+    space_unlock();
+    if (base == 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *address = base;
+    return CUDA_SUCCESS;
+}
+
+API(cuMemAddressFree, CUdeviceptr address, size_t size)
+{
+    ENTER(ENTRY_INIT);
+    space_lock_to_write();
+    bool freed = space_unreserve(address, size, true);
+    space_unlock();
+    return freed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult check_properties(const CUmemAllocationProp *properties)
+{
+    if (properties == NULL || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA
+            ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    if (device_at(properties->location.id) == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
+            || properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+API(cuMemCreate, CUmemGenericAllocationHandle *handle, size_t size,
+    const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    ENTER(ENTRY_INIT);
+    if (handle == NULL || size == 0 || !on_grain(size) || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = check_properties(properties);
+    struct physical *physical;
+    if (result == CUDA_SUCCESS)
+        result = physical_create(device_at(properties->location.id), size,
+                                 properties->requestedHandleTypes, &physical);
+    if (result == CUDA_SUCCESS)
+        *handle = hand_out(physical);
+    return result;
+}
+
+API(cuMemRelease, CUmemGenericAllocationHandle handle)
+{
+    ENTER(ENTRY_INIT);
+    struct physical *physical = physical_from(handle);
+    if (physical == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (atomic_fetch_sub(&physical->handles, 1) == 1)
+        object_remove(physical);
+    physical_drop(physical);
+    return CUDA_SUCCESS;
+}
+
+API(cuMemMap, CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+    unsigned long long flags)
+{
+    ENTER(ENTRY_INIT);
+    struct physical *physical = physical_from(handle);
+    if (physical == NULL || size == 0 || !on_grain(address) || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (offset != 0 || size != physical->size)
+        return CUDA_ERROR_NOT_SUPPORTED;     /* only allocations in whole */
+    physical_hold(physical);
+    space_lock_to_write();
+    bool mapped = space_is_reserved(address, size)
+        && space_map(&(struct mapping){.base = address, .size = size, .physical = physical,
+                                       .offset = offset});
+    space_unlock();
+    if (!mapped)
+        physical_drop(physical);
+    return mapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* A range may have holes, but not cut a mapping. Work that was submitted and
+ * would touch it is doomed; see stream.c. */
+API(cuMemUnmap, CUdeviceptr address, size_t size)
+{
+    ENTER(ENTRY_INIT);
+    struct mapping *first = NULL;
+    pthread_mutex_lock(&engine_lock);
+    streams_doom(address, size);
+    space_lock_to_write();
+    bool valid = size != 0 && on_grain(address) && on_grain(size)
+        && space_is_reserved(address, PHYSICAL_GRAIN);       /* its end may lie outside */
+    size_t count = 0;
+    valid = valid && space_within(address, size, &first, &count);
+    struct physical **dropped = malloc((count != 0 ? count : 1) * sizeof(struct physical *));
+    if (dropped == NULL)
+        abort();
+    for (size_t i = 0; i < count; i++)
+        dropped[i] = first[i].physical;
+    if (count != 0)
+        space_unmap(first, count);
+    space_unlock();
+    pthread_mutex_unlock(&engine_lock);
+    for (size_t i = 0; i < count; i++)
+        physical_drop(dropped[i]);
+    free(dropped);
+    return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult check_access(const CUmemAccessDesc *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
+            && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ
+            && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (device_at(list[i].location.id) == NULL)
+            return CUDA_ERROR_INVALID_DEVICE;
+    }
+    return CUDA_SUCCESS;
+}
+
+API(cuMemSetAccess, CUdeviceptr address, size_t size, const CUmemAccessDesc *list, size_t count)
+{
+    ENTER(ENTRY_INIT);
+    if (list == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = check_access(list, count);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct mapping *first = NULL;
+    space_lock_to_write();
+    size_t mappings = space_is_reserved(address, size) ? space_whole(address, size, &first) : 0;
+    for (size_t i = 0; i < mappings; i++)
+        for (size_t j = 0; j < count; j++) {
+            uint32_t bit = 1u << list[j].location.id;
+            first[i].readable &= ~bit;
+            first[i].writable &= ~bit;
+            if (list[j].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+                first[i].readable |= bit;
+            if (list[j].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+                first[i].writable |= bit;
+        }
+    space_unlock();
+    return mappings != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuMemGetAccess, unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
+{
+    ENTER(ENTRY_INIT);
+    if (flags == NULL || location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device_at(location->id) == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    uint32_t bit = 1u << location->id;
+    space_lock_to_read();
+    struct mapping *mapping = space_find(address);
+    bool mapped = mapping != NULL && mapping->physical != NULL;
+    if (mapped)
+        *flags = (mapping->writable & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            : (mapping->readable & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
+            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    space_unlock();
+    return mapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuMemRetainAllocationHandle, CUmemGenericAllocationHandle *handle, void *address)
+{
+    ENTER(ENTRY_INIT);
+    if (handle == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct physical *physical = NULL;
+    space_lock_to_read();
+    struct mapping *mapping = space_find((uintptr_t)address);
+    if (mapping != NULL && mapping->physical != NULL && !mapping->allocated) {
+        physical = mapping->physical;
+        physical_hold(physical);
+    }
+    space_unlock();
+    if (physical == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (atomic_fetch_add(&physical->handles, 1) == 0)
+        object_add(physical, OBJECT_PHYSICAL);
+    *handle = (uintptr_t)physical;
+    return CUDA_SUCCESS;
+}
+
+API(cuMemGetAllocationGranularity, size_t *grain, const CUmemAllocationProp *properties,
+    CUmemAllocationGranularity_flags option)
+{
+    ENTER(ENTRY_INIT);
+    if (grain == NULL || option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = check_properties(properties);
+    if (result == CUDA_SUCCESS)
+        *grain = PHYSICAL_GRAIN;
+    return result;
+}
+
+API(cuMemGetAllocationPropertiesFromHandle, CUmemAllocationProp *properties,
+    CUmemGenericAllocationHandle handle)
+{
+    ENTER(ENTRY_INIT);
+    struct physical *physical = physical_from(handle);
+    if (properties == NULL || physical == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *properties = (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = physical->handle_types,
+        .location = {CU_MEM_LOCATION_TYPE_DEVICE, physical->device->ordinal}};
+    return CUDA_SUCCESS;
+}
+
+API(cuMemExportToShareableHandle, void *shareable, CUmemGenericAllocationHandle handle,
+    CUmemAllocationHandleType type, unsigned long long flags)
+{
+    ENTER(ENTRY_INIT);
+    struct physical *physical = physical_from(handle);
+    if (shareable == NULL || physical == NULL || flags != 0
+        || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || physical->handle_types != type)
+        return CUDA_ERROR_INVALID_VALUE;
+    return physical_export(physical, shareable);
+}
+
+API(cuMemImportFromShareableHandle, CUmemGenericAllocationHandle *handle, void *shareable,
+    CUmemAllocationHandleType type)
+{
+    ENTER(ENTRY_INIT);
+    struct physical *physical;
+    if (handle == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = physical_import((int)(intptr_t)shareable, &physical);
+    if (result == CUDA_SUCCESS)
+        *handle = hand_out(physical);
+    return result;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launches: from the arguments of any entry point to one kind of work. */
+#ifndef NVSHARE_SIMULATOR_LAUNCH_H
+#define NVSHARE_SIMULATOR_LAUNCH_H
+
+#include "engine/work.h"
+
+/* A kernel's work, with its parameters copied out of `parameters` or `extra`. The
+ * function must belong to the context, if one is given. */
+CUresult launch_work(CUfunction function, const unsigned grid[3], const unsigned block[3],
+                     void *const *parameters, void *const *extra, struct context *context,
+                     struct work *work);
+
+#endif

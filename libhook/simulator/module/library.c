@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Libraries: programs of no context, with an instance in each that uses them. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "driver/entry.h"
+#include "module/module.h"
+#include "driver/object.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     /* protects the instances */
+
+static struct module *library_from(CUlibrary handle)
+{
+    return object_is(handle, OBJECT_LIBRARY) ? (struct module *)handle : NULL;
+}
+
+API(cuLibraryLoadData, CUlibrary *library, const void *code, CUjit_option *options, void **values,
+    unsigned int count, CUlibraryOption *library_options, void **library_values,
+    unsigned int library_count)
+{
+    ENTER(ENTRY_INIT);
+    (void)options, (void)values, (void)count;
+    (void)library_options, (void)library_values, (void)library_count;
+    return module_load(code, NULL, (struct module **)library);
+}
+
+API(cuLibraryLoadFromFile, CUlibrary *library, const char *path, CUjit_option *options,
+    void **values, unsigned int count, CUlibraryOption *library_options, void **library_values,
+    unsigned int library_count)
+{
+    ENTER(ENTRY_INIT);
+    (void)options, (void)values, (void)count;
+    (void)library_options, (void)library_values, (void)library_count;
+    return module_load_file(path, NULL, (struct module **)library);
+}
+
+API(cuLibraryUnload, CUlibrary handle)
+{
+    ENTER(ENTRY_INIT);
+    struct module *library = library_from(handle);
+    if (library == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    module_unload(library);
+    return CUDA_SUCCESS;
+}
+
+API(cuLibraryGetKernel, CUkernel *kernel, CUlibrary handle, const char *name)
+{
+    ENTER(ENTRY_INIT);
+    struct module *library = library_from(handle);
+    if (kernel == NULL || name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (library == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *kernel = (CUkernel)module_find(library, name);
+    return *kernel != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+API(cuLibraryGetKernelCount, unsigned int *count, CUlibrary handle)
+{
+    ENTER(ENTRY_INIT);
+    if (count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (library_from(handle) == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *count = (unsigned)library_from(handle)->count;
+    return CUDA_SUCCESS;
+}
+
+API(cuLibraryEnumerateKernels, CUkernel *kernels, unsigned int room, CUlibrary handle)
+{
+    ENTER(ENTRY_INIT);
+    struct module *library = library_from(handle);
+    if (kernels == NULL || room == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (library == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    for (unsigned i = 0; i < room && i < library->count; i++)
+        kernels[i] = (CUkernel)&library->functions[i];
+    return CUDA_SUCCESS;
+}
+
+/* The library's functions for one context, made when first asked for. */
+static struct module *instance_in(struct module *library, struct context *context)
+{
+    pthread_mutex_lock(&lock);
+    struct module *instance = library->instances;
+    while (instance != NULL
+           && (instance->context != context || instance->context_id != context->id))
+        instance = instance->next;
+    if (instance == NULL) {
+        instance = calloc(1, sizeof *instance);
+        struct function *functions = calloc(library->count + 1, sizeof *functions);
+        if (instance == NULL || functions == NULL)
+            abort();
+        *instance = (struct module){.context = context, .context_id = context->id,
+                                    .functions = functions, .count = library->count,
+                                    .next = library->instances};
+        for (size_t i = 0; i < library->count; i++) {
+            functions[i] = (struct function){library->functions[i].kernel, context, instance};
+            object_add(&functions[i], OBJECT_FUNCTION);
+        }
+        object_add(instance, OBJECT_MODULE);
+        library->instances = instance;
+    }
+    pthread_mutex_unlock(&lock);
+    return instance;
+}
+
+API(cuLibraryGetModule, CUmodule *module, CUlibrary handle)
+{
+    ENTER(ENTRY_CONTEXT);
+    struct module *library = library_from(handle);
+    if (module == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (library == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *module = (CUmodule)instance_in(library, context_current());
+    return CUDA_SUCCESS;
+}
+
+const struct function *function_in_context(const struct function *function,
+                                           struct context *context)
+{
+    if (function == NULL || function->context != NULL)
+        return function;
+    struct module *instance = instance_in(function->module, context);
+    return &instance->functions[function - function->module->functions];
+}
+
+API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct function *own = function_from((CUfunction)kernel);
+    if (own == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *function = (CUfunction)function_in_context(own, context_current());
+    return CUDA_SUCCESS;
+}
+
+API(cuKernelGetLibrary, CUlibrary *library, CUkernel kernel)
+{
+    ENTER(ENTRY_INIT);
+    const struct function *function = function_from((CUfunction)kernel);
+    if (library == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (function == NULL || function->context != NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *library = (CUlibrary)function->module;
+    return CUDA_SUCCESS;
+}
+
+static CUresult no_variable(CUlibrary handle, const char *name)
+{
+    if (name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_FOUND;
+}
+
+API(cuLibraryGetGlobal, CUdeviceptr *address, size_t *size, CUlibrary library, const char *name)
+{
+    ENTER(ENTRY_CONTEXT);
+    (void)address, (void)size;
+    return no_variable(library, name);
+}
+
+API(cuLibraryGetManaged, CUdeviceptr *address, size_t *size, CUlibrary library, const char *name)
+{
+    ENTER(ENTRY_INIT);
+    (void)address, (void)size;
+    return no_variable(library, name);
+}

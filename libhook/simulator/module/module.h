@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs: modules, libraries, and the functions in them. */
+#ifndef NVSHARE_SIMULATOR_MODULE_H
+#define NVSHARE_SIMULATOR_MODULE_H
+
+#include "engine/kernels.h"
+
+/* A CUfunction, or a CUkernel of a library, which belongs to no context. */
+struct function {
+    const struct kernel *kernel;
+    struct context *context;         /* NULL: a library's */
+    struct module *module;
+};
+
+/* A `.global` array of bytes in device memory. */
+struct variable {
+    char name[64];
+    CUdeviceptr address;
+    size_t size;
+};
+
+struct module {
+    struct context *context;         /* NULL: a library */
+    unsigned long long context_id;   /* an instance's: a primary context may come back as another */
+    struct function *functions;
+    size_t count;
+    struct variable *variables;
+    size_t variable_count;
+    struct module *instances;        /* a library's, one per context that used it */
+    struct module *next;
+};
+
+/* What a CUfunction or CUkernel handle means; NULL: nothing. */
+const struct function *function_from(CUfunction handle);
+/* A library's kernel as a function of the context; others as they are. */
+const struct function *function_in_context(const struct function *function,
+                                           struct context *context);
+
+/* Without a context: a library. */
+CUresult module_load(const char *image, struct context *context, struct module **result);
+CUresult module_load_file(const char *path, struct context *context, struct module **module);
+void module_unload(struct module *module);
+struct function *module_find(struct module *module, const char *name);
+
+#endif

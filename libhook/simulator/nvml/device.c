@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The devices of the simulated management library: finding them, and their figures. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "nvml/nvml.h"
+
+struct memory {
+    unsigned long long total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+struct utilization {
+    unsigned gpu, memory;            /* per cent */
+};
+
+struct pci {
+    char legacy_bus_id[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+};
+
+struct process_v1 {
+    unsigned pid;
+    unsigned long long bytes;
+};
+
+struct process_v2 {                  /* and v3 */
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+};
+
+struct temperature_v1 {
+    unsigned version;
+    int sensor, temperature;
+};
+
+#define MEMORY_V2 (sizeof(struct memory_v2) | 2u << 24)
+#define TEMPERATURE_V1 (sizeof(struct temperature_v1) | 1u << 24)
+#define NO_INSTANCE 0xffffffffu
+
+/* What utilisation was computed from last. */
+struct gpu {
+    uint64_t busy, at;
+    _Atomic unsigned percent;
+};
+
+static struct {
+    pthread_mutex_t lock;            /* protects what follows */
+    struct gpu gpus[SHARED_GPUS];
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The number of a device's GPU, -1 if the handle is none. */
+static int number(nvmlDevice_t device)
+{
+    for (int gpu = 0; gpu < SHARED_GPUS; gpu++)
+        if (device == &state.gpus[gpu])
+            return gpu < shared_gpus() ? gpu : -1;
+    return -1;
+}
+
+static nvmlReturn_t count(unsigned *devices)
+{
+    REQUIRE(devices != NULL);
+    *devices = (unsigned)shared_gpus();
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetCount, unsigned *devices)
+{
+    return count(devices);
+}
+
+NVML(nvmlDeviceGetCount_v2, unsigned *devices)
+{
+    return count(devices);
+}
+
+static nvmlReturn_t by_index(unsigned index, nvmlDevice_t *device)
+{
+    REQUIRE(device != NULL && index < (unsigned)shared_gpus());
+    *device = &state.gpus[index];
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetHandleByIndex, unsigned index, nvmlDevice_t *device)
+{
+    return by_index(index, device);
+}
+
+NVML(nvmlDeviceGetHandleByIndex_v2, unsigned index, nvmlDevice_t *device)
+{
+    return by_index(index, device);
+}
+
+static void uuid_text(int gpu, char text[41])
+{
+    unsigned char u[16];
+    shared_uuid(gpu, u);
+    snprintf(text, 41, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
+             u[13], u[14], u[15]);
+}
+
+NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
+{
+    REQUIRE(uuid != NULL && device != NULL);
+    for (int gpu = 0; gpu < shared_gpus(); gpu++) {
+        char text[41];
+        uuid_text(gpu, text);
+        if (strcmp(uuid, text) == 0) {
+            *device = &state.gpus[gpu];
+            return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+static nvmlReturn_t by_bus(const char *id, nvmlDevice_t *device)
+{
+    unsigned domain, bus, slot;
+    REQUIRE(id != NULL && device != NULL);
+    if (sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (int gpu = 0; gpu < shared_gpus(); gpu++)
+        if (domain == 0 && slot == 0 && bus == shared_pci_bus(gpu)) {
+            *device = &state.gpus[gpu];
+            return NVML_SUCCESS;
+        }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+NVML(nvmlDeviceGetHandleByPciBusId, const char *id, nvmlDevice_t *device)
+{
+    return by_bus(id, device);
+}
+
+NVML(nvmlDeviceGetHandleByPciBusId_v2, const char *id, nvmlDevice_t *device)
+{
+    return by_bus(id, device);
+}
+
+NVML(nvmlDeviceGetIndex, nvmlDevice_t device, unsigned *index)
+{
+    REQUIRE(index != NULL && number(device) >= 0);
+    *index = (unsigned)number(device);
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetMinorNumber, nvmlDevice_t device, unsigned *minor)
+{
+    REQUIRE(minor != NULL && number(device) >= 0);
+    *minor = (unsigned)number(device);
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned room)
+{
+    REQUIRE(uuid != NULL && number(device) >= 0);
+    char text[41];
+    uuid_text(number(device), text);
+    return nvml_give_text(text, uuid, room);
+}
+
+NVML(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned room)
+{
+    REQUIRE(name != NULL && number(device) >= 0);
+    return nvml_give_text(SHARED_GPU_NAME, name, room);
+}
+
+static nvmlReturn_t pci_info(nvmlDevice_t device, struct pci *pci)
+{
+    REQUIRE(pci != NULL && number(device) >= 0);
+    unsigned bus = shared_pci_bus(number(device));
+    *pci = (struct pci){.bus = bus, .device_id = 0x233510de, .subsystem_id = 0x18be10de};
+    snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "0000:%02X:00.0", bus);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", bus);
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetPciInfo_v2, nvmlDevice_t device, struct pci *pci)
+{
+    return pci_info(device, pci);
+}
+
+NVML(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, struct pci *pci)
+{
+    return pci_info(device, pci);
+}
+
+NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, struct memory *memory)
+{
+    REQUIRE(memory != NULL && number(device) >= 0);
+    memory->total = shared_total(number(device));
+    memory->used = shared_used(number(device));
+    memory->free = memory->total - memory->used;
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, struct memory_v2 *memory)
+{
+    REQUIRE(memory != NULL && number(device) >= 0);
+    if (memory->version != MEMORY_V2)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    memory->total = shared_total(number(device));
+    memory->reserved = 0;
+    memory->used = shared_used(number(device));
+    memory->free = memory->total - memory->used;
+    return NVML_SUCCESS;
+}
+
+/* The share of the time since the last question in which kernels ran. */
+NVML(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, struct utilization *rates)
+{
+    REQUIRE(rates != NULL && number(device) >= 0);
+    uint64_t busy = shared_busy(number(device)), now = monotonic_nanoseconds();
+    pthread_mutex_lock(&state.lock);
+    uint64_t passed = now - device->at;
+    if (device->at != 0 && passed > 10000000) {
+        uint64_t percent = (busy - device->busy) * 100 / passed;
+        device->percent = percent > 100 ? 100 : (unsigned)percent;
+    }
+    if (device->at == 0 || passed > 10000000) {
+        device->busy = busy;
+        device->at = now;
+    }
+    *rates = (struct utilization){device->percent, device->percent};
+    pthread_mutex_unlock(&state.lock);
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetTemperature, nvmlDevice_t device, int sensor, unsigned *celsius)
+{
+    REQUIRE(celsius != NULL && sensor == 0 && number(device) >= 0);
+    *celsius = 30 + device->percent / 4;
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetTemperatureV, nvmlDevice_t device, struct temperature_v1 *temperature)
+{
+    REQUIRE(temperature != NULL && number(device) >= 0);
+    if (temperature->version != TEMPERATURE_V1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    temperature->temperature = (int)(30 + device->percent / 4);
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetPowerUsage, nvmlDevice_t device, unsigned *milliwatts)
+{
+    REQUIRE(milliwatts != NULL && number(device) >= 0);
+    *milliwatts = 75000 + 6000 * device->percent;
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetEnforcedPowerLimit, nvmlDevice_t device, unsigned *milliwatts)
+{
+    REQUIRE(milliwatts != NULL && number(device) >= 0);
+    *milliwatts = 700000;
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetCudaComputeCapability, nvmlDevice_t device, int *major, int *minor)
+{
+    REQUIRE(major != NULL && minor != NULL && number(device) >= 0);
+    *major = 9;
+    *minor = 0;
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetComputeMode, nvmlDevice_t device, int *mode)
+{
+    REQUIRE(mode != NULL && number(device) >= 0);
+    *mode = 0;
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+    REQUIRE(current != NULL && pending != NULL && number(device) >= 0);
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+/* Lists the processes with a context, in the old layout or the new one. */
+static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, void *list, bool old)
+{
+    REQUIRE(room != NULL && (list != NULL || *room == 0) && number(device) >= 0);
+    struct shared_usage users[SHARED_PROCESSES];
+    unsigned found = (unsigned)shared_users(number(device), users, SHARED_PROCESSES);
+    bool fits = found <= *room;
+    *room = found;
+    if (!fits)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < found; i++) {
+        unsigned pid = (unsigned)users[i].pid;
+        if (old)
+            ((struct process_v1 *)list)[i] = (struct process_v1){pid, users[i].bytes};
+        else
+            ((struct process_v2 *)list)[i] = (struct process_v2){pid, users[i].bytes,
+                                                                 NO_INSTANCE, NO_INSTANCE};
+    }
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlDeviceGetComputeRunningProcesses, nvmlDevice_t device, unsigned *room, void *list)
+{
+    return processes(device, room, list, true);
+}
+
+NVML(nvmlDeviceGetComputeRunningProcesses_v2, nvmlDevice_t device, unsigned *room, void *list)
+{
+    return processes(device, room, list, false);
+}
+
+NVML(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDevice_t device, unsigned *room, void *list)
+{
+    return processes(device, room, list, false);
+}
+
+NVML(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDevice_t device, unsigned *room, void *list)
+{
+    REQUIRE(room != NULL && number(device) >= 0);
+    (void)list;
+    *room = 0;
+    return NVML_SUCCESS;
+}

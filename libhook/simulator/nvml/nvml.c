@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated management library, as far as monitoring needs it. Its figures
+ * come from the state that all processes share, so they are those that the
+ * programs' own calls add up to. Layouts are those of nvml.h 13.0.
+ */
+#define _GNU_SOURCE
+#include "nvml/nvml.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct {
+    pthread_mutex_t lock;            /* protects everything here */
+    int users;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static nvmlReturn_t start(void)
+{
+    pthread_mutex_lock(&state.lock);
+    bool open = state.users > 0 || shared_open();
+    state.users += open;
+    pthread_mutex_unlock(&state.lock);
+    return open ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
+}
+
+NVML(nvmlInit, void)
+{
+    return start();
+}
+
+NVML(nvmlInit_v2, void)
+{
+    return start();
+}
+
+NVML(nvmlInitWithFlags, unsigned flags)
+{
+    (void)flags;
+    return start();
+}
+
+NVML(nvmlShutdown, void)
+{
+    pthread_mutex_lock(&state.lock);
+    bool running = state.users > 0;
+    state.users -= running;
+    pthread_mutex_unlock(&state.lock);
+    return running ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+}
+
+bool nvml_running(void)
+{
+    pthread_mutex_lock(&state.lock);
+    bool users = state.users > 0;
+    pthread_mutex_unlock(&state.lock);
+    return users;
+}
+
+__attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t code);
+const char *nvmlErrorString(nvmlReturn_t code)
+{
+    switch ((int)code) {
+    case NVML_SUCCESS:
+        return "Success";
+    case NVML_ERROR_UNINITIALIZED:
+        return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT:
+        return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED:
+        return "Not Supported";
+    case NVML_ERROR_NOT_FOUND:
+        return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE:
+        return "Insufficient Size";
+    case NVML_ERROR_DRIVER_NOT_LOADED:
+        return "Driver Not Loaded";
+    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
+        return "Argument Version Mismatch";
+    }
+    return "Unknown Error";
+}
+
+nvmlReturn_t nvml_give_text(const char *text, char *buffer, unsigned room)
+{
+    if (buffer == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (strlen(text) >= room)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(buffer, text);
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlSystemGetDriverVersion, char *version, unsigned room)
+{
+    REQUIRE(version != NULL);
+    return nvml_give_text(SHARED_DRIVER_VERSION, version, room);
+}
+
+NVML(nvmlSystemGetNVMLVersion, char *version, unsigned room)
+{
+    REQUIRE(version != NULL);
+    return nvml_give_text("13." SHARED_DRIVER_VERSION, version, room);
+}
+
+static nvmlReturn_t cuda_version(int *version)
+{
+    REQUIRE(version != NULL);
+    *version = SHARED_CUDA_VERSION;
+    return NVML_SUCCESS;
+}
+
+NVML(nvmlSystemGetCudaDriverVersion, int *version)
+{
+    return cuda_version(version);
+}
+
+NVML(nvmlSystemGetCudaDriverVersion_v2, int *version)
+{
+    return cuda_version(version);
+}
+
+NVML(nvmlSystemGetProcessName, unsigned pid, char *name, unsigned room)
+{
+    REQUIRE(name != NULL && room > 0);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return NVML_ERROR_NOT_FOUND;
+    size_t length = fread(name, 1, room - 1, file);
+    fclose(file);
+    name[length] = '\0';             /* the program's name ends with a zero of its own */
+    return NVML_SUCCESS;
+}

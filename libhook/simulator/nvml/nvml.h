@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the simulated management library share. */
+#ifndef NVSHARE_SIMULATOR_NVML_H
+#define NVSHARE_SIMULATOR_NVML_H
+
+#include <stdbool.h>
+
+#include "shared/shared_state.h"
+
+typedef enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ERROR_UNKNOWN = 999,
+} nvmlReturn_t;
+
+typedef struct gpu *nvmlDevice_t;
+
+#define NVML(name, ...)                                                                  \
+    __attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__);               \
+    __attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__)
+
+#define REQUIRE(condition)                                                               \
+    do {                                                                                 \
+        if (!nvml_running())                                                             \
+            return NVML_ERROR_UNINITIALIZED;                                             \
+        if (!(condition))                                                                \
+            return NVML_ERROR_INVALID_ARGUMENT;                                          \
+    } while (0)
+
+bool nvml_running(void);             /* between init and shutdown */
+nvmlReturn_t nvml_give_text(const char *text, char *buffer, unsigned room);
+
+#endif

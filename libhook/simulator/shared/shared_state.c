@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "shared/shared_state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/process.h"
+
+#define MAGIC 0x6e767368617265ull
+#define LAYOUT 3
+#define EXPORTS 4096
+
+struct slot {
+    pid_t pid;                       /* 0: free */
+    uint64_t started;                /* with the pid, names a process for ever */
+    uint64_t bytes[SHARED_GPUS];
+    int32_t contexts[SHARED_GPUS];
+};
+
+struct export {
+    uint64_t id;                     /* 0: free */
+    uint64_t bytes;
+    int32_t gpu;
+    uint8_t holders[SHARED_PROCESSES / 8];
+};
+
+struct shared {
+    uint64_t magic, layout;
+    pthread_mutex_t lock;            /* robust; protects the slots, exports and settings. The last lock taken. */
+    int32_t gpus;
+    uint64_t total;
+    uint64_t exports_made;
+    int32_t exports_end;             /* the exports behind this one were never used */
+    _Atomic uint64_t copies_end[SHARED_GPUS][2];
+    _Atomic uint64_t busy[SHARED_GPUS];
+    struct slot slots[SHARED_PROCESSES];
+    struct export exports[EXPORTS];
+};
+
+static struct {
+    pthread_mutex_t opening;         /* protects the pointer while it is set */
+    struct shared *_Atomic map;
+    _Atomic int slot;                /* of this process, -1 until it takes something */
+    pid_t pid;                       /* that owns the slot: a forked child owns none */
+    uint64_t copy_rate;              /* bytes a second in each direction, 0: not limited */
+    bool none;                       /* this process is to find no GPU, whatever others find */
+} self = {.opening = PTHREAD_MUTEX_INITIALIZER, .slot = -1};
+
+uint64_t monotonic_nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t size_setting(const char *name, uint64_t otherwise)
+{
+    const char *text = secure_getenv(name);
+    if (text == NULL || *text == '\0')
+        return otherwise;
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    const char *units = "KMGT", *unit = *end != '\0' ? strchr(units, *end) : NULL;
+    int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
+    if (unit != NULL)
+        end++;
+    if (end == text || *end != '\0' || errno != 0 || *text == '-' || value > UINT64_MAX >> shift) {
+        fprintf(stderr, "simulated GPU: %s=%s is not a size; write bytes, or a number with "
+                "K, M, G or T after it.\n", name, text);
+        exit(2);
+    }
+    return (uint64_t)value << shift;
+}
+
+static bool slot_lives(const struct slot *slot)
+{
+    return slot->pid != 0 && process_lives(slot->pid, slot->started);
+}
+
+/* With the lock held: forgets what dead processes held. */
+static void sweep(struct shared *map)
+{
+    for (int i = 0; i < SHARED_PROCESSES; i++) {
+        struct slot *slot = &map->slots[i];
+        if (slot->pid == 0 || slot_lives(slot))
+            continue;
+        memset(slot, 0, sizeof *slot);
+        for (int j = 0; j < map->exports_end; j++)
+            map->exports[j].holders[i / 8] &= (uint8_t)~(1u << i % 8);
+    }
+    for (int j = 0; j < map->exports_end; j++) {
+        static const uint8_t nobody[SHARED_PROCESSES / 8];
+        struct export *export = &map->exports[j];
+        if (export->id != 0 && memcmp(export->holders, nobody, sizeof nobody) == 0)
+            export->id = 0;
+    }
+}
+
+static struct shared *lock_shared(void)
+{
+    struct shared *map = atomic_load(&self.map);
+    /* A holder that died left at worst its own slot half written: the next sweep clears it. */
+    if (pthread_mutex_lock(&map->lock) == EOWNERDEAD)
+        pthread_mutex_consistent(&map->lock);
+    return map;
+}
+
+static void unlock_shared(struct shared *map)
+{
+    pthread_mutex_unlock(&map->lock);
+}
+
+/* With the file locked: (re)writes the settings if nobody lives by the old ones. */
+static void configure(struct shared *map)
+{
+    if (map->magic != MAGIC || map->layout != LAYOUT) {
+        memset(map, 0, sizeof *map);
+        pthread_mutexattr_t attributes;
+        pthread_mutexattr_init(&attributes);
+        pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+        pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+        pthread_mutex_init(&map->lock, &attributes);
+        pthread_mutexattr_destroy(&attributes);
+        map->layout = LAYOUT;
+        map->magic = MAGIC;
+    }
+    if (pthread_mutex_lock(&map->lock) == EOWNERDEAD)
+        pthread_mutex_consistent(&map->lock);
+    sweep(map);
+    bool used = false;
+    for (int i = 0; i < SHARED_PROCESSES; i++)
+        used = used || map->slots[i].pid != 0;
+    uint64_t gpus = size_setting("NVSHARE_SIM_GPUS", 1);
+    self.none = gpus == 0;
+    if (!used && gpus != 0) {
+        map->gpus = gpus > SHARED_GPUS ? SHARED_GPUS : (int32_t)gpus;
+        map->total = size_setting("NVSHARE_SIM_MEMORY", 1ull << 30);
+    }
+    pthread_mutex_unlock(&map->lock);
+}
+
+static int open_file(void)
+{
+    char path[4096];
+    const char *directory = secure_getenv("NVSHARE_SIM_DIR");
+    const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+    if (directory != NULL && *directory != '\0')
+        snprintf(path, sizeof path, "%s", directory);
+    else if (runtime != NULL && *runtime == '/' && access(runtime, W_OK) == 0)
+        snprintf(path, sizeof path, "%s/nvshare-simulator", runtime);
+    else
+        snprintf(path, sizeof path, "/dev/shm/nvshare-simulator-%u", (unsigned)getuid());
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return -1;
+    size_t length = strlen(path);
+    snprintf(path + length, sizeof path - length, "/gpus");
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+static bool map_file(void)
+{
+    int file = open_file();
+    if (file < 0)
+        return false;
+    void *map = MAP_FAILED;
+    if (flock(file, LOCK_EX) == 0 && ftruncate(file, sizeof(struct shared)) == 0)
+        map = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (map != MAP_FAILED)
+        configure(map);
+    int error = errno;
+    flock(file, LOCK_UN);            /* closing alone does not, as the map keeps the file open */
+    close(file);
+    errno = error;
+    if (map == MAP_FAILED)
+        return false;
+    self.copy_rate = size_setting("NVSHARE_SIM_COPY_RATE", 0);
+    atomic_store(&self.map, map);
+    return true;
+}
+
+bool shared_open(void)
+{
+    pthread_mutex_lock(&self.opening);
+    bool open = atomic_load(&self.map) != NULL || map_file();
+    pthread_mutex_unlock(&self.opening);
+    return open;
+}
+
+int shared_gpus(void)
+{
+    if (self.none)
+        return 0;
+    struct shared *map = lock_shared();
+    int gpus = map->gpus;
+    unlock_shared(map);
+    return gpus;
+}
+
+uint64_t shared_total(int gpu)
+{
+    (void)gpu;
+    struct shared *map = lock_shared();
+    uint64_t total = map->total;
+    unlock_shared(map);
+    return total;
+}
+
+/* With the lock held: this process's slot, taking one the first time; NULL if none is free. */
+static struct slot *own_slot(struct shared *map)
+{
+    int index = atomic_load(&self.slot);
+    if (index >= 0 && self.pid == getpid())
+        return &map->slots[index];
+    sweep(map);
+    for (index = 0; index < SHARED_PROCESSES; index++) {
+        struct slot *slot = &map->slots[index];
+        if (slot->pid != 0)
+            continue;
+        memset(slot, 0, sizeof *slot);
+        slot->started = process_start_time(getpid());
+        slot->pid = self.pid = getpid();
+        atomic_store(&self.slot, index);
+        return slot;
+    }
+    return NULL;
+}
+
+static uint64_t sum(const struct shared *map, int gpu)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < SHARED_PROCESSES; i++)
+        bytes += map->slots[i].bytes[gpu];
+    for (int j = 0; j < map->exports_end; j++)
+        if (map->exports[j].id != 0 && map->exports[j].gpu == gpu)
+            bytes += map->exports[j].bytes;
+    return bytes;
+}
+
+uint64_t shared_used(int gpu)
+{
+    struct shared *map = lock_shared();
+    sweep(map);
+    uint64_t used = sum(map, gpu);
+    unlock_shared(map);
+    return used;
+}
+
+bool shared_take(int gpu, uint64_t bytes)
+{
+    struct shared *map = lock_shared();
+    struct slot *slot = own_slot(map);
+    bool fits = slot != NULL && bytes <= map->total && sum(map, gpu) <= map->total - bytes;
+    if (slot != NULL && !fits) {
+        sweep(map);
+        fits = bytes <= map->total && sum(map, gpu) <= map->total - bytes;
+    }
+    if (fits)
+        slot->bytes[gpu] += bytes;
+    unlock_shared(map);
+    return fits;
+}
+
+void shared_give_back(int gpu, uint64_t bytes)
+{
+    struct shared *map = lock_shared();
+    struct slot *slot = own_slot(map);
+    if (slot != NULL)
+        slot->bytes[gpu] -= bytes;
+    unlock_shared(map);
+}
+
+void shared_count_context(int gpu, int change)
+{
+    struct shared *map = lock_shared();
+    struct slot *slot = own_slot(map);
+    if (slot != NULL)
+        slot->contexts[gpu] += change;
+    unlock_shared(map);
+}
+
+uint64_t shared_publish(int gpu, uint64_t bytes)
+{
+    uint64_t id = 0;
+    struct shared *map = lock_shared();
+    struct slot *slot = own_slot(map);
+    for (int j = 0; slot != NULL && id == 0 && j < EXPORTS; j++) {
+        struct export *export = &map->exports[j];
+        if (export->id != 0)
+            continue;
+        memset(export, 0, sizeof *export);
+        /* The place in the table is part of the id, so that it is found at once. */
+        id = ++map->exports_made * EXPORTS + (uint64_t)j;
+        int index = (int)(slot - map->slots);
+        *export = (struct export){.bytes = bytes, .gpu = gpu};
+        export->holders[index / 8] = (uint8_t)(1u << index % 8);
+        export->id = id;
+        if (j >= map->exports_end)
+            map->exports_end = j + 1;
+        slot->bytes[gpu] -= bytes;
+    }
+    unlock_shared(map);
+    return id;
+}
+
+bool shared_join(uint64_t id)
+{
+    struct shared *map = lock_shared();
+    struct slot *slot = own_slot(map);
+    struct export *export = &map->exports[id % EXPORTS];
+    bool found = slot != NULL && export->id == id;
+    if (found) {
+        int index = (int)(slot - map->slots);
+        export->holders[index / 8] |= (uint8_t)(1u << index % 8);
+    }
+    unlock_shared(map);
+    return found;
+}
+
+void shared_leave(uint64_t id)
+{
+    struct shared *map = lock_shared();
+    struct slot *slot = own_slot(map);
+    struct export *export = &map->exports[id % EXPORTS];
+    if (slot != NULL && export->id == id) {
+        int index = (int)(slot - map->slots);
+        export->holders[index / 8] &= (uint8_t)~(1u << index % 8);
+    }
+    sweep(map);
+    unlock_shared(map);
+}
+
+int shared_users(int gpu, struct shared_usage *users, int room)
+{
+    int count = 0;
+    struct shared *map = lock_shared();
+    sweep(map);
+    for (int i = 0; i < SHARED_PROCESSES; i++) {
+        const struct slot *slot = &map->slots[i];
+        if (slot->pid == 0 || slot->contexts[gpu] <= 0)
+            continue;
+        uint64_t bytes = slot->bytes[gpu];
+        for (int j = 0; j < map->exports_end; j++)
+            if (map->exports[j].id != 0 && map->exports[j].gpu == gpu
+                && (map->exports[j].holders[i / 8] >> i % 8 & 1) != 0)
+                bytes += map->exports[j].bytes;
+        if (count < room)
+            users[count] = (struct shared_usage){.pid = slot->pid, .bytes = bytes};
+        count++;
+    }
+    unlock_shared(map);
+    return count;
+}
+
+uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t bytes)
+{
+    if (self.copy_rate == 0)
+        return 0;
+    uint64_t takes = (uint64_t)((double)bytes * 1e9 / (double)self.copy_rate);
+    _Atomic uint64_t *engine = &atomic_load(&self.map)->copies_end[gpu][direction];
+    uint64_t now = monotonic_nanoseconds(), free_at = atomic_load(engine), ends;
+    do {
+        /* A time far in the future is from before the machine was restarted. */
+        bool idle = free_at < now || free_at > now + 60000000000ull;
+        ends = (idle ? now : free_at) + takes;
+    } while (!atomic_compare_exchange_weak(engine, &free_at, ends));
+    return ends;
+}
+
+void shared_add_busy(int gpu, uint64_t nanoseconds)
+{
+    atomic_fetch_add(&atomic_load(&self.map)->busy[gpu], nanoseconds);
+}
+
+uint64_t shared_busy(int gpu)
+{
+    return atomic_load(&atomic_load(&self.map)->busy[gpu]);
+}
+
+void shared_uuid(int gpu, unsigned char uuid[16])
+{
+    static const unsigned char family[16] = {0x51, 0x3a, 0x7c, 0x0e, 0x9d, 0x42, 0x4b, 0x86,
+                                             0xa1, 0x5f, 0x6e, 0x76, 0x73, 0x68, 0x61, 0x00};
+    memcpy(uuid, family, 16);
+    uuid[15] = (unsigned char)gpu;
+    uuid[0] = (unsigned char)(family[0] + 37 * gpu);
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * As in the driver, small allocations share 2 MiB of physical memory, and
+ * larger ones take whole multiples of it. Which of them is free is kept in
+ * units of 512 bytes, the driver's alignment.
+ */
+#include "space/allocation.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "driver/entry.h"
+#include "space/pool.h"
+#include "engine/stream.h"
+
+#define UNIT 512u
+#define UNITS (PHYSICAL_GRAIN / UNIT)
+#define SMALL (PHYSICAL_GRAIN / 2)
+
+struct chunk {
+    struct chunk *next;
+    struct device *device;
+    struct physical *physical;
+    CUdeviceptr base;
+    size_t taken;                    /* units */
+    bool used[UNITS];
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct allocation **list;        /* sorted by base */
+    size_t count, room;
+    struct chunk *chunks;
+    unsigned long long made;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void allocations_lock(void)
+{
+    pthread_mutex_lock(&state.lock);
+}
+
+void allocations_unlock(void)
+{
+    pthread_mutex_unlock(&state.lock);
+}
+
+/* The place of the first allocation behind `address`. */
+static size_t place_behind(CUdeviceptr address)
+{
+    size_t low = 0, high = state.count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (state.list[middle]->base <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct allocation *allocation_find(CUdeviceptr address)
+{
+    size_t place = place_behind(address);
+    if (place == 0)
+        return NULL;
+    struct allocation *allocation = state.list[place - 1];
+    size_t size = allocation->size != 0 ? allocation->size : 1;
+    return address < allocation->base + size ? allocation : NULL;
+}
+
+struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
+                                  struct context *context)
+{
+    struct allocation *allocation = calloc(1, sizeof *allocation);
+    if (state.count == state.room) {
+        state.room = state.room == 0 ? 64 : state.room * 2;
+        state.list = realloc(state.list, state.room * sizeof(struct allocation *));
+    }
+    if (allocation == NULL || state.list == NULL)
+        abort();
+    *allocation = (struct allocation){.base = base, .size = size, .kind = kind,
+                                      .context = context, .device = context->device,
+                                      .id = ++state.made};
+    size_t place = place_behind(base);
+    memmove(&state.list[place + 1], &state.list[place],
+            (state.count - place) * sizeof(struct allocation *));
+    state.list[place] = allocation;
+    state.count++;
+    return allocation;
+}
+
+void allocation_remove(struct allocation *allocation)
+{
+    size_t place = place_behind(allocation->base) - 1;
+    state.count--;
+    memmove(&state.list[place], &state.list[place + 1],
+            (state.count - place) * sizeof(struct allocation *));
+    free(allocation);
+}
+
+bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
+{
+    allocations_lock();
+    const struct allocation *allocation = allocation_find(base);
+    bool whole = allocation != NULL && size <= allocation->base + allocation->size - base;
+    allocations_unlock();
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(base);
+    bool allocated = mapping != NULL && mapping->allocated;
+    space_unlock();
+    return (whole || !allocated) && space_is_open(device, base, size);
+}
+
+/* Physical memory of a size, mapped at an address of its own. */
+static CUresult map_new(struct device *device, size_t size, struct physical **physical,
+                        CUdeviceptr *base)
+{
+    CUresult result = physical_create(device, size, CU_MEM_HANDLE_TYPE_NONE, physical);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint32_t bit = 1u << device->ordinal;
+    space_lock_to_write();
+    *base = space_reserve(size, PHYSICAL_GRAIN, 0, false);
+    bool mapped = *base != 0 && space_map(&(struct mapping){
+        .base = *base, .size = size, .physical = *physical, .readable = bit, .writable = bit,
+        .allocated = true});
+    space_unlock();
+    if (!mapped)
+        physical_drop(*physical);
+    return mapped ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void unmap(CUdeviceptr base, size_t size)
+{
+    struct mapping *mapping;
+    struct physical *physical = NULL;
+    space_lock_to_write();
+    if (space_whole(base, size, &mapping) == 1) {
+        physical = mapping->physical;
+        space_unmap(mapping, 1);
+        space_unreserve(base, size, false);
+    }
+    space_unlock();
+    if (physical != NULL)
+        physical_drop(physical);
+}
+
+/* What was imported is mapped in whole, whatever part of it was meant. */
+static void unmap_around(CUdeviceptr address)
+{
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(address);
+    CUdeviceptr base = mapping->base;
+    size_t size = mapping->size;
+    space_unlock();
+    unmap(base, size);
+}
+
+/* The first run of free units of that length, UNITS if there is none. */
+static size_t free_run(const struct chunk *chunk, size_t units)
+{
+    size_t run = 0;
+    for (size_t i = 0; i < UNITS; i++) {
+        run = chunk->used[i] ? 0 : run + 1;
+        if (run == units)
+            return i + 1 - units;
+    }
+    return UNITS;
+}
+
+static CUresult take_part(struct device *device, size_t size, struct chunk **chunk,
+                          CUdeviceptr *address)
+{
+    size_t units = (size + UNIT - 1) / UNIT;
+    for (*chunk = state.chunks; *chunk != NULL; *chunk = (*chunk)->next)
+        if ((*chunk)->device == device && (*chunk)->taken + units <= UNITS
+            && free_run(*chunk, units) != UNITS)
+            break;
+    if (*chunk == NULL) {
+        struct chunk *made = calloc(1, sizeof *made);
+        if (made == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        CUresult result = map_new(device, PHYSICAL_GRAIN, &made->physical, &made->base);
+        if (result != CUDA_SUCCESS) {
+            free(made);
+            return result;
+        }
+        made->device = device;
+        made->next = state.chunks;
+        *chunk = state.chunks = made;
+    }
+    size_t first = free_run(*chunk, units);
+    memset(&(*chunk)->used[first], true, units);
+    (*chunk)->taken += units;
+    *address = (*chunk)->base + first * UNIT;
+    return CUDA_SUCCESS;
+}
+
+/* What was freed means nothing any more, even while its neighbours live. */
+static void give_part_back(struct chunk *chunk, CUdeviceptr address, size_t size)
+{
+    size_t units = (size + UNIT - 1) / UNIT;
+    memset(&chunk->used[(address - chunk->base) / UNIT], false, units);
+    chunk->taken -= units;
+    if (chunk->taken != 0) {
+        space_lock_to_write();
+        physical_spoil(chunk->physical, address - chunk->base, units * UNIT);
+        space_unlock();
+        return;
+    }
+    struct chunk **place = &state.chunks;
+    while (*place != chunk)
+        place = &(*place)->next;
+    *place = chunk->next;
+    unmap(chunk->base, PHYSICAL_GRAIN);
+    free(chunk);
+}
+
+CUresult device_allocate(struct context *context, size_t size, enum allocation_kind kind,
+                         struct pool *pool, CUdeviceptr *address)
+{
+    struct chunk *chunk = NULL;
+    struct physical *physical;
+    size_t whole = (size + PHYSICAL_GRAIN - 1) / PHYSICAL_GRAIN * PHYSICAL_GRAIN;
+    if (size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (whole < size)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    allocations_lock();
+    CUresult result = size <= SMALL ? take_part(context->device, size, &chunk, address)
+                                    : map_new(context->device, whole, &physical, address);
+    if (result == CUDA_SUCCESS) {
+        struct allocation *allocation = allocation_add(*address, size, kind, context);
+        allocation->chunk = chunk;
+        allocation->pool = pool;
+    }
+    allocations_unlock();
+    return result;
+}
+
+static void set_open(const struct pool *pool, uint32_t opened, uint32_t closed)
+{
+    space_lock_to_write();
+    for (size_t i = 0; i < state.count; i++) {
+        const struct allocation *allocation = state.list[i];
+        struct mapping *mapping = allocation->pool != pool ? NULL : space_find(allocation->base);
+        if (mapping == NULL || (closed != 0 && allocation->chunk != NULL))
+            continue;
+        mapping->readable = (mapping->readable | opened) & ~closed;
+        mapping->writable = (mapping->writable | opened) & ~closed;
+    }
+    space_unlock();
+}
+
+void allocations_open(const struct pool *pool, uint32_t to)
+{
+    if (to != 0)
+        set_open(pool, to, 0);
+}
+
+void allocations_close(const struct pool *pool, uint32_t to)
+{
+    set_open(pool, 0, to);
+}
+
+void device_free(struct allocation *allocation)
+{
+    if (allocation->kind == ALLOCATED_IMPORT)
+        unmap_around(allocation->base);
+    else if (allocation->chunk != NULL)
+        give_part_back(allocation->chunk, allocation->base, allocation->size);
+    else
+        unmap(allocation->base, (allocation->size + PHYSICAL_GRAIN - 1) / PHYSICAL_GRAIN
+                                    * PHYSICAL_GRAIN);
+    allocation_remove(allocation);
+}
+
+bool host_map(void *memory, size_t size, struct residency *residency)
+{
+    space_lock_to_write();
+    bool mapped = space_map(&(struct mapping){.base = (uintptr_t)memory, .size = size,
+                                              .residency = residency,
+                                              .readable = ~0u, .writable = ~0u});
+    space_unlock();
+    return mapped;
+}
+
+void host_unmap(CUdeviceptr base)
+{
+    space_lock_to_write();
+    struct mapping *mapping = space_find(base);
+    if (mapping != NULL && mapping->base == base && mapping->physical == NULL)
+        space_unmap(mapping, 1);
+    space_unlock();
+}
+
+void allocations_end(struct context *context)
+{
+    allocations_lock();
+    for (size_t i = state.count; i > 0; i--) {
+        struct allocation *allocation = state.list[i - 1];
+        if (allocation->context != context)
+            continue;
+        if (allocation->kind == ALLOCATED_POOL)
+            pool_loses(allocation);
+        else if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_IMPORT
+                 || allocation->kind == ALLOCATED_VARIABLE)
+            device_free(allocation);
+        else
+            host_free(allocation);
+    }
+    allocations_unlock();
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that a graph allocates. It is there from the capture or the making of
+ * the node until the last graph, executable graph and launch that know it have
+ * gone; the graph's own freeing changes nothing but that its bytes may not be used.
+ */
+#ifndef NVSHARE_SIMULATOR_GRAPH_MEMORY_H
+#define NVSHARE_SIMULATOR_GRAPH_MEMORY_H
+
+#include "engine/stream.h"
+
+struct graph_memory;
+
+/* All with the engine's lock held. */
+CUresult graph_memory_capture(struct stream *stream, size_t size, CUdeviceptr *address);
+void graph_memory_hold(struct graph_memory *memory);
+void graph_memory_drop(struct graph_memory *memory);
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "space/residency.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "shared/shared_state.h"
+
+struct page {
+    uint8_t holder;                  /* a card's number and one more; 0: the host */
+    bool mostly_read;
+    uint32_t accessed_by;            /* bit per device ordinal, and of BY_HOST */
+    CUmemLocation preferred, prefetched;     /* of type INVALID: none */
+};
+
+#define BY_HOST 31
+
+struct residency {
+    CUdeviceptr base;
+    size_t count;
+    struct residency *next;
+    struct page pages[];
+};
+
+/* Protects all pages and the list. Taken behind the space's lock, and before
+ * the shared state's. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct residency *all;
+
+struct residency *residency_new(CUdeviceptr base, size_t size)
+{
+    size_t count = (size + RESIDENCY_PAGE - 1) / RESIDENCY_PAGE;
+    struct residency *made = calloc(1, sizeof *made + count * sizeof made->pages[0]);
+    if (made == NULL)
+        return NULL;
+    made->base = base;
+    made->count = count;
+    pthread_mutex_lock(&lock);
+    made->next = all;
+    all = made;
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
+/* To the host; of those on that card, or on any. Returns how many. */
+static size_t send_home(struct page *pages, size_t count, int gpu, size_t most)
+{
+    size_t sent = 0;
+    for (size_t i = 0; i < count && sent < most; i++) {
+        if (pages[i].holder == 0 || (gpu != RESIDENCY_HOST && pages[i].holder != gpu + 1))
+            continue;
+        shared_give_back(pages[i].holder - 1, RESIDENCY_PAGE);
+        pages[i].holder = 0;
+        sent++;
+    }
+    return sent;
+}
+
+void residency_drop(struct residency *residency)
+{
+    pthread_mutex_lock(&lock);
+    send_home(residency->pages, residency->count, RESIDENCY_HOST, SIZE_MAX);
+    struct residency **link = &all;
+    while (*link != residency)
+        link = &(*link)->next;
+    *link = residency->next;
+    pthread_mutex_unlock(&lock);
+    free(residency);
+}
+
+static struct page *pages_of(const struct residency *residency, CUdeviceptr address, size_t size,
+                             size_t *count)
+{
+    size_t first = (address - residency->base) / RESIDENCY_PAGE;
+    *count = (address - residency->base + size + RESIDENCY_PAGE - 1) / RESIDENCY_PAGE - first;
+    return (struct page *)&residency->pages[first];
+}
+
+/* Room on the card, if need be that of pages which are not just wanted. */
+static bool make_room(int gpu, size_t wanted, const struct page *pages, size_t count)
+{
+    size_t missing = wanted;
+    for (struct residency *one = all; one != NULL && missing > 0; one = one->next) {
+        bool around = pages >= one->pages && pages < one->pages + one->count;
+        size_t before = around ? (size_t)(pages - one->pages) : one->count;
+        size_t behind = around ? before + count : one->count;
+        missing -= send_home(one->pages, before, gpu, missing);
+        missing -= send_home(one->pages + behind, one->count - behind, gpu, missing);
+    }
+    return shared_take(gpu, wanted * RESIDENCY_PAGE);
+}
+
+static bool stays(const struct page *page, int gpu, bool asked)
+{
+    return page->holder == gpu + 1
+        || (!asked && page->preferred.type != CU_MEM_LOCATION_TYPE_INVALID
+            && page->preferred.type != CU_MEM_LOCATION_TYPE_DEVICE);
+}
+
+static size_t bring(struct page *pages, size_t count, int gpu, bool asked)
+{
+    size_t wanted = 0;
+    for (size_t i = 0; i < count; i++)
+        wanted += !stays(&pages[i], gpu, asked);
+    if (wanted == 0 || (!shared_take(gpu, wanted * RESIDENCY_PAGE)
+                        && !make_room(gpu, wanted, pages, count)))
+        return 0;
+    for (size_t i = 0; i < count; i++)
+        if (!stays(&pages[i], gpu, asked)) {
+            send_home(&pages[i], 1, RESIDENCY_HOST, 1);
+            pages[i].holder = (uint8_t)(gpu + 1);
+        }
+    return wanted;
+}
+
+void residency_touch(struct residency *residency, int gpu, CUdeviceptr address, size_t size)
+{
+    size_t count;
+    struct page *pages = pages_of(residency, address, size, &count);
+    pthread_mutex_lock(&lock);
+    bring(pages, count, gpu, false);
+    pthread_mutex_unlock(&lock);
+}
+
+size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address, size_t size)
+{
+    size_t count, moved = 0;
+    struct page *pages = pages_of(residency, address, size, &count);
+    pthread_mutex_lock(&lock);
+    if (gpu != RESIDENCY_HOST)
+        moved = bring(pages, count, gpu, true);
+    for (size_t i = 0; i < count && gpu == RESIDENCY_HOST; i++)
+        if (!pages[i].mostly_read)
+            moved += send_home(&pages[i], 1, gpu, 1);
+    pthread_mutex_unlock(&lock);
+    return moved * RESIDENCY_PAGE;
+}
+
+static uint32_t bit_of(CUmemLocation place)
+{
+    return 1u << (place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id : BY_HOST);
+}
+
+void residency_advise(struct residency *residency, CUdeviceptr address, size_t size,
+                      CUmem_advise advice, CUmemLocation place)
+{
+    size_t count;
+    struct page *pages = pages_of(residency, address, size, &count);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++) {
+        struct page *page = &pages[i];
+        if (advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY)
+            page->mostly_read = advice == CU_MEM_ADVISE_SET_READ_MOSTLY;
+        else if (advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION)
+            page->preferred = place;
+        else if (advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION)
+            page->preferred = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_INVALID};
+        else if (advice == CU_MEM_ADVISE_SET_ACCESSED_BY)
+            page->accessed_by |= bit_of(place);
+        else
+            page->accessed_by &= ~bit_of(place);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void residency_prefetched(struct residency *residency, CUdeviceptr address, size_t size,
+                          CUmemLocation place)
+{
+    size_t count;
+    struct page *pages = pages_of(residency, address, size, &count);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++)
+        pages[i].prefetched = place;
+    pthread_mutex_unlock(&lock);
+}
+
+/* What all pages agree on; where they do not, a place of type INVALID. */
+static struct page agreed(const struct page *pages, size_t count)
+{
+    const CUmemLocation nowhere = {.type = CU_MEM_LOCATION_TYPE_INVALID};
+    struct page all_say = pages[0];
+    for (size_t i = 1; i < count; i++) {
+        all_say.mostly_read &= pages[i].mostly_read;
+        all_say.accessed_by &= pages[i].accessed_by;
+        if (pages[i].preferred.type != all_say.preferred.type
+            || pages[i].preferred.id != all_say.preferred.id)
+            all_say.preferred = nowhere;
+        if (pages[i].prefetched.type != all_say.prefetched.type
+            || pages[i].prefetched.id != all_say.prefetched.id)
+            all_say.prefetched = nowhere;
+    }
+    return all_say;
+}
+
+/* As the question of CUDA 8 puts it, which knows nothing of the host's parts. */
+static int ordinal_of(CUmemLocation place)
+{
+    return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id
+         : place.type == CU_MEM_LOCATION_TYPE_HOST ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
+}
+
+static void list_accessing(uint32_t accessed_by, int *list, size_t room)
+{
+    size_t count = 0;
+    if ((accessed_by >> BY_HOST & 1) != 0 && count < room)
+        list[count++] = CU_DEVICE_CPU;
+    for (int device = 0; device < BY_HOST && count < room; device++)
+        if ((accessed_by >> device & 1) != 0)
+            list[count++] = device;
+    while (count < room)
+        list[count++] = CU_DEVICE_INVALID;
+}
+
+bool residency_attribute(const struct residency *residency, CUdeviceptr address, size_t size,
+                         CUmem_range_attribute attribute, void *data, size_t room)
+{
+    size_t count;
+    const struct page *pages = pages_of(residency, address, size, &count);
+    pthread_mutex_lock(&lock);
+    struct page page = agreed(pages, count);
+    pthread_mutex_unlock(&lock);
+    switch ((int)attribute) {
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
+        *(int *)data = page.mostly_read;
+        return true;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
+        *(int *)data = ordinal_of(page.preferred);
+        return true;
+    case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
+        list_accessing(page.accessed_by, data, room / sizeof(int));
+        return true;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
+        *(int *)data = ordinal_of(page.prefetched);
+        return true;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
+        *(int *)data = (int)page.preferred.type;
+        return true;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
+        *(int *)data = page.preferred.id;
+        return true;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
+        *(int *)data = (int)page.prefetched.type;
+        return true;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
+        *(int *)data = page.prefetched.id;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "space/space.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct reservation {
+    CUdeviceptr base;
+    size_t size;
+    bool by_program;
+};
+
+static struct {
+    pthread_rwlock_t lock;
+    struct reservation *reservations;        /* both sorted by base */
+    size_t reservation_count, reservation_room;
+    struct mapping *mappings;
+    size_t mapping_count, mapping_room;
+    CUdeviceptr next;                /* addresses are reused as late as possible: stale ones shall fault */
+} space = {
+    .lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP,
+    .next = SPACE_BEGIN,
+};
+
+void space_lock_to_read(void)
+{
+    pthread_rwlock_rdlock(&space.lock);
+}
+
+void space_lock_to_write(void)
+{
+    pthread_rwlock_wrlock(&space.lock);
+}
+
+void space_unlock(void)
+{
+    pthread_rwlock_unlock(&space.lock);
+}
+
+/* The first entry of a sorted list that ends behind `address`. */
+#define FIRST_BEHIND(list, count, address)                                               \
+    ({                                                                                   \
+        size_t low_ = 0, high_ = (count);                                                \
+        while (low_ < high_) {                                                           \
+            size_t middle_ = (low_ + high_) / 2;                                         \
+            if ((list)[middle_].base + (list)[middle_].size <= (address))                \
+                low_ = middle_ + 1;                                                      \
+            else                                                                         \
+                high_ = middle_;                                                         \
+        }                                                                                \
+        low_;                                                                            \
+    })
+
+static void *grown(void *list, size_t count, size_t *room, size_t element)
+{
+    if (count < *room)
+        return list;
+    *room = *room == 0 ? 64 : *room * 2;
+    list = realloc(list, *room * element);
+    if (list == NULL)
+        abort();
+    return list;
+}
+
+static bool is_free(CUdeviceptr base, size_t size)
+{
+    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
+    return i == space.reservation_count || space.reservations[i].base >= base + size;
+}
+
+static CUdeviceptr round_up(CUdeviceptr address, size_t alignment)
+{
+    return (address + alignment - 1) / alignment * alignment;
+}
+
+/* The lowest free range at or above `from`, 0 if there is none. */
+static CUdeviceptr free_range(CUdeviceptr from, size_t size, size_t alignment)
+{
+    CUdeviceptr base = round_up(from, alignment);
+    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
+    for (; i < space.reservation_count && space.reservations[i].base < base + size; i++)
+        base = round_up(space.reservations[i].base + space.reservations[i].size, alignment);
+    return base < SPACE_END && size <= SPACE_END - base ? base : 0;
+}
+
+CUdeviceptr space_reserve(size_t size, size_t alignment, CUdeviceptr hint, bool by_program)
+{
+    CUdeviceptr base = 0;
+    if (size > SPACE_END - SPACE_BEGIN)
+        return 0;
+    if (space_is_device(hint) && hint % alignment == 0 && size <= SPACE_END - hint
+        && is_free(hint, size))
+        base = hint;
+    if (base == 0)
+        base = free_range(space.next, size, alignment);
+    if (base == 0)
+        base = free_range(SPACE_BEGIN, size, alignment);
+    if (base == 0)
+        return 0;
+    if (base != hint)
+        space.next = base + size;
+    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
+    space.reservations = grown(space.reservations, space.reservation_count,
+                               &space.reservation_room, sizeof *space.reservations);
+    memmove(&space.reservations[i + 1], &space.reservations[i],
+            (space.reservation_count - i) * sizeof *space.reservations);
+    space.reservations[i] = (struct reservation){base, size, by_program};
+    space.reservation_count++;
+    return base;
+}
+
+bool space_unreserve(CUdeviceptr base, size_t size, bool by_program)
+{
+    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
+    if (i == space.reservation_count || space.reservations[i].base != base
+        || space.reservations[i].size != size || space.reservations[i].by_program != by_program)
+        return false;
+    size_t m = FIRST_BEHIND(space.mappings, space.mapping_count, base);
+    if (m < space.mapping_count && space.mappings[m].base < base + size)
+        return false;                /* something is still mapped there */
+    space.reservation_count--;
+    memmove(&space.reservations[i], &space.reservations[i + 1],
+            (space.reservation_count - i) * sizeof *space.reservations);
+    return true;
+}
+
+bool space_is_reserved(CUdeviceptr base, size_t size)
+{
+    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
+    return i < space.reservation_count && space.reservations[i].base <= base
+        && space.reservations[i].by_program
+        && size <= space.reservations[i].base + space.reservations[i].size - base;
+}
+
+bool space_reservation(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+{
+    size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, address);
+    if (i == space.reservation_count || space.reservations[i].base > address)
+        return false;
+    *base = space.reservations[i].base;
+    *size = space.reservations[i].size;
+    return true;
+}
+
+bool space_map(const struct mapping *mapping)
+{
+    size_t i = FIRST_BEHIND(space.mappings, space.mapping_count, mapping->base);
+    if (i < space.mapping_count && space.mappings[i].base < mapping->base + mapping->size)
+        return false;
+    space.mappings = grown(space.mappings, space.mapping_count, &space.mapping_room,
+                           sizeof *space.mappings);
+    memmove(&space.mappings[i + 1], &space.mappings[i],
+            (space.mapping_count - i) * sizeof *space.mappings);
+    space.mappings[i] = *mapping;
+    space.mapping_count++;
+    return true;
+}
+
+struct mapping *space_find(CUdeviceptr address)
+{
+    size_t i = FIRST_BEHIND(space.mappings, space.mapping_count, address);
+    return i < space.mapping_count && space.mappings[i].base <= address ? &space.mappings[i]
+                                                                        : NULL;
+}
+
+size_t space_whole(CUdeviceptr base, size_t size, struct mapping **first)
+{
+    struct mapping *mapping = space_find(base), *end = space.mappings + space.mapping_count;
+    if (mapping == NULL || mapping->base != base || size == 0)
+        return 0;
+    *first = mapping;
+    CUdeviceptr reached = base;
+    while (mapping < end && mapping->base == reached && reached < base + size)
+        reached += mapping++->size;
+    return reached == base + size ? (size_t)(mapping - *first) : 0;
+}
+
+bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t *count)
+{
+    struct mapping *end = space.mappings + space.mapping_count;
+    *first = space.mappings + FIRST_BEHIND(space.mappings, space.mapping_count, base);
+    *count = 0;
+    if (*first < end && (*first)->base < base)
+        return false;
+    struct mapping *mapping = *first;
+    while (mapping < end && mapping->base < base + size)
+        mapping++;
+    if (mapping != *first && mapping[-1].base + mapping[-1].size > base + size)
+        return false;                /* and then nothing is to be done to the others, too */
+    *count = (size_t)(mapping - *first);
+    return true;
+}
+
+void space_unmap(struct mapping *first, size_t count)
+{
+    struct mapping *end = space.mappings + space.mapping_count;
+    memmove(first, first + count, (size_t)(end - (first + count)) * sizeof *first);
+    space.mapping_count -= count;
+}
+
+static bool may_access(const struct device *device, const struct mapping *mapping,
+                       enum access access)
+{
+    uint32_t allowed = access == ACCESS_WRITE ? mapping->writable : mapping->readable;
+    bool peer = mapping->allocated
+        && (atomic_load(&device->peers) >> mapping->physical->device->ordinal & 1) != 0;
+    return (allowed >> device->ordinal & 1) != 0 || peer;
+}
+
+char *space_resolve(const struct device *device, CUdeviceptr address, enum access access,
+                    bool overwrite, size_t *size)
+{
+    struct mapping *mapping = space_find(address);
+    if (mapping == NULL)
+        return NULL;
+    if (!may_access(device, mapping, access))
+        return NULL;
+    size_t left = mapping->base + mapping->size - address;
+    if (*size > left)
+        *size = left;
+    if (mapping->residency != NULL)
+        residency_touch(mapping->residency, device->gpu, address, *size);
+    if (mapping->physical == NULL)
+        return (char *)(uintptr_t)address;
+    size_t offset = mapping->offset + (address - mapping->base);
+    physical_touch(mapping->physical, offset, *size, overwrite);
+    return mapping->physical->memory + offset;
+}
+
+bool space_is_open(const struct device *device, CUdeviceptr base, size_t size)
+{
+    space_lock_to_read();
+    const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapping_count;
+    CUdeviceptr reached = base;
+    for (; mapping != NULL && mapping < end && mapping->base <= reached && reached < base + size;
+         mapping++) {
+        if (!may_access(device, mapping, ACCESS_READ) && mapping->physical != NULL
+            && !may_access(mapping->physical->device, mapping, ACCESS_READ))
+            break;
+        reached = mapping->base + mapping->size;
+    }
+    space_unlock();
+    return reached >= base + size;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream capture
+ *
+ * A capture has an origin stream, other streams that joined it by waiting for
+ * one of its events, and the graph that grows. Each captured stream knows the
+ * nodes that its next one will depend on, its ends. Once broken, a capture
+ * stays broken: everything in it fails until its origin ends it.
+ *
+ * Calls that are unsafe meanwhile, those that might wait for captured work,
+ * fail and break the captures they are unsafe for. Which those are depends on
+ * the mode of the thread that calls and on the mode of each capture.
+ */
+#include "stream/capture_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/entry.h"
+#include "engine/event.h"
+#include "graph/graph.h"
+
+struct captures captures;
+
+/* Its address tells threads apart. */
+__thread CUstreamCaptureMode capture_thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUresult capture_prohibits(void)
+{
+    if (atomic_load(&captures.count) == 0 || capture_thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&engine_lock);
+    for (struct capture *capture = captures.list; capture != NULL; capture = capture->next) {
+        bool own = capture->thread == &capture_thread_mode
+            && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+        bool others = capture_thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL
+            && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if (!own && !others)
+            continue;
+        capture->broken = true;
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+static struct capture *capture_numbered(unsigned long long id)
+{
+    struct capture *capture = captures.list;
+    while (capture != NULL && capture->id != id)
+        capture = capture->next;
+    return capture;
+}
+
+bool capture_break(unsigned long long id)
+{
+    struct capture *capture = capture_numbered(id);
+    if (capture != NULL)
+        capture->broken = true;
+    return capture != NULL;
+}
+
+void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count)
+{
+    struct node **ends = malloc((count + 1) * sizeof(struct node *));
+    if (ends == NULL)
+        abort();
+    if (count != 0)
+        memcpy(ends, nodes, count * sizeof(struct node *));
+    free(stream->capture_ends);
+    stream->capture_ends = ends;
+    stream->capture_end_count = count;
+}
+
+void capture_add_ends(struct stream *stream, struct node *const *nodes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        bool known = false;
+        for (size_t j = 0; j < stream->capture_end_count; j++)
+            known = known || stream->capture_ends[j] == nodes[i];
+        if (known)
+            continue;
+        stream->capture_ends = realloc(stream->capture_ends, (stream->capture_end_count + 1)
+                                       * sizeof(struct node *));
+        if (stream->capture_ends == NULL)
+            abort();
+        stream->capture_ends[stream->capture_end_count++] = nodes[i];
+    }
+}
+
+CUresult capture_add(struct stream *stream, const struct work *work)
+{
+    struct capture *capture = stream->capture;
+    if (capture->broken)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    struct node *node = graph_add(capture->graph, node_type_of(work), work, stream->capture_ends,
+                                  stream->capture_end_count);
+    capture_set_ends(stream, &node, 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult capture_record(struct stream *stream, struct event *event)
+{
+    struct capture *capture = stream->capture;
+    if (capture->broken)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    struct node **nodes = malloc((stream->capture_end_count + 1) * sizeof(struct node *));
+    if (nodes == NULL)
+        abort();
+    memcpy(nodes, stream->capture_ends, stream->capture_end_count * sizeof(struct node *));
+    if (event->last.stream != NULL)
+        stream_drop(event->last.stream);
+    event->last.stream = NULL;
+    free(event->nodes);
+    event->nodes = nodes;
+    event->node_count = stream->capture_end_count;
+    event->capture_id = capture->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult capture_wait(struct stream *stream, struct event *event)
+{
+    struct capture *capture = stream->capture;
+    if (capture != NULL && capture->broken)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (event->capture_id == 0) {
+        if (event->last.stream == NULL)
+            return CUDA_SUCCESS;     /* never recorded: nothing to wait for */
+        capture->broken = true;
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    struct capture *other = capture_numbered(event->capture_id);
+    if (other == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (other->broken)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (capture != NULL && capture != other) {
+        capture->broken = other->broken = true;
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    }
+    if (capture == NULL && stream == stream->context->legacy) {
+        other->broken = true;
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (capture == NULL)
+        capture_set_ends(stream, NULL, 0);
+    stream->capture = other;
+    capture_add_ends(stream, event->nodes, event->node_count);
+    return CUDA_SUCCESS;
+}
+
+/* A blocking stream of its context that is being captured, the NULL stream would wait for. */
+static bool waits_for(const struct stream *stream, const struct stream *other)
+{
+    return stream == stream->context->legacy && other->capture != NULL
+        && (other->flags & CU_STREAM_NON_BLOCKING) == 0;
+}
+
+bool capture_blocks(const struct stream *stream)
+{
+    for (struct stream *other = stream->context->streams;
+         other != NULL && atomic_load(&captures.count) != 0; other = other->next)
+        if (waits_for(stream, other))
+            return true;
+    return false;
+}
+
+CUresult capture_allows(struct stream *stream)
+{
+    if (!capture_blocks(stream))
+        return CUDA_SUCCESS;
+    for (struct stream *other = stream->context->streams; other != NULL; other = other->next)
+        if (waits_for(stream, other))
+            other->capture->broken = true;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+CUresult capture_forbids_stream(struct stream *stream)
+{
+    if (stream->capture != NULL) {
+        stream->capture->broken = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return capture_allows(stream);
+}
+
+CUresult capture_forbids_context(struct context *context)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (atomic_load(&captures.count) == 0)
+        return CUDA_SUCCESS;
+    for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
+        if (stream->capture != NULL) {
+            stream->capture->broken = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    return result;
+}
+
+static void remove_stream(struct stream *stream)
+{
+    stream->capture = NULL;
+    capture_set_ends(stream, NULL, 0);
+}
+
+/* The capture is over, for every stream in it. */
+void capture_finish(struct capture *capture)
+{
+    for (struct context *context = all_contexts; context != NULL; context = context->next)
+        for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
+            if (stream->capture == capture)
+                remove_stream(stream);
+    struct capture **place = &captures.list;
+    while (*place != capture)
+        place = &(*place)->next;
+    *place = capture->next;
+    atomic_fetch_sub(&captures.count, 1);
+    free(capture);
+}
+
+void capture_leave(struct stream *stream)
+{
+    struct capture *capture = stream->capture;
+    capture->broken = true;
+    if (stream != capture->origin) {
+        remove_stream(stream);
+        return;
+    }
+    if (!capture->to_graph)
+        graph_free(capture->graph);
+    capture_finish(capture);
+}

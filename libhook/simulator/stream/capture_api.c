@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Captures from the outside: beginning, ending, asking. */
+#include <stdlib.h>
+
+#include "stream/capture_state.h"
+#include "driver/entry.h"
+#include "graph/graph.h"
+
+static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph into,
+                      const CUgraphNode *after, size_t count)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (mode > CU_STREAM_CAPTURE_MODE_RELAXED
+        || (into != NULL && graph_from(into) == NULL) || (count != 0 && after == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        if (node_from(after[i]) == NULL || node_from(after[i])->graph != graph_from(into))
+            return CUDA_ERROR_INVALID_VALUE;
+    if (stream == stream->context->legacy)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    struct capture *capture = calloc(1, sizeof *capture);
+    if (capture == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&engine_lock);
+    if (stream->capture != NULL) {
+        free(capture);
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    } else {
+        *capture = (struct capture){.next = captures.list, .id = ++captures.made,
+                                    .origin = stream, .mode = mode, .thread = &capture_thread_mode,
+                                    .to_graph = into != NULL,
+                                    .graph = into != NULL ? graph_from(into) : graph_make()};
+        capture->first = capture->graph->count;
+        captures.list = capture;
+        atomic_fetch_add(&captures.count, 1);
+        stream->capture = capture;
+        capture_set_ends(stream, (struct node *const *)after, count);
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+/* All that was captured in other streams must have come back to the origin. */
+static bool is_joined(const struct capture *capture)
+{
+    const struct stream *origin = capture->origin;
+    for (size_t i = capture->first; i < capture->graph->count; i++) {
+        bool joined = false;
+        for (size_t j = 0; j < origin->capture_end_count && !joined; j++)
+            joined = node_depends_on(origin->capture_ends[j], capture->graph->nodes[i]);
+        if (!joined)
+            return false;
+    }
+    return true;
+}
+
+static CUresult end(CUstream handle, CUgraph *graph)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *graph = NULL;
+    pthread_mutex_lock(&engine_lock);
+    struct capture *capture = stream->capture;
+    if (capture == NULL)
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    else if (capture->origin != stream) {
+        capture->broken = true;
+        result = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    } else {
+        bool foreign = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+            && capture->thread != &capture_thread_mode;
+        result = foreign ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+            : capture->broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+            : is_joined(capture) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        if (result == CUDA_SUCCESS)
+            *graph = (CUgraph)capture->graph;
+        else
+            graph_free(capture->graph);      /* the program's own as well: the driver's way */
+        capture_finish(capture);
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+#define DEFAULT(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
+
+/* Each call for both default streams; `on` is the stream it is about. */
+#define CAPTURE_API(name, parameters, ...)                                               \
+    API(name, CUstream stream parameters)                                                \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        CUstream on = stream;                                                            \
+        return __VA_ARGS__;                                                              \
+    }                                                                                    \
+    API(name##_ptsz, CUstream stream parameters)                                         \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        CUstream on = DEFAULT(stream);                                                   \
+        return __VA_ARGS__;                                                              \
+    }
+#define WITH(...) , __VA_ARGS__
+
+CAPTURE_API(cuStreamBeginCapture, , begin(on, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, 0))
+CAPTURE_API(cuStreamBeginCapture_v2, WITH(CUstreamCaptureMode mode), begin(on, mode, NULL, NULL, 0))
+CAPTURE_API(cuStreamBeginCaptureToGraph,
+            WITH(CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges,
+                 size_t count, CUstreamCaptureMode mode),
+            (void)edges, graph == NULL ? CUDA_ERROR_INVALID_VALUE
+                                       : begin(on, mode, graph, after, count))
+CAPTURE_API(cuStreamEndCapture, WITH(CUgraph *graph), end(on, graph))
+
+API(cuThreadExchangeStreamCaptureMode, CUstreamCaptureMode *mode)
+{
+    ENTER(ENTRY_INIT);
+    if (mode == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode before = capture_thread_mode;
+    capture_thread_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+struct info {
+    CUstreamCaptureStatus *status;
+    cuuint64_t *id;
+    CUgraph *graph;
+    const CUgraphNode **ends;
+    const CUgraphEdgeData **edges;
+    size_t *count;
+};
+
+/* Asking is allowed at any time, but not of a NULL stream that a capture makes unusable. */
+static CUresult tell(CUstream handle, struct info info)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (info.status == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    struct capture *capture = stream->capture;
+    *info.status = capture == NULL ? CU_STREAM_CAPTURE_STATUS_NONE
+        : capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+        : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (capture == NULL)
+        result = capture_blocks(stream) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+    if (*info.status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        if (info.id != NULL)
+            *info.id = capture->id;
+        if (info.graph != NULL)
+            *info.graph = (CUgraph)capture->graph;
+        if (info.ends != NULL)
+            *info.ends = (const CUgraphNode *)stream->capture_ends;
+        if (info.edges != NULL)
+            *info.edges = NULL;
+        if (info.count != NULL)
+            *info.count = stream->capture_end_count;
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+CAPTURE_API(cuStreamIsCapturing, WITH(CUstreamCaptureStatus *status),
+            tell(on, (struct info){.status = status}))
+CAPTURE_API(cuStreamGetCaptureInfo, WITH(CUstreamCaptureStatus *status, cuuint64_t *id),
+            tell(on, (struct info){.status = status, .id = id}))
+CAPTURE_API(cuStreamGetCaptureInfo_v2,
+            WITH(CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                 const CUgraphNode **ends, size_t *count),
+            tell(on, (struct info){status, id, graph, ends, NULL, count}))
+CAPTURE_API(cuStreamGetCaptureInfo_v3,
+            WITH(CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                 const CUgraphNode **ends, const CUgraphEdgeData **edges, size_t *count),
+            tell(on, (struct info){status, id, graph, ends, edges, count}))
+
+static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (nodes == NULL && count != 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    if (stream->capture == NULL)
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        if (node_from(nodes[i]) == NULL || node_from(nodes[i])->graph != stream->capture->graph)
+            result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS && flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        capture_set_ends(stream, (struct node *const *)nodes, count);
+    else if (result == CUDA_SUCCESS)
+        capture_add_ends(stream, (struct node *const *)nodes, count);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+CAPTURE_API(cuStreamUpdateCaptureDependencies,
+            WITH(CUgraphNode *nodes, size_t count, unsigned int flags),
+            update(on, nodes, count, flags))
+CAPTURE_API(cuStreamUpdateCaptureDependencies_v2,
+            WITH(CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+                 unsigned int flags),
+            (void)edges, update(on, nodes, count, flags))

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The entry points that fill memory with a value, of every width and shape. */
+#include "space/allocation.h"
+#include "stream/capture.h"
+#include "driver/entry.h"
+#include "engine/stream.h"
+
+static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t value,
+                    unsigned element, size_t width, size_t height, bool async)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (address % element != 0 || (height > 1 && pitch < width * element))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (width == 0 || height == 0)
+        return CUDA_SUCCESS;
+    struct work work = {.kind = WORK_SET,
+                        .set = {.address = address, .pitch = pitch, .value = value,
+                                .element = element, .width = width, .height = height}};
+    if (!range_is_valid(stream->context->device, address,
+                        (height - 1) * pitch + width * element))
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    if (!async && stream->capture != NULL)
+        result = capture_forbids_stream(stream);
+    if (result == CUDA_SUCCESS)
+        result = stream_submit(stream, &work);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+/* For one width: a line and a plane, each with and without a stream, each for both default streams. */
+#define SET(bits, type, element)                                                         \
+    API(cuMemsetD##bits##_v2, CUdeviceptr address, type value, size_t count)             \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return set(CU_STREAM_LEGACY, address, 0, value, element, count, 1, false);       \
+    }                                                                                    \
+    API(cuMemsetD##bits##_v2_ptds, CUdeviceptr address, type value, size_t count)        \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return set(CU_STREAM_PER_THREAD, address, 0, value, element, count, 1, false);   \
+    }                                                                                    \
+    API(cuMemsetD2D##bits##_v2, CUdeviceptr address, size_t pitch, type value,           \
+        size_t width, size_t height)                                                     \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return set(CU_STREAM_LEGACY, address, pitch, value, element, width, height,      \
+                   false);                                                               \
+    }                                                                                    \
+    API(cuMemsetD2D##bits##_v2_ptds, CUdeviceptr address, size_t pitch, type value,      \
+        size_t width, size_t height)                                                     \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return set(CU_STREAM_PER_THREAD, address, pitch, value, element, width, height,  \
+                   false);                                                               \
+    }                                                                                    \
+    API(cuMemsetD##bits##Async, CUdeviceptr address, type value, size_t count,           \
+        CUstream stream)                                                                 \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return set(stream, address, 0, value, element, count, 1, true);                  \
+    }                                                                                    \
+    API(cuMemsetD##bits##Async_ptsz, CUdeviceptr address, type value, size_t count,      \
+        CUstream stream)                                                                 \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return set(stream == NULL ? CU_STREAM_PER_THREAD : stream, address, 0, value,    \
+                   element, count, 1, true);                                             \
+    }                                                                                    \
+    API(cuMemsetD2D##bits##Async, CUdeviceptr address, size_t pitch, type value,         \
+        size_t width, size_t height, CUstream stream)                                    \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return set(stream, address, pitch, value, element, width, height, true);         \
+    }                                                                                    \
+    API(cuMemsetD2D##bits##Async_ptsz, CUdeviceptr address, size_t pitch, type value,    \
+        size_t width, size_t height, CUstream stream)                                    \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return set(stream == NULL ? CU_STREAM_PER_THREAD : stream, address, pitch,       \
+                   value, element, width, height, true);                                 \
+    }
+
+SET(8, unsigned char, 1)
+SET(16, unsigned short, 2)
+SET(32, unsigned int, 4)

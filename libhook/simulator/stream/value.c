@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream memory operations: a stream writes a word, or waits until one has a
+ * value. Their first versions are there by name, and the driver supports them
+ * on no card unless its administrator set NVreg_EnableStreamMemOPs.
+ */
+#include "space/allocation.h"
+#include "stream/capture.h"
+#include "driver/entry.h"
+#include "engine/stream.h"
+
+/* Memory of pools is not for them, as little as another device's. */
+static bool is_pooled(CUdeviceptr address)
+{
+    allocations_lock();
+    const struct allocation *allocation = allocation_find(address);
+    bool pooled = allocation != NULL && allocation->kind == ALLOCATED_POOL;
+    allocations_unlock();
+    return pooled;
+}
+
+static CUresult submit(CUstream handle, const struct work *works, size_t count)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    for (size_t i = 0; i < count; i++)
+        if (works[i].value.address % works[i].value.bytes != 0
+            || !range_is_valid(stream->context->device, works[i].value.address,
+                               works[i].value.bytes)
+            || is_pooled(works[i].value.address))
+            return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = stream_submit(stream, &works[i]);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+#define MEMORY_OP(name, value_type, work_kind, width)                                    \
+    API(name, CUstream stream, CUdeviceptr address, value_type value, unsigned int flags) \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        struct work work = {.kind = work_kind,                                           \
+                            .value = {address, value, width, flags}};                    \
+        return submit(stream, &work, 1);                                                 \
+    }                                                                                    \
+    API(name##_ptsz, CUstream stream, CUdeviceptr address, value_type value,             \
+        unsigned int flags)                                                              \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        struct work work = {.kind = work_kind,                                           \
+                            .value = {address, value, width, flags}};                    \
+        return submit(stream == NULL ? CU_STREAM_PER_THREAD : stream, &work, 1);         \
+    }
+
+MEMORY_OP(cuStreamWriteValue32_v2, cuuint32_t, WORK_WRITE_VALUE, 4)
+MEMORY_OP(cuStreamWriteValue64_v2, cuuint64_t, WORK_WRITE_VALUE, 8)
+MEMORY_OP(cuStreamWaitValue32_v2, cuuint32_t, WORK_WAIT_VALUE, 4)
+MEMORY_OP(cuStreamWaitValue64_v2, cuuint64_t, WORK_WAIT_VALUE, 8)
+
+#define BATCH 256
+
+/* One operation of a batch; false: there is no such kind. */
+static bool convert(const CUstreamBatchMemOpParams *operation, struct work *work)
+{
+    switch (operation->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+        work->kind = WORK_WAIT_VALUE;
+        break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        work->kind = WORK_WRITE_VALUE;
+        break;
+    default:
+        return false;
+    }
+    bool wide = operation->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64
+        || operation->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    work->value.address = operation->waitValue.address;
+    work->value.value = wide ? operation->waitValue.value64 : operation->waitValue.value;
+    work->value.bytes = wide ? 8 : 4;
+    work->value.flags = operation->waitValue.flags;
+    return true;
+}
+
+static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *list,
+                      unsigned flags)
+{
+    struct work works[BATCH];
+    size_t number = 0;
+    if (list == NULL || count > BATCH || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) {
+        if (list[i].operation == CU_STREAM_MEM_OP_BARRIER
+            || list[i].operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)
+            continue;                /* everything is always visible here */
+        if (!convert(&list[i], &works[number++]))
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return submit(stream, works, number);
+}
+
+#define BATCH_API(name)                                                                  \
+    API(name, CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list,       \
+        unsigned int flags)                                                              \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return batch(stream, count, list, flags);                                        \
+    }                                                                                    \
+    API(name##_ptsz, CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list, \
+        unsigned int flags)                                                              \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        return batch(stream == NULL ? CU_STREAM_PER_THREAD : stream, count, list, flags); \
+    }
+
+BATCH_API(cuStreamBatchMemOp_v2)

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuGetProcAddress: from a name, a version and a kind of default stream to an
+ * entry point. entries.def says which symbol came with which version of CUDA.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "table/entries.h"
+#include "driver/entry.h"
+#include "shared/shared_state.h"
+
+static int by_name(const void *key, const void *element)
+{
+    return strcmp(key, ((const struct entry_point *)element)->name);
+}
+
+static CUresult find(const char *name, void **function, int version, cuuint64_t flags,
+                     CUdriverProcAddressQueryResult *status)
+{
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    if (name == NULL || function == NULL || (flags & ~(cuuint64_t)3) != 0
+        || version > SHARED_CUDA_VERSION)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+    const struct entry_point *best = NULL, *end = entry_points + entry_point_count;
+    const struct entry_point *first = bsearch(name, entry_points, entry_point_count,
+                                              sizeof *entry_points, by_name);
+    while (first != NULL && first > entry_points && strcmp(first[-1].name, name) == 0)
+        first--;
+    bool both_forms = false;
+    for (const struct entry_point *one = first;
+         one != NULL && one < end && strcmp(one->name, name) == 0; one++)
+        both_forms = both_forms || one->per_thread;
+    for (const struct entry_point *one = first;
+         one != NULL && one < end && strcmp(one->name, name) == 0; one++) {
+        found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+        bool right_form = one->per_thread == (per_thread && both_forms);
+        if (right_form && one->version <= version
+            && (best == NULL || one->version > best->version))
+            best = one;
+    }
+    if (best != NULL)
+        found = CU_GET_PROC_ADDRESS_SUCCESS;
+    *function = best != NULL ? best->function : NULL;
+    if (status != NULL)
+        *status = found;
+    return CUDA_SUCCESS;             /* found or not */
+}
+
+API(cuGetProcAddress, const char *name, void **function, int version, cuuint64_t flags)
+{
+    return find(name, function, version, flags, NULL);
+}
+
+API(cuGetProcAddress_v2, const char *name, void **function, int version, cuuint64_t flags,
+    CUdriverProcAddressQueryResult *status)
+{
+    return find(name, function, version, flags, status);
+}
+
+/* NVIDIA's private tables, which nobody has documented. */
+API(cuGetExportTable, const void **table, const CUuuid *id)
+{
+    if (table == NULL || id == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *table = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}
