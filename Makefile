@@ -11,6 +11,7 @@
 #   make bench-colocation  programs that share a card, and what each takes alone
 #   make soak           hand-overs every 100 ms for an hour (MINUTES=60; 10 on a card): no byte wrong,
 #                       and nothing grows
+#   make screenshot     docs/images/top.svg, drawn anew by programs that share a GPU
 #   make build, install, dist, clean
 #   make deb, rpm       packages for distributions, see packaging/README.md
 # demo and test install what they need: Debian packages (as root, or with sudo)
@@ -24,7 +25,7 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak build install dist clean needs environment
+.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -58,6 +59,9 @@ bench-preload: build $(VENV)/demo-ready
 bench-colocation: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/colocation -s
 	@$(VENV)/bin/python -m bench.colocation.measure $(addprefix --variant=,$(VARIANTS)) $(OPTIONS)
+
+screenshot: build $(VENV)/demo-ready
+	@$(VENV)/bin/python docs/screenshot.py
 
 # PyTorch is not installed by us: PYTHON is one that has it.
 bench-training: build

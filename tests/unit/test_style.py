@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [
-    ".ci", "bench", "dbus", "libhook", "nvshared", "packaging", "systemd", "tests",
+    ".ci", "bench", "dbus", "docs", "libhook", "nvshared", "packaging", "systemd", "tests",
 ]
 SOURCES = {
     ".S", ".c", ".conf", ".def", ".h", ".in", ".map", ".md", ".mk", ".policy", ".ptx", ".py",
