@@ -5,10 +5,10 @@ tests it: python -m libhook.coverage writes COVERAGE.md.
 With the path of a libcuda.so.1 it lists instead what that driver exports and this table does not
 know: a newer driver's new functions, of which nobody has decided yet whether they need a hook.
 
-The table is made of what is there already: the hooks (src/hooks.def), the reasons for having none
-(src/unhooked.def), the entry points of a real driver (tests/hook/entry_points.txt), the tests'
-own text, and the wrappers after the preprocessor, where it is seen which parts of the library
-each calls.
+The table is made of what is there already: the hooks (src/interpose/hooks.def), the reasons for
+having none (src/interpose/unhooked.def), the entry points of a real driver
+(tests/hook/entry_points.txt), the tests' own text, and the wrappers after the preprocessor, where
+it is seen which parts of the library each calls.
 """
 
 import re
@@ -99,7 +99,7 @@ def base(entry: str) -> str:
 @cache
 def reasons() -> dict[str, str]:
     """The patterns of unhooked.def with their reasons."""
-    lines = (SOURCE / "unhooked.def").read_text().splitlines()
+    lines = (SOURCE / "interpose" / "unhooked.def").read_text().splitlines()
     pairs = [line.split(": ", 1) for line in lines if line and not line.startswith("#")]
     if len(dict(pairs)) != len(pairs):
         raise ValueError("a pattern stands twice in unhooked.def")
@@ -142,7 +142,7 @@ class Section:
 
 def sections() -> list[Section]:
     """Those of hooks.def, in its order."""
-    parts = re.split(r"^/\* ([^*]*): (\w+\.c) \*/$", recorded.HOOKS.read_text(), flags=re.M)
+    parts = re.split(r"^/\* ([^*]*): (\w+/\w+\.c) \*/$", recorded.HOOKS.read_text(), flags=re.M)
     return [
         Section(title, file, list(recorded.hooks(text)))
         for title, file, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
@@ -153,7 +153,7 @@ def sections() -> list[Section]:
 def bodies(file: str) -> dict[str, str]:
     """Every function that a file of src/ defines or includes, macros expanded."""
     text = subprocess.run(
-        ["gcc", "-E", "-P", f"-I{FOLDER / 'include'}", str(SOURCE / file)],
+        ["gcc", "-E", "-P", f"-I{FOLDER / 'include'}", f"-I{FOLDER / 'src'}", str(SOURCE / file)],
         capture_output=True, text=True, check=True,
     ).stdout
     found: dict[str, str] = {}

@@ -10,12 +10,12 @@ FUZZ := $(BUILD)/fuzz
 FUZZ_ORDERS := $(addprefix tests/fuzz/,orders.c peer.c program.c state.c)
 FUZZ_SHARING := $(addprefix tests/fuzz/,sharing.c peer.c visitors.c liar.c)
 # The fuzzer's own dlsym() must stay the C library's.
-FUZZ_HOOK := $(filter-out src/lookup.c,$(wildcard src/*.c))
+FUZZ_HOOK := $(filter-out src/interpose/lookup.c,$(wildcard src/*/*.c))
 FUZZ_FLAGS := -std=gnu11 -O1 -g -pthread -Iinclude -Isrc -Itests/fuzz -fno-omit-frame-pointer \
 	-DNVSHARE_ANY_GLIBC
 # An old-style path, which counts for a dlopen() that the sanitizer passes on, too.
 FUZZ_LINK := -ldl -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../simulator'
-FUZZ_NEEDS := $(FUZZ_HOOK) $(wildcard tests/fuzz/*.c src/*.h src/*.def tests/fuzz/*.h include/nvshare/*.h)
+FUZZ_NEEDS := $(FUZZ_HOOK) $(wildcard tests/fuzz/*.c src/*/*.h src/*/*.def tests/fuzz/*.h include/nvshare/*.h)
 
 FUZZ_CLANG = $(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 FUZZ_RANDOM = $(CC) $(FUZZ_FLAGS) $(WARN) -fsanitize=address,undefined -fno-sanitize-recover=all

@@ -8,11 +8,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "driver.h"
+#include "interpose/driver.h"
 #include "fuzz.h"
-#include "real.h"
-#include "region.h"
-#include "share.h"
+#include "interpose/real.h"
+#include "block/region.h"
+#include "ipc/ipc.h"
 
 #define PIECES_MAX 4
 #define FILES_MAX 5

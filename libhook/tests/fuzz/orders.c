@@ -3,9 +3,9 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "client_state.h"
+#include "client/client_state.h"
 #include "fuzz.h"
-#include "real.h"
+#include "interpose/real.h"
 
 #define STEPS 48
 

@@ -6,9 +6,9 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "driver.h"
+#include "interpose/driver.h"
 #include "fuzz.h"
-#include "real.h"
+#include "interpose/real.h"
 
 #define PIECES 8
 #define QUEUE 32

@@ -7,12 +7,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "client_state.h"
-#include "driver.h"
+#include "client/client_state.h"
+#include "interpose/driver.h"
 #include "fuzz.h"
-#include "real.h"
-#include "region.h"
-#include "share.h"
+#include "interpose/real.h"
+#include "block/region.h"
+#include "ipc/ipc.h"
 
 #define STEPS 48
 #define BYTES (7 * MIB)

@@ -4,11 +4,11 @@
  * are those of its blocks, it holds no more of the card than it says, and the
  * gate is shut unless it may run and is whole.
  */
-#include "block.h"
-#include "client_state.h"
+#include "block/block.h"
+#include "client/client_state.h"
 #include "fuzz.h"
-#include "gate.h"
-#include "real.h"
+#include "client/gate.h"
+#include "interpose/real.h"
 
 static size_t before;                /* bytes of the card in use when nothing was allocated */
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "share.h"
+#include "ipc/ipc.h"
 
 #define VISITORS 48                  /* more than are looked after at once */
 #define TRIES 1000

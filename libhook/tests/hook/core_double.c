@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chunk.h"
-#include "client.h"
-#include "gate.h"
-#include "log.h"
-#include "managed.h"
-#include "memory.h"
-#include "share.h"
-#include "traffic.h"
+#include "memory/vmm_allocation.h"
+#include "client/client.h"
+#include "client/gate.h"
+#include "interpose/log.h"
+#include "memory/managed.h"
+#include "memory/memory.h"
+#include "ipc/ipc.h"
+#include "flight/bus_sharing.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define BEGINNING 0x100000000ull     /* where our memory lies */

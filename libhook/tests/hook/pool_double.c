@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stands for the library's pools: of all pools, one is ours. What it gives is core_double.c's. */
-#include "memory.h"
-#include "pool.h"
-#include "real.h"
+#include "memory/memory.h"
+#include "pool/pool.h"
+#include "interpose/real.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define POOL ((CUmemoryPool)0xA0)

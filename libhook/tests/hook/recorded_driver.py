@@ -148,7 +148,7 @@ def build(
     return directory
 
 
-HOOKS = Path(__file__).parents[2] / "src" / "hooks.def"
+HOOKS = Path(__file__).parents[2] / "src" / "interpose" / "hooks.def"
 WIDTHS = {
     "unsigned char": 8,
     "unsigned short": 16,

@@ -9,9 +9,9 @@ PROGRAM = """
 #include <assert.h>
 #include <pthread.h>
 
-#include "piece.h"
-#include "pool.h"
-#include "real.h"
+#include "pool/async_allocation.h"
+#include "pool/pool.h"
+#include "interpose/real.h"
 
 _Atomic(void *) real_functions[REAL_COUNT];
 CUresult real_absent(void) { return CUDA_ERROR_NOT_FOUND; }
@@ -52,6 +52,6 @@ def test_a_handle_that_is_given_out_again_is_another_stream(tmp_path: Path) -> N
     program = tmp_path / "streams"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{SOURCE}"]
     command += [f"-I{SOURCE.parent / 'include'}", "-x", "c", "-", "-x", "none"]
-    command += [str(SOURCE / "stream.c"), "-o", str(program)]
+    command += [str(SOURCE / "pool" / "stream.c"), "-o", str(program)]
     subprocess.run(command, input=PROGRAM, text=True, check=True)
     subprocess.run([program], check=True, timeout=60)

@@ -29,8 +29,8 @@ class Prefetches(ctypes.Structure):
 def build(directory: Path) -> ctypes.CDLL:
     library = directory / "libprefetches.so"
     subprocess.run(
-        ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-         str(SOURCE / "prefetches.c"), "-o", str(library)], check=True)
+        ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", f"-I{SOURCE}",
+         str(SOURCE / "block" / "prefetches.c"), "-o", str(library)], check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.prefetches_last.restype = Location
     return loaded

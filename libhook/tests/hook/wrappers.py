@@ -11,14 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
-CORE = {"alias", "anchor", "block", "chunk", "client", "connection", "content", "departure",
-         "drain", "host", "host_memory"}
-CORE |= {"attach", "caches", "frameworks", "idleness", "interpreter", "orders", "promise"}
-CORE |= {"exclusive", "gate", "fetch", "forfeit", "import", "injection", "share", "shop"}
-CORE |= {"large", "lookup", "memory", "peers", "pinned", "region", "service", "slab", "swap"}
-CORE |= {"lane", "load", "managed", "managed_move", "managed_table", "numa", "ordered", "pace"}
-CORE |= {"piece", "pipeline", "pool"}
-CORE |= {"prefetches", "refusal", "save", "spare", "stream", "traffic", "victim"}
+# Beside api/, what the wrappers need that is no double.
+REAL = ["interpose/log.c", "interpose/procaddress.c", "interpose/real.c", "interpose/symbols.c",
+        "pool/driver_pools.c"]
 
 PRELUDE = """
 import ctypes, sys, threading
@@ -74,7 +69,7 @@ Wrappers = Callable[[str], None]
 def build(directory: Path) -> Path:
     """The library of the wrappers, in `directory`."""
     library = directory / "libwrappers.so"
-    sources = [file for file in SOURCE.glob("*.c") if file.stem not in CORE]
+    sources = [*SOURCE.glob("api/*.c"), *(SOURCE / file for file in REAL)]
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     flags += ["-fvisibility=hidden", "-Wl,-z,defs", f"-I{SOURCE}", f"-I{SOURCE.parent}/include"]
     command = ["gcc", *flags, *sources, *Path(__file__).parent.glob("*_double.c"), "-o", library]

@@ -7,11 +7,11 @@
  * began, and is over when the card has come so far. The program is one thread,
  * which never waits: it is asked beforehand whether the gate would let it pass.
  */
-#include "client_state.h"
-#include "gate.h"
-#include "log.h"
-#include "pace.h"
-#include "real.h"
+#include "client/client_state.h"
+#include "client/gate.h"
+#include "interpose/log.h"
+#include "flight/pace.h"
+#include "interpose/real.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define QUEUE 4000000

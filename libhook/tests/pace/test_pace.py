@@ -54,7 +54,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
          "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include", HERE / "pace_double.c",
-         SOURCE / "pace.c", "-o", library, "-pthread"], check=True)
+         SOURCE / "flight" / "pace.c", "-o", library, "-pthread"], check=True)
     return library
 
 

@@ -3,8 +3,8 @@
  * What promise.c stands on: one client, a clock, and a daemon that is a test. Threads that
  * sleep go on when the test has answered, as in the program.
  */
-#include "bell.h"
-#include "client_state.h"
+#include "interpose/bell.h"
+#include "client/client_state.h"
 
 #define SEEN __attribute__((visibility("default")))
 

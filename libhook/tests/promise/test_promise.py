@@ -86,7 +86,8 @@ def process(tmp_path: Path) -> Process:
     subprocess.run(
         ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
          "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
-         HERE / "promise_double.c", SOURCE / "promise.c", "-o", library, "-pthread"], check=True)
+         HERE / "promise_double.c",
+         SOURCE / "client" / "commit.c", "-o", library, "-pthread"], check=True)
     return Process(library)
 
 

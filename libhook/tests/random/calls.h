@@ -84,7 +84,7 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 
 struct driver {
 #define HOOK(name, parameters) CUresult (*name) parameters;
-#include "../../src/hooks.def"
+#include "../../src/interpose/hooks.def"
 #undef HOOK
 #define CALL(name, parameters) CUresult (*name) parameters;
     OTHERS(CALL)

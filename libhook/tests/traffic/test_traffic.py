@@ -18,7 +18,7 @@ INWARD, OUTWARD = 1 << 9, 1 << 10       # protocol.h
 LINGER, SPACING = 5000, 25_000          # us
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
          f"-I{SOURCE.parent}/include", "-pthread"]
-SOURCES = [str(HERE / "traffic_double.c"), str(SOURCE / "traffic.c")]
+SOURCES = [str(HERE / "traffic_double.c"), str(SOURCE / "flight" / "bus_sharing.c")]
 
 
 class Program:

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plain allocations. Where the process has a client for the current context's
+ * GPU they come from memory.h and can be swapped; else from the driver. What
+ * the 32-bit functions of CUDA 2 allocate is the driver's in any case, and
+ * counted. Managed memory (unified.c) is freed here, too.
+ */
+#include "api/counted.h"
+#include "memory/managed.h"
+#include "pool/pool.h"
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+    CUresult result;
+    return memory_allocate(bytes, address, &result) ? result
+                                                    : REAL(cuMemAlloc_v2)(address, bytes);
+}
+
+/* Rows begin at multiples of the texture alignment, as the driver's do (512
+ * on all cards so far). False: leave it to the driver, also to say what is
+ * wrong with the arguments. */
+static bool pitch_of(size_t width, size_t height, unsigned int element, size_t *pitch)
+{
+    CUdevice device;
+    int alignment;
+    if (width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)
+        || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
+        || REAL(cuDeviceGetAttribute)(&alignment, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, device)
+               != CUDA_SUCCESS
+        || alignment <= 0 || width > SIZE_MAX - (size_t)alignment)
+        return false;
+    *pitch = counted_round(width, (size_t)alignment);
+    return *pitch <= SIZE_MAX / height;
+}
+
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width,
+                                   size_t height, unsigned int element)
+{
+    CUresult result;
+    size_t row;
+    if (address == NULL || pitch == NULL || !pitch_of(width, height, element, &row)
+        || !memory_allocate(row * height, address, &result))
+        return REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element);
+    if (result == CUDA_SUCCESS)
+        *pitch = row;
+    return result;
+}
+
+EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned int bytes)
+{
+    COUNTED_CREATE(cuMemAlloc, bytes, COUNTED_ADDRESS, *address, (address, bytes));
+}
+
+EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width,
+                                unsigned int height, unsigned int element)
+{
+    COUNTED_CREATE(cuMemAllocPitch, counted_round(width, 512) * height, COUNTED_ADDRESS, *address,
+                   (address, pitch, width, height, element));
+}
+
+/* Memory from a pool may be freed this way too, and then its pool shrinks. */
+EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    CUresult result;
+    if (pool_free(address, &result) || memory_free(address, &result)
+        || managed_free(address, false, &result))
+        return result;
+    result = REAL(cuMemFree_v2)(address);
+    if (result == CUDA_SUCCESS)
+        pinned_forget(counted_key(COUNTED_ADDRESS, address));
+    pools_recount();
+    return result;
+}
+
+EXPORT CUresult cuMemFree(CUdeviceptr_v1 address)
+{
+    CUresult result = REAL(cuMemFree)(address);
+    if (result == CUDA_SUCCESS)
+        pinned_forget(counted_key(COUNTED_ADDRESS, address));
+    return result;
+}

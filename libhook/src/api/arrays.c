@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arrays, whose memory the driver lays out for textures and never moves.
+ *
+ * What one takes is computed from its description, since the driver tells it
+ * only for arrays that have none yet: rows of whole 64 bytes, in groups of 8
+ * rows up to 128 as the height allows. On an H200 that gives for 4000 x 4000
+ * elements of 16 bytes the 262144000 bytes by which the free memory shrank.
+ * Small ones share memory, in units that we take to be 64 KiB.
+ */
+#include "api/counted.h"
+
+#define UNIT ((size_t)64 << 10)
+
+static size_t element_size(CUarray_format format, unsigned int channels)
+{
+    switch (format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+        return channels;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+        return (size_t)2 * channels;
+    default:
+        return (size_t)4 * channels;     /* the widest there is; compressed ones take less */
+    }
+}
+
+static size_t level_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int level)
+{
+    size_t width = description->Width >> level, height = description->Height >> level;
+    size_t depth = description->Depth;
+    if ((description->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0)
+        depth >>= level;                 /* layers do not get fewer */
+    size_t row = counted_round((width ? width : 1)
+                               * element_size(description->Format, description->NumChannels), 64);
+    size_t group = 8;
+    while (height > group && group < 128)
+        group *= 2;
+    return row * (height == 0 ? 1 : counted_round(height, group)) * (depth ? depth : 1);
+}
+
+static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels)
+{
+    size_t bytes = 0;
+    /* The program maps memory of its own into these (cuMemMapArrayAsync). */
+    if (description == NULL
+        || (description->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0)
+        return 0;
+    for (unsigned int level = 0; level < levels && level < 32; level++)
+        bytes += level_size(description, level);
+    return counted_round(bytes, UNIT);
+}
+
+EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description)
+{
+    COUNTED_CREATE(cuArray3DCreate_v2, array_size(description, 1), COUNTED_ARRAY, *array,
+                   (array, description));
+}
+
+EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *description)
+{
+    CUDA_ARRAY3D_DESCRIPTOR same = { 0 };
+    if (description != NULL)
+        same = (CUDA_ARRAY3D_DESCRIPTOR){ description->Width, description->Height, 0,
+                                          description->Format, description->NumChannels, 0 };
+    COUNTED_CREATE(cuArrayCreate_v2, array_size(&same, 1), COUNTED_ARRAY, *array,
+                   (array, description));
+}
+
+EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *description)
+{
+    CUDA_ARRAY3D_DESCRIPTOR same = { 0 };
+    if (description != NULL)
+        same = (CUDA_ARRAY3D_DESCRIPTOR){ description->Width, description->Height,
+                                          description->Depth, description->Format,
+                                          description->NumChannels, description->Flags };
+    COUNTED_CREATE(cuArray3DCreate, array_size(&same, 1), COUNTED_ARRAY, *array,
+                   (array, description));
+}
+
+EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *description)
+{
+    CUDA_ARRAY3D_DESCRIPTOR same = { 0 };
+    if (description != NULL)
+        same = (CUDA_ARRAY3D_DESCRIPTOR){ description->Width, description->Height, 0,
+                                          description->Format, description->NumChannels, 0 };
+    COUNTED_CREATE(cuArrayCreate, array_size(&same, 1), COUNTED_ARRAY, *array,
+                   (array, description));
+}
+
+EXPORT CUresult cuArrayDestroy(CUarray array)
+{
+    CUresult result = REAL(cuArrayDestroy)(array);
+    if (result == CUDA_SUCCESS)
+        pinned_forget(counted_key(COUNTED_ARRAY, (uint64_t)array));
+    return result;
+}
+
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
+                                       const CUDA_ARRAY3D_DESCRIPTOR *description,
+                                       unsigned int levels)
+{
+    COUNTED_CREATE(cuMipmappedArrayCreate, array_size(description, levels), COUNTED_MIPMAP, *array,
+                   (array, description, levels));
+}
+
+EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+    CUresult result = REAL(cuMipmappedArrayDestroy)(array);
+    if (result == CUDA_SUCCESS)
+        pinned_forget(counted_key(COUNTED_MIPMAP, (uint64_t)array));
+    return result;
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contexts: where a process begins and ends to use a GPU.
+ *
+ * A GPU's primary context lives as long as it is retained, by the program or
+ * by a green context, which retains it while it exists. The driver says only
+ * afterwards that the last one let go, and then it is too late to drop what
+ * lives in it; so retains are counted here. Dropping it waits for work, and while
+ * that lasts nobody may retain the context and begin to use it: who lets go last
+ * waits for those who are just retaining it, and whoever comes then waits for the end.
+ */
+#include "api/counted.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "client/client.h"
+
+#define DEVICES 64
+
+static struct primary {
+    CUcontext context;
+    unsigned retained;
+    unsigned retaining;              /* threads that are about to, and may have */
+    bool ending;
+} primary[DEVICES];                                /* protected by contexts_lock */
+
+/* More references to a context than the one it was made with: cuCtxAttach()
+ * once each, and green contexts, with the device whose primary they retain. */
+struct reference {
+    const void *context;
+    CUdevice device;
+    struct reference *next;
+};
+static struct reference *references;               /* protected by contexts_lock */
+
+/* Nothing is called while it is held. */
+static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
+
+static void refer(const void *context, CUdevice device)
+{
+    struct reference *reference = malloc(sizeof *reference);
+    if (reference == NULL)
+        return;
+    pthread_mutex_lock(&contexts_lock);
+    *reference = (struct reference){ context, device, references };
+    references = reference;
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+/* The device, or -1 if there is no such reference. */
+static CUdevice drop(const void *context)
+{
+    CUdevice device = -1;
+    pthread_mutex_lock(&contexts_lock);
+    struct reference **link = &references, *reference;
+    while ((reference = *link) != NULL && reference->context != context)
+        link = &reference->next;
+    if (reference != NULL) {
+        device = reference->device;
+        *link = reference->next;
+        free(reference);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return device;
+}
+
+static struct primary *primary_of(CUdevice device)
+{
+    return device >= 0 && device < DEVICES ? &primary[device] : NULL;
+}
+
+static int uncancelled(void)
+{
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+
+/* Before the driver is asked to retain it. */
+static void retaining(CUdevice device)
+{
+    struct primary *one = primary_of(device);
+    if (one == NULL)
+        return;
+    int cancel = uncancelled();
+    pthread_mutex_lock(&contexts_lock);
+    while (one->ending)
+        pthread_cond_wait(&contexts_changed, &contexts_lock);
+    one->retaining++;
+    pthread_mutex_unlock(&contexts_lock);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+/* Afterwards; NULL: it was not. */
+static void retained(CUdevice device, CUcontext context)
+{
+    struct primary *one = primary_of(device);
+    if (one != NULL) {
+        pthread_mutex_lock(&contexts_lock);
+        one->retaining--;
+        if (context != NULL) {
+            one->context = context;
+            one->retained++;
+        }
+        pthread_cond_broadcast(&contexts_changed);
+        pthread_mutex_unlock(&contexts_lock);
+    }
+    if (context != NULL)
+        client_attach(device, context);
+}
+
+/* One of those who retain a primary context lets go of it, or all are made to. */
+struct parting {
+    struct primary *primary;
+    CUcontext last;                  /* that ends it; until it is over nobody retains it */
+    bool counted;
+};
+
+static struct parting parting_begins(CUdevice device, bool all)
+{
+    struct primary *one = primary_of(device);
+    struct parting parting = { one, NULL, false };
+    if (one == NULL)
+        return parting;
+    int cancel = uncancelled();
+    pthread_mutex_lock(&contexts_lock);
+    while (one->ending || ((all || one->retained == 1) && one->retaining > 0))
+        pthread_cond_wait(&contexts_changed, &contexts_lock);
+    if (all || one->retained == 1)
+        parting.last = one->context;
+    one->ending = parting.last != NULL;
+    parting.counted = !all && one->retained > 0;
+    one->retained -= parting.counted;
+    pthread_mutex_unlock(&contexts_lock);
+    pthread_setcancelstate(cancel, NULL);
+    return parting;
+}
+
+/* `result` is the driver's. `kept`: they retain it still. */
+static void parting_over(const struct parting *parting, CUresult result, bool kept)
+{
+    struct primary *one = parting->primary;
+    if (one == NULL)
+        return;
+    pthread_mutex_lock(&contexts_lock);
+    if (parting->counted && result != CUDA_SUCCESS)
+        one->retained++;
+    if (parting->last != NULL) {
+        one->ending = false;
+        if (result == CUDA_SUCCESS && !kept)
+            *one = (struct primary){ .retaining = one->retaining };
+        pthread_cond_broadcast(&contexts_changed);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+static void ends(CUcontext context)
+{
+    if (context == NULL)
+        return;
+    memory_context_ends(context);
+    captures_end_with(context);
+}
+
+/* Others may fill the card so that a context finds no memory: then they are
+ * made to leave some, which takes as long as a hand-over. */
+#define WITH_PATIENCE(result, device, call)                                        \
+    CUresult result;                                                               \
+    unsigned tries = 0;                                                            \
+    do                                                                             \
+        result = call;                                                             \
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && client_awaits_context(device, &tries))
+
+#define CREATE(name, parameters, arguments)                                        \
+    EXPORT CUresult name parameters                                                \
+    {                                                                              \
+        WITH_PATIENCE(result, device, REAL(name) arguments);                       \
+        if (result == CUDA_SUCCESS)                                                \
+            client_attach(device, *context);                                       \
+        return result;                                                             \
+    }
+
+CREATE(cuCtxCreate, (CUcontext *context, unsigned int flags, CUdevice device),
+    (context, flags, device))
+CREATE(cuCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device),
+    (context, flags, device))
+CREATE(cuCtxCreate_v3,
+    (CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+     CUdevice device),
+    (context, affinity, count, flags, device))
+CREATE(cuCtxCreate_v4,
+    (CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
+    (context, parameters, flags, device))
+
+/* A primary context cannot be destroyed this way: the driver says so. */
+static bool is_primary(CUcontext context)
+{
+    bool found = false;
+    pthread_mutex_lock(&contexts_lock);
+    for (int device = 0; device < DEVICES; device++)
+        found |= context != NULL && primary[device].context == context;
+    pthread_mutex_unlock(&contexts_lock);
+    return found;
+}
+
+#define DESTROY(name)                                                              \
+    EXPORT CUresult name(CUcontext context)                                        \
+    {                                                                              \
+        if (!is_primary(context))                                                  \
+            ends(context);                                                         \
+        return REAL(name)(context);                                                \
+    }
+
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
+
+EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+    CUresult result = REAL(cuCtxAttach)(context, flags);
+    if (result == CUDA_SUCCESS)
+        refer(*context, 0);
+    return result;
+}
+
+EXPORT CUresult cuCtxDetach(CUcontext context)
+{
+    if (drop(context) < 0 && !is_primary(context))
+        ends(context);
+    return REAL(cuCtxDetach)(context);
+}
+
+static CUdevice device_of(CUcontext context)
+{
+    CUdevice device = -1;
+    CUcontext same;
+    if (REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+            device = -1;
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    return device;
+}
+
+/* From the current context to memory of the other. */
+static CUresult peer_access(CUcontext other, bool open)
+{
+    CUdevice here;
+    return client_none() || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS
+               ? CUDA_SUCCESS : memory_open_to_peer(device_of(other), here, open);
+}
+
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext other, unsigned int flags)
+{
+    CUresult result = REAL(cuCtxEnablePeerAccess)(other, flags);
+    return result == CUDA_SUCCESS ? peer_access(other, true) : result;
+}
+
+EXPORT CUresult cuCtxDisablePeerAccess(CUcontext other)
+{
+    CUresult result = REAL(cuCtxDisablePeerAccess)(other);
+    return result == CUDA_SUCCESS ? peer_access(other, false) : result;
+}
+
+static CUresult retain(CUcontext *context, CUdevice device)
+{
+    retaining(device);
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    retained(device, result == CUDA_SUCCESS ? *context : NULL);
+    return result;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    WITH_PATIENCE(result, device, retain(context, device));
+    return result;
+}
+
+#define RELEASE(name)                                                              \
+    EXPORT CUresult name(CUdevice device)                                          \
+    {                                                                              \
+        struct parting parting = parting_begins(device, false);                    \
+        ends(parting.last);                                                        \
+        CUresult result = REAL(name)(device);                                      \
+        parting_over(&parting, result, false);                                     \
+        return result;                                                             \
+    }
+
+RELEASE(cuDevicePrimaryCtxRelease)
+RELEASE(cuDevicePrimaryCtxRelease_v2)
+
+#define RESET(name, kept)                                                          \
+    EXPORT CUresult name(CUdevice device)                                          \
+    {                                                                              \
+        struct parting parting = parting_begins(device, true);                     \
+        ends(parting.last);                                                        \
+        CUresult result = REAL(name)(device);                                      \
+        parting_over(&parting, result, kept);                                      \
+        return result;                                                             \
+    }
+
+/* The first version forgets who retained it; of the second they hold it still, empty. */
+RESET(cuDevicePrimaryCtxReset, false)
+RESET(cuDevicePrimaryCtxReset_v2, true)
+
+EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+                                 unsigned int flags)
+{
+    CUcontext context = NULL;
+    retaining(device);
+    CUresult result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+    if (result == CUDA_SUCCESS
+        && REAL(cuDevicePrimaryCtxRetain)(&context, device) == CUDA_SUCCESS) {
+        refer(*green, device);
+        /* The green context holds it; ours was only to learn its name. */
+        if (HAVE_REAL(cuDevicePrimaryCtxRelease_v2))
+            REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    }
+    retained(device, context);
+    return result;
+}
+
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CUdevice device = drop(green);
+    struct parting parting = parting_begins(device, false);
+    ends(parting.last);
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    if (result != CUDA_SUCCESS && device >= 0)
+        refer(green, device);
+    parting_over(&parting, result, false);
+    return result;
+}

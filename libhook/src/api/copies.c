@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies of every shape. They wait at a closed gate even if their stream is
+ * being captured: when it records a copy the driver looks its addresses up,
+ * and where nothing is mapped it fails (cuMemcpyDtoDAsync: invalid value) or
+ * takes the address for one of host memory (cuMemcpyAsync), as measured on
+ * driver 580.
+ */
+#include "api/copies.h"
+
+#include "client/interposition.h"
+
+/* As GATED; and it is known when such copies load the bus, and in which
+ * direction (traffic.h). `waits`: it returns when all has been copied. */
+#define COPYING(name, way, bytes, waits, parameters, arguments)  \
+    EXPORT CUresult name parameters                              \
+    {                                                            \
+        gate_enter(GATE_NO_STREAM);                              \
+        TRAFFIC_BEGINS(copied, way, bytes, waits);               \
+        CUresult result = REAL(name) arguments;                  \
+        TRAFFIC_ENDS(copied);                                    \
+        gate_leave();                                            \
+        return result;                                           \
+    }
+#define COPYING_PTSZ(name, way, bytes, parameters, arguments)    \
+    COPYING(name, way, bytes, false, parameters, arguments)      \
+    COPYING(name##_ptsz, way, bytes, false, parameters, arguments)
+#define COPYING_PTDS(name, way, bytes, parameters, arguments)    \
+    COPYING(name, way, bytes, true, parameters, arguments)       \
+    COPYING(name##_ptds, way, bytes, true, parameters, arguments)
+
+/* What the driver does not know is the host's. */
+static bool on_host(CUmemorytype type, CUdeviceptr address)
+{
+    unsigned int known = CU_MEMORYTYPE_HOST;
+    if (type != CU_MEMORYTYPE_UNIFIED)
+        return type == CU_MEMORYTYPE_HOST;
+    return REAL(cuPointerGetAttribute)(&known, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+               != CUDA_SUCCESS
+           || known == CU_MEMORYTYPE_HOST;
+}
+
+enum traffic_way copies_way(CUmemorytype from_type, CUdeviceptr from, CUmemorytype to_type,
+                            CUdeviceptr to)
+{
+    bool from_host = on_host(from_type, from), to_host = on_host(to_type, to);
+    return from_host == to_host ? TRAFFIC_NONE : from_host ? TRAFFIC_IN : TRAFFIC_OUT;
+}
+
+static enum traffic_way way_of(CUdeviceptr to, CUdeviceptr from)
+{
+    return copies_way(CU_MEMORYTYPE_UNIFIED, from, CU_MEMORYTYPE_UNIFIED, to);
+}
+
+#define WAY_OF(copy)                                                        \
+    copies_way((copy)->srcMemoryType, (copy)->srcDevice, (copy)->dstMemoryType, (copy)->dstDevice)
+#define BYTES_2D(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
+#define BYTES_3D(copy) ((copy) == NULL ? 0 : BYTES_2D(copy) * (copy)->Depth)
+
+/* They are taken to go all the way that the first one goes. */
+static enum traffic_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
+{
+    return to == NULL || from == NULL ? TRAFFIC_NONE : way_of(to[0], from[0]);
+}
+
+/* One after the other with the program. */
+
+COPYING_PTDS(cuMemcpy, way_of(to, from), bytes,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+    (to, from, bytes))
+GATED_PTDS(cuMemcpyPeer, GATE_NO_STREAM,
+    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
+    (to, to_context, from, from_context, bytes))
+COPYING_PTDS(cuMemcpyHtoD_v2, TRAFFIC_IN, bytes,
+    (CUdeviceptr to, const void *from, size_t bytes),
+    (to, from, bytes))
+COPYING_PTDS(cuMemcpyDtoH_v2, TRAFFIC_OUT, bytes,
+    (void *to, CUdeviceptr from, size_t bytes),
+    (to, from, bytes))
+GATED_PTDS(cuMemcpyDtoD_v2, GATE_NO_STREAM,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+    (to, from, bytes))
+GATED_PTDS(cuMemcpyDtoA_v2, GATE_NO_STREAM,
+    (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes),
+    (to, to_offset, from, bytes))
+GATED_PTDS(cuMemcpyAtoD_v2, GATE_NO_STREAM,
+    (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes),
+    (to, from, from_offset, bytes))
+COPYING_PTDS(cuMemcpyHtoA_v2, TRAFFIC_IN, bytes,
+    (CUarray to, size_t to_offset, const void *from, size_t bytes),
+    (to, to_offset, from, bytes))
+COPYING_PTDS(cuMemcpyAtoH_v2, TRAFFIC_OUT, bytes,
+    (void *to, CUarray from, size_t from_offset, size_t bytes),
+    (to, from, from_offset, bytes))
+GATED_PTDS(cuMemcpyAtoA_v2, GATE_NO_STREAM,
+    (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
+    (to, to_offset, from, from_offset, bytes))
+COPYING_PTDS(cuMemcpy2D_v2, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
+COPYING_PTDS(cuMemcpy2DUnaligned_v2, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
+COPYING_PTDS(cuMemcpy3D_v2, WAY_OF(copy), BYTES_3D(copy), (const CUDA_MEMCPY3D *copy), (copy))
+GATED_PTDS(cuMemcpy3DPeer, GATE_NO_STREAM, (const CUDA_MEMCPY3D_PEER *copy), (copy))
+
+/* In a stream. */
+
+COPYING_PTSZ(cuMemcpyAsync, way_of(to, from), bytes,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED_PTSZ(cuMemcpyPeerAsync, GATE_NO_STREAM,
+    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+     CUstream stream),
+    (to, to_context, from, from_context, bytes, stream))
+COPYING_PTSZ(cuMemcpyHtoDAsync_v2, TRAFFIC_IN, bytes,
+    (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+    (to, from, bytes, stream))
+COPYING_PTSZ(cuMemcpyDtoHAsync_v2, TRAFFIC_OUT, bytes,
+    (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED_PTSZ(cuMemcpyDtoDAsync_v2, GATE_NO_STREAM,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+    (to, from, bytes, stream))
+COPYING_PTSZ(cuMemcpyHtoAAsync_v2, TRAFFIC_IN, bytes,
+    (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream),
+    (to, to_offset, from, bytes, stream))
+COPYING_PTSZ(cuMemcpyAtoHAsync_v2, TRAFFIC_OUT, bytes,
+    (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
+    (to, from, from_offset, bytes, stream))
+COPYING_PTSZ(cuMemcpy2DAsync_v2, WAY_OF(copy), BYTES_2D(copy),
+    (const CUDA_MEMCPY2D *copy, CUstream stream),
+    (copy, stream))
+COPYING_PTSZ(cuMemcpy3DAsync_v2, WAY_OF(copy), BYTES_3D(copy),
+    (const CUDA_MEMCPY3D *copy, CUstream stream),
+    (copy, stream))
+GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
+    (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
+    (copy, stream))
+
+/* Many at once. */
+
+COPYING_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), traffic_sum(sizes, count),
+    (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+     CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
+     size_t *failed, CUstream stream),
+    (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream))
+COPYING_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), traffic_sum(sizes, count),
+    (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+     CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
+     CUstream stream),
+    (to, from, sizes, count, attributes, attribute_indices, attribute_count, stream))
+GATED_PTSZ(cuMemcpy3DBatchAsync, GATE_NO_STREAM,
+    (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed, unsigned long long flags,
+     CUstream stream),
+    (count, operations, failed, flags, stream))
+GATED_PTSZ(cuMemcpy3DBatchAsync_v2, GATE_NO_STREAM,
+    (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags, CUstream stream),
+    (count, operations, flags, stream))
+GATED_PTSZ(cuMemBatchDecompressAsync, GATE_NO_STREAM,
+    (CUmemDecompressParams *parameters, size_t count, unsigned int flags, size_t *failed,
+     CUstream stream),
+    (parameters, count, flags, failed, stream))
+
+/* With the 32-bit addresses of CUDA 2 and 3.0. */
+
+GATED(cuMemcpyHtoD, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, const void *from, unsigned int bytes),
+    (to, from, bytes))
+GATED(cuMemcpyDtoH, GATE_NO_STREAM,
+    (void *to, CUdeviceptr_v1 from, unsigned int bytes),
+    (to, from, bytes))
+GATED(cuMemcpyDtoD, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes),
+    (to, from, bytes))
+GATED(cuMemcpyDtoA, GATE_NO_STREAM,
+    (CUarray to, unsigned int to_offset, CUdeviceptr_v1 from, unsigned int bytes),
+    (to, to_offset, from, bytes))
+GATED(cuMemcpyAtoD, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, CUarray from, unsigned int from_offset, unsigned int bytes),
+    (to, from, from_offset, bytes))
+GATED(cuMemcpyHtoA, GATE_NO_STREAM,
+    (CUarray to, unsigned int to_offset, const void *from, unsigned int bytes),
+    (to, to_offset, from, bytes))
+GATED(cuMemcpyAtoH, GATE_NO_STREAM,
+    (void *to, CUarray from, unsigned int from_offset, unsigned int bytes),
+    (to, from, from_offset, bytes))
+GATED(cuMemcpyAtoA, GATE_NO_STREAM,
+    (CUarray to, unsigned int to_offset, CUarray from, unsigned int from_offset,
+     unsigned int bytes),
+    (to, to_offset, from, from_offset, bytes))
+GATED(cuMemcpy2D, GATE_NO_STREAM, (const CUDA_MEMCPY2D_v1 *copy), (copy))
+GATED(cuMemcpy2DUnaligned, GATE_NO_STREAM, (const CUDA_MEMCPY2D_v1 *copy), (copy))
+GATED(cuMemcpy3D, GATE_NO_STREAM, (const CUDA_MEMCPY3D_v1 *copy), (copy))
+GATED(cuMemcpyHtoDAsync, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, const void *from, unsigned int bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED(cuMemcpyDtoHAsync, GATE_NO_STREAM,
+    (void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED(cuMemcpyDtoDAsync, GATE_NO_STREAM,
+    (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
+    (to, from, bytes, stream))
+GATED(cuMemcpyHtoAAsync, GATE_NO_STREAM,
+    (CUarray to, unsigned int to_offset, const void *from, unsigned int bytes, CUstream stream),
+    (to, to_offset, from, bytes, stream))
+GATED(cuMemcpyAtoHAsync, GATE_NO_STREAM,
+    (void *to, CUarray from, unsigned int from_offset, unsigned int bytes, CUstream stream),
+    (to, from, from_offset, bytes, stream))
+GATED(cuMemcpy2DAsync, GATE_NO_STREAM,
+    (const CUDA_MEMCPY2D_v1 *copy, CUstream stream),
+    (copy, stream))
+GATED(cuMemcpy3DAsync, GATE_NO_STREAM,
+    (const CUDA_MEMCPY3D_v1 *copy, CUstream stream),
+    (copy, stream))

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Wrappers of functions that take device memory which cannot be swapped.
+ */
+#ifndef NVSHARE_COUNTED_H
+#define NVSHARE_COUNTED_H
+
+#include "client/interposition.h"
+#include "memory/memory.h"
+
+/* pinned_remember()'s keys: handles and addresses come from several heaps,
+ * and none uses the highest bits. */
+enum counted_kind { COUNTED_ADDRESS = 1, COUNTED_ARRAY, COUNTED_MIPMAP, COUNTED_PHYSICAL };
+
+static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
+{
+    return (uint64_t)kind << 60 ^ value;
+}
+
+/* The body of a wrapper that makes an object of `bytes` on the card, known
+ * afterwards by `value`. */
+#define COUNTED_CREATE(name, bytes, kind, value, arguments)                \
+    size_t size = (bytes);                                                 \
+    CUresult result = pinned_begin(size);                                  \
+    if (result != CUDA_SUCCESS)                                            \
+        return result;                                                     \
+    result = REAL(name) arguments;                                         \
+    if (result == CUDA_SUCCESS)                                            \
+        pinned_remember(counted_key(kind, (uint64_t)(value)), size);       \
+    pinned_end(result == CUDA_SUCCESS ? size : 0);                         \
+    return result
+
+static inline size_t counted_round(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* holdings.c: what the driver's pools hold. Begin and end as pinned_begin()
+ * and pinned_end() do, around an allocation from `handle` (NULL: the device's
+ * current pool) outside captures; `counted` goes from one to the other. */
+void holding_add(CUmemoryPool handle, CUdevice device);        /* the program made it */
+CUresult holding_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
+void holding_ends(CUmemoryPool handle, bool counted);
+CUresult holding_destroy(CUmemoryPool handle);     /* calls the driver */
+/* Pools give memory back on their own, some time after it was freed. Counts
+ * again what the driver's hold, after giving back what ours hold too much; to
+ * be called after a drain, with no lock held. */
+void pools_recount(void);
+
+/* capture.c: the captures going on in a context ended with it. */
+void captures_end_with(CUcontext context);
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Graphs. Launching and uploading one is submitting. Making one is not, but
+ * wherever a copy or a fill becomes part of it the driver looks the addresses
+ * up, and fails if nothing is mapped there (invalid value, or a wrong guess
+ * that it is host memory): when such a node is added or changed, and again
+ * when the graph is instantiated or updated. Those calls wait at the gate,
+ * inside which all memory is there.
+ */
+#include "api/freight.h"
+#include "client/interposition.h"
+
+#define LAUNCH(name, stream_)                                                      \
+    EXPORT CUresult name(CUgraphExec graph, CUstream stream)                       \
+    {                                                                              \
+        gate_enter(stream_);                                                       \
+        struct traffic copies[TRAFFIC_WAYS];                                       \
+        bool watched = traffic_is_watched();                                       \
+        if (__builtin_expect(watched, 0))                                          \
+            freight_begins(copies, graph);                                         \
+        CUresult result = REAL(name)(graph, stream);                               \
+        if (__builtin_expect(watched, 0))                                          \
+            freight_ends(copies);                                                  \
+        gate_leave();                                                              \
+        return result;                                                             \
+    }
+
+LAUNCH(cuGraphLaunch, stream)
+LAUNCH(cuGraphLaunch_ptsz, PER_THREAD(stream))
+GATED_PTSZ(cuGraphUpload, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
+
+#define INSTANTIATE(name, parameters, arguments)                                   \
+    EXPORT CUresult name parameters                                                \
+    {                                                                              \
+        gate_enter(GATE_NO_STREAM);                                                \
+        CUresult result = REAL(name) arguments;                                    \
+        if (result == CUDA_SUCCESS)                                                \
+            freight_weigh(*exec, graph);                                           \
+        gate_leave();                                                              \
+        return result;                                                             \
+    }
+
+INSTANTIATE(cuGraphInstantiate,
+    (CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size),
+    (exec, graph, error_node, log, log_size))
+INSTANTIATE(cuGraphInstantiate_v2,
+    (CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size),
+    (exec, graph, error_node, log, log_size))
+INSTANTIATE(cuGraphInstantiateWithFlags,
+    (CUgraphExec *exec, CUgraph graph, unsigned long long flags),
+    (exec, graph, flags))
+INSTANTIATE(cuGraphInstantiateWithParams,
+    (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *options),
+    (exec, graph, options))
+INSTANTIATE(cuGraphInstantiateWithParams_ptsz,
+    (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *options),
+    (exec, graph, options))
+GATED(cuGraphExecUpdate, GATE_NO_STREAM,
+    (CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, CUgraphExecUpdateResult *why),
+    (exec, graph, error_node, why))
+GATED(cuGraphExecUpdate_v2, GATE_NO_STREAM,
+    (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info),
+    (exec, graph, info))
+GATED(cuGraphExecChildGraphNodeSetParams, GATE_NO_STREAM,
+    (CUgraphExec exec, CUgraphNode node, CUgraph child),
+    (exec, node, child))
+
+GATED(cuGraphAddNode, GATE_NO_STREAM,
+    (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t dependency_count,
+     CUgraphNodeParams *parameters),
+    (node, graph, dependencies, dependency_count, parameters))
+GATED(cuGraphAddNode_v2, GATE_NO_STREAM,
+    (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+     const CUgraphEdgeData *edges, size_t dependency_count, CUgraphNodeParams *parameters),
+    (node, graph, dependencies, edges, dependency_count, parameters))
+GATED(cuGraphAddMemcpyNode, GATE_NO_STREAM,
+    (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t dependency_count,
+     const CUDA_MEMCPY3D *copy, CUcontext context),
+    (node, graph, dependencies, dependency_count, copy, context))
+GATED(cuGraphAddMemsetNode, GATE_NO_STREAM,
+    (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t dependency_count,
+     const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context),
+    (node, graph, dependencies, dependency_count, fill, context))
+GATED(cuGraphNodeSetParams, GATE_NO_STREAM,
+    (CUgraphNode node, CUgraphNodeParams *parameters),
+    (node, parameters))
+GATED(cuGraphMemcpyNodeSetParams, GATE_NO_STREAM,
+    (CUgraphNode node, const CUDA_MEMCPY3D *parameters),
+    (node, parameters))
+GATED(cuGraphMemsetNodeSetParams, GATE_NO_STREAM,
+    (CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *parameters),
+    (node, parameters))
+GATED(cuGraphExecNodeSetParams, GATE_NO_STREAM,
+    (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *parameters),
+    (exec, node, parameters))
+GATED(cuGraphExecMemcpyNodeSetParams, GATE_NO_STREAM,
+    (CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *copy, CUcontext context),
+    (exec, node, copy, context))
+GATED(cuGraphExecMemsetNodeSetParams, GATE_NO_STREAM,
+    (CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context),
+    (exec, node, fill, context))

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Physical memory that the program creates and maps itself. Most of it can
+ * leave the card: chunk.h. The rest is the driver's, and counted.
+ *
+ * The driver's is on the card until nothing refers to it: neither a handle
+ * (the one it was created with, or one from cuMemRetainAllocationHandle, which
+ * differs from it) nor a mapping. Many programs release the handle right after
+ * mapping, so both are followed.
+ *
+ * What another process created and this one imported counts there.
+ *
+ * Addresses in ranges that memory.h has reserved are the library's: the
+ * program sees plain memory there, and the driver refuses to map, unmap or
+ * change plain memory, and to give out a handle of it, as an invalid value.
+ */
+#include "api/counted.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "memory/vmm_allocation.h"
+#include "client/client.h"
+#include "block/region.h"
+
+struct physical {
+    unsigned references;             /* handles and mappings */
+};
+
+/* A handle or the start of a mapping. */
+struct reference {
+    uint64_t key;
+    size_t size;                     /* of a mapping, bytes */
+    struct physical *physical;
+    struct reference *next;
+};
+
+enum { HANDLE = 1, MAPPING };
+#define BUCKETS 1024
+
+/* Protects all of it. Nothing else is taken under it. */
+static pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct reference *buckets[BUCKETS];
+
+static uint64_t key_of(int kind, uint64_t value)
+{
+    return (uint64_t)kind << 60 ^ value;
+}
+
+static struct reference **bucket_of(uint64_t key)
+{
+    return &buckets[key * 0x9E3779B97F4A7C15u >> 54];
+}
+
+static struct physical *find(uint64_t key)
+{
+    struct reference *reference = *bucket_of(key);
+    while (reference != NULL && reference->key != key)
+        reference = reference->next;
+    return reference == NULL ? NULL : reference->physical;
+}
+
+static void refer(uint64_t key, size_t size, struct physical *physical)
+{
+    struct reference *reference = malloc(sizeof *reference);
+    physical->references++;
+    if (reference == NULL)
+        return;                      /* then it counts until the process ends */
+    *reference = (struct reference){ key, size, physical, *bucket_of(key) };
+    *bucket_of(key) = reference;
+}
+
+/* Drops the oldest reference with this key: the driver may have given the
+ * same handle or address out again before we came here. Returns its size, 0
+ * if there is none; *gone is what nothing refers to any more. */
+static size_t drop(uint64_t key, struct physical **gone)
+{
+    struct reference **oldest = NULL;
+    *gone = NULL;
+    for (struct reference **link = bucket_of(key); *link != NULL; link = &(*link)->next)
+        if ((*link)->key == key)
+            oldest = link;
+    if (oldest == NULL)
+        return 0;
+    struct reference *reference = *oldest;
+    size_t size = reference->size;
+    *oldest = reference->next;
+    if (--reference->physical->references == 0)
+        *gone = reference->physical;
+    free(reference);
+    return size;
+}
+
+static void forget(struct physical *gone)
+{
+    if (gone == NULL)
+        return;
+    pinned_forget(counted_key(COUNTED_PHYSICAL, (uint64_t)gone));
+    free(gone);
+}
+
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                            const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    if (client_none() || properties == NULL
+        || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return REAL(cuMemCreate)(handle, size, properties, flags);
+    CUresult result;
+    if (handle != NULL && flags == 0 && chunk_create(handle, size, properties, &result))
+        return result;
+    result = pinned_begin_on(properties->location.id, size);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemCreate)(handle, size, properties, flags);
+    struct physical *physical = result == CUDA_SUCCESS ? calloc(1, sizeof *physical) : NULL;
+    if (physical != NULL) {
+        pinned_remember(counted_key(COUNTED_PHYSICAL, (uint64_t)physical), size);
+        pthread_mutex_lock(&physical_lock);
+        refer(key_of(HANDLE, *handle), size, physical);
+        pthread_mutex_unlock(&physical_lock);
+    }
+    pinned_end(result == CUDA_SUCCESS ? size : 0);
+    return result;
+}
+
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    CUresult result;
+    if (chunk_release(handle, &result))
+        return result;
+    result = REAL(cuMemRelease)(handle);
+    if (result == CUDA_SUCCESS && !client_none()) {
+        struct physical *gone;
+        pthread_mutex_lock(&physical_lock);
+        drop(key_of(HANDLE, handle), &gone);
+        pthread_mutex_unlock(&physical_lock);
+        forget(gone);
+    }
+    return result;
+}
+
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    if (memory_is_ours((CUdeviceptr)address))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle != NULL && chunk_retain((CUdeviceptr)address, handle))
+        return CUDA_SUCCESS;
+    CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
+    CUdeviceptr start;
+    size_t size;
+    if (result == CUDA_SUCCESS && !client_none()
+        && REAL(cuMemGetAddressRange_v2)(&start, &size, (CUdeviceptr)address) == CUDA_SUCCESS) {
+        pthread_mutex_lock(&physical_lock);
+        struct physical *physical = find(key_of(MAPPING, start));
+        if (physical != NULL)
+            refer(key_of(HANDLE, *handle), 0, physical);
+        pthread_mutex_unlock(&physical_lock);
+    }
+    return result;
+}
+
+EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    if (memory_is_ours(address))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
+    if (chunk_map(address, size, offset, handle, flags, &result))
+        return result;
+    result = REAL(cuMemMap)(address, size, offset, handle, flags);
+    if (result == CUDA_SUCCESS && !client_none()) {
+        pthread_mutex_lock(&physical_lock);
+        struct physical *physical = find(key_of(HANDLE, handle));
+        if (physical != NULL)
+            refer(key_of(MAPPING, address), size, physical);
+        pthread_mutex_unlock(&physical_lock);
+    }
+    return result;
+}
+
+/* One call may take away several mappings, with holes between them. */
+static void forget_mappings(CUdeviceptr address, size_t size)
+{
+    size_t part;
+    for (size_t done = 0; done < size; done += part) {
+        struct physical *gone;
+        pthread_mutex_lock(&physical_lock);
+        part = drop(key_of(MAPPING, address + done), &gone);
+        pthread_mutex_unlock(&physical_lock);
+        forget(gone);
+        if (part == 0)
+            part = PAGE;
+    }
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+{
+    if (memory_is_ours(address))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
+    if (!chunk_unmap(address, size, &result))
+        result = REAL(cuMemUnmap)(address, size);
+    if (result == CUDA_SUCCESS && !client_none())
+        forget_mappings(address, size);
+    return result;
+}
+
+EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                               size_t count)
+{
+    if (memory_is_ours(address))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
+    return chunk_set_access(address, size, access, count, &result)
+               ? result : REAL(cuMemSetAccess)(address, size, access, count);
+}
+
+EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
+{
+    /* The driver does not give up addresses where something is mapped. */
+    return memory_is_ours(address) || chunk_mapped_in(address, size)
+               ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemAddressFree)(address, size);
+}
+
+/* What a switch writes to must not move. */
+EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t offset,
+                                    CUdeviceptr address, size_t size, unsigned long long flags)
+{
+    if (memory_is_ours(address))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = chunk_anchor_range(address, size);
+    return result != CUDA_SUCCESS
+               ? result : REAL(cuMulticastBindAddr)(multicast, offset, address, size, flags);
+}
+
+EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
+                                   CUmemGenericAllocationHandle handle, size_t start, size_t size,
+                                   unsigned long long flags)
+{
+    CUresult result = chunk_anchor(&handle);
+    return result != CUDA_SUCCESS
+               ? result
+               : REAL(cuMulticastBindMem)(multicast, offset, handle, start, size, flags);
+}
+
+/* What another process writes to must not move either. */
+EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
+                                             CUmemAllocationHandleType type,
+                                             unsigned long long flags)
+{
+    CUmemAllocationProp properties;
+    if (chunk_properties(handle, &properties)
+        && (type == CU_MEM_HANDLE_TYPE_NONE || (type & ~properties.requestedHandleTypes) != 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = chunk_anchor(&handle);
+    return result != CUDA_SUCCESS
+               ? result : REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
+}
+
+EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
+                                                       CUmemGenericAllocationHandle handle)
+{
+    return properties != NULL && chunk_properties(handle, properties)
+               ? CUDA_SUCCESS : REAL(cuMemGetAllocationPropertiesFromHandle)(properties, handle);
+}
+
+/* Work in a stream, as copies are: it changes what an array's addresses mean. */
+GATED_PTSZ(cuMemMapArrayAsync, stream,
+    (CUarrayMapInfo *maps, unsigned int count, CUstream stream), (maps, count, stream))

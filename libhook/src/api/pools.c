@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pools. Where memory of ours serves (ordered.c) it is asked first; what the
+ * driver's own pools hold is counted (holdings.c).
+ *
+ * During a capture nothing is allocated: the call becomes a node of the
+ * graph, and graph memory is the driver's.
+ */
+#include "api/counted.h"
+
+#include "client/client.h"
+#include "memory/managed.h"
+#include "pool/pool.h"
+
+static bool capturing(CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS
+           || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Memory of ours. False: the driver's, also to say what is wrong. */
+static bool served(CUmemoryPool handle, CUdeviceptr *address, size_t bytes, CUstream stream,
+                   CUresult *result)
+{
+    return !client_none() && address != NULL && bytes != 0 && !capturing(stream)
+        && pool_allocate(handle, bytes, stream, address, result);
+}
+
+static CUresult begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
+{
+    if (!client_none() && !capturing(stream))
+        return holding_begins(handle, bytes, stream, counted);
+    gate_enter(stream);
+    return CUDA_SUCCESS;
+}
+
+#define ALLOCATE(name, handle, stream_, parameters, arguments)                     \
+    EXPORT CUresult name parameters                                                \
+    {                                                                              \
+        bool counted = false;                                                      \
+        CUresult result;                                                           \
+        if (served(handle, address, bytes, stream_, &result))                      \
+            return result;                                                         \
+        result = begins(handle, bytes, stream_, &counted);                         \
+        if (result != CUDA_SUCCESS)                                                \
+            return result;                                                         \
+        result = REAL(name) arguments;                                             \
+        holding_ends(handle, counted);                                             \
+        return result;                                                             \
+    }
+
+ALLOCATE(cuMemAllocAsync, NULL, stream,
+    (CUdeviceptr *address, size_t bytes, CUstream stream), (address, bytes, stream))
+ALLOCATE(cuMemAllocAsync_ptsz, NULL, PER_THREAD(stream),
+    (CUdeviceptr *address, size_t bytes, CUstream stream), (address, bytes, stream))
+ALLOCATE(cuMemAllocFromPoolAsync, from, stream,
+    (CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream),
+    (address, bytes, from, stream))
+ALLOCATE(cuMemAllocFromPoolAsync_ptsz, from, PER_THREAD(stream),
+    (CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream),
+    (address, bytes, from, stream))
+
+/* Memory of ours. What was not allocated in a graph cannot be freed in one. */
+static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)
+{
+    CUstreamCaptureStatus status;
+    /* Of what lies beyond the card, with a wait that is not asked for. */
+    if (!memory_is_ours(address))
+        return managed_free(address, true, result);
+    *result = REAL(cuStreamIsCapturing)(stream, &status);
+    if (*result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE)
+        *result = CUDA_ERROR_INVALID_VALUE;
+    return *result != CUDA_SUCCESS || pool_free_async(address, stream, result);
+}
+
+#define FREE(name, stream_)                                                        \
+    EXPORT CUresult name(CUdeviceptr address, CUstream stream)                     \
+    {                                                                              \
+        CUresult result;                                                           \
+        if (freed(address, stream_, &result))                                      \
+            return result;                                                         \
+        gate_enter(stream_);                                                       \
+        result = REAL(name)(address, stream);                                      \
+        gate_leave();                                                              \
+        if (!client_none() && !capturing(stream_))                                 \
+            pools_recount();                                                       \
+        return result;                                                             \
+    }
+
+FREE(cuMemFreeAsync, stream)
+FREE(cuMemFreeAsync_ptsz, PER_THREAD(stream))
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
+    if (result != CUDA_SUCCESS || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return result;
+    if (properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED
+        && properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->usage == 0)
+        pool_add(*pool, properties->location.id, properties->maxSize);
+    else
+        holding_add(*pool, properties->location.id);
+    return result;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+    CUresult result;
+    return pool_destroy(handle, &result) ? result : holding_destroy(handle);
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
+    if (result == CUDA_SUCCESS)
+        pool_trim(pool, keep);
+    pools_recount();
+    return result;
+}
+
+EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access,
+                                   size_t count)
+{
+    return pool_set_access(pool, access, count);
+}
+
+EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                      void *value)
+{
+    CUresult result = REAL(cuMemPoolGetAttribute)(pool, attribute, value);
+    if (result == CUDA_SUCCESS)
+        pool_tell(pool, attribute, value);
+    return result;
+}
+
+EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                      void *value)
+{
+    CUresult result = REAL(cuMemPoolSetAttribute)(pool, attribute, value);
+    if (result == CUDA_SUCCESS)
+        pool_set(pool, attribute, value);
+    return result;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a program asks about its memory. Of ours it hears what the driver says
+ * of plain cuMemAlloc memory (as read on an H200 with driver 580), resident
+ * or not, at once: the driver itself would see mapped memory, or none. Two
+ * answers differ, because such memory may leave the card at any time: it
+ * cannot be registered with a NIC, nor exported.
+ */
+#include "client/interposition.h"
+
+#include "memory/vmm_allocation.h"
+#include "client/client.h"
+#include "memory/memory.h"
+#include "pool/pool.h"
+#include "ipc/ipc.h"
+
+/* Ids of ours are told from the driver's own by this bit. */
+#define OUR_ID (1ull << 62)
+
+/* The driver's answers for an address that is nobody's memory. */
+static const struct memory_description nothing = { .device = CU_DEVICE_INVALID };
+
+#define STORE(type, value) (*(type *)data = (type)(value))
+
+/* One attribute of `memory`, or of an address in no allocation if its size is 0. */
+static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address,
+                                const struct memory_description *memory)
+{
+    bool here = memory->size != 0;
+    CUdeviceptr range = memory->base;
+    size_t range_size = memory->size;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        STORE(CUcontext, memory->context);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        STORE(unsigned int, here ? CU_MEMORYTYPE_DEVICE : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        STORE(CUdeviceptr, here ? address : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        STORE(CUdeviceptr, here ? 0 : address);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        STORE(unsigned int, memory->sync_memops);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        STORE(unsigned long long, here ? memory->id | OUR_ID : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        STORE(int, memory->device);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        STORE(unsigned int, here);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        /* Of what the program mapped itself the range is its reservation. */
+        chunk_range_of(address, &range, &range_size);
+        if (here)
+            STORE(CUdeviceptr, range);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        chunk_range_of(address, &range, &range_size);
+        if (here)
+            STORE(size_t, range_size);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        STORE(CUdeviceptr, memory->base);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        STORE(size_t, memory->size);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        STORE(unsigned int, here ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        STORE(unsigned long long, memory->handle_types);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        STORE(CUmemoryPool, here ? pool_of(memory->base) : NULL);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        STORE(unsigned int, memory->ipc);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+        STORE(unsigned int, 0);
+        return CUDA_SUCCESS;
+    default:
+        /* P2P_TOKENS among them: with those a NIC's driver pins the memory. */
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+/* False: not an address of ours. */
+static bool describe(CUdeviceptr address, struct memory_description *memory)
+{
+    if (memory_describe(address, memory))
+        return true;
+    *memory = nothing;
+    return memory_is_ours(address);
+}
+
+EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
+                                      CUdeviceptr address)
+{
+    struct memory_description memory;
+    if (data == NULL || !describe(address, &memory))
+        return REAL(cuPointerGetAttribute)(data, attribute, address);
+    if (memory.size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = store_attribute(data, attribute, address, &memory);
+    /* There is none; but cuPointerGetAttributes may ask without an error. */
+    return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
+                                       void **data, CUdeviceptr address)
+{
+    struct memory_description memory;
+    if (attributes == NULL || data == NULL || count == 0 || !describe(address, &memory))
+        return REAL(cuPointerGetAttributes)(count, attributes, data, address);
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = data[i] == NULL ? CUDA_ERROR_INVALID_VALUE
+                                 : store_attribute(data[i], attributes[i], address, &memory);
+    return result;
+}
+
+EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                      CUdeviceptr address)
+{
+    if (value == NULL || !memory_is_ours(address)) {
+        /* It is set for the sake of a device that reaches the memory by itself. */
+        CUresult result = chunk_anchor_range(address, 1);
+        return result != CUDA_SUCCESS ? result
+                                      : REAL(cuPointerSetAttribute)(value, attribute, address);
+    }
+    CUresult refused;
+    if (capture_refuses(&refused))
+        return refused;
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+        || !memory_set_sync_memops(address, *(const unsigned int *)value != 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+    struct memory_description memory;
+    if (!describe(address, &memory))
+        return REAL(cuMemGetAddressRange_v2)(base, size, address);
+    /* Zeros where there is nothing, as the driver's. */
+    if (base != NULL)
+        *base = memory.base;
+    if (size != NULL)
+        *size = memory.size;
+    return memory.size == 0 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+                               CUdeviceptr address)
+{
+    struct memory_description memory;
+    if (flags != NULL && location != NULL && chunk_access_of(address, location, flags))
+        return CUDA_SUCCESS;
+    if (flags == NULL || location == NULL || !describe(address, &memory))
+        return REAL(cuMemGetAccess)(flags, location, address);
+    if (memory.size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == memory.device
+                 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+/*
+ * The next three are about memory of the host, and a driver says no to them
+ * for that of cuMemAlloc; but for what the program mapped itself it answers as
+ * for portable memory of the host (an H200 with driver 580). Ours is mapped
+ * memory to it while on the card, and nothing while not.
+ */
+
+static bool is_mapped_by_program(const void *memory)
+{
+    return chunk_mapped_in((uintptr_t)memory, 1);
+}
+
+EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *memory,
+                                             unsigned int flags)
+{
+    if (memory_is_ours((uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (address == NULL || flags != 0 || !is_mapped_by_program(memory))
+        return REAL(cuMemHostGetDevicePointer_v2)(address, memory, flags);
+    *address = (uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
+{
+    if (memory_is_ours((uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags == NULL || !is_mapped_by_program(memory))
+        return REAL(cuMemHostGetFlags)(flags, memory);
+    *flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostUnregister(void *memory)
+{
+    /* Not CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, which is for what the driver does not know. */
+    return memory_is_ours((uintptr_t)memory) || is_mapped_by_program(memory)
+               ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemHostUnregister)(memory);
+}
+
+EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+{
+    CUresult result;
+    return handle != NULL && share_give(address, handle, &result)
+               ? result : REAL(cuIpcGetMemHandle)(handle, address);
+}
+
+#define OPEN(name)                                                                          \
+    EXPORT CUresult name(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)   \
+    {                                                                                       \
+        CUresult result;                                                                    \
+        return address != NULL && import_open(&handle, address, &result)                    \
+                   ? result : REAL(name)(address, handle, flags);                           \
+    }
+
+OPEN(cuIpcOpenMemHandle)
+OPEN(cuIpcOpenMemHandle_v2)
+
+EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    CUresult result;
+    return import_close(address, &result) ? result : REAL(cuIpcCloseMemHandle)(address);
+}
+
+EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
+                                              CUmemRangeHandleType type, unsigned long long flags)
+{
+    if (memory_is_ours(address))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = chunk_anchor_range(address, size);
+    return result != CUDA_SUCCESS
+               ? result : REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    if (available == NULL || total == NULL || !memory_information(available, total))
+        return REAL(cuMemGetInfo_v2)(available, total);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    if (bytes == NULL || !memory_total(device, bytes))
+        return REAL(cuDeviceTotalMem_v2)(bytes, device);
+    return CUDA_SUCCESS;
+}
+
+/* The same with 32 bits. */
+
+static unsigned int narrow(size_t bytes)
+{
+    return bytes < UINT32_MAX ? (unsigned int)bytes : UINT32_MAX;
+}
+
+EXPORT CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
+{
+    size_t wide_available, wide_total;
+    if (available == NULL || total == NULL || !memory_information(&wide_available, &wide_total))
+        return REAL(cuMemGetInfo)(available, total);
+    *available = narrow(wide_available);
+    *total = narrow(wide_total);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
+{
+    size_t wide;
+    if (bytes == NULL || !memory_total(device, &wide))
+        return REAL(cuDeviceTotalMem)(bytes, device);
+    *bytes = narrow(wide);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Launches. A launch into a stream that is being captured is recorded, not
+ * submitted, and does not wait: a kernel's arguments are bytes to the driver.
+ *
+ * Host functions and callbacks (cuLaunchHostFunc, cuStreamAddCallback) are no
+ * work for the GPU and pass by; a stream may depend on them to get empty.
+ */
+#include "client/interposition.h"
+
+GATED_PTSZ(cuLaunchKernel, stream,
+    (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+     unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **parameters,
+     void **extra),
+    (f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra))
+GATED_PTSZ(cuLaunchCooperativeKernel, stream,
+    (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+     unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **parameters),
+    (f, gx, gy, gz, bx, by, bz, shared, stream, parameters))
+GATED(cuLaunchKernelEx, config == NULL ? NULL : config->hStream,
+    (const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra),
+    (config, f, parameters, extra))
+GATED(cuLaunchKernelEx_ptsz, config == NULL ? NULL : PER_THREAD(config->hStream),
+    (const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra),
+    (config, f, parameters, extra))
+GATED(cuLaunchCooperativeKernelMultiDevice, GATE_NO_STREAM,
+    (CUDA_LAUNCH_PARAMS *launches, unsigned int devices, unsigned int flags),
+    (launches, devices, flags))
+
+/* Other processes and graphics may wait for the one, and this process for
+ * the other: work all the same, and it keeps a stream from getting empty. */
+GATED_PTSZ(cuSignalExternalSemaphoresAsync, stream,
+    (const CUexternalSemaphore *semaphores,
+     const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *parameters, unsigned int count, CUstream stream),
+    (semaphores, parameters, count, stream))
+GATED_PTSZ(cuWaitExternalSemaphoresAsync, stream,
+    (const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *parameters,
+     unsigned int count, CUstream stream),
+    (semaphores, parameters, count, stream))
+
+/* Of CUDA 3. */
+GATED(cuLaunch, GATE_NO_STREAM, (CUfunction f), (f))
+GATED(cuLaunchGrid, GATE_NO_STREAM, (CUfunction f, int width, int height), (f, width, height))
+GATED(cuLaunchGridAsync, stream,
+    (CUfunction f, int width, int height, CUstream stream),
+    (f, width, height, stream))

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Managed memory: taking it, saying where it should lie, and asking about it.
+ * The driver answers for it, but for the place to which it was last prefetched:
+ * that the library may have done, and the program means its own.
+ */
+#include "api/counted.h"
+#include "memory/managed.h"
+#include "flight/bus_sharing.h"
+
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
+{
+    CUresult answer;
+    if (managed_allocate(address, bytes, flags, &answer))
+        return answer;
+    COUNTED_CREATE(cuMemAllocManaged, bytes, COUNTED_ADDRESS, *address, (address, bytes, flags));
+}
+
+static CUmemLocation place_of(CUdevice device)
+{
+    return device == CU_DEVICE_CPU
+               ? (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_HOST }
+               : (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
+}
+
+/* As the driver reads them: each place is for the ranges from its index on. */
+static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+                     const CUmemLocation *places, const size_t *indices, size_t place_count)
+{
+    for (size_t i = 0, place = 0; i < count; i++) {
+        while (place + 1 < place_count && indices[place + 1] <= i)
+            place++;
+        managed_prefetched(addresses[i], sizes[i], places[place]);
+    }
+}
+
+static enum traffic_way way_to(CUmemLocation place)
+{
+    return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? TRAFFIC_IN : TRAFFIC_OUT;
+}
+
+/* Gated, seen if it loads the bus, and remembered by `note` if the driver has agreed. */
+#define PREFETCH(name, way, bytes, parameters, arguments, note) \
+    EXPORT CUresult name parameters                             \
+    {                                                           \
+        gate_enter(GATE_NO_STREAM);                             \
+        TRAFFIC_BEGINS(copied, way, bytes, false);              \
+        CUresult result = REAL(name) arguments;                 \
+        TRAFFIC_ENDS(copied);                                   \
+        if (result == CUDA_SUCCESS)                             \
+            note;                                               \
+        gate_leave();                                           \
+        return result;                                          \
+    }
+#define PREFETCH_PTSZ(name, way, bytes, parameters, arguments, note) \
+    PREFETCH(name, way, bytes, parameters, arguments, note)          \
+    PREFETCH(name##_ptsz, way, bytes, parameters, arguments, note)
+
+PREFETCH_PTSZ(cuMemPrefetchAsync, way_to(place_of(to)), count,
+    (CUdeviceptr address, size_t count, CUdevice to, CUstream stream),
+    (address, count, to, stream), managed_prefetched(address, count, place_of(to)))
+PREFETCH_PTSZ(cuMemPrefetchAsync_v2, way_to(location), count,
+    (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
+     CUstream stream),
+    (address, count, location, flags, stream), managed_prefetched(address, count, location))
+/* They are taken to go all to where the first one goes. */
+#define BATCH_WAY (locations == NULL || location_count == 0 ? TRAFFIC_NONE : way_to(locations[0]))
+PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_WAY, traffic_sum(sizes, count),
+    (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
+     size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
+    (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
+    note_all(addresses, sizes, count, locations, location_indices, location_count))
+/* What is discarded is not copied. */
+PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, TRAFFIC_NONE, 0,
+    (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
+     size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
+    (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
+    note_all(addresses, sizes, count, locations, location_indices, location_count))
+GATED_PTSZ(cuMemDiscardBatchAsync, GATE_NO_STREAM,
+    (CUdeviceptr *addresses, size_t *sizes, size_t count, unsigned long long flags,
+     CUstream stream),
+    (addresses, sizes, count, flags, stream))
+GATED(cuMemAdvise, GATE_NO_STREAM,
+    (CUdeviceptr address, size_t count, CUmem_advise advice, CUdevice device),
+    (address, count, advice, device))
+GATED(cuMemAdvise_v2, GATE_NO_STREAM,
+    (CUdeviceptr address, size_t count, CUmem_advise advice, CUmemLocation location),
+    (address, count, advice, location))
+GATED_PTSZ(cuStreamAttachMemAsync, stream,
+    (CUstream stream, CUdeviceptr address, size_t length, unsigned int flags),
+    (stream, address, length, flags))
+
+static void correct(void *data, CUmem_range_attribute attribute, CUdeviceptr address, size_t size)
+{
+    CUmemLocation place;
+    int *answer = data;
+    bool old = attribute == CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;
+    bool type = attribute == CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE;
+    bool id = attribute == CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID;
+    if (!(old || type || id) || !managed_last_prefetch(address, size, &place))
+        return;
+    if (type)
+        *answer = (int)place.type;
+    else if (id || place.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        *answer = place.id;
+    else
+        *answer = place.type == CU_MEM_LOCATION_TYPE_HOST ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
+}
+
+EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t room, CUmem_range_attribute attribute,
+                                       CUdeviceptr address, size_t size)
+{
+    CUresult result = REAL(cuMemRangeGetAttribute)(data, room, attribute, address, size);
+    if (result == CUDA_SUCCESS)
+        correct(data, attribute, address, size);
+    return result;
+}
+
+EXPORT CUresult cuMemRangeGetAttributes(void **data, size_t *rooms,
+                                        CUmem_range_attribute *attributes, size_t count,
+                                        CUdeviceptr address, size_t size)
+{
+    CUresult result = REAL(cuMemRangeGetAttributes)(data, rooms, attributes, count, address, size);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        correct(data[i], attributes[i], address, size);
+    return result;
+}

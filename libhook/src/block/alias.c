@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program's addresses are anywhere, so its mappings are kept in an array
+ * sorted by address: finding is a binary search, and programs that map map
+ * upwards, so that adding is mostly appending.
+ *
+ * A block that comes in is mapped here as well as at its home, with the
+ * access that the program has set; one that leaves is unmapped here first.
+ */
+#include "block/alias.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "interpose/real.h"
+#include "block/region.h"
+
+static struct alias **sorted;
+static size_t count, room;
+
+/* The index of the first that ends behind `address`. */
+static size_t search(CUdeviceptr address)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (sorted[middle]->address + sorted[middle]->size <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct alias *alias_from(CUdeviceptr address)
+{
+    size_t index = search(address);
+    return index < count ? sorted[index] : NULL;
+}
+
+struct alias *alias_at(CUdeviceptr address)
+{
+    struct alias *alias = alias_from(address);
+    return alias != NULL && alias->address <= address ? alias : NULL;
+}
+
+bool alias_whole(CUdeviceptr address, size_t size, bool *any)
+{
+    CUdeviceptr end = address + size;
+    *any = false;
+    for (size_t i = search(address); i < count && sorted[i]->address < end; i++) {
+        *any = true;
+        if (sorted[i]->address < address || sorted[i]->address + sorted[i]->size > end)
+            return false;
+    }
+    return true;
+}
+
+static bool insert(struct alias *alias)
+{
+    if (count == room) {
+        size_t more = room == 0 ? 64 : room * 2;
+        struct alias **larger = realloc(sorted, more * sizeof *sorted);
+        if (larger == NULL)
+            return false;
+        sorted = larger;
+        room = more;
+    }
+    size_t index = search(alias->address);
+    memmove(&sorted[index + 1], &sorted[index], (count - index) * sizeof *sorted);
+    sorted[index] = alias;
+    count++;
+    return true;
+}
+
+static void withdraw(struct alias *alias)
+{
+    size_t index = search(alias->address);
+    count--;
+    memmove(&sorted[index], &sorted[index + 1], (count - index) * sizeof *sorted);
+    struct alias **link = &alias->chunk->aliases;
+    while (*link != alias)
+        link = &(*link)->next;
+    *link = alias->next;
+}
+
+void alias_remove(struct alias *alias)
+{
+    withdraw(alias);
+    free(alias->access);
+    free(alias);
+}
+
+static CUdeviceptr place_of(const struct alias *alias, const struct block *block)
+{
+    return alias->address + (block->address - alias->chunk->memory->base);
+}
+
+static CUresult map_at(const struct alias *alias, CUdeviceptr address, size_t size,
+                       CUmemGenericAllocationHandle handle)
+{
+    CUresult result = REAL(cuMemMap)(address, size, 0, handle, 0);
+    if (result != CUDA_SUCCESS || alias->access_count == 0)
+        return result;
+    result = REAL(cuMemSetAccess)(address, size, alias->access, alias->access_count);
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemUnmap)(address, size);
+    return result;
+}
+
+static struct chunk *chunk_of(const struct block *block)
+{
+    const struct page_owner *owner = region_owner(block->address);
+    return owner != NULL && owner->kind == OWNER_LARGE ? ((const struct large *)owner)->chunk
+                                                       : NULL;
+}
+
+CUresult block_map_aliases(struct block *block)
+{
+    struct chunk *chunk = chunk_of(block);
+    struct alias *last = chunk == NULL ? NULL : chunk->aliases;
+    CUresult result = CUDA_SUCCESS;
+    while (last != NULL && result == CUDA_SUCCESS) {
+        result = map_at(last, place_of(last, block), block->size, block->handle);
+        if (result == CUDA_SUCCESS)
+            last = last->next;
+    }
+    for (struct alias *done = last == NULL ? NULL : chunk->aliases; done != last;
+         done = done->next)
+        REAL(cuMemUnmap)(place_of(done, block), block->size);
+    return result;
+}
+
+CUresult block_unmap_aliases(struct block *block)
+{
+    struct chunk *chunk = chunk_of(block);
+    CUresult result = CUDA_SUCCESS;
+    for (struct alias *alias = chunk == NULL ? NULL : chunk->aliases;
+         alias != NULL && result == CUDA_SUCCESS; alias = alias->next)
+        result = REAL(cuMemUnmap)(place_of(alias, block), block->size);
+    return result;
+}
+
+static CUresult map_blocks(const struct alias *alias)
+{
+    const struct large *memory = alias->chunk->memory;
+    CUresult result = CUDA_SUCCESS;
+    size_t done = 0;
+    while (done < memory->block_count && result == CUDA_SUCCESS) {
+        struct block *block = memory->blocks[done];
+        if (block->state == BLOCK_RESIDENT)
+            result = map_at(alias, place_of(alias, block), block->size, block->handle);
+        if (result == CUDA_SUCCESS)
+            done++;
+    }
+    for (size_t i = 0; result != CUDA_SUCCESS && i < done; i++)
+        if (memory->blocks[i]->state == BLOCK_RESIDENT)
+            REAL(cuMemUnmap)(place_of(alias, memory->blocks[i]), memory->blocks[i]->size);
+    return result;
+}
+
+/* A program may ask for it when nothing is mapped there, and the driver has forgotten. */
+static void learn_range(struct alias *alias)
+{
+    CUdeviceptr range;
+    size_t size;
+    if (REAL(cuPointerGetAttribute)(&range, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, alias->address)
+            != CUDA_SUCCESS
+        || REAL(cuPointerGetAttribute)(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, alias->address)
+            != CUDA_SUCCESS)
+        return;
+    alias->range = range;
+    alias->range_size = size;
+}
+
+CUresult alias_add(struct chunk *chunk, CUdeviceptr address)
+{
+    bool any;
+    if (!alias_whole(address, chunk->size, &any) || any)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct alias *alias = calloc(1, sizeof *alias);
+    if (alias == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *alias = (struct alias){
+        .address = address, .size = chunk->size, .chunk = chunk, .next = chunk->aliases,
+        .range = address, .range_size = chunk->size,
+    };
+    CUresult result = chunk->memory != NULL
+        ? map_blocks(alias) : map_at(alias, address, chunk->size, chunk->real);
+    if (result != CUDA_SUCCESS) {
+        free(alias);
+        return result;
+    }
+    if (!insert(alias)) {
+        REAL(cuMemUnmap)(address, chunk->size);
+        free(alias);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    chunk->aliases = alias;
+    chunk->written = true;
+    learn_range(alias);
+    return CUDA_SUCCESS;
+}
+
+CUresult alias_map_anchored(const struct chunk *chunk)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (struct alias *alias = chunk->aliases; alias != NULL && result == CUDA_SUCCESS;
+         alias = alias->next)
+        result = map_at(alias, alias->address, alias->size, chunk->real);
+    return result;
+}
+
+bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access, size_t number)
+{
+    CUmemAccessDesc *larger = realloc(alias->access,
+                                      (alias->access_count + number) * sizeof *larger);
+    if (larger == NULL)
+        return false;
+    alias->access = larger;
+    for (size_t i = 0; i < number; i++) {
+        size_t same = 0;
+        while (same < alias->access_count
+               && (larger[same].location.type != access[i].location.type
+                   || larger[same].location.id != access[i].location.id))
+            same++;
+        larger[same] = access[i];
+        if (same == alias->access_count)
+            alias->access_count++;
+    }
+    return true;
+}

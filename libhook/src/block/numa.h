@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NVSHARE_NUMA_H
+#define NVSHARE_NUMA_H
+
+#include <stddef.h>
+
+#include "interpose/driver.h"
+
+/* The node of the host's memory that is nearest to a GPU; -1: there is no such thing. */
+int numa_nearest(CUdevice device);
+
+/* Has memory that was not touched yet come from this node, while it has any. */
+void numa_prefer(void *memory, size_t size, int node);
+
+#endif

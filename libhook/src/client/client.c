@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a client tells the daemon of itself, and the figures that decide whether
+ * its gate is open.
+ */
+#include "client/client.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/client_state.h"
+#include "client/gate.h"
+#include "interpose/real.h"
+
+struct client *clients[CLIENTS_MAX];
+pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
+
+uint64_t now_microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+struct client *client_current(void)
+{
+    CUdevice device;
+    if (client_none() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
+        || device < 0 || device >= CLIENTS_MAX)
+        return NULL;
+    return __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE);
+}
+
+uint64_t client_need(const struct client *client)
+{
+    return client->memory.allocated + client->memory.pinned + client->memory.pending;
+}
+
+uint64_t client_free_room(const struct client *client)
+{
+    uint64_t filled = client->memory.resident + client->memory.pinned + client->memory.pending;
+    return client->memory.room > filled ? client->memory.room - filled : 0;
+}
+
+void client_wake(struct client *client)
+{
+    uint64_t one = 1;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    /* Fails only if it is set already, many times over. */
+    ssize_t written = write(client->wake, &one, sizeof one);
+    (void)written;
+    pthread_setcancelstate(cancel, NULL);
+}
+
+static void send_record(struct client *client, unsigned type, unsigned flags, uint64_t number,
+                        uint64_t bytes, uint64_t host, uint64_t microseconds)
+{
+    if (client->socket < 0)
+        return;
+    struct nvshare_record record = {
+        .type = (uint16_t)type,
+        .version = NVSHARE_PROTOCOL_VERSION,
+        .flags = flags,
+        .number = number,
+        .bytes = bytes,
+        .host = host,
+        .microseconds = microseconds,
+        .memory = client->memory,
+    };
+    if (type == NVSHARE_HELLO) {
+        memcpy(record.uuid, client->uuid, sizeof record.uuid);
+    } else {
+        record.answered = client->answered;
+        record.to_pin = client_to_pin(client);
+    }
+    client->reported = true;
+    /* A thread cancelled in send() would keep the lock. */
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    /* Only the service thread closes it: it may just be waiting for it, and
+     * the number could be somebody else's by then. */
+    if (!connection_send(client->socket, &record))
+        shutdown(client->socket, SHUT_RDWR);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
+                 uint64_t bytes, uint64_t microseconds)
+{
+    send_record(client, type, flags, number, bytes, client->beyond, microseconds);
+}
+
+void client_question(struct client *client, unsigned type, uint64_t number, uint64_t bytes,
+                     uint64_t host)
+{
+    send_record(client, type, 0, number, bytes, host, 0);
+}
+
+void client_changed(struct client *client)
+{
+    if (!client->reported)
+        return;
+    client->reported = false;
+    client_wake(client);
+}
+
+static bool lacks(const struct client *client)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    return client->remapping || client->absent > 0
+        || memory->resident + memory->pinned + memory->pending > memory->room;
+}
+
+void client_update(struct client *client)
+{
+    bool starved = lacks(client);
+    if ((starved || !spares_may_stay(client)) && spares_drop(client, SPARES_ALL))
+        starved = lacks(client);
+    if (starved != client->starved) {
+        client->starved = starved;
+        client->room_asked = false;
+        if (starved)
+            gate_close(GATE_STARVED(client));
+        else
+            gate_open(GATE_STARVED(client));
+    }
+    if (starved && !client->remapping && client->granted && !client->room_asked
+        && client->socket >= 0) {
+        client->room_asked = true;
+        client_send(client, NVSHARE_ROOM, 0, 0, client_need(client), 0);
+    } else {
+        client_changed(client);
+    }
+}
+
+void clients_want(void)
+{
+    pthread_mutex_lock(&memory_lock);
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = clients[i];
+        if (client == NULL || client->granted || client->stopping || client->want_sent)
+            continue;
+        client->want_sent = true;
+        client_send(client, NVSHARE_WANT, NVSHARE_WANTS, 0, 0, 0);
+    }
+    pthread_mutex_unlock(&memory_lock);
+}

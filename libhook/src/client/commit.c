@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the daemon has promised: how much a program may have in all, on the card
+ * and beyond it. Asking for more takes a message and its answer, so the daemon
+ * promises ahead, and most allocations ask nobody.
+ *
+ * What is to be pinned is asked for each time, and the daemon counts what it has granted
+ * as pinned already. When it may stop to, and count what is pinned by the figures, these
+ * do not tell: another thread may have freed as much meanwhile. So each record says up
+ * to which question the answers have been heard, and how much of what they granted is still
+ * to be pinned. A grant counts there from the moment its answer is read until the figures
+ * have it, however long its thread takes, and each by itself: what others have pinned and
+ * freed meanwhile is gone.
+ *
+ * A thread may be carried off in between, by a signal handler that jumps, or end. Nobody
+ * says so, and what it was granted is given up when it has not been taken for long.
+ */
+#include <pthread.h>
+
+#include "interpose/bell.h"
+#include "client/client_state.h"
+
+#define TAKEN_WITHIN_US 60000000
+
+/* What this thread has asked last to pin, and where that was put. */
+static __thread struct {
+    struct client *client;
+    struct open_question *place;
+    uint64_t number;
+} asked;
+
+/* That question, if it is open still: refused, void or given up it has left its place. */
+static struct open_question *own_question(void)
+{
+    return asked.place != NULL && asked.place->number == asked.number ? asked.place : NULL;
+}
+
+static void close_question(struct client *client, struct open_question *question)
+{
+    *question = (struct open_question){ .number = 0 };
+    if (client->crowded)
+        bell_ring(&client->heard);
+    client->crowded = false;
+    client_changed(client);
+}
+
+void client_settle(void)
+{
+    struct open_question *question = own_question();
+    if (question != NULL)
+        close_question(asked.client, question);
+}
+
+void client_hears(struct client *client, uint64_t number, const struct nvshare_limits *answer)
+{
+    client->answered = number;
+    if (answer != NULL)
+        client->answer = *answer;
+    for (size_t i = 0; i < QUESTIONS_OPEN; i++) {
+        struct open_question *question = &client->open[i];
+        if (question->number == 0 || question->number > number || question->granted != 0)
+            continue;
+        if (answer != NULL && question->number == number && answer->commit >= question->wanted)
+            question->granted = now_microseconds();
+        else
+            close_question(client, question);
+    }
+}
+
+uint64_t client_to_pin(const struct client *client)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < QUESTIONS_OPEN; i++)
+        if (client->open[i].granted != 0)
+            bytes += client->open[i].pins;
+    return bytes;
+}
+
+int client_give_up(struct client *client)
+{
+    uint64_t now = now_microseconds(), left = UINT64_MAX;
+    for (size_t i = 0; i < QUESTIONS_OPEN; i++) {
+        struct open_question *question = &client->open[i];
+        if (question->granted == 0)
+            continue;
+        uint64_t end = question->granted + TAKEN_WITHIN_US;
+        if (end <= now)
+            close_question(client, question);
+        else if (end - now < left)
+            left = end - now;
+    }
+    return left == UINT64_MAX ? -1 : (int)((left + 999) / 1000);
+}
+
+/* Until something is heard. Lock held, released meanwhile. */
+static void listen_on(struct client *client)
+{
+    uint32_t heard = atomic_load(&client->heard);
+    pthread_mutex_unlock(&memory_lock);
+    bell_sleep(&client->heard, heard, NULL);
+    pthread_mutex_lock(&memory_lock);
+}
+
+/* The next question is this thread's, in the place of what it asked before. False: there
+ * was no place, and it has waited for one. Who has one never waits here, so they come free. */
+static bool open_question(struct client *client, uint64_t wanted, uint64_t pins)
+{
+    struct open_question *place = own_question();
+    for (size_t i = 0; i < QUESTIONS_OPEN && place == NULL; i++)
+        if (client->open[i].number == 0)
+            place = &client->open[i];
+    if (place == NULL) {
+        client->crowded = true;
+        listen_on(client);
+        return false;
+    }
+    asked.client = client;
+    asked.place = place;
+    asked.number = client->question + 1;
+    *place = (struct open_question){ asked.number, wanted, pins, 0 };
+    return true;
+}
+
+bool client_commit(struct client *client, uint64_t bytes)
+{
+    return client_commit_pinned(client, bytes, 0);
+}
+
+/* True: client->answer is the answer to this very question. Lock held,
+ * released while waiting for it. */
+static bool ask(struct client *client, unsigned type, uint64_t bytes, uint64_t host)
+{
+    uint64_t question = ++client->question;
+    unsigned introduced = client->introduced;
+    client_question(client, type, question, bytes, host);
+    while (client->socket >= 0 && client->introduced == introduced
+           && client->answered < question)
+        listen_on(client);
+    return client->socket >= 0 && client->introduced == introduced
+           && client->answered == question;
+}
+
+bool client_go_beyond(struct client *client, uint64_t bytes)
+{
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    bool settled = false, granted = false;
+    while (!settled && bytes <= client->limits.beyond
+           && client->beyond <= client->limits.beyond - bytes) {
+        /* It counts while it is asked for: what is sent meanwhile says so too. */
+        uint64_t wanted = client->beyond += bytes;
+        /* Without a daemon to ask, as far as it last said. */
+        bool alone = client->socket < 0, answered = !alone && ask(client, NVSHARE_BEYOND, 0, wanted);
+        settled = alone || answered;
+        granted = alone || (answered && client->answer.beyond >= wanted);
+        if (!granted)
+            client->beyond -= bytes;
+    }
+    pthread_setcancelstate(cancel, NULL);
+    return granted;
+}
+
+/* Lock held, released meanwhile. False: all that the program has freed is free. */
+static bool more_is_free(const struct client *client)
+{
+    return pools_yield(client, true) || memory_yield(client);
+}
+
+bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    bool granted, allowed = pins == 0;
+    if (pins > 0)
+        client_settle();             /* a signal handler jumped over that */
+    for (;;) {
+        uint64_t wanted = memory->allocated + memory->pinned + memory->pending + bytes;
+        granted = allowed && wanted <= client->limits.commit;
+        if (granted)
+            break;
+        /* What the program has freed counts for nothing that it asks for. */
+        uint64_t most = pins == 0 ? client->limits.commit : 0;
+        if (wanted > most && spares_drop(client, wanted - most))
+            continue;
+        if (client->socket < 0) {
+            /* No daemon to ask: as far as it last said we could go. */
+            granted = wanted <= client->limits.most;
+            if (!granted && more_is_free(client))
+                continue;
+            break;
+        }
+        if (pins > 0 && !open_question(client, wanted, pins))
+            continue;
+        bool ours = ask(client, NVSHARE_COMMIT, wanted, pins);
+        /* Refused by the answer to this very question. Less than was granted
+         * may apply again by now, and another thread's later question may have
+         * been answered: then ask again. */
+        if (ours && client->answer.commit < wanted && !spares_drop(client, SPARES_ALL)
+            && !more_is_free(client))
+            break;
+        /* It keeps what it was granted while it slept on, whatever was answered since. */
+        const struct open_question *own = own_question();
+        allowed = pins == 0 || (own != NULL && own->granted != 0);
+    }
+    if (pins > 0 && !granted)
+        client_settle();
+    pthread_setcancelstate(cancel, NULL);
+    return granted;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client/client_state.h"
+#include "interpose/log.h"
+
+/* A daemon that does not read for this long is as good as gone. */
+static const struct timeval SEND_PATIENCE = { .tv_sec = 5 };
+
+int connection_open(void)
+{
+    const char *path = setting("NVSHARE_SOCKET");
+    if (path == NULL || *path == '\0')
+        path = NVSHARE_DEFAULT_SOCKET;
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    if (strlen(path) >= sizeof address.sun_path) {
+        complain("NVSHARE_SOCKET=%s is longer than a socket's path can be", path);
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &SEND_PATIENCE, sizeof SEND_PATIENCE);
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+bool connection_send(int socket, const struct nvshare_record *record)
+{
+    ssize_t sent;
+    do
+        sent = send(socket, record, sizeof *record, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)sizeof *record;
+}
+
+int connection_receive(int socket, struct nvshare_record *record, int timeout_ms)
+{
+    struct pollfd ready = { .fd = socket, .events = POLLIN };
+    int count = poll(&ready, 1, timeout_ms);
+    if (count == 0 || (count < 0 && errno == EINTR))
+        return 0;
+    char extra[sizeof *record + 1];  /* a longer packet shows as longer, not as cut */
+    ssize_t length = recv(socket, extra, sizeof extra, MSG_DONTWAIT);
+    if (length < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (length != (ssize_t)sizeof *record) {
+        if (length > 0)
+            complain("nvshared sent a record of %zd bytes instead of %zu; leaving it",
+                     length, sizeof *record);
+        return -1;
+    }
+    memcpy(record, extra, sizeof *record);
+    if (record->version != NVSHARE_PROTOCOL_VERSION && record->type != NVSHARE_REFUSED) {
+        complain("nvshared speaks protocol %u, this library %u; leaving it",
+                 record->version, NVSHARE_PROTOCOL_VERSION);
+        return -1;
+    }
+    return 1;
+}
+
+bool connection_next(int socket, unsigned type, struct nvshare_record *record)
+{
+    struct nvshare_record next;
+    return recv(socket, &next, sizeof next, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT)
+               == (ssize_t)sizeof next
+           && next.type == type && connection_receive(socket, record, 0) == 1;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gate's slow side. See gate.h for the idea.
+ *
+ * Why it is exact. A passing thread does (1) inside = 1, (2) read gate_closed.
+ * The closer does (3) gate_closed = 1, (4) membarrier, (5) read inside. The
+ * membarrier makes every running thread of the process execute a full barrier
+ * between (3) and (5). If a thread's (2) read 0, then (2) came before its
+ * barrier, hence (1) too, and (5) sees it inside. Otherwise the thread sees
+ * the gate closed and waits. There is no third case.
+ *
+ * A thread that finds the gate closed steps outside before it waits, so that
+ * the closer does not wait for it. When the gate opens it goes through the
+ * same door again: inside first, then look.
+ *
+ * Who waits may never come back. A program that times a call out jumps over it
+ * from a signal handler (siglongjmp), and nobody is told. So a thread that waits
+ * holds no lock, is part of no condition variable, and is counted nowhere: it
+ * sleeps on a word that whoever opens changes (bell.h), and that it waits is
+ * a mark in its own place, which says since which opening and which pass. The
+ * mark means nothing any more when the gate has opened since, or the thread has
+ * passed again. Whatever else is done here is done with signals blocked.
+ */
+#define _GNU_SOURCE
+#include "client/gate.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interpose/bell.h"
+#include "interpose/log.h"
+#include "interpose/real.h"
+
+_Atomic uint64_t gate_closed;
+__thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
+void (*gate_on_waiter)(void);
+_Atomic uint64_t gate_taken, gate_goal;
+void (*gate_on_taken)(uint64_t number);
+
+static struct {
+    _Atomic uint32_t openings;       /* never 0, which is nobody's mark */
+    _Atomic uint32_t opened;         /* changes when it may be worth another look; slept on */
+    _Atomic uint32_t emptied;        /* changes when somebody left while it was closed; slept on */
+    _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
+    pthread_key_t key;               /* only to be told of a thread's end */
+    pthread_once_t once;
+} gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
+
+static void thread_ends(void *argument)
+{
+    struct gate_thread *thread = argument;
+    atomic_store_explicit(&thread->inside, 0, memory_order_release);
+    atomic_store(&thread->waits, 0);
+    atomic_store_explicit(&thread->in_use, false, memory_order_release);
+    /* A destructor that runs later may pass again and registers anew. */
+    gate_self = NULL;
+    if (atomic_load(&gate_closed) != 0)
+        gate_wake_closer();
+}
+
+static void initialise(void)
+{
+    pthread_key_create(&gate.key, thread_ends);
+}
+
+static struct gate_thread *reuse_thread(void)
+{
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next) {
+        bool free_one = false;
+        if (atomic_compare_exchange_strong(&t->in_use, &free_one, true))
+            return t;
+    }
+    return NULL;
+}
+
+/* From pages of our own: malloc may be somebody's who calls CUDA, and a
+ * cache line shared with the program's data would cost it dearly. */
+static struct gate_thread *new_thread(void)
+{
+    struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        fatal("no memory for a thread's place at the gate");
+    size_t count = 4096 / sizeof *page;
+    atomic_init(&page[0].in_use, true);
+    for (size_t i = 0; i < count; i++) {
+        struct gate_thread *head = atomic_load(&gate.threads);
+        do
+            page[i].next = head;
+        while (!atomic_compare_exchange_weak(&gate.threads, &head, &page[i]));
+    }
+    return &page[0];
+}
+
+struct gate_thread *gate_register_thread(void)
+{
+    pthread_once(&gate.once, initialise);
+    struct gate_thread *thread = reuse_thread();
+    if (thread == NULL)
+        thread = new_thread();
+    pthread_setspecific(gate.key, thread);
+    gate_self = thread;
+    return thread;
+}
+
+static bool is_capturing(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return stream != GATE_NO_STREAM
+        && REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS
+        && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static bool take(void)
+{
+    uint64_t number = atomic_load(&gate_taken);
+    while (number < atomic_load(&gate_goal))
+        if (atomic_compare_exchange_weak(&gate_taken, &number, number + 1)) {
+            gate_on_taken(number + 1);
+            return true;
+        }
+    return false;
+}
+
+/* `closed` was read inside. */
+static bool may_pass(uint64_t closed)
+{
+    return closed == 0 || (closed == GATE_PACED && take());
+}
+
+static bool worth_another_look(void)
+{
+    uint64_t closed = atomic_load(&gate_closed);
+    return closed == 0
+           || (closed == GATE_PACED && atomic_load(&gate_taken) < atomic_load(&gate_goal));
+}
+
+/* A signal handler may run here, jump away, or submit work itself and leave no mark. */
+static void stand(const struct gate_thread *self)
+{
+    for (;;) {
+        uint32_t opened = atomic_load(&gate.opened);
+        if (worth_another_look() || atomic_load(&self->waits) != atomic_load(&gate.openings))
+            return;
+        bell_sleep(&gate.opened, opened, NULL);
+    }
+}
+
+void gate_wait(struct gate_thread *self, CUstream stream)
+{
+    if (may_pass(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire))))
+        return;
+    /* A capture submits nothing. Staying inside meanwhile is harmless: the
+     * call into the driver is short. */
+    if (is_capturing(stream))
+        return;
+
+    int saved_errno = errno;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    do {
+        /* Before its wish is told: who asks then whether anybody waits must see it. */
+        atomic_store(&self->waits_pass, atomic_load(&self->passes));
+        atomic_store(&self->waits, atomic_load(&gate.openings));
+        atomic_store_explicit(&self->inside, 0, GATE_ORDER(memory_order_release));
+        gate_wake_closer();
+        if (gate_on_waiter != NULL)
+            gate_on_waiter();
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        stand(self);
+        pthread_sigmask(SIG_SETMASK, &all, NULL);
+        atomic_store_explicit(&self->inside, 1, GATE_ORDER(memory_order_relaxed));
+        GATE_FENCE();
+    } while (!may_pass(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire))));
+    atomic_store(&self->waits, 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = saved_errno;
+}
+
+void gate_wake_closer(void)
+{
+    bell_ring(&gate.emptied);
+}
+
+bool gate_prepare(void)
+{
+    pthread_once(&gate.once, initialise);
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+void gate_close(uint64_t reason)
+{
+    atomic_fetch_or(&gate_closed, reason);
+    /* Cannot fail: gate_prepare() registered the process. */
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
+        fatal("membarrier failed: %s", error_text(errno));
+    GATE_FENCE();
+}
+
+void gate_open(uint64_t reason)
+{
+    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason & ~GATE_PACED) != 0)
+        return;
+    if (atomic_fetch_add(&gate.openings, 1) == UINT32_MAX)
+        atomic_fetch_add(&gate.openings, 1);
+    bell_ring(&gate.opened);
+}
+
+void gate_allow(uint64_t goal)
+{
+    if (atomic_exchange(&gate_goal, goal) != goal)
+        bell_ring(&gate.opened);
+}
+
+static bool nobody_inside(void)
+{
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (t != gate_self && atomic_load(&t->inside) != 0)
+            return false;
+    return true;
+}
+
+bool gate_empty(int64_t timeout_microseconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t nanoseconds = until.tv_nsec + timeout_microseconds % 1000000 * 1000;
+    until.tv_sec += timeout_microseconds / 1000000 + nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
+
+    for (;;) {
+        uint32_t emptied = atomic_load(&gate.emptied);
+        if (nobody_inside())
+            return true;
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec > until.tv_sec
+            || (now.tv_sec == until.tv_sec && now.tv_nsec >= until.tv_nsec))
+            return false;
+        bell_sleep(&gate.emptied, emptied, &until);
+    }
+}
+
+bool gate_has_waiters(void)
+{
+    uint32_t openings = atomic_load(&gate.openings);
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (atomic_load(&t->waits) == openings
+            && atomic_load(&t->waits_pass) == atomic_load(&t->passes))
+            return true;
+    return false;
+}
+
+uint64_t gate_passes(void)
+{
+    uint64_t sum = 0;
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        sum += atomic_load_explicit(&t->passes, memory_order_relaxed);
+    return sum;
+}
+
+void gate_abandon(void)
+{
+    atomic_store(&gate_closed, 0);
+    bell_ring(&gate.opened);            /* a handler may have forked over one that waits */
+}

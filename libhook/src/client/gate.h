@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gate: every call that submits work passes it.
+ *
+ *     gate_enter(stream);
+ *     result = the driver's own function(...);
+ *     gate_leave();
+ *
+ * Exact and cheap. A thread that passes marks itself inside on a cache line
+ * of its own, then looks whether the gate is open. Whoever closes the gate
+ * sets the mark first and then makes every thread of the process pass a
+ * memory barrier (membarrier(2)), so that the fast path needs none: after
+ * that, each thread either has been seen inside or sees the gate closed.
+ *
+ * One gate per process: a program with clients on several GPUs may submit
+ * only while all of them run. Each reason to be closed is one bit of a word.
+ * If the only one is GATE_PACED, so many passes are let through all the same.
+ */
+#ifndef NVSHARE_GATE_H
+#define NVSHARE_GATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "interpose/driver.h"
+
+#define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
+#define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that no capture can swallow */
+
+/* One per thread that has ever passed, on cache lines of its own. `inside`
+ * is written by its thread alone, and counts nested passes. */
+struct gate_thread {
+    _Alignas(128) _Atomic uint32_t inside;
+    _Atomic uint32_t passes;         /* wraps; compared to find out whether anything was submitted */
+    /* That it stands at the gate: see gate.c. */
+    _Atomic uint32_t waits;          /* since so many openings; 0: it does not */
+    _Atomic uint32_t waits_pass;     /* and in which of its passes */
+    struct gate_thread *next;
+    _Atomic bool in_use;             /* reused after its thread has ended */
+};
+
+extern _Atomic uint64_t gate_closed;               /* reasons; 0 is open */
+extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
+
+struct gate_thread *gate_register_thread(void);
+void gate_wait(struct gate_thread *self, CUstream stream);
+void gate_wake_closer(void);
+
+#ifdef __SANITIZE_THREAD__
+/* The sanitizer does not know membarrier(2), nor fences: the order that they
+ * give is put into the accesses themselves. */
+#define GATE_ORDER(weaker) memory_order_seq_cst
+#define GATE_FENCE() ((void)0)
+#else
+#define GATE_ORDER(weaker) weaker
+#define GATE_FENCE() atomic_signal_fence(memory_order_seq_cst)
+#endif
+
+/* Waits while the gate is closed, unless `stream` is being captured (nothing
+ * is submitted then) or this thread is inside already. */
+static inline void gate_enter(CUstream stream)
+{
+    struct gate_thread *self = gate_self;
+    if (__builtin_expect(self == NULL, 0))
+        self = gate_register_thread();
+    uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
+    atomic_store_explicit(&self->inside, inside + 1, GATE_ORDER(memory_order_relaxed));
+    atomic_store_explicit(&self->passes,
+                          atomic_load_explicit(&self->passes, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    GATE_FENCE();
+    if (__builtin_expect(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire)) != 0,
+                         0)
+        && inside == 0)
+        gate_wait(self, stream);
+}
+
+static inline void gate_leave(void)
+{
+    struct gate_thread *self = gate_self;
+    GATE_FENCE();
+    atomic_store_explicit(&self->inside,
+                          atomic_load_explicit(&self->inside, memory_order_relaxed) - 1,
+                          GATE_ORDER(memory_order_release));
+    GATE_FENCE();
+    uint64_t closed = atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_relaxed));
+    if (__builtin_expect((closed & ~GATE_PACED) != 0, 0))
+        gate_wake_closer();
+}
+
+/* The closer's side; never called by a thread that is inside. */
+bool gate_prepare(void);                           /* false: no membarrier(2) here, nothing can be gated */
+void gate_close(uint64_t reason);                  /* returns at once; threads may still be inside */
+void gate_open(uint64_t reason);
+bool gate_empty(int64_t timeout_microseconds);     /* nobody (but the caller) inside any more */
+bool gate_has_waiters(void);
+uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
+void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
+void gate_abandon(void);                           /* open for ever; in a forked child */
+
+/* Called by a thread that is about to stand at the gate, with no lock held. */
+extern void (*gate_on_waiter)(void);
+
+/* Passes let through while paced, of all times, and how many may be. */
+extern _Atomic uint64_t gate_taken, gate_goal;
+/* Called inside by a thread that passes so, with which of them it is. */
+extern void (*gate_on_taken)(uint64_t number);
+
+#endif

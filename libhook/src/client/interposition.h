@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What wrappers are made of. See hooks.def for how they are found.
+ */
+#ifndef NVSHARE_INTERPOSITION_H
+#define NVSHARE_INTERPOSITION_H
+
+#include <stdbool.h>
+
+#include "interpose/driver.h"
+#include "client/gate.h"
+#include "interpose/real.h"
+
+/* Seen by programs; and our own references, such as the list of wrappers,
+ * mean this definition, whoever else defines the name. */
+#define EXPORT __attribute__((visibility("protected")))
+
+/* The wrapper of a function that submits work on `stream`, or to whose
+ * arguments device memory must be there. */
+#define GATED(name, stream, parameters, arguments) \
+    EXPORT CUresult name parameters                \
+    {                                              \
+        gate_enter(stream);                        \
+        CUresult result = REAL(name) arguments;    \
+        gate_leave();                              \
+        return result;                             \
+    }
+
+/* In a variant for per-thread default streams, 0 means the thread's own. */
+#define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
+
+/* The function and its variant for per-thread default streams. */
+#define GATED_PTSZ(name, stream, parameters, arguments) \
+    GATED(name, stream, parameters, arguments)          \
+    GATED(name##_ptsz, PER_THREAD(stream), parameters, arguments)
+#define GATED_PTDS(name, stream, parameters, arguments) \
+    GATED(name, stream, parameters, arguments)          \
+    GATED(name##_ptds, stream, parameters, arguments)
+
+/* The driver returned an entry point for `name` that we do not know, though
+ * we hook other versions of it: it is newer than we are. */
+void hook_unknown_entry(const char *name);
+
+/* True once that has happened while no client was attached: none may be any
+ * more, since the program can submit work past the gate. Says so on stderr
+ * the first time it is asked, so ask only if there is a daemon to attach to. */
+bool hook_disabled(void);
+
+#endif

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting until nothing is in flight, without ever breaking a stream capture.
+ * The gate is the process's, and so is the drain.
+ *
+ * Synchronising a context, or recording all its work in an event
+ * (cuCtxRecordEvent), invalidates any capture that is going on in it. So both
+ * happen under capture_lock, which a thread must take to begin a capture, and
+ * only while no capture is going on. Recording takes well under a
+ * microsecond; the event is then polled without the lock. A driver without
+ * cuCtxRecordEvent (before 12.5) is synchronised under the lock instead.
+ *
+ * A context that is about to be destroyed is waited for in any case: a capture in
+ * it ends with it, and it does not disturb one in another context, which may last.
+ *
+ * Else, while a capture is going on, the drain waits for its end. A capture submits
+ * nothing, so that is a matter of the program's own speed; but a copy that is
+ * captured needs its memory to be there and stands at the gate (copies.c), so
+ * then patience is short.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <time.h>
+
+#include "client/client.h"
+#include "client/client_state.h"
+#include "client/gate.h"
+#include "interpose/log.h"
+#include "interpose/real.h"
+
+#define CAPTURE_PATIENCE_US 50000
+
+/* Protects `captures`, which may be read without. Held across driver calls that
+ * return at once; nothing else is locked by its holder. */
+static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned captures;
+
+void capture_begins(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    captures++;
+    pthread_mutex_unlock(&capture_lock);
+}
+
+void capture_ends(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    captures--;
+    pthread_mutex_unlock(&capture_lock);
+}
+
+bool capture_going_on(void)
+{
+    return captures > 0;
+}
+
+bool capture_forbid(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    if (captures == 0)
+        return true;
+    pthread_mutex_unlock(&capture_lock);
+    return false;
+}
+
+void capture_allow(void)
+{
+    pthread_mutex_unlock(&capture_lock);
+}
+
+/* `whatever`: also while a capture goes on. */
+static bool drain_one(CUcontext context, bool whatever, CUresult *result)
+{
+    *result = REAL(cuCtxPushCurrent_v2)(context);
+    if (*result != CUDA_SUCCESS)
+        return true;
+    /* Another thread's capture may begin while we wait: as a relaxed thread we
+     * do not disturb it. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    CUevent event = NULL;
+    bool allowed = false;
+    if (HAVE_REAL(cuCtxRecordEvent))
+        *result = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    if (*result == CUDA_SUCCESS) {
+        pthread_mutex_lock(&capture_lock);
+        allowed = captures == 0 || whatever;
+        if (allowed)
+            *result = event != NULL ? REAL(cuCtxRecordEvent)(context, event)
+                                    : REAL(cuCtxSynchronize)();
+        pthread_mutex_unlock(&capture_lock);
+    }
+    if (event != NULL) {
+        if (allowed && *result == CUDA_SUCCESS)
+            *result = REAL(cuEventSynchronize)(event);
+        REAL(cuEventDestroy_v2)(event);
+    }
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    CUcontext same;
+    REAL(cuCtxPopCurrent_v2)(&same);
+    return allowed || *result != CUDA_SUCCESS;
+}
+
+bool drain_context(CUcontext context, CUresult *result)
+{
+    return drain_one(context, false, result);
+}
+
+bool drain_ending(CUcontext context)
+{
+    CUresult result;
+    return drain_one(context, true, &result) && result == CUDA_SUCCESS;
+}
+
+static void nap(uint64_t waited)
+{
+    /* Short drains are noticed at once, long ones cost no processor. */
+    long microseconds = waited < 200 ? 10 : waited < 5000 ? 50 : 500;
+    nanosleep(&(struct timespec){ .tv_nsec = microseconds * 1000 }, NULL);
+}
+
+/* False while a capture is going on. A context that has failed for good runs
+ * nothing any more: it counts as drained. */
+static bool start(CUcontext context, CUevent *event)
+{
+    *event = NULL;
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return true;
+    bool started = false;
+    if (HAVE_REAL(cuCtxRecordEvent))
+        REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+    pthread_mutex_lock(&capture_lock);
+    if (captures == 0) {
+        CUresult result = *event != NULL ? REAL(cuCtxRecordEvent)(context, *event)
+                                         : REAL(cuCtxSynchronize)();
+        if (result != CUDA_SUCCESS)
+            debug("a context cannot be drained any more: error %d", (int)result);
+        started = true;
+    }
+    pthread_mutex_unlock(&capture_lock);
+    if (!started && *event != NULL) {
+        REAL(cuEventDestroy_v2)(*event);
+        *event = NULL;
+    }
+    CUcontext same;
+    REAL(cuCtxPopCurrent_v2)(&same);
+    return started;
+}
+
+static bool finished(CUcontext context, CUevent *event)
+{
+    if (*event == NULL)
+        return true;
+    if (REAL(cuEventQuery)(*event) == CUDA_ERROR_NOT_READY)
+        return false;
+    if (REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+        CUcontext same;
+        REAL(cuEventDestroy_v2)(*event);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    *event = NULL;
+    return true;
+}
+
+static unsigned contexts_ended(void)
+{
+    unsigned ended = 0;
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        if (clients[i] != NULL)
+            ended += clients[i]->contexts_ended;
+    return ended;
+}
+
+/* Of all devices: a kernel or a copy of another one's may reach this one's memory. */
+void drain_begin(struct drain *drain)
+{
+    drain->count = 0;
+    pthread_mutex_lock(&memory_lock);
+    drain->contexts_ended = contexts_ended();
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        for (unsigned c = 0; clients[i] != NULL && c < clients[i]->context_count; c++)
+            drain->part[drain->count++] = (struct drain_part){
+                .context = clients[i]->contexts[c],
+            };
+    pthread_mutex_unlock(&memory_lock);
+}
+
+/* Only under service_lock, which also covers a context's end. */
+static bool still_valid(const struct drain *drain)
+{
+    return drain->contexts_ended == contexts_ended();
+}
+
+bool drain_step(struct drain *drain)
+{
+    if (!still_valid(drain))
+        drain_begin(drain);
+    bool all = true;
+    for (unsigned i = 0; i < drain->count; i++) {
+        struct drain_part *part = &drain->part[i];
+        if (!part->started)
+            part->started = start(part->context, &part->event);
+        if (!part->started || !finished(part->context, &part->event))
+            all = false;
+    }
+    return all;
+}
+
+void drain_abandon(struct drain *drain)
+{
+    for (unsigned i = 0; i < drain->count && still_valid(drain); i++) {
+        CUcontext same;
+        if (drain->part[i].event == NULL
+            || REAL(cuCtxPushCurrent_v2)(drain->part[i].context) != CUDA_SUCCESS)
+            continue;
+        REAL(cuEventDestroy_v2)(drain->part[i].event);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    drain->count = 0;
+}
+
+bool drain_all(uint64_t patience, bool outlasts)
+{
+    uint64_t began = now_microseconds();
+    struct drain drain;
+    while (!gate_empty(1000))
+        if (gate_has_waiters() && now_microseconds() - began > patience)
+            return false;
+    drain_begin(&drain);
+    while (!drain_step(&drain)) {
+        uint64_t waited = now_microseconds() - began;
+        /* Who stands at the gate, or waits here, may be just the thread that captures. */
+        bool capturing = capture_going_on();
+        uint64_t limit = capturing ? CAPTURE_PATIENCE_US : patience;
+        if (waited > limit && (gate_has_waiters() || (capturing && !outlasts))) {
+            drain_abandon(&drain);
+            return false;
+        }
+        nap(waited);
+    }
+    return true;
+}

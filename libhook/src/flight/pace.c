@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bounding the drain.
+ *
+ * Work in flight cannot be interrupted: who has been told to stop keeps the
+ * card until everything is done that its program has submitted. Programs submit
+ * far ahead of the card, a thousand kernels if they don't wait for any. So while
+ * others wait, and only then, a program is kept from getting further ahead than
+ * `target`: long enough that the card has work while the program's thread is away
+ * for a moment, short against a turn.
+ *
+ * How far ahead it is, is measured: a marker is an event that covers all the
+ * work submitted before it, and the time from its recording to its coming to
+ * pass is what a drain would have taken then. Markers are recorded after so many
+ * passes of the gate, by the thread that passes, and after so much time, by the
+ * service thread, which also looks which have come to pass. Nothing is ever
+ * waited for in the launch path but the leave to pass.
+ *
+ * The gate is closed for the reason GATE_PACED, and passes are counted: up to
+ * gate_goal they are let through all the same. The goal is what is known to be
+ * done and `limit` more. A marker that took longer than the target lowers the
+ * limit in proportion; one that took less than half of it while the limit was
+ * felt raises it so, but not to more than twice. As passes differ (a copy of a
+ * few bytes, a graph of a second), there is a second rule: as long as the oldest
+ * marker is older than the target, no more than LEAST may be in flight.
+ *
+ * The work in flight may wait for work that is still to be submitted. So if
+ * nothing comes to pass for long, a few more are let through, again and again.
+ * Captures submit nothing, and markers would break them: while any goes on,
+ * everybody passes.
+ *
+ * A driver without cuCtxRecordEvent (before 12.5) is not paced.
+ */
+#include "flight/pace.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "client/client_state.h"
+#include "client/gate.h"
+#include "interpose/log.h"
+#include "interpose/real.h"
+
+#define DEFAULT_TARGET_MS 50
+#define TARGET_MOST_MS 60000
+#define MARKERS 16
+#define MARKS_PER_TARGET 8
+#define MARKS_PER_LIMIT 4
+#define LEAST 2                      /* one that runs, and the next */
+#define FIRST 8
+#define MOST (1u << 20)
+#define PATIENCE_LEAST_US 500000
+#define PATIENCE_MOST_US 2000000
+#define PATIENCE_PART 3              /* as long as so many of the last markers took */
+
+struct marker {
+    struct drain drain;
+    uint64_t passes;                 /* that it covers, counted as gate_taken is */
+    uint64_t ahead;                  /* how many of them were not known to be done */
+    uint64_t at;
+};
+
+/* Protected by service_lock. */
+static uint64_t target;              /* us; 0: nobody is held back */
+static const struct client *owner;   /* whose service thread does it, if it is done */
+static struct marker markers[MARKERS];
+static unsigned first, count;
+static uint64_t done, limit = FIRST; /* passes; the limit is kept for the next turn */
+static uint64_t extra;               /* let through out of patience since anything was done */
+static uint64_t latency;             /* us, of the last marker */
+static uint64_t marked_at, progress; /* when the last was recorded, and anything came to pass */
+
+/* Of passes: the thread that takes this one records a marker. */
+static _Atomic uint64_t next_mark;
+
+static struct marker *oldest(void)
+{
+    return &markers[first];
+}
+
+static void came_to_pass(const struct marker *marker, uint64_t now)
+{
+    latency = now - marker->at;
+    progress = now;
+    done = marker->passes;
+    extra = 0;
+    if (marker->ahead == 0)
+        return;                      /* it says nothing of passes */
+    uint64_t fitting = marker->ahead * target / (latency > 0 ? latency : 1);
+    if (latency > target)
+        limit = fitting < LEAST ? LEAST : fitting < limit ? fitting : limit;
+    else if (latency < target / 2 && marker->ahead >= limit / 2 && fitting > limit)
+        limit = fitting < 2 * limit ? fitting : 2 * limit < MOST ? 2 * limit : MOST;
+}
+
+static void look(uint64_t now)
+{
+    while (count > 0 && drain_step(&oldest()->drain)) {
+        came_to_pass(oldest(), now);
+        first = (first + 1) % MARKERS;
+        count--;
+    }
+}
+
+static void mark(uint64_t passes, uint64_t now)
+{
+    if (count == MARKERS || capture_going_on())
+        return;
+    struct marker *marker = &markers[(first + count) % MARKERS];
+    marker->passes = passes;
+    marker->ahead = passes - done;
+    marker->at = marked_at = now;
+    drain_begin(&marker->drain);
+    count++;
+    atomic_store(&next_mark, passes + (limit + MARKS_PER_LIMIT - 1) / MARKS_PER_LIMIT + 1);
+    look(now);
+}
+
+static void aim(uint64_t now)
+{
+    uint64_t taken = atomic_load(&gate_taken), ahead = limit;
+    if (count > 0 && now - oldest()->at > target)
+        ahead = LEAST;
+    uint64_t goal = done + ahead + extra, patience = latency * PATIENCE_PART;
+    if (patience < PATIENCE_LEAST_US)
+        patience = PATIENCE_LEAST_US;
+    if (patience > PATIENCE_MOST_US)
+        patience = PATIENCE_MOST_US;
+    if (goal <= taken && gate_has_waiters() && now - progress > patience) {
+        extra += taken + LEAST - goal;
+        goal = taken + LEAST;
+        progress = now;
+    }
+    gate_allow(capture_going_on() ? UINT64_MAX : goal);
+}
+
+/* By a thread of the program that passes, inside the gate. */
+static void pass_taken(uint64_t number)
+{
+    if (number < atomic_load(&next_mark))
+        return;
+    /* Whoever is cancelled, or jumps away from a signal, would keep the lock. */
+    int cancel;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    /* Its holder may be waiting for this thread to leave. */
+    bool locked = pthread_mutex_trylock(&service_lock) == 0;
+    if (locked && owner != NULL && number >= atomic_load(&next_mark)) {
+        uint64_t now = now_microseconds();
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+        look(now);
+        mark(number - 1, now);
+        aim(now);
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    }
+    if (locked)
+        pthread_mutex_unlock(&service_lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+static void prepare(void)
+{
+    const char *text = setting("NVSHARE_DRAIN_TARGET_MS");
+    char *end = NULL;
+    unsigned long milliseconds = text == NULL ? DEFAULT_TARGET_MS : strtoul(text, &end, 10);
+    if (text != NULL && (end == text || *end != '\0' || milliseconds > TARGET_MOST_MS)) {
+        complain("NVSHARE_DRAIN_TARGET_MS=%s is not a number of milliseconds up to %d; it is %d",
+                 text, TARGET_MOST_MS, DEFAULT_TARGET_MS);
+        milliseconds = DEFAULT_TARGET_MS;
+    }
+    target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
+    /* Before the gate is ever closed so: threads inside read it with no lock. */
+    gate_on_taken = pass_taken;
+}
+
+static void begin(const struct client *client, uint64_t now)
+{
+    owner = client;
+    done = atomic_load(&gate_taken);
+    extra = 0;
+    progress = now;
+    mark(done, now);                 /* what was submitted before */
+    aim(now);
+    gate_close(GATE_PACED);
+}
+
+void pace_step(const struct client *client)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, prepare);
+    if (target == 0 || (owner != NULL && owner != client))
+        return;
+    uint64_t now = now_microseconds();
+    if (owner == NULL) {
+        begin(client, now);
+        return;
+    }
+    look(now);
+    uint64_t taken = atomic_load(&gate_taken);
+    uint64_t covered = count == 0 ? done : markers[(first + count - 1) % MARKERS].passes;
+    if (taken != covered && (count == 0 || now - marked_at >= target / MARKS_PER_TARGET))
+        mark(taken, now);
+    aim(now);
+}
+
+void pace_end(const struct client *client)
+{
+    if (owner != client)
+        return;
+    gate_open(GATE_PACED);
+    for (; count > 0; count--) {
+        drain_abandon(&oldest()->drain);
+        first = (first + 1) % MARKERS;
+    }
+    owner = NULL;
+}
+
+bool pace_pressing(const struct client *client)
+{
+    return owner == client && count > 0;
+}

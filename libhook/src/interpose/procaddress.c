@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuGetProcAddress: how everything built since CUDA 11.3 finds the driver.
+ *
+ * The driver is asked, with the program's version and flags, and what it
+ * returned is translated: an entry point that is hooked becomes its wrapper.
+ * Only the pointer says which of the versions and default streams of a name
+ * the program will call, so the name decides nothing, but for one thing: if
+ * the driver returns an entry point that we do not know for a name of which
+ * we hook others, the driver is newer than we are, and what the program would
+ * submit there passes no gate. Then no client may be attached.
+ */
+#include "client/interposition.h"
+
+#include <string.h>
+
+#include "client/client.h"
+#include "interpose/log.h"
+
+static _Atomic(const char *) unknown;              /* the first of them */
+
+void hook_unknown_entry(const char *name)
+{
+    const char *none = NULL;
+    if (atomic_compare_exchange_strong(&unknown, &none, name) && !client_none())
+        complain("this driver has a newer %s than this libnvshare.so knows: the program's work "
+                 "may pass it by. Update nvshare.", name);
+}
+
+bool hook_disabled(void)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const char *name = atomic_load(&unknown);
+    if (name != NULL && client_none() && !atomic_flag_test_and_set(&told))
+        complain("this driver has a newer %s than this libnvshare.so knows. The GPU is used "
+                 "unshared. Update nvshare.", name);
+    return name != NULL && client_none();
+}
+
+/* "_v2", "_ptsz", "_v3_ptds", or nothing. */
+static bool is_suffix(const char *end)
+{
+    if (end[0] == '_' && end[1] == 'v' && end[2] >= '0' && end[2] <= '9')
+        for (end += 3; *end >= '0' && *end <= '9';)
+            end++;
+    return *end == '\0' || strcmp(end, "_ptsz") == 0 || strcmp(end, "_ptds") == 0;
+}
+
+/* The name of a hook that is a version of `symbol`, or NULL. */
+static const char *hook_of_base(const char *symbol)
+{
+    size_t length = strlen(symbol);
+    for (int hook = 0; hook < HOOK_COUNT; hook++) {
+        const char *name = hook_name((enum real_index)hook);
+        if (strncmp(name, symbol, length) == 0 && is_suffix(name + length))
+            return name;
+    }
+    return NULL;
+}
+
+static void translate(const char *symbol, void **entry)
+{
+    enum real_index hook = hook_of_real(*entry);
+    if (hook != HOOK_COUNT) {
+        *entry = hook_wrapper(hook);
+        return;
+    }
+    const char *known = hook_of_base(symbol);
+    if (known != NULL)
+        hook_unknown_entry(known);
+}
+
+EXPORT CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags)
+{
+    CUresult result = REAL(cuGetProcAddress)(symbol, entry, version, flags);
+    if (result == CUDA_SUCCESS && *entry != NULL)
+        translate(symbol, entry);
+    return result;
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int version,
+                                    cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+    CUresult result = REAL(cuGetProcAddress_v2)(symbol, entry, version, flags, status);
+    if (result == CUDA_SUCCESS && *entry != NULL)
+        translate(symbol, entry);
+    return result;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The importer's end of the connection to a process that shares memory
+ * (shop.c). Whoever answers there may be somebody else, and may say anything:
+ * nothing of it counts without the secret of the handle, and whatever comes
+ * with a message that does not count is closed.
+ */
+#define _GNU_SOURCE
+#include "ipc/ipc.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client/client_state.h"
+#include "block/region.h"
+
+#define PATIENCE_MS 5000             /* for an owner that says nothing */
+#define PAGES_MAX (1u << 20)         /* 2 TiB; a size from elsewhere is not to be trusted */
+
+int fetch_begin(const struct share_ticket *ticket, bool *again)
+{
+    struct sockaddr_un address;
+    unsigned length = share_socket(ticket->name, &address);
+    uint64_t end = now_microseconds() + PATIENCE_MS * 1000;
+    int from = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    *again = false;
+    if (from < 0)
+        return -1;
+    const struct timeval patience = { .tv_sec = PATIENCE_MS / 1000 };
+    setsockopt(from, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    int failed;
+    do
+        failed = connect(from, (struct sockaddr *)&address, length);
+    while (failed != 0 && errno == EINTR && now_microseconds() < end);
+    if (failed == 0 && send(from, &ticket->request, sizeof ticket->request,
+                            MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof ticket->request)
+        return from;
+    *again = failed == 0;
+    close(from);
+    return -1;
+}
+
+/* Not by SO_RCVTIMEO, which a program with a timer's signals would never see run out. */
+static bool wait_for(int from)
+{
+    struct pollfd ready = { .fd = from, .events = POLLIN };
+    uint64_t end = now_microseconds() + PATIENCE_MS * 1000, now;
+    int count = -1;
+    while (count < 0 && (now = now_microseconds()) < end) {
+        count = poll(&ready, 1, (int)((end - now) / 1000) + 1);
+        if (count < 0 && errno != EINTR)
+            return false;
+    }
+    return count > 0;
+}
+
+/* The one descriptor of a message, -1 if there is none. More than one is closed, too. */
+static int only_file(struct msghdr *message)
+{
+    int files[4];                    /* more than there is space for */
+    size_t count = 0;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL;
+         header = CMSG_NXTHDR(message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof files[0];
+        memcpy(files + count, CMSG_DATA(header), here * sizeof files[0]);
+        count += here;
+    }
+    if (count == 1 && (message->msg_flags & MSG_CTRUNC) == 0)
+        return files[0];
+    while (count > 0)
+        close(files[--count]);
+    return -1;
+}
+
+int fetch_piece(int from, const struct share_ticket *ticket, struct share_piece *piece, bool *again)
+{
+    union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
+    struct iovec part = { piece, sizeof *piece };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1,
+        .msg_control = &control, .msg_controllen = sizeof control.space,
+    };
+    *again = false;
+    if (!wait_for(from))
+        return -1;
+    ssize_t got = recvmsg(from, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (got < 0) {
+        *again = errno == ECONNRESET;
+        return -1;
+    }
+    int file = only_file(&message);
+    *again = got == 0 && file < 0;
+    bool sound = got == (ssize_t)sizeof *piece && (message.msg_flags & MSG_TRUNC) == 0
+        && piece->secret == ticket->secret && piece->size > 0 && piece->size % PAGE == 0
+        && piece->left >= piece->size && piece->left % PAGE == 0
+        && piece->left / PAGE <= PAGES_MAX;
+    if (!sound && file >= 0) {
+        close(file);
+        file = -1;
+    }
+    return file;
+}

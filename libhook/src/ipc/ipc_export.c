@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Giving memory to other processes by legacy IPC. The driver gives no such
+ * handle for mapped memory; so its blocks are exported as file descriptors,
+ * and the handle says where to fetch them.
+ *
+ * What others reach must stay where it is. A block becomes shared by being
+ * copied into memory that can be exported, which takes its place at the same
+ * address and never leaves the card. One block after the other, so that the
+ * card needs room for one more only. The descriptors are handed out in shop.c.
+ */
+#define _GNU_SOURCE
+#include "ipc/ipc.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "memory/allocation.h"
+#include "client/client.h"
+#include "swap/exclusive.h"
+#include "interpose/real.h"
+#include "block/region.h"
+
+/* The allocation that is asked for, or NULL. memory_lock is held. */
+static struct page_owner *find(const struct share_request *request,
+                               struct memory_description *description)
+{
+    bool found = allocation_describe(request->address, description)
+        && description->id == request->id;
+    struct page_owner *owner = found ? region_owner(request->address) : NULL;
+    return owner != NULL && owner->kind != OWNER_IMPORT ? owner : NULL;
+}
+
+int share_export(const struct share_request *request, size_t index, struct share_piece *piece)
+{
+    struct memory_description description;
+    int file = -1;
+    pthread_mutex_lock(&memory_lock);
+    struct page_owner *owner = find(request, &description);
+    size_t count = owner == NULL ? 0 : allocation_blocks(owner);
+    *piece = (struct share_piece){ .left = 0 };
+    for (size_t i = index; i < count; i++)
+        piece->left += allocation_block(owner, i)->size;
+    if (index < count) {
+        const struct block *block = allocation_block(owner, index);
+        piece->size = block->size;
+        piece->offset = request->address - allocation_block(owner, 0)->address;
+        piece->bytes = description.size;
+        if (block->state != BLOCK_SHARED
+            || REAL(cuMemExportToShareableHandle)(&file, block->handle,
+                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
+            file = -1;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return file;
+}
+
+/* Memory that can be exported, with the block's bytes, in its place. Everything is still. */
+static CUresult share_block(struct block *block)
+{
+    struct client *client = block->client;
+    const CUmemAllocationProp property = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = client->device },
+    };
+    CUmemAccessDesc access[CLIENTS_MAX];
+    size_t readers = block_access(client, access);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr beside;
+    CUresult result = region_take(block->size, &beside);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemCreate)(&handle, block->size, &property, 0);
+    if (result != CUDA_SUCCESS) {
+        region_give(beside, block->size);
+        return result;
+    }
+    result = REAL(cuMemMap)(beside, block->size, 0, handle, 0);
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuMemSetAccess)(beside, block->size, access, readers);
+        if (result == CUDA_SUCCESS)
+            result = REAL(cuMemcpyDtoDAsync_v2)(beside, block->address, block->size,
+                                                client->copy_stream);
+        if (result == CUDA_SUCCESS)
+            result = REAL(cuStreamSynchronize)(client->copy_stream);
+        REAL(cuMemUnmap)(beside, block->size);
+    }
+    region_give(beside, block->size);
+    if (result != CUDA_SUCCESS) {
+        REAL(cuMemRelease)(handle);
+        return result;
+    }
+    /* From here on the driver refuses only if the context has failed for good. */
+    result = block_unmap(block);
+    block->handle = handle;
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemMap)(block->address, block->size, 0, handle, 0);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemSetAccess)(block->address, block->size, access, readers);
+    host_give(block);
+    block_set_state(block, BLOCK_SHARED);
+    client->memory.allocated -= block->size;
+    client->memory.pinned += block->size;
+    return result;
+}
+
+/* All blocks of what is asked for. */
+static CUresult share_all(void *argument)
+{
+    struct memory_description description;
+    struct page_owner *owner = find(argument, &description);
+    if (owner == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < allocation_blocks(owner) && result == CUDA_SUCCESS; i++)
+        if (allocation_block(owner, i)->state == BLOCK_RESIDENT)
+            result = share_block(allocation_block(owner, i));
+    return result;
+}
+
+static uint64_t not_shared(struct page_owner *owner)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < allocation_blocks(owner); i++)
+        if (allocation_block(owner, i)->state != BLOCK_SHARED)
+            bytes += allocation_block(owner, i)->size;
+    return bytes;
+}
+
+bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
+{
+    struct memory_description description;
+    if (client_forked())
+        return false;
+    if (!memory_is_ours(address)) {
+        /* What lies beyond the card cannot stay there. */
+        pthread_mutex_lock(&memory_lock);
+        bool beyond = managed_describe(address, &description);
+        pthread_mutex_unlock(&memory_lock);
+        *result = CUDA_ERROR_OUT_OF_MEMORY;
+        return beyond;
+    }
+    *result = CUDA_ERROR_INVALID_VALUE;
+    if (!memory_describe(address, &description) || !description.ipc)
+        return true;
+    struct share_ticket ticket = {
+        .magic = SHARE_MAGIC,
+        .request = { .address = description.base, .id = description.id },
+    };
+    if (!shop_open(&ticket)) {
+        *result = CUDA_ERROR_OPERATING_SYSTEM;
+        return true;
+    }
+    pthread_mutex_lock(&memory_lock);
+    struct page_owner *owner = find(&ticket.request, &description);
+    if (owner != NULL)               /* the first of its blocks is the largest */
+        *result = not_shared(owner) == 0
+            ? CUDA_SUCCESS
+            : exclusively(owner->client, allocation_block(owner, 0)->size, not_shared(owner),
+                          share_all, &ticket.request);
+    pthread_mutex_unlock(&memory_lock);
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &ticket, sizeof ticket);
+    return true;
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of another process, fetched from it block by block (fetch.c) and
+ * mapped here. It is on the card as long as its owner is, and counts there.
+ *
+ * As with the driver, memory that is opened again while it is open is the same
+ * memory, and must be closed as often; and nothing is unmapped before the work
+ * in flight is done.
+ */
+#define _GNU_SOURCE
+#include "ipc/ipc.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "memory/allocation.h"
+#include "client/client.h"
+#include "client/client_state.h"
+#include "interpose/real.h"
+#include "block/region.h"
+
+#define TRIES 64
+
+struct import {
+    struct page_owner owner;         /* its client is NULL */
+    struct share_ticket ticket;
+    CUdevice device;                 /* where the memory lies */
+    CUdeviceptr range;               /* of all pieces */
+    size_t range_size;
+    size_t mapped;                   /* bytes of it */
+    CUdeviceptr base;                /* of the allocation in it */
+    size_t size;
+    unsigned long long id;
+    unsigned opened;
+    struct import *next;
+    size_t count;
+    CUmemGenericAllocationHandle handles[];
+};
+
+static struct import *imports;       /* protected by memory_lock */
+
+bool import_describe(const struct import *import, CUdeviceptr address,
+                     struct memory_description *description)
+{
+    if (address - import->base >= import->size)
+        return false;
+    *description = (struct memory_description){
+        .base = import->base,
+        .size = import->size,
+        .context = import->owner.context,
+        .device = import->device,
+        .id = import->id,
+    };
+    return true;
+}
+
+static struct import *same(const struct share_ticket *ticket)
+{
+    struct import *import = imports;
+    while (import != NULL && memcmp(&import->ticket, ticket, sizeof *ticket) != 0)
+        import = import->next;
+    return import;
+}
+
+/* Takes away what of it was mapped. memory_lock is held. */
+static void unmap(struct import *import)
+{
+    for (size_t i = 0; i < import->count; i++)
+        REAL(cuMemRelease)(import->handles[i]);
+    if (import->mapped == 0 || REAL(cuMemUnmap)(import->range, import->mapped) == CUDA_SUCCESS)
+        region_give(import->range, import->range_size);
+    free(import);
+}
+
+static void forget(struct import *import)
+{
+    struct import **link = &imports;
+    while (*link != import)
+        link = &(*link)->next;
+    *link = import->next;
+    region_set_owner(import->range, import->range_size, NULL);
+    unmap(import);
+}
+
+void import_context_ends(CUcontext context)
+{
+    struct import *import = imports;
+    while (import != NULL) {
+        struct import *next = import->next;
+        if (import->owner.context == context)
+            forget(import);
+        import = next;
+    }
+}
+
+static CUresult map_piece(struct import *import, size_t offset, size_t size, int file)
+{
+    CUmemAllocationProp properties;
+    CUmemGenericAllocationHandle handle;
+    CUdevice here;
+    CUresult result = REAL(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)file,
+                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemMap)(import->range + offset, size, 0, handle, 0);
+    if (result != CUDA_SUCCESS) {
+        REAL(cuMemRelease)(handle);
+        return result;
+    }
+    import->handles[import->count++] = handle;
+    import->mapped = offset + size;
+    result = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle);
+    if (result == CUDA_SUCCESS && properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuCtxGetDevice)(&here);
+    if (result != CUDA_SUCCESS)
+        return result;
+    import->device = properties.location.id;
+    CUmemAccessDesc access[2] = {
+        { { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = here }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
+        { properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
+    };
+    return REAL(cuMemSetAccess)(import->range + offset, size, access,
+                                import->device == here ? 1 : 2);
+}
+
+/* All pieces; the first has come. memory_lock is held by none of this. */
+static CUresult fetch_all(int from, const struct share_ticket *ticket, struct share_piece *piece,
+                          int file, struct import **made)
+{
+    size_t total = piece->left, offset = 0;
+    bool again;
+    if (piece->bytes == 0 || piece->offset >= total
+        || piece->bytes > total - piece->offset) {
+        close(file);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct import *import = calloc(1, sizeof *import + total / PAGE * sizeof import->handles[0]);
+    if (import == NULL) {
+        close(file);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    import->owner.kind = OWNER_IMPORT;
+    import->ticket = *ticket;
+    import->range_size = total;
+    import->size = piece->bytes;
+    REAL(cuCtxGetCurrent)(&import->owner.context);
+    pthread_mutex_lock(&memory_lock);
+    CUresult result = region_take(total, &import->range);
+    pthread_mutex_unlock(&memory_lock);
+    if (result != CUDA_SUCCESS) {
+        close(file);
+        free(import);
+        return result;
+    }
+    import->base = import->range + piece->offset;
+    while (file >= 0 && result == CUDA_SUCCESS) {
+        result = map_piece(import, offset, piece->size, file);
+        close(file);
+        offset += piece->size;
+        file = result == CUDA_SUCCESS && offset < total
+            ? fetch_piece(from, ticket, piece, &again) : -1;
+        if (file >= 0 && piece->left != total - offset) {
+            close(file);
+            file = -1;
+        }
+    }
+    if (result == CUDA_SUCCESS && offset == total) {
+        *made = import;
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&memory_lock);
+    unmap(import);
+    pthread_mutex_unlock(&memory_lock);
+    return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Asks until it has a first piece or knows that there is none: an owner with too
+ * many visitors shows those the door that it has not yet heard of. */
+static CUresult fetch_new(const struct share_ticket *ticket, struct import **made)
+{
+    bool again = true;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    for (unsigned tries = 0; again && tries < TRIES; tries++) {
+        struct share_piece piece;
+        int from = fetch_begin(ticket, &again);
+        int file = from < 0 ? -1 : fetch_piece(from, ticket, &piece, &again);
+        if (file >= 0)
+            result = fetch_all(from, ticket, &piece, file, made);
+        if (from >= 0)
+            close(from);
+    }
+    return result;
+}
+
+/* No lock is held while the owner is waited for; so another thread may have opened
+ * the same in the meantime. */
+static CUresult open_new(const struct share_ticket *ticket, CUdeviceptr *address)
+{
+    struct import *import = NULL;    /* which gcc 13 cannot tell is always set */
+    CUresult result = fetch_new(ticket, &import);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&memory_lock);
+    struct import *known = same(ticket);
+    if (known != NULL) {
+        unmap(import);
+        import = known;
+    } else {
+        import->id = allocation_id();
+        import->next = imports;
+        imports = import;
+        region_set_owner(import->range, import->range_size, import);
+    }
+    import->opened++;
+    *address = import->base;
+    pthread_mutex_unlock(&memory_lock);
+    return CUDA_SUCCESS;
+}
+
+bool import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result)
+{
+    struct share_ticket ticket;
+    _Static_assert(sizeof ticket <= sizeof *handle, "it must fit");
+    memcpy(&ticket, handle, sizeof ticket);
+    if (ticket.magic != SHARE_MAGIC || client_forked())
+        return false;
+    if (shop_own(&ticket)) {
+        *result = CUDA_ERROR_INVALID_CONTEXT;
+        return true;
+    }
+    pthread_mutex_lock(&memory_lock);
+    struct import *known = same(&ticket);
+    if (known != NULL) {
+        known->opened++;
+        *address = known->base;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    int cancel;
+    /* A thread cancelled in poll() would leave the connection open and the memory mapped. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    *result = known != NULL ? CUDA_SUCCESS : open_new(&ticket, address);
+    pthread_setcancelstate(cancel, NULL);
+    return true;
+}
+
+/* What begins at this address, or NULL. memory_lock is held. */
+static struct import *import_at(CUdeviceptr address)
+{
+    struct page_owner *owner = region_owner(address);
+    struct import *import = owner != NULL && owner->kind == OWNER_IMPORT
+        ? (struct import *)owner : NULL;
+    return import != NULL && import->base == address ? import : NULL;
+}
+
+bool import_close(CUdeviceptr address, CUresult *result)
+{
+    if (client_forked())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    struct import *import = import_at(address);
+    CUcontext context = import != NULL ? import->owner.context : NULL;
+    pthread_mutex_unlock(&memory_lock);
+    if (import == NULL)
+        return false;
+    if (!drain_context(context, result) && *result == CUDA_SUCCESS)
+        *result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (*result != CUDA_SUCCESS)
+        return true;
+    pthread_mutex_lock(&memory_lock);
+    import = import_at(address);     /* another thread may have closed it in the meantime */
+    if (import == NULL)
+        *result = CUDA_ERROR_INVALID_VALUE;
+    else if (--import->opened == 0)
+        forget(import);
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}

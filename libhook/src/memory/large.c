@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/allocation.h"
+
+#include <stdlib.h>
+
+#include "block/region.h"
+
+/*
+ * While one program leaves the card, each mapping that another one makes takes about
+ * half a millisecond, whatever its size: as long as 16 to 32 MiB take on the bus. With
+ * blocks of 32 MiB the way in waits for that a quarter of the time, with 64 it does not:
+ * what it gets then is what the bus gives while the driver clears what the other one
+ * frees (bench/handover/bus.py). Larger ones are no faster there, but have fewer mappings
+ * to wait for when memory is new: 8 GiB took 7 ms in blocks of 64 MiB, and 3 in blocks of
+ * 128 (all measured on an H200). Smaller allocations, and small cards, keep smaller
+ * blocks, of which less has to move at a time. The daemon reckons with the same
+ * (scheduler/settings.py).
+ */
+#define LARGE_FROM ((size_t)256 << 20)
+#define LARGE_CARD ((uint64_t)8 << 30)
+#define HUGE_CARD ((uint64_t)64 << 30)
+
+static size_t block_most(const struct client *client, size_t size)
+{
+    size_t most = client->limits.total >= HUGE_CARD ? 4 * BLOCK_SIZE
+                : client->limits.total >= LARGE_CARD ? 2 * BLOCK_SIZE : BLOCK_SIZE;
+    return size >= LARGE_FROM || most == BLOCK_SIZE ? most : most / 2;
+}
+
+unsigned long long allocation_id(void)
+{
+    static unsigned long long last;
+    return ++last;
+}
+
+size_t allocation_blocks(struct page_owner *owner)
+{
+    return owner->kind == OWNER_SLAB ? 1 : ((struct large *)owner)->block_count;
+}
+
+struct block *allocation_block(struct page_owner *owner, size_t index)
+{
+    return owner->kind == OWNER_SLAB ? slab_block((struct slab *)owner)
+                                     : ((struct large *)owner)->blocks[index];
+}
+
+static bool fill(struct block *block)
+{
+    struct client *client = block->client;
+    while (client_free_room(client) < block->size)
+        if (!spares_drop(client, block->size))
+            return false;
+    CUresult result;
+    while ((result = block_map(block)) == CUDA_ERROR_OUT_OF_MEMORY
+           && spares_drop(client, block->size))
+        continue;
+    /* If the card has less than the room says, the daemon finds room:
+     * the block stays empty and is asked for with the others. */
+    if (result != CUDA_SUCCESS)
+        return false;
+    block_set_state(block, BLOCK_RESIDENT);
+    return true;
+}
+
+void allocation_fill(struct block **blocks, size_t count)
+{
+    for (size_t i = 0; i < count && fill(blocks[i]); i++)
+        continue;
+}
+
+/* The blocks made so far, when one cannot be made. */
+static void undo(struct large *large, size_t size)
+{
+    size_t made = 0;
+    for (size_t i = 0; i < large->block_count && large->blocks[i] != NULL; i++) {
+        made += large->blocks[i]->size;
+        block_free(large->blocks[i]);
+    }
+    if (made < size)
+        region_give(large->base + made, size - made);
+    free(large);
+}
+
+CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
+                        CUdeviceptr *address)
+{
+    if (bytes > (size_t)1 << 46)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t size = WHOLE_PAGES(bytes), most = block_most(client, size);
+    size_t count = (size + most - 1) / most;
+    if (!client_commit(client, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct large *large = calloc(1, sizeof *large + count * sizeof large->blocks[0]);
+    if (large == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    large->owner = (struct page_owner){ OWNER_LARGE, client, context };
+    large->size = bytes;
+    large->block_count = count;
+    CUresult result = region_take(size, &large->base);
+    if (result != CUDA_SUCCESS) {
+        free(large);
+        return result;
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t offset = i * most;
+        size_t length = size - offset < most ? size - offset : most;
+        large->blocks[i] = block_new(client, large->base + offset, length);
+        if (large->blocks[i] == NULL) {
+            undo(large, size);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    large->id = allocation_id();
+    region_set_owner(large->base, size, large);
+    allocation_fill(large->blocks, count);
+    *address = large->base;
+    return CUDA_SUCCESS;
+}
+
+void large_release(struct large *large)
+{
+    spare_leave(large);
+    /* Not its size, which may be less since it was renewed. */
+    const struct block *last = large->blocks[large->block_count - 1];
+    region_set_owner(large->base, last->address + last->size - large->base, NULL);
+    for (size_t i = 0; i < large->block_count; i++)
+        block_free(large->blocks[i]);
+    free(large);
+}

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Managed memory. It stays the driver's: it lies at the driver's address, and
+ * what the program asks about it the driver answers. It counts in blocks as
+ * other memory does, but a block of it comes and goes by being prefetched, to
+ * the card and to the host, instead of being mapped and copied; the bytes are
+ * the driver's care all the while. So nothing can go wrong that is worse than a
+ * late page: the processor may touch it at any time, resident or not, and work
+ * that finds a page on the host waits for it to be brought.
+ *
+ * The figures are bounds. Pages that no work has touched yet, that the processor
+ * has called back, or that the program prefers on the host count as on the card
+ * while their block does; nothing but submitted work brings any of them there, so
+ * of a block that has left, while the gate is shut, none is. The host's memory
+ * counts while the block is away; the driver keeps it longer than that, for the
+ * next time.
+ *
+ * Beyond the card. With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may have more
+ * than the card could ever hold, of cuMemAlloc too. What goes beyond is managed
+ * memory that is told to lie on the host, where the card reaches it over the bus.
+ * It never comes to the card, so that the rest keeps what the daemon has given
+ * it, and leaves and comes as ever; nor does it have blocks. The daemon is asked
+ * whether the host has room for it.
+ *
+ * Devices without concurrent access to managed memory keep it on the card
+ * themselves while work runs; there it is counted as pinned (unified.c).
+ */
+#include "memory/managed.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/allocation.h"
+#include "client/client.h"
+#include "interpose/log.h"
+#include "block/managed_table.h"
+#include "memory/memory.h"
+#include "interpose/real.h"
+
+#define GRAIN ((size_t)64 << 10)     /* in which the driver gives pages of the card */
+#define ATTACH_GLOBAL 1u
+
+/* Those that the driver is being asked to free. Not in the table: before it has
+ * answered, the same addresses may be somebody else's. */
+static struct managed *freed;
+
+static void hold(struct managed *managed, bool held)
+{
+    for (size_t i = 0; i < managed->block_count; i++)
+        managed->blocks[i]->held = held;
+}
+
+static void discard(struct managed *managed)
+{
+    for (size_t i = 0; i < managed->block_count; i++)
+        block_free(managed->blocks[i]);
+    managed->client->beyond -= managed->beyond;
+    prefetches_forget(&managed->prefetches);
+    free(managed);
+}
+
+/* Counted, and nowhere yet. NULL: no memory. */
+static struct managed *reserve(struct client *client, CUcontext context, size_t bytes)
+{
+    size_t count = (bytes + BLOCK_SIZE - 1) / BLOCK_SIZE;
+    struct managed *managed = calloc(1, sizeof *managed + count * sizeof managed->blocks[0]);
+    if (managed == NULL)
+        return NULL;
+    *managed = (struct managed){ .size = bytes, .client = client, .context = context };
+    for (size_t left = bytes; managed->block_count < count; managed->block_count++) {
+        size_t length = left < BLOCK_SIZE ? left : BLOCK_SIZE;
+        struct block *block = block_new(client, 0, (length + GRAIN - 1) / GRAIN * GRAIN);
+        if (block == NULL) {
+            discard(managed);
+            return NULL;
+        }
+        block->managed = length;
+        block->held = true;
+        client->managed += block->size;
+        managed->blocks[managed->block_count] = block;
+        left -= length;
+    }
+    if (!managed_promise()) {
+        discard(managed);
+        return NULL;
+    }
+    return managed;
+}
+
+static void place(struct managed *managed, CUdeviceptr address)
+{
+    managed->base = address;
+    for (size_t i = 0; i < managed->block_count; i++)
+        managed->blocks[i]->address = address + i * BLOCK_SIZE;
+    hold(managed, false);
+    managed_enter(managed);
+}
+
+static bool can_be_sent(CUdevice device)
+{
+    int concurrent = 0;
+    return (HAVE_REAL(cuMemPrefetchAsync) || HAVE_REAL(cuMemPrefetchAsync_v2))
+           && REAL(cuDeviceGetAttribute)(&concurrent,
+                  CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) == CUDA_SUCCESS
+           && concurrent;
+}
+
+/* May be called with memory_lock held: it only reads. */
+static bool may_go_beyond(void)
+{
+    const char *text = setting("NVSHARE_ENABLE_SINGLE_OVERSUB");
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
+/* NULL: not allowed, or no memory. Lock held, released meanwhile. */
+static struct managed *reserve_beyond(struct client *client, CUcontext context, size_t bytes)
+{
+    size_t size = (bytes + GRAIN - 1) / GRAIN * GRAIN;
+    struct managed *managed = may_go_beyond() ? calloc(1, sizeof *managed) : NULL;
+    if (managed == NULL || !client_go_beyond(client, size)) {
+        free(managed);
+        return NULL;
+    }
+    *managed = (struct managed){
+        .size = bytes, .client = client, .context = context, .beyond = size,
+    };
+    if (!managed_promise()) {
+        discard(managed);
+        return NULL;
+    }
+    return managed;
+}
+
+/* Calls the driver for what has been reserved. */
+static CUresult make(const struct managed *managed, unsigned int flags, CUdeviceptr *address)
+{
+    CUdevice device = managed->client->device;
+    CUresult result = REAL(cuMemAllocManaged)(address, managed->size, flags);
+    if (result != CUDA_SUCCESS || managed->beyond == 0)
+        return result;
+    result = REAL(cuMemAdvise)(*address, managed->size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+                               CU_DEVICE_CPU);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemAdvise)(*address, managed->size, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+    if (result != CUDA_SUCCESS) {
+        debug("managed memory cannot be kept on the host: error %d", (int)result);
+        REAL(cuMemFree_v2)(*address);
+    }
+    return result;
+}
+
+static bool has_context(struct client *client, CUcontext *context)
+{
+    return client != NULL && can_be_sent(client->device)
+           && REAL(cuCtxGetCurrent)(context) == CUDA_SUCCESS;
+}
+
+/* `plain`: beyond the card, and cuMemAlloc's to the program. */
+static CUresult take(struct client *client, CUcontext context, size_t bytes, unsigned int flags,
+                     bool plain, CUdeviceptr *address)
+{
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&memory_lock);
+    struct managed *managed =
+        !plain && client_commit(client, (bytes + GRAIN - 1) / GRAIN * GRAIN)
+            ? reserve(client, context, bytes) : reserve_beyond(client, context, bytes);
+    if (managed != NULL) {
+        managed->plain = plain;
+        managed->id = allocation_id();
+        /* It counts as there, or as lacking, from now on: the gate must know which. */
+        allocation_fill(managed->blocks, managed->block_count);
+        client_update(client);
+        pthread_mutex_unlock(&memory_lock);
+        CUdeviceptr made = 0;
+        result = make(managed, flags, &made);
+        pthread_mutex_lock(&memory_lock);
+        managed_unpromise();
+        if (result == CUDA_SUCCESS) {
+            place(managed, made);
+            *address = made;
+        } else {
+            discard(managed);
+        }
+    }
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    pthread_setcancelstate(cancel, NULL);
+    return result;
+}
+
+bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result)
+{
+    struct client *client = client_current();
+    CUcontext context;
+    if (address == NULL || bytes == 0 || bytes > (size_t)1 << 46 || !has_context(client, &context))
+        return false;
+    *result = take(client, context, bytes, flags, false, address);
+    return true;
+}
+
+bool managed_beyond(CUdeviceptr *address, size_t bytes)
+{
+    struct client *client = client_current();
+    CUcontext context;
+    return may_go_beyond() && bytes <= (size_t)1 << 46 && has_context(client, &context)
+           && take(client, context, bytes, ATTACH_GLOBAL, true, address) == CUDA_SUCCESS;
+}
+
+bool managed_describe(CUdeviceptr address, struct memory_description *description)
+{
+    const struct managed *managed = managed_find(address);
+    if (managed == NULL || !managed->plain)
+        return false;
+    *description = (struct memory_description){
+        .base = managed->base,
+        .size = managed->size,
+        .context = managed->context,
+        .device = managed->client->device,
+        .id = managed->id,
+    };
+    return true;
+}
+
+static bool moving(const struct managed *managed)
+{
+    for (size_t i = 0; i < managed->block_count; i++)
+        if (managed->blocks[i]->state == BLOCK_LEAVING || managed->blocks[i]->state == BLOCK_COMING)
+            return true;
+    return false;
+}
+
+/* The driver waits for the work in flight, which may use it: until then it counts. */
+bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
+{
+    if (client_none())
+        return false;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&memory_lock);
+    struct managed *managed = managed_find(address);
+    bool ours = managed != NULL && managed->base == address && (managed->plain || !plain);
+    if (ours) {
+        managed_withdraw(managed);
+        managed->next_freed = freed;
+        freed = managed;
+        hold(managed, true);
+        while (moving(managed))
+            pthread_cond_wait(&memory_changed, &memory_lock);
+        pthread_mutex_unlock(&memory_lock);
+        *result = REAL(cuMemFree_v2)(address);
+        pthread_mutex_lock(&memory_lock);
+        struct client *client = managed->client;
+        struct managed **link = &freed;
+        while (*link != managed)
+            link = &(*link)->next_freed;
+        *link = managed->next_freed;
+        hold(managed, false);
+        managed_unpromise();
+        if (*result == CUDA_SUCCESS || managed->context == NULL)
+            discard(managed);
+        else
+            managed_enter(managed);
+        client_update(client);
+        pthread_cond_broadcast(&memory_changed);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    pthread_setcancelstate(cancel, NULL);
+    return ours;
+}
+
+void managed_context_ends(CUcontext context)
+{
+    struct managed *ended;
+    while ((ended = managed_strike_of(context)) != NULL)
+        discard(ended);
+    for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
+        if (managed->context == context)
+            managed->context = NULL; /* for the thread that frees it to find */
+}
+
+void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)
+{
+    if (client_none())
+        return;
+    pthread_mutex_lock(&memory_lock);
+    struct managed *managed = managed_find(address);
+    if (managed != NULL)
+        prefetches_note(&managed->prefetches, address, size, place);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    const struct managed *managed = managed_find(address);
+    bool differs = false;
+    for (size_t i = 0; managed != NULL && i < managed->block_count; i++)
+        differs |= managed->blocks[i]->sent;
+    if (differs)
+        *place = prefetches_last(&managed->prefetches, address, size);
+    pthread_mutex_unlock(&memory_lock);
+    return differs;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program's managed memory (cuMemAllocManaged) as the wrappers see it. All
+ * functions may be called from any thread with no lock held.
+ */
+#ifndef NVSHARE_MANAGED_H
+#define NVSHARE_MANAGED_H
+
+#include <stdbool.h>
+
+#include "interpose/driver.h"
+
+/* cuMemAllocManaged. False: no client on this device, or one whose managed
+ * memory cannot be sent away. Else *result holds what to return. */
+bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
+
+/* cuMemAlloc beyond what the card could hold: managed memory that lies on the
+ * host and is reached from there (NVSHARE_ENABLE_SINGLE_OVERSUB). False: not
+ * asked for, or not to be had. */
+bool managed_beyond(CUdeviceptr *address, size_t bytes);
+
+/* cuMemFree, or where the program may only free what it got from cuMemAlloc
+ * (`plain`). False: no allocation of these begins there. */
+bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
+
+/* The program has prefetched a range, or asks where all of it was last prefetched
+ * to (a place of type INVALID: to none). False: the driver knows as well. */
+void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place);
+bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peer access. The driver opens a context's plain memory to another device at
+ * once and for all that is to come; mapped memory it opens range by range. So
+ * who may reach a device's memory is kept here: what is on the card is opened
+ * now, and whatever comes in later is mapped for all of them (block.c). Memory
+ * that the program maps itself it opens itself.
+ *
+ * Opened is all memory of the device, in whichever of its contexts: a program
+ * that never says so for one of them does not touch it from there.
+ */
+#include "memory/memory.h"
+
+#include <pthread.h>
+
+#include "block/block.h"
+#include "interpose/real.h"
+
+static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAccess_flags flags)
+{
+    const CUmemAccessDesc access = {
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = reader }, .flags = flags,
+    };
+    CUresult result = CUDA_SUCCESS;
+    for (struct block *block = owner->blocks; block != NULL && result == CUDA_SUCCESS;
+         block = block->younger)
+        if (block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED
+            && block->state != BLOCK_LOST && !block->managed)
+            result = REAL(cuMemSetAccess)(block->address, block->size, &access, 1);
+    return result;
+}
+
+CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
+{
+    if (owner < 0 || owner >= CLIENTS_MAX || reader < 0 || reader >= CLIENTS_MAX
+        || owner == reader)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    struct client *client = clients[owner];
+    CUresult result = CUDA_SUCCESS;
+    if (client != NULL && open) {
+        if (client->readers[reader] == 0)
+            result = set_access(client, reader, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        if (result == CUDA_SUCCESS)
+            client->readers[reader]++;
+    } else if (client != NULL && client->readers[reader] > 0 && --client->readers[reader] == 0) {
+        result = set_access(client, reader, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return result;
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that cannot be swapped: counted, and taken only where there is room.
+ * A thread that wants some adds its wish to `pending`, which is part of the
+ * client's need; so the gate does not open before the room is there, and once
+ * the thread is inside the room cannot be taken away.
+ *
+ * What is made in a context goes with it, and many a program destroys nothing
+ * else, or only resets its device. So an object is remembered with its context,
+ * and counts until that ends. What is made on a device that is named
+ * (cuMemCreate) is of no context and outlives them all.
+ */
+#include "memory/memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "client/client.h"
+#include "client/client_state.h"
+#include "client/gate.h"
+#include "interpose/real.h"
+
+/* What pinned_begin() promised to this thread. */
+static __thread struct {
+    struct client *client;
+    CUcontext context;               /* what is taken goes with it; NULL: with none */
+    size_t bytes;
+} wish;
+
+static CUresult promised(struct client *client, size_t bytes)
+{
+    pthread_mutex_lock(&memory_lock);
+    if (wish.client != NULL) {
+        /* A signal handler jumped over the call that wished it. */
+        wish.client->memory.pending -= wish.bytes;
+        client_update(wish.client);
+        wish.client = NULL;
+    }
+    if (!client_commit_pinned(client, bytes, bytes)) {
+        pthread_mutex_unlock(&memory_lock);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    client->memory.pending += bytes;
+    client_settle();
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult begin(struct client *client, CUcontext context, size_t bytes)
+{
+    if (client == NULL)
+        return CUDA_SUCCESS;
+    CUresult result = promised(client, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    wish.client = client;
+    wish.context = context;
+    wish.bytes = bytes;
+    gate_enter(GATE_NO_STREAM);
+    return CUDA_SUCCESS;
+}
+
+CUresult pinned_begin(size_t bytes)
+{
+    struct client *client = client_current();
+    CUcontext context = NULL;
+    if (client != NULL && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+        context = NULL;
+    return begin(client, context, bytes);
+}
+
+static struct client *client_on(CUdevice device)
+{
+    bool known = !client_none() && device >= 0 && device < CLIENTS_MAX;
+    return known ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL;
+}
+
+CUresult pinned_begin_on(CUdevice device, size_t bytes)
+{
+    return begin(client_on(device), NULL, bytes);
+}
+
+bool pinned_counts_on(CUdevice device)
+{
+    return client_on(device) != NULL;
+}
+
+void pinned_end(size_t bytes_taken)
+{
+    struct client *client = wish.client;
+    if (client == NULL)
+        return;
+    pthread_mutex_lock(&memory_lock);
+    client->memory.pending -= wish.bytes;
+    client->memory.pinned += bytes_taken;
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    wish.client = NULL;
+    gate_leave();
+}
+
+static void count_less(struct client *client, size_t bytes)
+{
+    client->memory.pinned -= bytes < client->memory.pinned ? bytes : client->memory.pinned;
+    client_update(client);
+}
+
+void pinned_release_on(CUdevice device, size_t bytes)
+{
+    struct client *client = client_on(device);
+    if (client == NULL)
+        return;
+    pthread_mutex_lock(&memory_lock);
+    count_less(client, bytes);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+struct remembered {
+    uint64_t key;
+    size_t bytes;
+    struct client *client;
+    CUcontext context;               /* with which it ends; NULL: with none */
+    struct remembered *next;
+};
+
+#define BUCKETS 1024
+static struct remembered *buckets[BUCKETS];        /* protected by memory_lock */
+
+static struct remembered **bucket_of(uint64_t key)
+{
+    return &buckets[key * 0x9E3779B97F4A7C15u >> 54];
+}
+
+/* The context, if we shall hear of its end. Of a green one we do not, and when we hear
+ * of that handle it may be another's. */
+static CUcontext known_context(const struct client *client, CUcontext context)
+{
+    for (unsigned i = 0; i < client->context_count; i++)
+        if (client->contexts[i] == context)
+            return context;
+    return NULL;
+}
+
+void pinned_remember(uint64_t key, size_t bytes)
+{
+    struct client *client = wish.client;
+    struct remembered *entry = client == NULL ? NULL : malloc(sizeof *entry);
+    if (entry == NULL)
+        return;                      /* stays counted until the process ends */
+    pthread_mutex_lock(&memory_lock);
+    struct remembered **bucket = bucket_of(key);
+    CUcontext context = known_context(client, wish.context);
+    *entry = (struct remembered){ key, bytes, client, context, *bucket };
+    *bucket = entry;
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void drop(struct remembered **link)
+{
+    struct remembered *entry = *link;
+    *link = entry->next;
+    count_less(entry->client, entry->bytes);
+    free(entry);
+}
+
+void pinned_forget(uint64_t key)
+{
+    if (client_none())
+        return;
+    pthread_mutex_lock(&memory_lock);
+    /* The oldest: the driver may have handed the same key out again before we
+     * are told that the first object is gone. */
+    struct remembered **oldest = NULL;
+    for (struct remembered **link = bucket_of(key); *link != NULL; link = &(*link)->next)
+        if ((*link)->key == key)
+            oldest = link;
+    if (oldest != NULL)
+        drop(oldest);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+/* Who destroys one of them afterwards finds nothing under its key, or what is
+ * there by then: the driver means the same. */
+void pinned_context_ends(CUcontext context)
+{
+    for (unsigned i = 0; i < BUCKETS && context != NULL; i++)
+        for (struct remembered **link = &buckets[i]; *link != NULL;) {
+            if ((*link)->context == context)
+                drop(link);
+            else
+                link = &(*link)->next;
+        }
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small allocations. A slab is one block of 2 MiB, divided into places of one
+ * size; a bit says whether a place is free. Sizes are multiples of 512 bytes
+ * (what the driver aligns to), four to each power of two, so that at most a
+ * quarter of a place is lost. Taking, giving and finding cost the same with
+ * any number of allocations.
+ */
+#include "memory/allocation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "block/region.h"
+
+#define GRAIN 512
+#define RETIRED UINT32_MAX
+
+struct object {
+    unsigned long long id;
+    uint32_t size;                   /* as asked for; 0: free, RETIRED: invalid but not free yet */
+    bool sync_memops;
+};
+
+struct slab {
+    struct page_owner owner;
+    struct block *block;
+    unsigned class;
+    uint32_t place;                  /* bytes */
+    uint32_t count, used;
+    struct slab *previous, *next;    /* among its client's slabs of this class with a free place */
+    bool listed;
+    uint64_t *free_bits;
+    struct object *objects;
+};
+
+/* Places of 1..8 grains, then four sizes to each power of two. */
+static unsigned class_of(size_t bytes, uint32_t *place)
+{
+    uint32_t grains = (uint32_t)((bytes + GRAIN - 1) / GRAIN);
+    if (grains <= 8) {
+        *place = grains * GRAIN;
+        return grains - 1;
+    }
+    unsigned power = 31 - (unsigned)__builtin_clz(grains - 1);
+    uint32_t step = (uint32_t)1 << (power - 2);
+    uint32_t steps = (grains - ((uint32_t)1 << power) + step - 1) / step;
+    *place = (((uint32_t)1 << power) + steps * step) * GRAIN;
+    return 8 + (power - 3) * 4 + steps - 1;
+}
+
+static void list(struct slab *slab)
+{
+    struct slab **head = &slab->owner.client->slabs[slab->class];
+    slab->previous = NULL;
+    slab->next = *head;
+    if (*head != NULL)
+        (*head)->previous = slab;
+    *head = slab;
+    slab->listed = true;
+}
+
+static void unlist(struct slab *slab)
+{
+    if (slab->previous != NULL)
+        slab->previous->next = slab->next;
+    else
+        slab->owner.client->slabs[slab->class] = slab->next;
+    if (slab->next != NULL)
+        slab->next->previous = slab->previous;
+    slab->listed = false;
+}
+
+static struct slab *new_slab(struct client *client, CUcontext context, unsigned class,
+                             uint32_t place, CUresult *result)
+{
+    *result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!client_commit(client, PAGE))
+        return NULL;
+    uint32_t count = (uint32_t)(PAGE / place), words = (count + 63) / 64;
+    struct slab *slab = calloc(1, sizeof *slab + words * sizeof(uint64_t)
+                                  + count * sizeof(struct object));
+    if (slab == NULL)
+        return NULL;
+    slab->owner = (struct page_owner){ OWNER_SLAB, client, context };
+    slab->class = class;
+    slab->place = place;
+    slab->count = count;
+    slab->objects = (struct object *)(slab + 1);
+    slab->free_bits = (uint64_t *)(slab->objects + count);
+    for (uint32_t i = 0; i < count; i++)
+        slab->free_bits[i / 64] |= (uint64_t)1 << (i % 64);
+    CUdeviceptr address;
+    *result = region_take(PAGE, &address);
+    if (*result != CUDA_SUCCESS) {
+        free(slab);
+        return NULL;
+    }
+    slab->block = block_new(client, address, PAGE);
+    if (slab->block == NULL) {
+        region_give(address, PAGE);
+        free(slab);
+        *result = CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
+    }
+    region_set_owner(address, PAGE, slab);
+    allocation_fill(&slab->block, 1);
+    list(slab);
+    return slab;
+}
+
+CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
+                       CUdeviceptr *address)
+{
+    uint32_t place;
+    unsigned class = class_of(bytes, &place);
+    struct slab *slab = client->slabs[class];
+    /* A context's memory goes with it: contexts do not share slabs. */
+    while (slab != NULL && slab->owner.context != context)
+        slab = slab->next;
+    CUresult result = CUDA_SUCCESS;
+    if (slab == NULL)
+        slab = new_slab(client, context, class, place, &result);
+    if (slab == NULL)
+        return result;
+    uint32_t word = 0;
+    while (slab->free_bits[word] == 0)
+        word++;
+    uint32_t index = word * 64 + (uint32_t)__builtin_ctzl(slab->free_bits[word]);
+    slab->free_bits[word] &= slab->free_bits[word] - 1;
+    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
+    if (++slab->used == slab->count)
+        unlist(slab);
+    *address = slab->block->address + (size_t)index * slab->place;
+    return CUDA_SUCCESS;
+}
+
+static struct object *object_at(struct slab *slab, CUdeviceptr address, CUdeviceptr *base)
+{
+    size_t index = (address - slab->block->address) / slab->place;
+    if (index >= slab->count)
+        return NULL;                 /* the rest at the end that is no whole place */
+    struct object *object = &slab->objects[index];
+    *base = slab->block->address + index * slab->place;
+    if (object->size == 0 || object->size == RETIRED || address - *base >= object->size)
+        return NULL;
+    return object;
+}
+
+bool slab_find(struct slab *slab, CUdeviceptr address, struct memory_description *description)
+{
+    CUdeviceptr base;
+    const struct object *object = object_at(slab, address, &base);
+    if (object == NULL)
+        return false;
+    *description = (struct memory_description){
+        .base = base,
+        .size = object->size,
+        .context = slab->owner.context,
+        .device = slab->owner.client->device,
+        .id = object->id,
+        .sync_memops = object->sync_memops,
+        .ipc = slab->owner.context != NULL,
+    };
+    return true;
+}
+
+void slab_set_sync_memops(struct slab *slab, CUdeviceptr address, bool on)
+{
+    CUdeviceptr base;
+    struct object *object = object_at(slab, address, &base);
+    if (object != NULL)
+        object->sync_memops = on;
+}
+
+size_t slab_place(size_t bytes, unsigned *class)
+{
+    uint32_t place;
+    *class = class_of(bytes, &place);
+    return place;
+}
+
+void slab_renew(struct slab *slab, CUdeviceptr address, size_t bytes)
+{
+    size_t index = (address - slab->block->address) / slab->place;
+    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
+}
+
+bool slab_retire(struct slab *slab, CUdeviceptr address)
+{
+    CUdeviceptr base;
+    struct object *object = object_at(slab, address, &base);
+    if (object == NULL || base != address)
+        return false;
+    object->size = RETIRED;
+    return true;
+}
+
+void slab_release(struct slab *slab, CUdeviceptr address)
+{
+    size_t index = (address - slab->block->address) / slab->place;
+    slab->objects[index].size = 0;
+    slab->free_bits[index / 64] |= (uint64_t)1 << (index % 64);
+    slab->used--;
+    if (!slab->listed)
+        list(slab);
+    /* An empty slab is kept while it is the only one with a free place, so
+     * that a program that allocates and frees in turn does not remap. */
+    if (slab->used == 0 && (slab->previous != NULL || slab->next != NULL))
+        slab_destroy(slab);
+}
+
+struct block *slab_block(struct slab *slab)
+{
+    return slab->block;
+}
+
+void slab_destroy(struct slab *slab)
+{
+    if (slab->listed)
+        unlist(slab);
+    region_set_owner(slab->block->address, PAGE, NULL);
+    block_free(slab->block);
+    free(slab);
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Freed memory stays mapped for a moment, and is used again.
+ *
+ * Behind each block are three calls of the driver when it is made and two when
+ * it goes: on an H200 52 us for 64 MiB and 76, where a program's own cuMemAlloc
+ * and cuMemFree take 56 and 67; and while another program leaves the card, each
+ * mapping waits about a millisecond for the page tables. These calls cannot be
+ * made cheaper. But programs that allocate and free the same sizes again and
+ * again (the temporary storage of Thrust and CUB, loops that allocate what they
+ * need in each round) need not have them made at all.
+ *
+ * So what a program frees becomes a spare: it keeps its address and its memory,
+ * and the next allocation of as many pages in the same context has both. Spares
+ * serve plain allocations of more than 1 MiB alone. Small ones have their slabs,
+ * stream-ordered ones their pools (pool.c), which do the same in their ways.
+ *
+ * To the program a spare is freed. Its address means nothing (`freeing` stays
+ * set), it is part of what cuMemGetInfo tells as free, and nothing is ever
+ * refused, or waits, for its sake: where a promise, the room or the card itself
+ * would not suffice for something, whatever it is, spares go first
+ * (client_commit(), allocation_fill(), client_update()).
+ *
+ * To the daemon a spare is memory that the program has not freed yet, which is
+ * true: it lies on the card. The daemon's figures stay those of the card, and
+ * it need not know that there are spares. They must not be in others' way, so
+ * they exist only while the client runs, is connected, lacks nothing, is within its
+ * limit together with them and nobody waits for the card; as soon as one of this
+ * ends all of them go, before anything of them is looked at, copied or answered for.
+ * Hence all blocks of a spare are on the card and none ever moves. Programs that fit
+ * together do not wait for each other, so spares also have an age: a second after it
+ * was freed one goes in any case (NVSHARE_KEEP_FREED_MS says how soon). And they are
+ * an eighth of the card at most, and MOST in number, since whoever has to release
+ * them all waits for that. The driver takes memory without our knowing, for modules and the stacks
+ * of kernels; so a program that fills the card but for a sixteenth has none. And as
+ * the daemon counts them as promised, which others might be refused for, nothing stays
+ * that is more than half of what could still be promised besides.
+ *
+ * With them go what their blocks keep: host slots and what is known of their
+ * content are given up when a spare is made, as they are when memory is freed.
+ *
+ * The service thread looks at their age. It is woken for that once, by the first
+ * spare after it had nothing to look at; a program that frees and allocates in
+ * turn wakes it no more than once a second.
+ *
+ * What a kernel or a copy does at a freed address succeeds as long as there is a
+ * spare, as it does with the driver's pools and with slabs. A program under test
+ * for that had better be run with NVSHARE_KEEP_FREED_MS=0, which turns all of this off.
+ */
+#include "memory/spare.h"
+
+#include <stdlib.h>
+
+#include "memory/allocation.h"
+#include "interpose/log.h"
+#include "interpose/real.h"
+#include "block/region.h"
+
+#define DEFAULT_STAY_MS 1000
+#define STAY_MOST_MS 3600000
+#define PART_OF_CARD 8
+#define PART_LEFT 16
+#define MOST 1024
+#define EXPIRED_AT_ONCE 16           /* others want the lock, and the daemon the service thread */
+
+void spares_prepare(struct spares *spares)
+{
+    const char *text = setting("NVSHARE_KEEP_FREED_MS");
+    char *end = NULL;
+    unsigned long milliseconds = text == NULL ? DEFAULT_STAY_MS : strtoul(text, &end, 10);
+    if (text != NULL && (end == text || *end != '\0' || milliseconds > STAY_MOST_MS)) {
+        complain("NVSHARE_KEEP_FREED_MS=%s is not a number of milliseconds up to %d; it is %d",
+                 text, STAY_MOST_MS, DEFAULT_STAY_MS);
+        milliseconds = DEFAULT_STAY_MS;
+    }
+    spares->stay = milliseconds * 1000;
+    ring_clear(&spares->order);
+    for (size_t i = 0; i < SPARE_BUCKETS; i++)
+        ring_clear(&spares->alike[i]);
+}
+
+/* Not as asked for: of whole pages. */
+static size_t size_of(const struct large *large)
+{
+    const struct block *last = large->blocks[large->block_count - 1];
+    return last->address + last->size - large->base;
+}
+
+static struct ring *alike(struct client *client, size_t size)
+{
+    return &client->spares.alike[size / PAGE % SPARE_BUCKETS];
+}
+
+bool spares_may_stay(const struct client *client)
+{
+    return client->granted && !client->contended && !client->starved && client->socket >= 0
+        && client_need(client) <= client->limits.most;
+}
+
+static bool crowded(const struct client *client)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    uint64_t total = client->limits.total;
+    return memory->resident + memory->pinned + memory->pending > total - total / PART_LEFT;
+}
+
+/* Others are refused for it, as the daemon knows nothing of spares: hardly ever, if what is
+ * left to be promised is more than that by far. */
+static bool scarce(const struct client *client, size_t size)
+{
+    uint64_t need = client_need(client);
+    return client->limits.most < need
+        || client->limits.most - need < 2 * (client->spares.bytes + size);
+}
+
+static bool still(const struct large *large)
+{
+    for (size_t i = 0; i < large->block_count; i++) {
+        const struct block *block = large->blocks[i];
+        if (block->state != BLOCK_RESIDENT || block->held || block->doomed)
+            return false;
+    }
+    return true;
+}
+
+bool spare_keep(struct large *large)
+{
+    struct client *client = large->owner.client;
+    struct spares *spares = &client->spares;
+    uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
+    /* Without a context it is a pool's or a chunk's. */
+    if (spares->stay == 0 || size > most || large->owner.context == NULL || large->chunk != NULL
+        || !spares_may_stay(client) || crowded(client) || !still(large))
+        return false;
+    if (spares->bytes + size > most)
+        spares_drop(client, spares->bytes + size - most);
+    if (scarce(client, size))
+        return false;
+    if (spares->count == MOST)
+        spares_drop(client, 1);
+    for (size_t i = 0; i < large->block_count; i++) {
+        struct block *block = large->blocks[i];
+        host_give(block);
+        block->seen = block->light = block->restless = block->parted = false;
+    }
+    large->spare = true;
+    large->freed_at = now_microseconds();
+    ring_append(&spares->order, &large->order);
+    ring_append(alike(client, size), &large->alike);
+    spares->bytes += size;
+    spares->count++;
+    if (spares->look == 0) {
+        spares->look = large->freed_at + spares->stay;
+        client_wake(client);
+    }
+    return true;
+}
+
+void spare_leave(struct large *large)
+{
+    if (!large->spare)
+        return;
+    struct spares *spares = &large->owner.client->spares;
+    large->spare = false;
+    ring_leave(&large->order);
+    ring_leave(&large->alike);
+    spares->bytes -= size_of(large);
+    spares->count--;
+}
+
+bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
+{
+    /* Less may have been promised since it was freed: then it is asked for as new memory is. */
+    if (client->spares.count == 0 || client_need(client) > client->limits.commit)
+        return false;
+    size_t size = WHOLE_PAGES(bytes);
+    const struct ring *head = alike(client, size);
+    /* The latest: what the program has just used. */
+    for (struct ring *link = head->previous; link != head; link = link->previous) {
+        struct large *large = RING_MEMBER(link, struct large, alike);
+        if (size_of(large) != size || large->owner.context != context)
+            continue;
+        spare_leave(large);
+        allocation_renew(large->base, bytes);
+        *address = large->base;
+        return true;
+    }
+    return false;
+}
+
+static struct large *oldest(const struct client *client)
+{
+    return RING_MEMBER(client->spares.order.next, struct large, order);
+}
+
+bool spares_drop(struct client *client, uint64_t bytes)
+{
+    if (client->spares.count == 0)
+        return false;
+    uint64_t before = client->spares.bytes;
+    /* It is none of a capture's business. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    while (client->spares.count > 0 && before - client->spares.bytes < bytes)
+        large_release(oldest(client));
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    client_changed(client);
+    return true;
+}
+
+void spares_expire(struct client *client)
+{
+    struct spares *spares = &client->spares;
+    uint64_t now = now_microseconds();
+    if (spares->look == 0 || now < spares->look)
+        return;
+    for (unsigned i = 0; i < EXPIRED_AT_ONCE && spares->count > 0
+                         && oldest(client)->freed_at + spares->stay <= now; i++)
+        spares_drop(client, 1);
+    spares->look = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
+}
+
+int spares_due(const struct client *client)
+{
+    uint64_t now = now_microseconds(), look = client->spares.look;
+    return look == 0 ? -1 : look <= now ? 0 : (int)((look - now) / 1000) + 1;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Spares: memory that the program has freed and that is still mapped, for a
+ * moment. See spare.c. All functions are called with memory_lock held.
+ */
+#ifndef NVSHARE_SPARE_H
+#define NVSHARE_SPARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "interpose/driver.h"
+#include "interpose/ring.h"
+
+#define SPARE_BUCKETS 64
+
+struct client;
+struct large;
+
+/* A client's. */
+struct spares {
+    uint64_t stay;                   /* us that each may stay; 0: there are none */
+    struct ring order;               /* oldest first */
+    struct ring alike[SPARE_BUCKETS];/* by size */
+    unsigned count;
+    uint64_t bytes;                  /* part of what counts as allocated and resident */
+    uint64_t look;                   /* us: when the service thread looks at them; 0: it need not */
+};
+
+void spares_prepare(struct spares *spares);
+
+/* Instead of large_release() for what the program has freed and nothing uses
+ * any more. False: it cannot stay, and is to be released. */
+bool spare_keep(struct large *large);
+/* Instead of allocating: one of this size in this context is the program's again. */
+bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address);
+/* One that is being released is none any more; nothing happens to any other memory. */
+void spare_leave(struct large *large);
+
+/* Whether the client may have any, as things stand with the daemon. */
+bool spares_may_stay(const struct client *client);
+/* Releases the oldest until `bytes` bytes or all are gone. True if any went. */
+#define SPARES_ALL UINT64_MAX
+bool spares_drop(struct client *client, uint64_t bytes);
+/* Service thread: releases those that are too old, or some of them if they are many. */
+void spares_expire(struct client *client);
+/* Milliseconds until that is to be called; -1: it need not be. */
+int spares_due(const struct client *client);
+
+#endif

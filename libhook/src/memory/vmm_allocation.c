@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program's own virtual memory, swappable.
+ *
+ * What cuMemCreate gives a program here is a number of ours. Behind it stands
+ * memory as cuMemAlloc would give it: blocks of at most 128 MiB at a home, an
+ * address range of ours, where they are mapped whenever they are on the card,
+ * and where they are copied from and to. Where the program maps the chunk,
+ * the same blocks are mapped a second time (alias.c). So content survives
+ * while a chunk is mapped nowhere, one chunk may be mapped at several places,
+ * and a large one can leave in part.
+ *
+ * A program maps seldom, so mapping waits at the gate until the memory is
+ * there, and the driver itself says what is valid and what is not.
+ *
+ * Some uses need one handle of the driver's, and memory that stays: export to
+ * another process, multicast, NICs. A chunk is turned into such memory when
+ * that is first asked for (anchor.c); its number and its addresses go on to
+ * mean the same.
+ */
+#include "memory/vmm_allocation.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "block/alias.h"
+#include "memory/pin_in_place.h"
+#include "client/client.h"
+#include "client/gate.h"
+#include "interpose/real.h"
+#include "block/region.h"
+
+#define OUR_HANDLES ((CUmemGenericAllocationHandle)0x6e76 << 48)
+#define BUCKETS 4096
+
+static struct chunk *buckets[BUCKETS];             /* protected by memory_lock */
+
+static struct chunk **bucket_of(CUmemGenericAllocationHandle handle)
+{
+    return &buckets[handle % BUCKETS];
+}
+
+static struct chunk *find(CUmemGenericAllocationHandle handle)
+{
+    struct chunk *chunk = *bucket_of(handle);
+    while (chunk != NULL && chunk->handle != handle)
+        chunk = chunk->next;
+    return chunk != NULL && chunk->references > 0 ? chunk : NULL;
+}
+
+/* A sparse array's memory is mapped by the driver's own hand. */
+static bool can_move(const CUmemAllocationProp *properties)
+{
+    return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED
+        && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+        && properties->allocFlags.usage == 0;
+}
+
+/* Whether the driver would make memory of this kind. What is special about it
+ * (that it can be exported, or compressed) matters only once it is anchored,
+ * but a program must hear at once that it cannot be had. */
+static bool accepted(const CUmemAllocationProp *properties)
+{
+    static CUmemAllocationProp last; /* the last one accepted; protected by memory_lock */
+    CUmemAllocationProp plain = {
+        .type = properties->type, .location = properties->location,
+    };
+    if (memcmp(properties, &plain, sizeof plain) == 0)
+        return true;
+    pthread_mutex_lock(&memory_lock);
+    bool known = memcmp(properties, &last, sizeof last) == 0;
+    pthread_mutex_unlock(&memory_lock);
+    CUmemGenericAllocationHandle tried;
+    if (known)
+        return true;
+    if (REAL(cuMemCreate)(&tried, PAGE, properties, 0) != CUDA_SUCCESS)
+        return false;
+    REAL(cuMemRelease)(tried);
+    pthread_mutex_lock(&memory_lock);
+    last = *properties;
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+bool chunk_create(CUmemGenericAllocationHandle *handle, size_t size,
+                  const CUmemAllocationProp *properties, CUresult *result)
+{
+    static uint64_t made;            /* protected by memory_lock */
+    int device = properties->location.id;
+    if (size == 0 || size % PAGE != 0 || !can_move(properties) || device < 0
+        || device >= CLIENTS_MAX || !accepted(properties))
+        return false;
+    struct chunk *chunk = calloc(1, sizeof *chunk);
+    pthread_mutex_lock(&memory_lock);
+    struct client *client = clients[device];
+    if (client == NULL || chunk == NULL) {
+        pthread_mutex_unlock(&memory_lock);
+        free(chunk);
+        return false;
+    }
+    CUdeviceptr home;
+    *result = large_allocate(client, NULL, size, &home);
+    if (*result == CUDA_SUCCESS) {
+        *chunk = (struct chunk){
+            .handle = OUR_HANDLES + ++made,
+            .properties = *properties,
+            .size = size,
+            .client = client,
+            .memory = (struct large *)region_owner(home),
+            .references = 1,
+        };
+        chunk->memory->chunk = chunk;
+        chunk->next = *bucket_of(chunk->handle);
+        *bucket_of(chunk->handle) = chunk;
+        *handle = chunk->handle;
+    } else {
+        free(chunk);
+    }
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+void chunk_drop(struct chunk *chunk)
+{
+    if (chunk->references > 0 || chunk->aliases != NULL)
+        return;
+    struct chunk **link = bucket_of(chunk->handle);
+    while (*link != chunk)
+        link = &(*link)->next;
+    *link = chunk->next;
+    if (chunk->memory != NULL)
+        large_release(chunk->memory);
+    else if (REAL(cuMemRelease)(chunk->real) == CUDA_SUCCESS)
+        chunk->client->memory.pinned -= chunk->size;
+    client_update(chunk->client);
+    free(chunk);
+}
+
+bool chunk_release(CUmemGenericAllocationHandle handle, CUresult *result)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    struct chunk *chunk = find(handle);
+    if (chunk != NULL) {
+        chunk->references--;
+        chunk_drop(chunk);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    *result = CUDA_SUCCESS;
+    return chunk != NULL;
+}
+
+bool chunk_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    struct alias *alias = alias_at(address);
+    if (alias != NULL) {
+        alias->chunk->references++;
+        *handle = alias->chunk->handle;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return alias != NULL;
+}
+
+bool chunk_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    struct chunk *chunk = find(handle);
+    if (chunk != NULL)
+        *properties = chunk->properties;
+    pthread_mutex_unlock(&memory_lock);
+    return chunk != NULL;
+}
+
+bool chunk_mapped_in(CUdeviceptr address, size_t size)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    bool any;
+    alias_whole(address, size, &any);
+    pthread_mutex_unlock(&memory_lock);
+    return any;
+}
+
+bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
+                     unsigned long long *flags)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    struct alias *alias = alias_at(address);
+    if (alias != NULL) {
+        *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        for (size_t i = 0; i < alias->access_count; i++)
+            if (alias->access[i].location.type == location->type
+                && alias->access[i].location.id == location->id)
+                *flags = alias->access[i].flags;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return alias != NULL;
+}
+
+bool chunk_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    const struct alias *alias = alias_at(address);
+    if (alias != NULL) {
+        *base = alias->range;
+        *size = alias->range_size;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return alias != NULL;
+}
+
+/* Everything of ours is on the card from here to leave(). */
+static void enter(void)
+{
+    gate_enter(GATE_NO_STREAM);
+    pthread_mutex_lock(&memory_lock);
+}
+
+static void leave(void)
+{
+    pthread_mutex_unlock(&memory_lock);
+    gate_leave();
+}
+
+bool chunk_map(CUdeviceptr address, size_t size, size_t offset,
+               CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
+{
+    if (client_none())
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    bool ours = find(handle) != NULL;
+    pthread_mutex_unlock(&memory_lock);
+    if (!ours)
+        return false;
+    enter();
+    struct chunk *chunk = find(handle);            /* may have been released meanwhile */
+    if (chunk == NULL || size == 0 || address % PAGE != 0 || flags != 0)
+        *result = CUDA_ERROR_INVALID_VALUE;
+    else if (offset != 0 || size != chunk->size)
+        *result = CUDA_ERROR_NOT_SUPPORTED;        /* the driver, too, maps whole handles only */
+    else
+        *result = alias_add(chunk, address);
+    leave();
+    return true;
+}
+
+bool chunk_unmap(CUdeviceptr address, size_t size, CUresult *result)
+{
+    if (!chunk_mapped_in(address, size))
+        return false;
+    bool any;
+    enter();
+    *result = alias_whole(address, size, &any) ? REAL(cuMemUnmap)(address, size)
+                                               : CUDA_ERROR_INVALID_VALUE;
+    struct alias *alias;
+    while (*result == CUDA_SUCCESS && (alias = alias_from(address)) != NULL
+           && alias->address - address < size) {
+        struct chunk *chunk = alias->chunk;
+        alias_remove(alias);
+        chunk_drop(chunk);
+    }
+    leave();
+    return true;
+}
+
+bool chunk_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                      size_t count, CUresult *result)
+{
+    if (!chunk_mapped_in(address, size))
+        return false;
+    bool any;
+    enter();
+    *result = alias_whole(address, size, &any) ? REAL(cuMemSetAccess)(address, size, access, count)
+                                               : CUDA_ERROR_INVALID_VALUE;
+    struct alias *alias = *result == CUDA_SUCCESS ? alias_from(address) : NULL;
+    while (alias != NULL && alias->address - address < size) {
+        if (!alias_set_access(alias, access, count))
+            *result = CUDA_ERROR_OUT_OF_MEMORY;
+        alias = alias_from(alias->address + alias->size);
+    }
+    leave();
+    return true;
+}
+
+CUresult chunk_anchor(CUmemGenericAllocationHandle *handle)
+{
+    if (client_none())
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    struct chunk *chunk = find(*handle);
+    CUresult result = CUDA_SUCCESS;
+    if (chunk != NULL) {
+        chunk->references++;
+        result = anchor(chunk);
+        if (result == CUDA_SUCCESS)
+            *handle = chunk->real;
+        chunk->references--;
+        chunk_drop(chunk);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return result;
+}
+
+CUresult chunk_anchor_range(CUdeviceptr address, size_t size)
+{
+    if (client_none())
+        return CUDA_SUCCESS;
+    CUdeviceptr end = address + size;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    struct alias *alias;
+    while (result == CUDA_SUCCESS && address < end && (alias = alias_from(address)) != NULL
+           && alias->address < end) {
+        struct chunk *chunk = alias->chunk;
+        address = alias->address + alias->size;
+        chunk->references++;
+        result = anchor(chunk);
+        chunk->references--;
+        chunk_drop(chunk);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return result;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the driver's pools hold of the card
+ *
+ * What counts is what a pool holds of the card
+ * (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), not what the program has allocated
+ * from it: a pool takes 32 MiB or more at a time, gives freed memory to the
+ * next allocation, and gives up what it does not need at some later
+ * synchronisation. So each pool is asked before an allocation, to find out
+ * what the card may have to give, and after it; and again whenever the
+ * program frees, trims, or has been waited for (pools_recount).
+ *
+ * A pool counts for its own device, whichever is current: memory may be taken
+ * from it in a stream of another, and given up while the service of another
+ * looks. As long as the program has not used its device it does not count.
+ *
+ * Not counted: pools of host memory, and imported ones, whose memory counts
+ * for the process that made it.
+ */
+#include "api/counted.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "client/client.h"
+#include "pool/pool.h"
+
+#define POOL_GRAIN ((size_t)32 << 20)
+
+struct holding {
+    CUmemoryPool handle;
+    CUdevice device;
+    size_t counted;                  /* bytes, of the client of that device */
+    struct holding *next;
+};
+
+/* Protects the list and what is in it. Held while the driver is asked about a
+ * pool; memory_lock may be taken under it, not the other way round. */
+static pthread_mutex_t holdings_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct holding *holdings;
+static _Atomic bool any_holdings;
+
+/* Asking a pool for an attribute breaks other threads' captures in global
+ * mode, unless this thread says it does not mind. */
+static CUstreamCaptureMode relax(void)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return mode;
+}
+
+static size_t pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, size_t otherwise)
+{
+    cuuint64_t value;
+    return REAL(cuMemPoolGetAttribute)(pool, attribute, &value) == CUDA_SUCCESS ? value : otherwise;
+}
+
+static struct holding *known(CUmemoryPool handle)
+{
+    struct holding *pool = holdings;
+    while (pool != NULL && pool->handle != handle)
+        pool = pool->next;
+    return pool;
+}
+
+static struct holding *add(CUmemoryPool handle, CUdevice device)
+{
+    struct holding *pool = malloc(sizeof *pool);
+    if (pool != NULL) {
+        *pool = (struct holding){ handle, device, 0, holdings };
+        holdings = pool;
+        atomic_store(&any_holdings, true);
+    }
+    return pool;
+}
+
+/* The pool's entry, if its memory counts. The device's default pool is the
+ * only one that the program did not make. NULL `handle`: the device's current. */
+static struct holding *counted_pool(CUmemoryPool handle)
+{
+    CUdevice device;
+    CUmemoryPool usual;
+    if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
+        || (handle == NULL && REAL(cuDeviceGetMemPool)(&handle, device) != CUDA_SUCCESS))
+        return NULL;
+    struct holding *pool = known(handle);
+    if (pool == NULL && REAL(cuDeviceGetDefaultMemPool)(&usual, device) == CUDA_SUCCESS
+        && usual == handle)
+        pool = add(handle, device);
+    return pool;
+}
+
+/* How much of the card an allocation may take. */
+static size_t expected_growth(const struct holding *pool, size_t bytes)
+{
+    size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
+    size_t used = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
+    size_t spare = reserved > used ? reserved - used : 0;
+    if (bytes <= spare)
+        return 0;
+    return bytes - spare > SIZE_MAX - POOL_GRAIN ? SIZE_MAX
+                                                 : counted_round(bytes - spare, POOL_GRAIN);
+}
+
+/* Returns bytes by which it has grown, to be counted by the caller; bytes by
+ * which it has shrunk are no longer counted. */
+static size_t recount(struct holding *pool)
+{
+    size_t before = pool->counted;
+    pool->counted = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, before);
+    if (pool->counted >= before)
+        return pool->counted - before;
+    pinned_release_on(pool->device, before - pool->counted);
+    return 0;
+}
+
+void pools_recount(void)
+{
+    pools_settle();
+    if (!atomic_load_explicit(&any_holdings, memory_order_relaxed) || client_forked())
+        return;
+    CUstreamCaptureMode mode = relax();
+    pthread_mutex_lock(&holdings_lock);
+    for (struct holding *pool = holdings; pool != NULL; pool = pool->next) {
+        size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                         pool->counted);
+        if (reserved < pool->counted) {
+            pinned_release_on(pool->device, pool->counted - reserved);
+            pool->counted = reserved;
+        }
+    }
+    pthread_mutex_unlock(&holdings_lock);
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
+CUresult holding_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
+{
+    CUstreamCaptureMode mode = relax();
+    pthread_mutex_lock(&holdings_lock);
+    const struct holding *pool = counted_pool(handle);
+    *counted = pool != NULL && pinned_counts_on(pool->device);
+    size_t growth = *counted ? expected_growth(pool, bytes) : 0;
+    CUdevice device = *counted ? pool->device : CU_DEVICE_INVALID;
+    pthread_mutex_unlock(&holdings_lock);
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    if (*counted)
+        return pinned_begin_on(device, growth);
+    gate_enter(stream);
+    return CUDA_SUCCESS;
+}
+
+void holding_ends(CUmemoryPool handle, bool counted)
+{
+    if (!counted) {
+        gate_leave();
+        return;
+    }
+    CUstreamCaptureMode mode = relax();
+    pthread_mutex_lock(&holdings_lock);
+    /* Another thread may have destroyed it meanwhile. */
+    struct holding *pool = counted_pool(handle);
+    size_t growth = pool == NULL ? 0 : recount(pool);
+    pthread_mutex_unlock(&holdings_lock);
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    pinned_end(growth);
+}
+
+void holding_add(CUmemoryPool handle, CUdevice device)
+{
+    if (client_none())
+        return;
+    pthread_mutex_lock(&holdings_lock);
+    add(handle, device);
+    pthread_mutex_unlock(&holdings_lock);
+}
+
+/* A pool that is destroyed while some of it is allocated keeps that until it
+ * is freed, and can no longer be asked. That much stays counted. */
+CUresult holding_destroy(CUmemoryPool handle)
+{
+    CUstreamCaptureMode mode = relax();
+    pthread_mutex_lock(&holdings_lock);
+    size_t used = pool_attribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    struct holding *gone = known(handle);
+    if (result == CUDA_SUCCESS && gone != NULL) {
+        struct holding **link = &holdings;
+        while (*link != gone)
+            link = &(*link)->next;
+        *link = gone->next;
+        used = used == 0 ? 0 : counted_round(used, POOL_GRAIN);
+        pinned_release_on(gone->device,
+                          gone->counted - (used < gone->counted ? used : gone->counted));
+        free(gone);
+    }
+    pthread_mutex_unlock(&holdings_lock);
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return result;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream-ordered allocation, swappable.
+ *
+ * To a pool whose memory nobody else can hold belong, besides what the driver
+ * has in it (nothing, as a rule), pieces of ours: allocated like those of
+ * cuMemAlloc, so that they leave the card and come back, but of no context.
+ * An address is good at once, which is earlier than a stream asks for, so
+ * allocating never waits.
+ *
+ * Nor does freeing. The address ends at the call; the memory, when the stream
+ * comes there, which an event tells (lane.c). Until then the piece waits in
+ * the stream's lane, and then it is idle in its pool. An allocation takes
+ *   1. a free piece that fits and was freed in the same stream, waiting or
+ *      not, since the stream's own order keeps the two uses apart; or one that
+ *      is idle, unless the program forbids that to its pool;
+ *   2. else new memory; but first the pool gives back idle pieces, the oldest
+ *      first, beyond its release threshold.
+ * Fits: the same place in a slab, or pages of which at most an eighth is lost.
+ * The driver gives back what exceeds the threshold when the program
+ * synchronises. Here that comes to pass when the pool must grow, when the
+ * program asks for figures, and whenever it is stopped. What is idle has no
+ * content: before a pool's client is sent off the card it gives back all of
+ * it, whatever the threshold, for that costs less than one copy of it. And
+ * memory that would be refused is given back first, and waited for.
+ *
+ * A pool whose memory others may hold (that can be exported, or was imported),
+ * or of other than device memory, stays the driver's: holdings.c.
+ */
+#include <pthread.h>
+
+#include "client/client.h"
+#include "pool/async_allocation.h"
+#include "pool/pool.h"
+#include "interpose/real.h"
+
+bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
+                   CUresult *result)
+{
+    CUcontext context;
+    CUdevice device;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool ours = false;
+    if (capture_refuses(result))
+        return true;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    if (stream_place(stream, &context, &device) == CUDA_SUCCESS
+        && (handle != NULL || REAL(cuDeviceGetMemPool)(&handle, device) == CUDA_SUCCESS)) {
+        uint64_t name = stream_name(stream);
+        pthread_mutex_lock(&memory_lock);
+        struct pool *pool = pool_adopted(handle);
+        struct client *client = pool == NULL || pool->device < 0 || pool->device >= CLIENTS_MAX
+            ? NULL : clients[pool->device];
+        bool opening = client != NULL && pool_is_opening(pool);
+        ours = client != NULL;
+        if (ours) {
+            pool->users++;
+            *result = piece_take(pool, client, bytes, context, name, address);
+            pool_leave(pool);
+        }
+        pthread_mutex_unlock(&memory_lock);
+        if (opening && *result == CUDA_SUCCESS)
+            *result = pool_open(handle);
+    }
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return ours;
+}
+
+bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
+{
+    struct mark mark;
+    if (!memory_is_ours(address))
+        return false;
+    if (capture_refuses(result))
+        return true;
+    *result = lane_mark(stream, &mark);
+    if (*result != CUDA_SUCCESS)
+        return true;
+    pthread_mutex_lock(&memory_lock);
+    struct piece *piece = piece_retire(address);
+    if (piece != NULL) {
+        lane_put(piece, &mark);
+        /* What no pool will use again is waited for by nobody else. */
+        if (piece->pool == NULL || piece->pool->destroyed)
+            lanes_look();
+    } else {
+        lane_unmark(&mark);
+        *result = CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+bool pool_free(CUdeviceptr address, CUresult *result)
+{
+    if (client_none())
+        return false;
+    if (capture_refuses(result))
+        return true;
+    pthread_mutex_lock(&memory_lock);
+    struct piece *piece = piece_at(address);
+    bool ours = piece != NULL;
+    if (ours)
+        *result = piece_retire(address) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (ours && *result == CUDA_SUCCESS) {
+        struct pool *pool = piece->pool;
+        pool->users++;
+        pool->lost += piece->size;
+        piece->stream = 0;
+        piece_idle(piece);
+        pool_shrink(pool, pool->threshold);
+        pool_leave(pool);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return ours;
+}
+
+CUmemoryPool pool_of(CUdeviceptr address)
+{
+    pthread_mutex_lock(&memory_lock);
+    const struct piece *piece = piece_at(address);
+    CUmemoryPool handle = piece == NULL || piece->pool == NULL ? NULL : piece->pool->handle;
+    pthread_mutex_unlock(&memory_lock);
+    return handle;
+}

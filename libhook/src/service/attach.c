@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attaching to the daemon, when a program makes its first context on a GPU.
+ * Whatever goes wrong here, the program runs, unshared, and is told why.
+ */
+#define _GNU_SOURCE
+#include "client/client.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/client_state.h"
+#include "client/gate.h"
+#include "interpose/glibc.h"
+#include "interpose/injection.h"
+#include "client/interposition.h"
+#include "interpose/log.h"
+#include "block/numa.h"
+#include "interpose/real.h"
+#include "ipc/ipc.h"
+
+/* How long a program waits for a daemon that is just being started. */
+#define CONNECT_PATIENCE_US 1000000
+#define BUSY_PATIENCE_US 20000000
+#define WELCOME_PATIENCE_MS 10000
+#define DEFAULT_IDLE_WINDOW_US 50000
+#define CONTEXT_RETRY_MS 50
+#define CONTEXT_TRIES 1200
+
+/* Protects attaching: one thread at a time. memory_lock may be taken inside. */
+static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned client_count;
+
+bool client_none(void)
+{
+    return client_count == 0;
+}
+
+static bool forked;
+
+bool client_forked(void)
+{
+    return forked;
+}
+
+/* In a forked child: the driver refuses its service there, so the library
+ * does nothing either, and the parent's connection is the parent's alone. */
+static void in_child(void)
+{
+    gate_abandon();
+    shop_abandon();
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        if (clients[i] != NULL && clients[i]->socket >= 0)
+            close(clients[i]->socket);
+    client_count = 0;
+    forked = true;
+}
+
+static int open_patiently(void)
+{
+    uint64_t began = now_microseconds();
+    for (;;) {
+        int fd = connection_open();
+        /* A socket nobody listens on yet: a daemon that is being restarted. One
+         * whose queue is full (EAGAIN, after seconds): a daemon that is busy. */
+        uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
+        if (fd >= 0 || (errno != ECONNREFUSED && errno != EAGAIN)
+            || now_microseconds() - began > patience)
+            return fd;
+        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+    }
+}
+
+static const char *refusal_text(unsigned reason)
+{
+    switch (reason) {
+    case NVSHARE_REFUSED_VERSION:
+        return "it speaks another version of the protocol; update nvshared and libnvshare together";
+    case NVSHARE_REFUSED_NO_SUCH_GPU:
+        return "it does not manage this GPU";
+    case NVSHARE_REFUSED_TOO_MANY_CLIENTS:
+        return "it has too many clients";
+    default:
+        return "for a reason this library does not know";
+    }
+}
+
+/* HELLO and its answer, before there is a service thread. */
+static bool introduce(struct client *client)
+{
+    client_send(client, NVSHARE_HELLO, 0, 0, 0, 0);
+    struct nvshare_record answer;
+    uint64_t began = now_microseconds();
+    int got = 0;
+    while (client->socket >= 0 && got == 0
+           && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000) {
+        got = connection_receive(client->socket, &answer, WELCOME_PATIENCE_MS);
+        if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
+            /* The daemon has changed before it could answer. */
+            client_send(client, NVSHARE_HELLO, 0, answer.number, 0, 0);
+            got = 0;
+        }
+    }
+    if (got == 1 && answer.type == NVSHARE_WELCOME) {
+        client->limits = answer.limits;
+        return true;
+    }
+    if (got == 1 && answer.type == NVSHARE_REFUSED)
+        complain("nvshared refuses this program: %s. The GPU is used unshared.",
+                 refusal_text(answer.flags));
+    else
+        complain("nvshared does not answer. The GPU is used unshared.");
+    return false;
+}
+
+static bool start_service(struct client *client)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&client->thread, NULL, service_run, client);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        complain("no thread for sharing: %s. The GPU is used unshared.", error_text(error));
+    else
+        pthread_setname_np(client->thread, "nvshare");
+    return error == 0;
+}
+
+static void discard(struct client *client)
+{
+    if (client->socket >= 0)
+        close(client->socket);
+    if (client->wake >= 0)
+        close(client->wake);
+    free(client);
+}
+
+/* glibc before 2.34 has them in a library of their own; see glibc.h. */
+static bool can_start_threads(void)
+{
+    if (pthread_create != NULL)
+        return true;
+    complain("this program was started without libpthread. The GPU is used unshared; link it "
+             "with -pthread.");
+    return false;
+}
+
+/* Memory that can leave and come back at the same address. */
+static bool can_map(CUdevice device)
+{
+    int supported = 0;
+    if (REAL(cuDeviceGetAttribute)(&supported,
+            CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) == CUDA_SUCCESS
+        && supported)
+        return true;
+    complain("this GPU or its driver has no virtual memory management. It is used unshared.");
+    return false;
+}
+
+static struct client *new_client(CUdevice device, CUcontext context)
+{
+    struct client *client = calloc(1, sizeof *client);
+    if (client == NULL)
+        return NULL;
+    client->device = device;
+    client->node = numa_nearest(device);
+    client->index = (unsigned)device;
+    if (context != NULL)
+        client->contexts[client->context_count++] = context;
+    client->drained = true;
+    client->turns = 1;
+    client->idle_window = DEFAULT_IDLE_WINDOW_US;
+    client->drain_patience = DRAIN_PATIENCE_US;
+    client->wake = -1;
+    spares_prepare(&client->spares);
+    CUuuid uuid;
+    CUresult result = HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
+                                                    : REAL(cuDeviceGetUuid)(&uuid, device);
+    client->socket = result == CUDA_SUCCESS ? open_patiently() : -1;
+    if (client->socket < 0) {
+        debug("no nvshared here (%s): the GPU is used unshared", error_text(errno));
+        free(client);
+        return NULL;
+    }
+    /* Only now: it says why, and where there is no daemon nobody wants to know. */
+    if (hook_disabled() || injection_forbids() || !can_start_threads() || !can_map(device)) {
+        close(client->socket);
+        free(client);
+        return NULL;
+    }
+    memcpy(client->uuid, &uuid, sizeof client->uuid);
+    client->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return client;
+}
+
+static void attach(CUdevice device, CUcontext context)
+{
+    static bool prepared;
+    struct client *client = new_client(device, context);
+    if (client == NULL)
+        return;
+    if (!prepared && !gate_prepare()) {
+        complain("this kernel has no membarrier(2). The GPU is used unshared.");
+        discard(client);
+        return;
+    }
+    if (client->wake < 0 || !introduce(client)) {
+        discard(client);
+        return;
+    }
+    if (!prepared) {
+        caches_prepare();
+        gate_on_waiter = clients_want;
+        pthread_atfork(NULL, NULL, in_child);
+        prepared = true;
+    }
+    gate_close(GATE_STOPPED(client));
+    pthread_mutex_lock(&memory_lock);
+    __atomic_store_n(&clients[device], client, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&memory_lock);
+    client_count++;
+    if (!start_service(client)) {
+        /* The gate is this device's alone, and nothing was allocated yet. */
+        client_count--;
+        pthread_mutex_lock(&memory_lock);
+        clients[device] = NULL;
+        pthread_mutex_unlock(&memory_lock);
+        gate_open(GATE_STOPPED(client));
+        discard(client);
+    }
+}
+
+void client_attach(CUdevice device, CUcontext context)
+{
+    static uint32_t tried;           /* one try for each device, whatever came of it */
+    if (device < 0 || device >= CLIENTS_MAX)
+        return;
+    pthread_mutex_lock(&attach_lock);
+    struct client *client = clients[device];
+    if (client != NULL) {
+        pthread_mutex_lock(&memory_lock);
+        bool known = context == NULL;
+        for (unsigned i = 0; i < client->context_count; i++)
+            known |= client->contexts[i] == context;
+        if (!known && client->context_count == CONTEXTS_MAX)
+            complain("more than %d contexts on one GPU: the work of the others is not waited for "
+                     "at a hand-over", CONTEXTS_MAX);
+        else if (!known)
+            client->contexts[client->context_count++] = context;
+        pthread_mutex_unlock(&memory_lock);
+    } else if ((tried >> device & 1) == 0) {
+        tried |= (uint32_t)1 << device;
+        attach(device, context);
+    }
+    pthread_mutex_unlock(&attach_lock);
+}
+
+bool client_awaits_context(CUdevice device, unsigned *tries)
+{
+    if (*tries == 0)
+        client_attach(device, NULL);
+    if (device < 0 || device >= CLIENTS_MAX || clients[device] == NULL
+        || ++*tries == CONTEXT_TRIES) /* a minute: longer than a default turn */
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    bool room = spares_drop(clients[device], SPARES_ALL);
+    pthread_mutex_unlock(&memory_lock);
+    if (!room)
+        nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
+    return true;
+}

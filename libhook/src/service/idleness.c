@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finding out that a program which has the card does not use it. While others wait, or
+ * may come for its memory, it is looked at every few milliseconds: nothing submitted
+ * since the last look, nobody at the gate, and all that had been submitted done, for as
+ * long as the daemon's window says. A pause within a burst is shorter than that.
+ */
+#include <pthread.h>
+
+#include "service/caches.h"
+#include "client/gate.h"
+#include "service/service.h"
+
+void idleness_forget(struct idleness *idle)
+{
+    if (idle->draining)
+        drain_abandon(&idle->drain);
+    *idle = (struct idleness){ .watching = false };
+}
+
+void idleness_look(struct client *client, struct idleness *idle)
+{
+    uint64_t passes = gate_passes(), now = now_microseconds();
+    if (!idle->watching || idle->passes != passes || gate_has_waiters()) {
+        idleness_forget(idle);
+        idle->watching = true;
+        idle->passes = passes;
+        idle->since = now;
+        return;
+    }
+    if (idle->told)
+        return;
+    if (!idle->draining) {
+        drain_begin(&idle->drain);
+        idle->draining = true;
+    }
+    if (!drain_step(&idle->drain)) {
+        /* The window counts from the end of the work. */
+        idle->since = now;
+        return;
+    }
+    if (client->contended && now - idle->since >= client->idle_window / 2)
+        caches_ask(client, CACHES_IDLE);
+    if (now - idle->since < client->idle_window)
+        return;
+    idle->told = true;
+    pthread_mutex_lock(&memory_lock);
+    client_send(client, NVSHARE_IDLE, 0, 0, 0, 0);
+    pthread_mutex_unlock(&memory_lock);
+}

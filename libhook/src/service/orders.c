@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The daemon's orders, each carried out as it says and answered. Nothing is
+ * decided here.
+ */
+#include <pthread.h>
+
+#include "interpose/bell.h"
+#include "block/block.h"
+#include "api/counted.h"
+#include "interpose/log.h"
+#include "service/service.h"
+#include "flight/bus_sharing.h"
+
+/* From here on its memory may change. */
+static void begin_turn(struct client *client)
+{
+    client->granted = true;
+    client->turns++;
+}
+
+static void run(struct client *client, const struct nvshare_record *order)
+{
+    pthread_mutex_lock(&memory_lock);
+    client->contended = (order->flags & NVSHARE_CONTENDED) != 0;
+    client->coveted = (order->flags & NVSHARE_COVETED) != 0;
+    traffic_watch(client, (order->flags & NVSHARE_WATCHED) != 0);
+    if (order->microseconds != 0)
+        client->idle_window = order->microseconds;
+    if (!client->granted) {
+        begin_turn(client);
+        client->drained = false;
+        client->want_sent = false;
+        gate_open(GATE_STOPPED(client));
+    }
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void stop(struct client *client)
+{
+    uint64_t began = now_microseconds();
+    pthread_mutex_lock(&memory_lock);
+    client->stopping = true;
+    client->granted = false;
+    client->room_asked = false;
+    traffic_watch(client, false);
+    pthread_mutex_unlock(&memory_lock);
+    gate_close(GATE_STOPPED(client));
+    bool drained = drain_all(client->drain_patience, true);
+    /* A drain is when the driver's pools let go of what the program has freed. */
+    if (drained && swap_enter_context(client))
+        pools_recount();
+
+    pthread_mutex_lock(&memory_lock);
+    client->stopping = false;
+    spares_drop(client, SPARES_ALL); /* before the daemon reads how much is to leave */
+    if (drained) {
+        client->drained = true;
+        caches_turn_ended(client);
+        client->drain_patience = DRAIN_PATIENCE_US;
+        client->want_sent = gate_has_waiters();
+        client_send(client, NVSHARE_STOPPED, client->want_sent ? NVSHARE_WANTS : 0, 0,
+                    now_microseconds() - began, 0);
+    } else {
+        begin_turn(client);
+        client->drain_patience *= 2;
+        gate_open(GATE_STOPPED(client));
+        client_send(client, NVSHARE_REOPENED, 0, 0, now_microseconds() - began, 0);
+    }
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void evict(struct client *client, const struct nvshare_record *order)
+{
+    uint64_t began = now_microseconds();
+    unsigned flags = 0;
+    pthread_mutex_lock(&memory_lock);
+    spares_drop(client, SPARES_ALL);
+    if (!client->granted) {
+        caches_room_ordered(client, order->bytes);
+        pools_yield(client, false);  /* cheaper than a copy */
+    }
+    pthread_mutex_unlock(&memory_lock);
+    uint64_t bytes = swap_out(client, order, &flags);
+    pthread_mutex_lock(&memory_lock);
+    client->room_asked = false;
+    client_send(client, NVSHARE_EVICTED, flags, order->number, bytes, now_microseconds() - began);
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void save(struct client *client, const struct nvshare_record *order)
+{
+    uint64_t began = now_microseconds();
+    unsigned flags = 0;
+    uint64_t bytes = swap_save(client, order, &flags);
+    pthread_mutex_lock(&memory_lock);
+    client_send(client, NVSHARE_SAVED, flags, order->number, bytes, now_microseconds() - began);
+    client_update(client);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void new_limits(struct client *client, const struct nvshare_record *record)
+{
+    pthread_mutex_lock(&memory_lock);
+    client->limits = record->limits;
+    if (!spares_may_stay(client))
+        spares_drop(client, SPARES_ALL);
+    /* An answer to a question that nobody asked must not pass for the next ones'. */
+    if (record->number > client->answered && record->number <= client->question)
+        client_hears(client, record->number, &record->limits);
+    bell_ring(&client->heard);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+/* An EVICT may be followed by another one before its YIELD; that one is kept for later. */
+bool service_yields(struct client *client, const struct nvshare_record *order)
+{
+    struct nvshare_record yield;
+    if ((order->flags & NVSHARE_AHEAD) == 0)
+        return false;
+    if (client->postponed.type == 0)
+        connection_next(client->socket, NVSHARE_EVICT, &client->postponed);
+    return connection_next(client->socket, NVSHARE_YIELD, &yield);
+}
+
+void service_obey(struct client *client, const struct nvshare_record *record)
+{
+    pthread_mutex_lock(&service_lock);
+    switch (record->type) {
+    case NVSHARE_WELCOME:
+    case NVSHARE_LIMITS:
+        new_limits(client, record);
+        break;
+    case NVSHARE_RUN:
+        run(client, record);
+        break;
+    case NVSHARE_STOP:
+        stop(client);
+        break;
+    case NVSHARE_EVICT:
+        evict(client, record);
+        break;
+    case NVSHARE_SAVE:
+        save(client, record);
+        break;
+    case NVSHARE_LOAD:
+        swap_in(client, record);
+        break;
+    case NVSHARE_YIELD:
+        break;                       /* what it would have ended is answered already */
+    case NVSHARE_INTRODUCE:
+        pthread_mutex_lock(&memory_lock);
+        service_introduce(client, record->number);
+        pthread_mutex_unlock(&memory_lock);
+        break;
+    case NVSHARE_REFUSED:
+        /* Too late to run unshared: our memory may lie on the host. */
+        debug("nvshared refuses this client (reason %u); trying again", record->flags);
+        service_disconnect(client);
+        break;
+    default:
+        complain("nvshared sent a record of unknown type %u; leaving it", record->type);
+        service_disconnect(client);
+    }
+    pthread_mutex_unlock(&service_lock);
+}

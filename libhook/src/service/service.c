@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The service thread, one per client: reads the daemon's orders and has them
+ * carried out one after the other (orders.c). It decides nothing.
+ *
+ * Without a daemon it tries to find one again, twice a second at least; a
+ * program that holds the GPU goes on meanwhile, one that waits goes on waiting.
+ */
+#include <pthread.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "interpose/bell.h"
+#include "block/block.h"
+#include "client/gate.h"
+#include "interpose/log.h"
+#include "flight/pace.h"
+#include "interpose/real.h"
+#include "service/service.h"
+#include "flight/bus_sharing.h"
+
+#define REPORT_INTERVAL_US 5000
+#define IDLE_LOOK_US 5000
+#define PACE_LOOK_US 2000
+#define RECONNECT_FIRST_MS 20
+#define RECONNECT_LAST_MS 500
+
+void service_disconnect(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    if (client->socket >= 0)
+        close(client->socket);
+    client->socket = -1;
+    spares_drop(client, SPARES_ALL);
+    client->postponed.type = 0;
+    traffic_watch(client, false);
+    bell_ring(&client->heard);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+void service_introduce(struct client *client, uint64_t number)
+{
+    client->want_sent = gate_has_waiters();
+    client->room_asked = false;
+    client_hears(client, client->question, NULL);
+    client->introduced++;
+    traffic_watch(client, false);
+    client_send(client, NVSHARE_HELLO,
+                (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
+                number, client->limits.commit, 0);
+    client_update(client);
+    bell_ring(&client->heard);
+}
+
+static bool reconnect(struct client *client)
+{
+    int socket = connection_open();
+    if (socket < 0)
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    client->socket = socket;
+    service_introduce(client, 0);
+    pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+/* Tells the daemon of changed figures, and gives host memory back that the
+ * program's freeing has left over. */
+static void report(struct client *client)
+{
+    pthread_mutex_lock(&service_lock);
+    pthread_mutex_lock(&memory_lock);
+    bool surplus = client->memory.host > host_useful(client);
+    pthread_mutex_unlock(&memory_lock);
+    bool entered = surplus && swap_enter_context(client);
+    pthread_mutex_lock(&memory_lock);
+    /* Where no context is, the driver knows nothing of that memory. */
+    if (surplus && (entered || client->copy_context == NULL))
+        host_trim(client, host_useful(client));
+    client_send(client, NVSHARE_MEMORY, gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
+                0, 0, 0);
+    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&service_lock);
+}
+
+/* Waits for a record, a wake-up or the time to do something. */
+static int wait_for(struct client *client, int timeout_ms)
+{
+    pthread_mutex_lock(&memory_lock);
+    struct pollfd fds[2] = {
+        { .fd = client->wake, .events = POLLIN },
+        { .fd = client->socket, .events = POLLIN },
+    };
+    pthread_mutex_unlock(&memory_lock);
+    poll(fds, 2, timeout_ms);
+    uint64_t count;
+    if (fds[0].revents != 0 && read(client->wake, &count, sizeof count) < 0)
+        debug("a wake-up was taken by nobody");
+    return fds[1].revents != 0 ? fds[1].fd : -1;
+}
+
+/* It runs and others wait. service_lock is held. */
+static bool competes(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    bool competes = client->socket >= 0 && client->granted && client->contended;
+    pthread_mutex_unlock(&memory_lock);
+    return competes;
+}
+
+/* Of two times to wait, of which either may be -1: for ever. */
+static int sooner(int one, int other)
+{
+    return one < 0 || (other >= 0 && other < one) ? other : one;
+}
+
+void *service_run(void *argument)
+{
+    struct client *client = argument;
+    /* This thread never disturbs a capture of the program's threads. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+
+    struct idleness idle = { .watching = false };
+    int retry_ms = RECONNECT_FIRST_MS;
+    uint64_t reported = 0;
+    bool pressing = false;
+    for (;;) {
+        pthread_mutex_lock(&memory_lock);
+        int due = sooner(spares_due(client), client_give_up(client));
+        bool connected = client->socket >= 0, changed = !client->reported;
+        bool watch = connected && client->granted && (client->contended || client->coveted)
+            && !client->starved;
+        pthread_mutex_unlock(&memory_lock);
+
+        int timeout = -1;
+        if (!connected) {
+            timeout = retry_ms;
+        } else if (watch) {
+            timeout = (pressing ? PACE_LOOK_US : IDLE_LOOK_US) / 1000;
+        } else if (changed) {
+            timeout = REPORT_INTERVAL_US / 1000;
+        }
+        timeout = sooner(timeout, due);
+        struct nvshare_record record = client->postponed;
+        bool postponed = record.type != 0;
+        client->postponed.type = 0;
+        int socket = postponed ? -1 : wait_for(client, timeout), got = 0;
+        if (postponed)
+            service_obey(client, &record);
+        else if (socket >= 0 && (got = connection_receive(socket, &record, 0)) == 1)
+            service_obey(client, &record);
+        else if (got < 0)
+            service_disconnect(client);
+
+        if (!connected) {
+            retry_ms = reconnect(client) ? RECONNECT_FIRST_MS
+                : retry_ms * 2 < RECONNECT_LAST_MS ? retry_ms * 2 : RECONNECT_LAST_MS;
+        } else if (changed && now_microseconds() - reported >= REPORT_INTERVAL_US) {
+            report(client);
+            reported = now_microseconds();
+        }
+        pthread_mutex_lock(&memory_lock);
+        spares_expire(client);
+        pthread_mutex_unlock(&memory_lock);
+        pthread_mutex_lock(&service_lock);
+        if (watch)
+            idleness_look(client, &idle);
+        else
+            idleness_forget(&idle);
+        if (competes(client)) {
+            pace_step(client);
+            caches_ask(client, CACHES_TURN);
+        } else {
+            pace_end(client);
+            caches_rest(client);
+        }
+        pressing = pace_pressing(client);
+        traffic_step(client);
+        pthread_mutex_unlock(&service_lock);
+    }
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What need not cross the bus. Programs allocate far more than they write, and
+ * much of what they have written once they only read: the memory of a model
+ * that answers questions never changes. The card reads its own memory fifty
+ * times faster than the bus carries it; so before blocks leave, a kernel looks
+ * at them:
+ *
+ *   all zero         nothing is copied; the block is cleared when it comes back
+ *   as it came in    its host slot, kept since, is still right
+ *
+ * The digest. A block is read as 64-bit words of two halves each. Four sums
+ * modulo 2^64 are taken over it, of products of the halves, each half added to
+ * a key of its place modulo 2^32 first: the function NH of UMAC (Black, Halevi,
+ * Krawczyk, Krovetz, Rogaway, "UMAC: Fast and Secure Message Authentication",
+ * 1999), in four passes whose keys are shifted against each other by a word
+ * (their Toeplitz construction). With random keys, two different blocks of one
+ * size have equal sums with a probability of at most 2^-32 in each pass and
+ * 2^-128 in all four. The keys are made by a generator from a seed that the
+ * kernel of this machine gives each process; no data knows it. At a million
+ * comparisons a second for the age of the universe, the chance that one
+ * difference is overlooked is about 10^-15.
+ *
+ * Zero is not a matter of chance: all words are or-ed together.
+ *
+ * How much is looked at. While the kernel runs nobody else does, and often that is a
+ * program whose turn it is. So a block that has left before is looked at in a 64th of
+ * its words first. If these are not what they were the last time, the block has changed,
+ * which two different sums prove; it is copied, and the rest of it is nobody's business.
+ * Only if they are the same, or zero, are all words looked at, and all that is said
+ * above of equality and of zero is said of those sums. What changes all the time is
+ * thus looked at as a whole once, the first time; what changes once and then no more
+ * leaves with a copy once more than it had to, for there were no sums to compare with.
+ *
+ * What was found holds as long as the program stands still, so that a block that was
+ * to leave and stayed for a moment is not looked at twice. And since changing to another
+ * program and back costs whoever runs more than such a look at parts does, as many blocks
+ * are looked at together as one launch takes, those of later orders too (departure.c). Of
+ * whole blocks fewer are: a gigabyte takes the card a third of a millisecond, for which
+ * nobody else has it.
+ *
+ * On an H200 4 GiB of blocks take the kernel 1.2 ms, in one launch; a neighbour that
+ * is running loses 1.6 ms by it.
+ *
+ * NVSHARE_EXAMINE=0 in a program's environment turns all of it off.
+ */
+#include "swap/content.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "interpose/log.h"
+#include "interpose/real.h"
+
+#define GRID 264                     /* blocks of the kernel: two for each of an H200's 132 */
+#define THREADS 256
+#define TOGETHER 2                   /* as in examine.cu */
+#define PART 64                      /* one word of so many is looked at first */
+
+/* As examine.cu has it. */
+struct target {
+    CUdeviceptr address;
+    uint64_t words;
+};
+
+/* What is to be looked at in one launch. */
+struct looking {
+    size_t count;
+    struct target targets[LOOKS_MAX];
+    struct content *found[LOOKS_MAX];
+};
+
+/* The first half of the table is for parts, the second for whole blocks. */
+#define ENTRY (sizeof(struct target) + sizeof(struct content))
+#define HALF (LOOKS_MAX * ENTRY)
+
+extern const char examine_ptx[];
+__asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
+        "examine_ptx: .incbin \"src/swap/examine.ptx\"\n.byte 0\n.text\n");
+
+_Static_assert(sizeof(struct content) == 40, "the kernel writes five words");
+
+/* The service threads of several devices share it. */
+static uint64_t seed(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static uint64_t value;
+    pthread_mutex_lock(&lock);
+    if (value == 0 && getrandom(&value, sizeof value, 0) != (ssize_t)sizeof value)
+        value = 0;
+    uint64_t got = value;
+    pthread_mutex_unlock(&lock);
+    return got;
+}
+
+static bool turned_off(void)
+{
+    const char *text = setting("NVSHARE_EXAMINE");
+    return text != NULL && strcmp(text, "0") == 0;
+}
+
+static void add(struct looking *looking, const struct block *block, struct content *found)
+{
+    looking->targets[looking->count] = (struct target){ block->address, block->size / 8 };
+    looking->found[looking->count++] = found;
+}
+
+/* Starts to look at one word of `every`. */
+static CUresult start(struct client *client, CUdeviceptr table, const struct looking *looking,
+                      uint64_t every)
+{
+    CUstream stream = client->examiner.stream;
+    CUdeviceptr found = table + LOOKS_MAX * sizeof(struct target);
+    uint64_t count = looking->count, key = seed();
+    void *parameters[] = { &table, &count, &key, &every, &found };
+    if (count == 0)
+        return CUDA_SUCCESS;
+    CUresult result = REAL(cuMemcpyHtoDAsync_v2)(table, looking->targets,
+                                                 count * sizeof(struct target), stream);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemsetD8Async)(found, 0, count * sizeof(struct content), stream);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuLaunchKernel)(client->examiner.kernel, GRID,
+                                      (unsigned)(count + TOGETHER - 1) / TOGETHER, 1, THREADS,
+                                      1, 1, 0, stream, parameters, NULL);
+    return result;
+}
+
+/* Waits for it. */
+static CUresult finish(struct client *client, CUdeviceptr table, const struct looking *looking)
+{
+    struct content contents[LOOKS_MAX];
+    CUstream stream = client->examiner.stream;
+    if (looking->count == 0)
+        return CUDA_SUCCESS;
+    CUresult result = REAL(cuMemcpyDtoHAsync_v2)(contents,
+                                                 table + LOOKS_MAX * sizeof(struct target),
+                                                 looking->count * sizeof *contents, stream);
+    CUresult ended = REAL(cuStreamSynchronize)(stream);
+    for (size_t i = 0; i < looking->count; i++)
+        *looking->found[i] = contents[i];
+    return result != CUDA_SUCCESS ? result : ended;
+}
+
+/* The driver loads a kernel when it is first launched, at the latest. */
+static CUresult load(struct client *client)
+{
+    struct examiner *own = &client->examiner;
+    CUresult result = CUDA_SUCCESS;
+    if (own->module == NULL)
+        result = REAL(cuModuleLoadData)(&own->module, examine_ptx);
+    if (result == CUDA_SUCCESS && own->kernel == NULL)
+        result = REAL(cuModuleGetFunction)(&own->kernel, own->module, "nvshare_examine");
+    if (result == CUDA_SUCCESS && own->stream == NULL)
+        result = REAL(cuStreamCreate)(&own->stream, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS && own->table == 0)
+        result = REAL(cuMemAlloc_v2)(&own->table, 2 * HALF);
+    struct content any;
+    struct looking first = { 1, { { own->table + HALF, 4 } }, { &any } };
+    if (result == CUDA_SUCCESS)
+        result = start(client, own->table, &first, 1);
+    if (result == CUDA_SUCCESS)
+        result = finish(client, own->table, &first);
+    return result;
+}
+
+/* Made once for each context that copies; what fails is not tried again there. */
+static bool ready(struct client *client)
+{
+    struct examiner *own = &client->examiner;
+    if (own->settled)
+        return own->usable;
+    own->settled = turned_off() || seed() == 0;
+    /* Loading may synchronise the context, which no capture survives. */
+    if (own->settled || !capture_forbid())
+        return false;
+    CUresult result = load(client);
+    capture_allow();
+    own->usable = result == CUDA_SUCCESS;
+    /* On a card that is full there may be room another time. */
+    own->settled = result != CUDA_ERROR_OUT_OF_MEMORY;
+    if (!own->usable)
+        debug("blocks are not looked at before they leave: error %d", (int)result);
+    return own->usable;
+}
+
+void content_leave_context(struct client *client)
+{
+    client->examiner = (struct examiner){ .settled = false };
+}
+
+/* Looks at all words of what is new, and at a part of all. */
+static CUresult look_first(struct client *client, struct block *const *blocks, size_t count)
+{
+    struct looking parts = { .count = 0 }, wholes = { .count = 0 };
+    CUdeviceptr table = client->examiner.table;
+    for (size_t i = 0; i < count; i++) {
+        add(&parts, blocks[i], &blocks[i]->look.part);
+        blocks[i]->look.whole = !blocks[i]->parted;
+        if (blocks[i]->look.whole)
+            add(&wholes, blocks[i], &blocks[i]->look.all);
+    }
+    CUresult result = start(client, table, &parts, PART);
+    if (result == CUDA_SUCCESS)
+        result = start(client, table + HALF, &wholes, 1);
+    if (result == CUDA_SUCCESS)
+        result = finish(client, table, &parts);
+    return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
+}
+
+/* And at all of what may be as it was, or zero. Blocks of which that is too much go from
+ * the list: they are for another time. */
+static CUresult look_again(struct client *client, struct block **blocks, size_t *count)
+{
+    struct looking wholes = { .count = 0 };
+    CUdeviceptr table = client->examiner.table;
+    size_t kept = 0;
+    for (size_t i = 0; i < *count; i++) {
+        struct look *look = &blocks[i]->look;
+        bool doubtful = !look->whole && (content_is_zero(&look->part)
+                                         || content_equal(&look->part, &blocks[i]->part));
+        if (doubtful && wholes.count == WHOLES_MAX)
+            continue;
+        blocks[kept++] = blocks[i];
+        if (!doubtful)
+            continue;
+        look->whole = true;
+        add(&wholes, blocks[i], &look->all);
+    }
+    *count = kept;
+    CUresult result = start(client, table, &wholes, 1);
+    return result != CUDA_SUCCESS ? result : finish(client, table, &wholes);
+}
+
+bool content_known(const struct block *block)
+{
+    return block->look.turn == block->client->turns;
+}
+
+bool content_look(struct client *client, struct block *const *blocks, size_t count)
+{
+    struct block *fresh[LOOKS_MAX];
+    size_t found = 0, new = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (content_known(blocks[i]))
+            continue;
+        blocks[i]->look.turn = 0;
+        if (blocks[i]->parted || new++ < WHOLES_MAX)
+            fresh[found++] = blocks[i];
+    }
+    if (!ready(client))
+        return false;
+    CUresult result = found == 0 ? CUDA_SUCCESS : look_first(client, fresh, found);
+    if (result == CUDA_SUCCESS && found > 0)
+        result = look_again(client, fresh, &found);
+    if (result != CUDA_SUCCESS)
+        debug("looking at %zu blocks failed: error %d", count, (int)result);
+    for (size_t i = 0; i < found; i++)
+        fresh[i]->look.turn = result == CUDA_SUCCESS ? client->turns : 0;
+    return result == CUDA_SUCCESS;
+}
+
+bool content_is_zero(const struct content *content)
+{
+    return content->any == 0;
+}
+
+bool content_equal(const struct content *a, const struct content *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}

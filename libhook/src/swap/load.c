@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bringing blocks in; see swap.c.
+ *
+ * A large program comes in by a row of LOADs, as the room for it appears. The
+ * bus should not notice where one ends and the next begins: as long as another
+ * one has arrived by the time that all copies of one have been started, those
+ * of the next are started behind them, and the first is answered when its own
+ * are done.
+ */
+#include <pthread.h>
+
+#include "interpose/log.h"
+#include "swap/pipeline.h"
+
+/* One order under way. */
+struct load {
+    struct nvshare_record order;
+    unsigned flags;                  /* of its answer */
+    struct progress progress;
+};
+
+/* Its host memory goes with its slot if the client may not keep so much. */
+static void settle_host(struct client *client, uint64_t host)
+{
+    if (client->memory.host <= host)
+        return;
+    for (struct block *block = client->blocks;
+         block != NULL && client->memory.host > host; block = block->younger)
+        if (block->state == BLOCK_RESIDENT)
+            host_give(block);
+    host_trim(client, host);
+}
+
+static struct block *next_absent(struct client *client)
+{
+    struct block *block = client->blocks;
+    while (block != NULL
+           && ((block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED) || block->held))
+        block = block->younger;
+    return block;
+}
+
+/* Takes back what was begun. */
+static void back_out(struct block *block)
+{
+    block_unmap(block);
+    block_set_state(block, BLOCK_SWAPPED);
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
+/* Brings one block in. False: no more can come now. */
+static bool fetch(struct client *client, struct pipeline *line, struct load *load,
+                  struct block *block)
+{
+    CUresult result = block_map(block);
+    if (result != CUDA_SUCCESS) {
+        load->flags |= result == CUDA_ERROR_OUT_OF_MEMORY ? NVSHARE_NO_DEVICE_MEMORY
+                                                          : NVSHARE_DRIVER_ERROR;
+        return false;
+    }
+    if (block->state == BLOCK_EMPTY) {
+        block_set_state(block, BLOCK_RESIDENT);
+        load->progress.bytes += block->size;
+        return true;
+    }
+    block_set_state(block, BLOCK_COMING);
+    enum start started = pipeline_start(client, line, block, &load->progress, &load->order);
+    if (started == STARTED)
+        return true;
+    back_out(block);
+    if (started == YIELDED)
+        load->flags |= NVSHARE_YIELDED;
+    else
+        load->progress.failed = true;
+    return false;
+}
+
+/* Starts as many copies as there is room for. */
+static void fetch_all(struct client *client, struct pipeline *line, struct load *load)
+{
+    struct block *block;
+    client->memory.room = load->order.bytes;
+    while ((block = next_absent(client)) != NULL && client_free_room(client) >= block->size) {
+        if (service_yields(client, &load->order)) {
+            load->flags |= NVSHARE_YIELDED;
+            return;
+        }
+        if (!fetch(client, line, load, block))
+            return;
+        while (line->count >= pipeline_depth(&load->order)) {
+            pipeline_complete(client, line);
+            settle_host(client, load->order.host);
+        }
+    }
+}
+
+/* All its copies are done, and those of all before it. */
+static void answer(struct client *client, struct load *load, uint64_t *since)
+{
+    uint64_t now = now_microseconds();
+    settle_host(client, load->order.host);
+    if (load->progress.failed && client->absent > 0)
+        load->flags |= NVSHARE_DRIVER_ERROR;
+    if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_DEVICE_MEMORY)) != 0)
+        forfeit_if_failed(client);
+    client->room_asked = false;
+    client_send(client, NVSHARE_LOADED, load->flags, load->order.number, load->progress.bytes,
+                now - *since);
+    client_update(client);
+    *since = now;
+}
+
+/* The next LOAD, if it is what comes next: an order that was set aside while YIELD
+ * was looked for (orders.c) came before it. */
+static bool next_load(struct client *client, struct nvshare_record *record)
+{
+    return client->postponed.type == 0 && connection_next(client->socket, NVSHARE_LOAD, record);
+}
+
+void swap_in(struct client *client, const struct nvshare_record *order)
+{
+    struct nvshare_record record = *order;
+    struct pipeline line = { .count = 0 };
+    struct load loads[2] = { { .flags = 0 } }, *load = NULL, *before = NULL;
+    uint64_t since = now_microseconds();
+    bool ready = swap_enter_context(client), another = true;
+    pthread_mutex_lock(&memory_lock);
+    while (another) {
+        load = load == &loads[0] ? &loads[1] : &loads[0];
+        *load = (struct load){ record, 0, { .failed = !ready } };
+        if (ready)
+            fetch_all(client, &line, load);
+        else
+            client->memory.room = load->order.bytes;
+        bool well = load->flags == 0 && !load->progress.failed;
+        while (before != NULL && before->progress.copies > 0)
+            pipeline_complete(client, &line);
+        if (before != NULL)
+            answer(client, before, &since);
+        while (!(another = well && next_load(client, &record)) && line.count > 0)
+            pipeline_complete(client, &line);
+        before = load;
+    }
+    answer(client, load, &since);
+    pthread_mutex_unlock(&memory_lock);
+}

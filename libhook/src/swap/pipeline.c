@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The stream on which blocks are copied, and what is under way on it; see swap.c.
+ */
+#include "swap/pipeline.h"
+
+#include <pthread.h>
+
+#include "swap/content.h"
+#include "interpose/log.h"
+#include "interpose/real.h"
+#include "flight/bus_sharing.h"
+
+bool swap_enter_context(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    CUcontext context = client->context_count > 0 ? client->contexts[0] : NULL;
+    pthread_mutex_unlock(&memory_lock);
+    if (context == NULL || REAL(cuCtxSetCurrent)(context) != CUDA_SUCCESS)
+        return false;
+    if (client->copy_context == context)
+        return true;
+    CUresult result = REAL(cuStreamCreate)(&client->copy_stream, CU_STREAM_NON_BLOCKING);
+    unsigned made = 0;
+    while (result == CUDA_SUCCESS && made < COPIES_IN_FLIGHT)
+        result = REAL(cuEventCreate)(&client->copied[made++],
+                                     CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    if (result != CUDA_SUCCESS) {
+        debug("no stream to swap on: error %d", (int)result);
+        return false;
+    }
+    client->copy_context = context;
+    return true;
+}
+
+/* The driver destroys what lives in a context with it. */
+void swap_leave_context(struct client *client, CUcontext context, bool drained)
+{
+    if (client->copy_context != context)
+        return;
+    host_leave_context(client, drained);
+    client->copy_context = NULL;
+    content_leave_context(client);
+}
+
+void pipeline_complete(struct client *client, struct pipeline *line)
+{
+    struct move move = line->moves[line->first];
+    line->first = (line->first + 1) % COPIES_IN_FLIGHT;
+    line->count--;
+    move.progress->copies--;
+    pthread_mutex_unlock(&memory_lock);
+    CUresult result = REAL(cuEventSynchronize)(client->copied[move.event]);
+    struct block *block = move.block;
+    if (block->managed)
+        managed_sent(block);
+    pthread_mutex_lock(&memory_lock);
+
+    bool left = block->state == BLOCK_LEAVING, stays = block->saving;
+    if (result == CUDA_SUCCESS && !block->zero && !block->managed) {
+        line->bytes += move.bytes;
+        traffic_measured(left ? TRAFFIC_OUT : TRAFFIC_IN, line->bytes,
+                         now_microseconds() - line->since);
+    }
+    if (!move.last)
+        return;                      /* what has failed fails what comes after it, too */
+    block->saving = false;
+    if (left && !stays && result == CUDA_SUCCESS)
+        result = block_unmap(block);
+    if (result == CUDA_SUCCESS) {
+        block_set_state(block, left && !stays ? BLOCK_SWAPPED : BLOCK_RESIDENT);
+        if (left)
+            block->known = block->looked;
+        if (block->slot.slab != NULL && !block->zero)
+            block_note_saved(block);
+        if (!block->zero)
+            move.progress->bytes += block->size;
+        block->zero = false;
+        if (!left && block->managed)
+            host_give(block);
+    } else {
+        /* Whichever way it was going, its bytes are still where it came from. */
+        move.progress->failed = true;
+        if (!left)
+            block_unmap(block);
+        block_set_state(block, left ? BLOCK_RESIDENT : BLOCK_SWAPPED);
+    }
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
+/* Starts to copy `size` bytes of it from `offset` on; all of managed memory and of zeros. */
+static CUresult copy(struct client *client, struct block *block, size_t offset, size_t size)
+{
+    CUstream stream = client->copy_stream;
+    if (block->managed) {
+        pthread_mutex_unlock(&memory_lock);
+        CUresult result = managed_send(block, stream);
+        pthread_mutex_lock(&memory_lock);
+        return result;
+    }
+    CUdeviceptr address = block->address + offset;
+    if (block->state == BLOCK_COMING && block->zero)
+        return REAL(cuMemsetD8Async)(address, 0, size, stream);
+    bool waits = !host_registered(block);
+    if (waits)
+        pthread_mutex_unlock(&memory_lock);
+    char *slot = block->slot.address + offset;
+    CUresult result = block->state == BLOCK_LEAVING
+        ? REAL(cuMemcpyDtoHAsync_v2)(slot, address, size, stream)
+        : REAL(cuMemcpyHtoDAsync_v2)(address, slot, size, stream);
+    if (waits)
+        pthread_mutex_lock(&memory_lock);
+    return result;
+}
+
+static bool start_piece(struct client *client, struct pipeline *line, struct block *block,
+                        size_t offset, size_t size, struct progress *progress)
+{
+    unsigned slot = (line->first + line->count) % COPIES_IN_FLIGHT;
+    if (line->count == 0) {
+        line->since = now_microseconds();
+        line->bytes = 0;
+    }
+    CUresult result = copy(client, block, offset, size);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuEventRecord)(client->copied[slot], client->copy_stream);
+    if (result != CUDA_SUCCESS) {
+        debug("a copy of %zu bytes failed: error %d", size, (int)result);
+        return false;
+    }
+    line->moves[slot] = (struct move){ block, progress, slot, size, offset + size == block->size };
+    line->count++;
+    progress->copies++;
+    return true;
+}
+
+enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
+                          struct progress *progress, const struct nvshare_record *order)
+{
+    bool ahead = (order->flags & NVSHARE_AHEAD) != 0;
+    size_t piece = ahead && !block->managed && !block->zero ? PIECE_AHEAD : block->size;
+    enum start started = STARTED;
+    for (size_t offset = 0, size; started == STARTED && offset < block->size; offset += size) {
+        size = block->size - offset < piece ? block->size - offset : piece;
+        while (line->count >= pipeline_depth(order))
+            pipeline_complete(client, line);
+        if (offset > 0 && service_yields(client, order))
+            started = YIELDED;
+        else if (!start_piece(client, line, block, offset, size, progress))
+            started = NOT_STARTED;
+    }
+    /* Its pieces may be under way. Whichever way it was going, its bytes are still where it
+     * came from. */
+    while (started != STARTED && line->count > 0)
+        pipeline_complete(client, line);
+    return started;
+}

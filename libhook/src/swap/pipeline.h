@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies under way between card and host, in the order of their completion.
+ * All functions are called with memory_lock held.
+ */
+#ifndef NVSHARE_PIPELINE_H
+#define NVSHARE_PIPELINE_H
+
+#include "block/block.h"
+
+/* What is moved ahead of time may have to leave the bus at once to a program that
+ * copies. So it goes in pieces, one that is copied and one behind it: all that goes on
+ * when nothing more is started, for less than a millisecond. */
+#define COPIES_AHEAD 2
+#define PIECE_AHEAD ((size_t)16 << 20)
+
+/* What one order has done so far. */
+struct progress {
+    uint64_t bytes;
+    unsigned copies;                 /* in flight */
+    bool failed;
+};
+
+struct pipeline {
+    struct move {
+        struct block *block;
+        struct progress *progress;
+        unsigned event;
+        size_t bytes;
+        bool last;                   /* of its block */
+    } moves[COPIES_IN_FLIGHT];       /* a ring; one event each */
+    unsigned first, count;
+    uint64_t since, bytes;           /* when it last was empty, and copied since */
+};
+
+/* How many copies an order may have in flight. */
+static inline unsigned pipeline_depth(const struct nvshare_record *order)
+{
+    return (order->flags & NVSHARE_AHEAD) != 0 ? COPIES_AHEAD : COPIES_IN_FLIGHT;
+}
+
+enum start {
+    STARTED,
+    NOT_STARTED,                     /* the driver refuses */
+    YIELDED,                         /* cut short: nothing is in flight, and it has not moved */
+};
+
+/* Starts to copy a block that is LEAVING or COMING. May release the lock meanwhile,
+ * and wait for others before it. */
+enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
+                          struct progress *progress, const struct nvshare_record *order);
+
+/* Waits for the oldest copy, with the lock released, and completes its block's move if it
+ * was the last of that. */
+void pipeline_complete(struct client *client, struct pipeline *line);
+
+#endif

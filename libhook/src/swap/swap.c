@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moving blocks between card and host.
+ *
+ * Copies run on a stream of our own, a few blocks in flight, so that the bus
+ * never waits for a map or an unmap: while one block is copied the one before
+ * it is unmapped and released. A block counts as resident from the moment its
+ * memory is created to the moment it is released; its bytes exist in full in
+ * at least one of the two places at every moment:
+ *
+ *   leaving   mapped until the copy has been seen to end; then the host slot
+ *             is the only copy;
+ *   coming    the host slot is kept until the copy has been seen to end.
+ *
+ * This file has the way out, load.c the way in, departure.c and pipeline.c the copies.
+ *
+ * Which blocks leave is victim.c's to say. Some need no copy. One that was never
+ * brought in holds nothing. And those that are to leave are looked at first
+ * (content.c): what is all zero just goes, and is cleared when it comes back; what is
+ * as it came in goes too, as its slot is still right. What was saved or brought in since
+ * the program ran (save.c) goes without a look.
+ *
+ * What is moved ahead of time may have to leave the bus to a program that copies
+ * (traffic.c). Then the daemon sends YIELD, which is looked for before each block and
+ * each piece of one (pipeline.h), and the order ends there: what has not left stays.
+ */
+#include <pthread.h>
+
+#include "swap/departure.h"
+#include "swap/victim.h"
+
+static uint64_t leaving(const struct pipeline *line)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < line->count; i++)
+        if (line->moves[(line->first + i) % COPIES_IN_FLIGHT].last)
+            bytes += line->moves[(line->first + i) % COPIES_IN_FLIGHT].block->size;
+    return bytes;
+}
+
+/* Bytes that must go still to leave no more than the order's room filled. */
+static uint64_t surplus(const struct departure *departure)
+{
+    const struct nvshare_memory *memory = &departure->client->memory;
+    uint64_t filled = memory->resident - leaving(&departure->line) + memory->pinned;
+    return filled > departure->order->bytes ? filled - departure->order->bytes : 0;
+}
+
+/* Leaves without a copy. */
+static bool vanish(struct block *block)
+{
+    if (block_unmap(block) != CUDA_SUCCESS) {
+        victim_stays(block);
+        return false;
+    }
+    block_set_state(block, BLOCK_SWAPPED);
+    pthread_cond_broadcast(&memory_changed);
+    return true;
+}
+
+/* The same, after a look. */
+static bool vanish_seen(struct block *block, bool zero)
+{
+    if (!vanish(block))
+        return false;
+    if (zero)
+        host_give(block);
+    block->zero = zero;
+    block->restless = false;
+    block->parted = true;
+    block->part = block->look.part;
+    return true;
+}
+
+/* Sends one block on its way. False: no more can go now. Lock held, may be released
+ * meanwhile. */
+static bool leave(struct departure *departure, struct block *block)
+{
+    if (block->doomed) {
+        victim_stays(block);
+        return true;
+    }
+    bool saved = block_saved(block), gone;
+    enum verdict verdict = departure_judge(departure, block);
+    if (verdict == CHANGED)
+        return departure_copy(departure, block);
+    gone = saved ? vanish(block) : vanish_seen(block, verdict == EMPTY);
+    departure->progress.failed |= !gone;
+    return gone;
+}
+
+uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags)
+{
+    uint64_t room = order->bytes;
+    struct departure departing = departure(client, order, false);
+    bool ready = swap_enter_context(client), more = ready;
+    pthread_mutex_lock(&memory_lock);
+    struct nvshare_memory *memory = &client->memory;
+    /* From here on the program's own allocations keep to the new room. */
+    uint64_t before = memory->room;
+    memory->room = room;
+    departing.progress.failed = !ready;
+    uint64_t occupied = memory->resident + memory->pinned;
+    if (ready && occupied > room)
+        victims_survey(client, occupied - room);
+    struct block *block;
+    while (more && (block = departure_next(&departing, surplus(&departing))) != NULL) {
+        if (service_yields(client, order)) {
+            departing.flags |= NVSHARE_YIELDED;
+            victim_stays(block);
+            break;
+        }
+        more = leave(&departing, block);
+    }
+    departure_end(&departing);
+    if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_HOST_MEMORY)) != 0)
+        forfeit_if_failed(client);
+    /* What could not leave still fills its room. */
+    uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
+    if (filled > before)
+        filled = before;             /* a wish is no room: nobody gave it any */
+    if (memory->room < filled)
+        memory->room = filled;
+    pthread_mutex_unlock(&memory_lock);
+    *flags = departing.flags;
+    return departing.progress.bytes;
+}

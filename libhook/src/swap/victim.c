@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which blocks leave when not all of them must.
+ *
+ * Those that cost least go first: what held nothing but zeros when it was last
+ * looked at crosses the bus neither way; what came back once as it had left
+ * does not on the way out, nor does what has been saved or brought in since the program
+ * ran (save.c); then all the rest. Among equals the youngest go first, and so always in
+ * the same order: when a little less than all must go, the same old blocks stay each
+ * time, and so do the host slots of the others.
+ *
+ * A program that has taken most of the card ahead of its needs, and uses a
+ * little, has many blocks of zeros, but which they are is not known before
+ * somebody has looked. So where those that are known do not suffice, what was
+ * never looked at is looked at: once, at fifty times the speed of the bus.
+ *
+ * All of it is a guess about the order. Every block is looked at again when it
+ * leaves (swap.c), and only then is it decided what is copied.
+ */
+#include "swap/victim.h"
+
+#include <pthread.h>
+
+#include "swap/content.h"
+
+enum rank { ZERO, UNCHANGED, OTHER, RANKS };
+
+static enum rank rank_of(const struct block *block)
+{
+    if (block->light)
+        return ZERO;
+    return block_saved(block) || (block->known && !block->restless) ? UNCHANGED : OTHER;
+}
+
+bool victim_is_ready(const struct block *block)
+{
+    return block_saved(block) || (content_known(block) && block->light);
+}
+
+struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
+{
+    for (; *rank < RANKS; ++*rank)
+        for (struct block *block = client->youngest; block != NULL; block = block->older)
+            if (block->state == BLOCK_RESIDENT && !block->held
+                && rank_of(block) <= (enum rank)*rank
+                && !(unready && (block->managed || victim_is_ready(block))))
+                return block;
+    return NULL;
+}
+
+void victim_stays(struct block *block)
+{
+    block_set_state(block, BLOCK_RESIDENT);
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
+static uint64_t light_bytes(const struct client *client)
+{
+    uint64_t bytes = 0;
+    for (const struct block *block = client->blocks; block != NULL; block = block->younger)
+        if (block->state == BLOCK_RESIDENT && block->light)
+            bytes += block->size;
+    return bytes;
+}
+
+/* From here on they do not disappear, even if they are freed. */
+static size_t take_unseen(struct client *client, struct block **blocks)
+{
+    size_t count = 0;
+    for (struct block *block = client->youngest; block != NULL && count < WHOLES_MAX;
+         block = block->older)
+        if (block->state == BLOCK_RESIDENT && !block->seen && !block->managed) {
+            block_set_state(block, BLOCK_LEAVING);
+            blocks[count++] = block;
+        }
+    return count;
+}
+
+void victims_survey(struct client *client, uint64_t wanted)
+{
+    struct block *blocks[WHOLES_MAX];
+    size_t count;
+    bool looked = true;
+    if (wanted >= client->memory.resident)
+        return;
+    while (looked && !client->granted && light_bytes(client) < wanted
+           && (count = take_unseen(client, blocks)) > 0) {
+        pthread_mutex_unlock(&memory_lock);
+        looked = content_look(client, blocks, count);
+        pthread_mutex_lock(&memory_lock);
+        for (size_t i = 0; i < count; i++) {
+            if (looked)
+                victim_seen(blocks[i]);
+            victim_stays(blocks[i]);
+        }
+    }
+}
+
+void victim_seen(struct block *block)
+{
+    block->seen = true;
+    block->light = block->look.whole && content_is_zero(&block->look.all);
+}
