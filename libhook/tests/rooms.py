@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rooms of C sources: which file uses which, and which of that goes up or in a circle.
+
+A room is a folder of sources. A file may include and call its own room and those below it. What a
+file includes is read from its text, what it calls from its object (`nm`), so that a prototype
+that was copied by hand hides nothing. `x.c` and `x.h` of a room are one file here, "room/x".
+How a test uses it:
+
+    ROOMS = Rooms(
+        ["api", "swap", "block"],                 # from the top to the bottom
+        sources=LIBHOOK / "src",                  # holds the folders, and is where includes begin
+        objects=LIBHOOK / "build" / "src",        # room/x.o for each room/x.c, made before
+        exceptions={"block/table": "names all functions, as a linker's list does"},
+    )
+
+    def test_every_file_has_a_room() -> None:
+        assert not ROOMS.homeless()
+
+    def test_nothing_goes_up() -> None:
+        assert not ROOMS.upward()
+
+    def test_no_files_are_in_a_circle() -> None:
+        assert not ROOMS.circles()
+
+An exception is a file, then all that it uses is excused, or one use as upward() names it:
+"block/a -> api/b". One that excuses nothing is an error of upward(), too. As the rooms have an
+order, a circle between two of them is always something that goes up.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+COMPILED = {".c", ".S"}
+TEXT = {*COMPILED, ".h", ".def"}
+
+
+class Rooms:
+    """The files of some rooms and how they use each other."""
+
+    def __init__(
+        self, order: Sequence[str], *, sources: Path, objects: Path,
+        exceptions: Mapping[str, str] | None = None,
+    ) -> None:
+        self._order = list(order)
+        self._sources = sources
+        self._objects = objects
+        self._exceptions = dict(exceptions or {})
+        self._paths = sorted(path for path in sources.rglob("*") if path.suffix in TEXT)
+
+    @cached_property
+    def uses(self) -> dict[str, dict[str, set[str]]]:
+        """For each file those that it uses, with the headers and symbols by which it does."""
+        found: dict[str, dict[str, set[str]]] = {self._name(path): {} for path in self._paths}
+        for user, used, how in [*self._includes(), *self._calls()]:
+            if user != used:
+                found[user].setdefault(used, set()).add(how)
+        return found
+
+    def homeless(self) -> list[str]:
+        """Files outside of all rooms, and rooms without a file."""
+        names = [self._name(path) for path in self._paths]
+        lost = {name for name in names if name.split("/")[0] not in self._order}
+        empty = {room for room in self._order if not any(n.startswith(f"{room}/") for n in names)}
+        return sorted(lost | empty)
+
+    def upward(self) -> list[str]:
+        """Uses of what lies in a room above, as "below/a -> above/b: what"; unused exceptions."""
+        found, needed = [], set()
+        for user, others in self.uses.items():
+            for used, ways in others.items():
+                if self._depth(used) >= self._depth(user):
+                    continue
+                excuses = {user, f"{user} -> {used}"} & self._exceptions.keys()
+                needed |= excuses
+                if not excuses:
+                    found.append(f"{user} -> {used}: {', '.join(sorted(ways))}")
+        unused = [f"{one}: an exception of nothing" for one in self._exceptions.keys() - needed]
+        return sorted(found) + sorted(unused)
+
+    def circles(self) -> list[list[str]]:
+        """The largest groups of files that use each other, directly or through others."""
+        reached = {name: self._reached(name) for name in self.uses}
+        groups = {
+            tuple(sorted(other for other in beyond if name in reached[other]))
+            for name, beyond in reached.items() if name in beyond
+        }
+        return sorted(map(list, groups))
+
+    def _reached(self, start: str) -> set[str]:
+        reached: set[str] = set()
+        left = [start]
+        while left:
+            user = left.pop()
+            new = {
+                used for used in self.uses[user]
+                if not {user, f"{user} -> {used}"} & self._exceptions.keys()
+            } - reached
+            reached |= new
+            left += new
+        return reached
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._sources).with_suffix("").as_posix()
+
+    def _depth(self, name: str) -> int:
+        """How many rooms are above; what has no room is below them all, and homeless() says so."""
+        room = name.split("/")[0]
+        return self._order.index(room) if room in self._order else len(self._order)
+
+    def _includes(self) -> Iterator[tuple[str, str, str]]:
+        for path in self._paths:
+            for header in INCLUDE.findall(path.read_text()):
+                for folder in (path.parent, self._sources):
+                    if (folder / header).resolve() in self._paths:
+                        yield self._name(path), self._name((folder / header).resolve()), header
+                        break
+
+    def _calls(self) -> Iterator[tuple[str, str, str]]:
+        compiled = [path for path in self._paths if path.suffix in COMPILED]
+        symbols = {self._name(path): self._symbols(self._name(path)) for path in compiled}
+        owners = {one: name for name, (defined, _) in symbols.items() for one in defined}
+        for name, (_, wanted) in symbols.items():
+            yield from ((name, owners[symbol], symbol) for symbol in wanted & owners.keys())
+
+    def _symbols(self, name: str) -> tuple[set[str], set[str]]:
+        """What an object has for others, and what it wants of them."""
+        path = self._objects / f"{name}.o"
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is not built; run make -C libhook")
+        listed = subprocess.run(
+            ["nm", "--extern-only", "--portability", path],
+            check=True, capture_output=True, text=True,
+        ).stdout
+        kinds = [(line.split()[0], line.split()[1]) for line in listed.splitlines()]
+        return (
+            {symbol for symbol, kind in kinds if kind not in "Uvw"},
+            {symbol for symbol, kind in kinds if kind in "Uvw"},
+        )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test of rooms sees, and what it lets pass."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.rooms import Rooms
+
+FILES = {
+    "above/a.h": "void a(void);\nextern int shown;\n",
+    "above/a.c": '#include "above/a.h"\n#include "below/b.h"\nint shown;\nvoid a(void) { b(); }\n',
+    "below/b.h": "void b(void);\n",
+    "below/b.c": '#include "b.h"\nvoid b(void) { }\n',
+}
+
+
+def made(folder: Path, exceptions: dict[str, str] | None = None, **changed: str) -> Rooms:
+    """The rooms of FILES; of a file that is named, as b_c, the text is another."""
+    texts = FILES | {f"below/{name.replace('_', '.')}": text for name, text in changed.items()}
+    source, build = folder / "source", folder / "build"
+    for name, text in texts.items():
+        for path in (source / name, build / name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    for path in source.rglob("*.c"):
+        target = build / path.relative_to(source).with_suffix(".o")
+        subprocess.run(["gcc", "-c", f"-I{source}", path, "-o", target], check=True)
+    return Rooms(["above", "below"], sources=source, objects=build, exceptions=exceptions)
+
+
+def test_what_goes_down_may(tmp_path: Path) -> None:
+    rooms = made(tmp_path)
+    assert rooms.uses == {"above/a": {"below/b": {"b", "below/b.h"}}, "below/b": {}}
+    assert not rooms.upward()
+    assert not rooms.circles()
+    assert not rooms.homeless()
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ('#include "above/a.h"\nvoid b(void) { }\n', "above/a.h"),
+        ('#include "../above/a.h"\nvoid b(void) { }\n', "../above/a.h"),
+        ("void a(void);\nvoid b(void) { a(); }\n", "a"),
+        ("extern int shown;\nint b(void) { return shown; }\n", "shown"),
+    ],
+)
+def test_what_goes_up_is_named(tmp_path: Path, text: str, how: str) -> None:
+    rooms = made(tmp_path, b_c=text)
+    assert rooms.upward() == [f"below/b -> above/a: {how}"]
+    assert rooms.circles() == [["above/a", "below/b"]]
+
+
+@pytest.mark.parametrize("excused", ["below/b", "below/b -> above/a"])
+def test_an_exception_excuses_what_it_names(tmp_path: Path, excused: str) -> None:
+    rooms = made(tmp_path, {excused: "why"}, b_c="void a(void);\nvoid b(void) { a(); }\n")
+    assert not rooms.upward()
+    assert not rooms.circles()
+
+
+def test_an_exception_must_excuse_something(tmp_path: Path) -> None:
+    assert made(tmp_path, {"below/b": "why"}).upward() == ["below/b: an exception of nothing"]
+
+
+def test_a_circle_within_a_room_is_one(tmp_path: Path) -> None:
+    rooms = made(
+        tmp_path, b_c="void c(void);\nvoid b(void) { c(); }\n",
+        c_c="void b(void);\nvoid c(void) { b(); }\n",
+    )
+    assert rooms.upward() == []
+    assert rooms.circles() == [["below/b", "below/c"]]
+
+
+def test_a_file_needs_a_room_and_an_object(tmp_path: Path) -> None:
+    rooms = made(tmp_path)
+    stray = tmp_path / "source" / "stray.c"
+    stray.touch()
+    rooms = Rooms(["above", "below", "none"], sources=stray.parent, objects=tmp_path / "build")
+    assert rooms.homeless() == ["none", "stray"]
+    with pytest.raises(FileNotFoundError, match=r"stray\.o is not built"):
+        rooms.upward()
