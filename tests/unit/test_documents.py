@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents name is there: files, targets of make, commands, settings, variables."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nvshared import arguments, config
+from nvshared.capacity import Capacity
+from nvshared.cli.parser import build
+from nvshared.cli.verbs import VERBS
+from nvshared.scheduler.demand import least
+
+ROOT = Path(__file__).parents[2]
+GIB = 1 << 30
+H200 = 150_109_880_320                  # bytes
+DOCUMENTS = sorted(
+    path for path in [
+        *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md",
+        ROOT / "packaging/README.md", ROOT / "libhook/simulator/README.md",
+    ] if path.is_file()
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+TARGET = re.compile(r"^([\w-]+(?: [\w-]+)*):", re.MULTILINE)
+VARIABLE = re.compile(r"\bNVSHARE_[A-Z]+(?:_[A-Z]+)*\b")
+SETTING = re.compile(r"^([a-z][a-z-]+) = (\S+)$")
+SOURCES = ("nvshared/**/*.py", "libhook/**/*.[ch]", "libhook/**/*.md", "tests/**/*.py")
+
+
+def parts(path: Path) -> Iterator[str]:
+    """All that a document shows as typed: indented or fenced lines, and what stands in backquotes.
+
+    A comment behind a command is none of it.
+    """
+    fenced = False
+    for line in path.read_text().splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            yield line.partition(" #")[0].strip()
+        else:
+            yield from CODE.findall(line)
+
+
+def commands(path: Path, name: str) -> Iterator[list[str]]:
+    """The arguments of every command of that name in a document."""
+    for part in parts(path):
+        words = shlex.split(part.replace("|", " ")) if part.count("'") % 2 == 0 else part.split()
+        while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+            words = words[1:]
+        if words and words[0] == name:
+            yield words[1:]
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(params=DOCUMENTS, ids=named)
+def document(request: pytest.FixtureRequest) -> Path:
+    """Each of them."""
+    assert isinstance(request.param, Path)
+    return request.param
+
+
+def test_links_lead_somewhere(document: Path) -> None:
+    links = [link.partition("#")[0] for link in LINK.findall(document.read_text())]
+    broken = [
+        link for link in links
+        if link and "://" not in link and not (document.parent / link).exists()
+    ]
+    assert not broken
+
+
+def test_make_has_what_is_asked_of_it(document: Path) -> None:
+    makefiles = [ROOT / "Makefile", *ROOT.glob("packaging/*.mk"), *ROOT.glob("tests/*/*.mk")]
+    text = "\n".join(path.read_text() for path in makefiles)
+    known = {word for line in TARGET.findall(text) for word in line.split()}
+    levels = re.search(r"^LEVELS := (.+)$", text, re.MULTILINE)
+    assert levels is not None
+    known |= {f"test-{level}" for level in levels[1].split()}
+    hook = "\n".join(path.read_text() for path in (ROOT / "libhook").rglob("*.mk"))
+    hook += (ROOT / "libhook/Makefile").read_text()
+    known_below = {word for line in TARGET.findall(hook) for word in line.split()}
+    for words in commands(document, "make"):
+        below = words[:2] == ["-C", "libhook"]
+        targets = [
+            word for word in words[2 if below or words[:1] == ["-f"] else 0:]
+            if re.fullmatch(r"[a-z][a-z-]*", word)
+        ]
+        assert set(targets) <= (known_below if below else known), words
+
+
+def test_nvsharectl_understands_what_is_said_to_it(document: Path) -> None:
+    parser = build(VERBS)
+    verbs = {verb.name for verb in VERBS}
+    for words in commands(document, "nvsharectl"):
+        if len(words) != 1 or words[0] not in verbs:        # which stands for all that it can do
+            parser.parse_args(words)
+
+
+def test_commands_are_found() -> None:
+    found = list(commands(ROOT / "README.md", "nvsharectl"))
+    assert ["run", "--", "python", "train.py"] in found
+    assert ["limit", "4711", "--memory", "20GiB"] in found
+    assert ["bench-training"] in list(commands(ROOT / "README.md", "make"))
+
+
+def test_nvshared_understands_what_is_said_to_it(document: Path) -> None:
+    for words in commands(document, "nvshared"):
+        arguments.parse(words)
+
+
+def test_settings_are_settings(document: Path) -> None:
+    known = {option.name: option for option in config.options()}
+    for part in parts(document):
+        if found := SETTING.match(part):
+            assert found[1] in known
+            known[found[1]].parse(found[2])
+
+
+def test_variables_are_read_somewhere(document: Path) -> None:
+    wanted = set(VARIABLE.findall(document.read_text()))
+    if wanted:
+        sources = (path for pattern in SOURCES for path in ROOT.glob(pattern))
+        text = "\n".join(path.read_text() for path in sources if path.is_file())
+        assert {name for name in wanted if name not in text} == set()
+
+
+def test_the_example_of_a_labs_server_is_what_the_daemon_reckons() -> None:
+    card = Capacity(H200)
+    for notebook in range(10):
+        card.joined(notebook)
+    beyond = 10 * 20 * GIB - card.bytes
+    figures = [H200, card.bytes, beyond, least(beyond, 10)]
+    text = (ROOT / "docs/lab-server.md").read_text()
+    for figure in figures:
+        assert f"{figure / GIB:.1f} |" in text or f"{figure / GIB:.1f}** |" in text
