@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
 from nvshared import library
-from nvshared.client import Client
-from nvshared.client.snapshot import Snapshot
-from nvshared.demo.card import GIB, MIB, Card, find
+from nvshared.control import Daemon
+from nvshared.control.snapshot import Snapshot
+from nvshared.demo.card import GIB, MIB, DemoCard, find
 from nvshared.demo.process import running
 from nvshared.demo.service import service
 from nvshared.tui.dashboard import dashboard
@@ -59,7 +59,7 @@ async def picture(simulate: bool) -> str:
             return _drawn(*await _moment(daemon.bus))
 
 
-def _whole(card: Card) -> Card:
+def _whole(card: DemoCard) -> DemoCard:
     """The demonstration uses a part of a card, so that it is over soon. Here all of it is seen."""
     if not card.simulated:
         return replace(card, capacity=card.capacity + card.ballast, ballast=0)
@@ -83,7 +83,7 @@ def _memory(size: int) -> list[str]:
 async def _moment(bus: str) -> tuple[Snapshot, Snapshot, float]:
     """A moment worth a picture, one before it, and the seconds between the two."""
     began: tuple[float, Snapshot] | None = None
-    with Client(bus) as client:
+    with Daemon(bus) as client:
         end = time.monotonic() + PATIENCE
         while (now := time.monotonic()) < end:
             snapshot = await asyncio.to_thread(client.snapshot)

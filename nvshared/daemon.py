@@ -17,20 +17,22 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
-from nvshared import __version__, arguments, journal, log, systemd
-from nvshared.agreements import Agreements
+from nvshared import __version__
 from nvshared.clock import SECOND, Timer, monotonic
-from nvshared.config import Config, load, waiting
-from nvshared.defaults import Defaults, derive
 from nvshared.errors import ExitCode, NvshareError
-from nvshared.listening import Listening
-from nvshared.manager import Manager
-from nvshared.nvml import NVML, Facts
-from nvshared.safebudget import SafeBudget
-from nvshared.sampler import Sampler, Worker
-from nvshared.server import Server, descriptors, most_clients
-from nvshared.state import Overrides, StateFile
-from nvshared.trace import Trace
+from nvshared.hook.listening import Listening
+from nvshared.hook.server import Server, descriptors, most_clients
+from nvshared.machine.nvml import NVML, Facts
+from nvshared.report import journal, log, systemd
+from nvshared.report.trace import Trace
+from nvshared.settings import arguments
+from nvshared.settings.config import Config, load, waiting
+from nvshared.settings.defaults import Defaults, derive
+from nvshared.settings.state import Overrides, StateFile
+from nvshared.sharing.manager import Manager
+from nvshared.sharing.remembered import RememberedTerms
+from nvshared.sharing.safebudget import SafeBudget
+from nvshared.sharing.sampler import Sampler, Worker
 
 logger = logging.getLogger("nvshared")
 
@@ -91,7 +93,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             stack.callback(trace.close)
         kept = None
         if config.state_dir is not None:
-            kept = Agreements(config.state_dir, monotonic, _timer(loop))
+            kept = RememberedTerms(config.state_dir, monotonic, _timer(loop))
             stack.callback(kept.close)
         for facts in cards:
             sample = nvml.sample(facts.uuid)
@@ -104,7 +106,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             if trace is not None:
                 trace.add(gpu)
         if config.metrics:
-            from nvshared.metrics import serve
+            from nvshared.report.metrics import serve
 
             stack.callback(serve(manager, config.metrics))
         if config.bus != "none":

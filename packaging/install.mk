@@ -41,11 +41,11 @@ $(BUILT)/vendor: $(wildcard $(WHEELS)/*.whl)
 	@rm -f $@/example.py
 	@touch $@
 
-$(BUILT)/man/%: packaging/man/%.in $(wildcard packaging/man/*.py) nvshared/config.py $(BUILT)/vendor
+$(BUILT)/man/%: packaging/man/%.in $(wildcard packaging/man/*.py) nvshared/settings/config.py $(BUILT)/vendor
 	@mkdir -p $(@D)
 	$(HERE) packaging/man/page.py $< $(VERSION) $(LIBDIR)/libnvshare.so >$@
 
-$(BUILT)/nvshared.conf: packaging/man/settings.py nvshared/config.py
+$(BUILT)/nvshared.conf: packaging/man/settings.py nvshared/settings/config.py
 	@mkdir -p $(@D)
 	$(HERE) packaging/man/settings.py >$@
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.trace import MEASURABLE
-from nvshared import host
 from nvshared.demo import card as demonstration
+from nvshared.machine import host
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -27,8 +27,8 @@ from bench.colocation.job import Job, calibrate, job
 from bench.colocation.progress import Progress
 from bench.colocation.service import service
 from bench.colocation.thesis import Way
-from nvshared.capacity import Capacity
 from nvshared.errors import NvshareError
+from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.demand import margin
 
 NOTEBOOKS = 10

@@ -9,16 +9,16 @@ the first answer has come, and goes on until its standard input ends.
 import select
 import sys
 
-from nvshared.client.connection import Connection
-from nvshared.client.question import Question
-from nvshared.client.wire import NO_AUTO_START, call, size
+from nvshared.control.connection import ControlConnection
+from nvshared.control.question import Question
+from nvshared.control.wire import NO_AUTO_START, call, size
 from nvshared.names import BUS_NAME, MANAGER_PATH
 
 AHEAD = 4                               # questions without an answer
 EVERYTHING = Question(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
 
 
-class Asker(Connection):
+class Asker(ControlConnection):
     """One that does not read its answers, but counts them."""
 
     def run(self) -> None:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nvshared.protocol import SIZE, VERSION, Type
+from nvshared.hook.protocol import SIZE, VERSION, Type
 
 # type, version, flags, number, bytes, host, microseconds | six figures of memory | uuid, of HELLO
 RECORD = struct.Struct("<HHIQQQQ6Q16s")

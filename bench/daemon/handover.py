@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from bench.daemon.crowd import Client, Crowd
 from bench.daemon.process import megabytes, processor
 from bench.daemon.service import Service
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 
 WARMING = 20                            # hand-overs that do not count
 QUIET = 0.5                             # seconds without a record: everybody has settled

@@ -28,7 +28,7 @@ BUS = """\
   </policy>
 </busconfig>
 """
-FIND = "from nvshared.nvml import NVML; print(NVML().find()[0].uuid_bytes.hex())"
+FIND = "from nvshared.machine.nvml import NVML; print(NVML().find()[0].uuid_bytes.hex())"
 
 
 @dataclass(frozen=True, slots=True)

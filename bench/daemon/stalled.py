@@ -10,7 +10,7 @@ import sys
 import threading
 
 from nvshared import daemon
-from nvshared.nvml import NVML, Sample
+from nvshared.machine.nvml import NVML, Sample
 
 STALL = 2                               # seconds for an answer
 

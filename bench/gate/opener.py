@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nvshared.protocol import Limits, Record, Type, decode, encode
+from nvshared.hook.protocol import Limits, Record, Type, decode, encode
 
 PLENTY = 1 << 40                        # bytes; nothing is allocated
 

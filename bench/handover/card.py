@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvshared import host, library
+from nvshared import library
 from nvshared.errors import NvshareError
+from nvshared.machine import host
 
 MIB = 1 << 20
 GIB = 1 << 30

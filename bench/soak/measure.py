@@ -28,7 +28,7 @@ from bench.soak.figures import FLOORS, MB, Figures, Trace, of_process
 from bench.soak.growth import Growth, growth
 from nvshared import library
 from nvshared.errors import NvshareError
-from nvshared.nvml import NVML
+from nvshared.machine.nvml import NVML
 
 RESULTS = ROOT / "bench" / "results"
 STRESS = ROOT / "libhook" / "build" / "stress"

@@ -13,7 +13,7 @@ announces changes. publication.py holds all of this together.
 """
 
 from nvshared.bus.publication import Publication
-from nvshared.manager import Manager
+from nvshared.sharing.manager import Manager
 
 __all__ = ["Publication", "publish"]
 

@@ -17,7 +17,7 @@ from dbus_next.constants import MessageFlag
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
-from nvshared.bus.connection import BUS, BusError, Connection
+from nvshared.bus.connection import BUS, BusConnection, BusError
 from nvshared.errors import NotPermitted
 
 POLKIT = (
@@ -36,7 +36,7 @@ _ABSENT = {
 class Caller:
     """The peer that sent a message, as the bus vouches for it."""
 
-    def __init__(self, connection: Connection, message: Message, *, polkit: bool) -> None:
+    def __init__(self, connection: BusConnection, message: Message, *, polkit: bool) -> None:
         self._connection = connection
         self._polkit = polkit
         self.name: str = message.sender

@@ -3,9 +3,9 @@
 
 from nvshared.bus.authority import Caller
 from nvshared.bus.members import Changes, Interface, Owned, method, readable
-from nvshared.gpu import Client
-from nvshared.manager import Manager
 from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, gpu_path
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
 
 
 def owned(**setting: bool | None) -> Owned:
@@ -22,8 +22,8 @@ def obstacle(client: Client, uid: int, setting: str, value: int) -> str | None:
     """None if this user may set this for a client without being asked about; else why not."""
     if client.peer.uid != uid:
         return ""
-    agreement = client.agreement
-    return None if agreement.allows(setting, value) else agreement.bound(setting)
+    terms = client.terms
+    return None if terms.allows(setting, value) else terms.bound(setting)
 
 
 class ClientInterface(Interface, name=CLIENT_INTERFACE):
@@ -65,22 +65,22 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     @readable("MemoryLimit", "t", Changes.ANNOUNCED)
     def memory_limit(self) -> int:
         """Bytes, or 0."""
-        return self._client.agreement.terms.memory_limit
+        return self._client.terms.in_force.memory_limit
 
     @readable("ComputeLimit", "u", Changes.ANNOUNCED)
     def compute_limit(self) -> int:
         """Percent of the time, or 100."""
-        return self._client.agreement.terms.compute_limit
+        return self._client.terms.in_force.compute_limit
 
     @readable("Weight", "u", Changes.ANNOUNCED)
     def weight(self) -> int:
         """1 to 1000."""
-        return self._client.agreement.terms.weight
+        return self._client.terms.in_force.weight
 
     @readable("Suspended", "b", Changes.ANNOUNCED)
     def suspended(self) -> bool:
         """By the administrator or by its user."""
-        return self._client.agreement.terms.suspended
+        return self._client.terms.in_force.suspended
 
     @readable("PID", "u", Changes.NEVER)
     def pid(self) -> int:

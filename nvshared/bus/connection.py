@@ -57,15 +57,15 @@ class BusError(NvshareError):
         self.name = name
 
 
-class Connection(MessageBus):
+class BusConnection(MessageBus):
     """One connection to one message bus."""
 
     users: dict[str, int]               # whom other connections on this bus belong to
 
     @classmethod
-    async def open(cls, address: str) -> "Connection":
+    async def open(cls, address: str) -> "BusConnection":
         """Connects. Raises BusUnavailable if nobody listens there or we are not let in."""
-        connection: Connection | None = None
+        connection: BusConnection | None = None
         try:
             connection = cls(bus_address=address, negotiate_unix_fd=False)
             connection.users = {}

@@ -24,7 +24,7 @@ from dbus_next.constants import MessageFlag
 from dbus_next.message import Message
 
 from nvshared.bus.authority import Caller
-from nvshared.bus.connection import BusError, Connection
+from nvshared.bus.connection import BusConnection, BusError
 from nvshared.bus.members import Interface, Method, Owned
 from nvshared.bus.packing import Body, Packed
 from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
@@ -60,7 +60,7 @@ class LimitsExceeded(NvshareError):
 class Dispatcher:
     """Answers the calls that come in over one connection."""
 
-    def __init__(self, connection: Connection, tree: Tree, *, polkit: bool) -> None:
+    def __init__(self, connection: BusConnection, tree: Tree, *, polkit: bool) -> None:
         self._connection = connection
         self._tree = tree
         self._polkit = polkit

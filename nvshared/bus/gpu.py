@@ -7,8 +7,6 @@ from nvshared.bus.authority import Caller
 from nvshared.bus.manager import rows
 from nvshared.bus.members import ANYONE, Changes, Interface, Signal, method, readable
 from nvshared.bus.packing import Body
-from nvshared.gpu import GPU
-from nvshared.manager import Manager
 from nvshared.names import (
     ACTION_MANAGE_CLIENTS,
     ACTION_SET_ANTI_THRASH,
@@ -17,6 +15,8 @@ from nvshared.names import (
     STATISTICS_INTERFACE,
     client_path,
 )
+from nvshared.sharing.gpu import GPU
+from nvshared.sharing.manager import Manager
 
 UNKNOWN = (1 << 64) - 1                 # what a figure of type t is when nobody knows it
 

@@ -12,8 +12,6 @@ from nvshared.bus.client import obstacle
 from nvshared.bus.members import ANYONE, Changes, Interface, Owned, Signal, method, readable
 from nvshared.bus.packing import Body, array, joined, text
 from nvshared.errors import NvshareError
-from nvshared.gpu import Client
-from nvshared.manager import Manager
 from nvshared.names import (
     ACTION_MANAGE_CLIENTS,
     ACTION_RELOAD,
@@ -23,6 +21,8 @@ from nvshared.names import (
     client_path,
     gpu_path,
 )
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from nvshared.bus.client import ClientInterface
-from nvshared.bus.connection import Connection
+from nvshared.bus.connection import BusConnection
 from nvshared.bus.dispatch import Dispatcher
 from nvshared.bus.gpu import GPUInterface, StatisticsInterface
 from nvshared.bus.logcontrol import LogControl
@@ -19,10 +19,8 @@ from nvshared.bus.manager import ManagerInterface
 from nvshared.bus.members import Interface
 from nvshared.bus.standard import ObjectManager, standard
 from nvshared.bus.tree import Tree
-from nvshared.client.address import locate
+from nvshared.control.address import locate
 from nvshared.errors import NvshareError
-from nvshared.gpu import GPU, Client
-from nvshared.manager import Manager
 from nvshared.names import (
     BUS_NAME,
     LOG_CONTROL_PATH,
@@ -33,6 +31,8 @@ from nvshared.names import (
 from nvshared.scheduler.actions import Action, BudgetWanted
 from nvshared.scheduler.events import ClientEvent, Event, Tick
 from nvshared.scheduler.quota import UNLIMITED
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Publication:
     def __init__(self, manager: Manager, bus: str) -> None:
         self._bus = bus
         self._tree = Tree(MANAGER_PATH)
-        self._connection: Connection | None = None
+        self._connection: BusConnection | None = None
         self._dispatcher: Dispatcher | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, ClientInterface] = {}
@@ -89,8 +89,8 @@ class Publication:
             await self._connection.close()
         self._tree.connect(None)
 
-    async def _connect(self) -> Connection:
-        connection = await Connection.open(locate(self._bus))
+    async def _connect(self) -> BusConnection:
+        connection = await BusConnection.open(locate(self._bus))
         try:
             dispatcher = Dispatcher(connection, self._tree, polkit=self._bus == "system")
             await connection.own(BUS_NAME)
@@ -101,7 +101,7 @@ class Publication:
         self._tree.connect(connection.post)
         return connection
 
-    async def _keep(self, connection: Connection) -> None:
+    async def _keep(self, connection: BusConnection) -> None:
         while True:
             try:
                 await connection.lost()
@@ -113,7 +113,7 @@ class Publication:
             connection = await self._return()
             logger.info("back on the message bus %r", self._bus)
 
-    async def _return(self) -> Connection:
+    async def _return(self) -> BusConnection:
         told = False
         while True:
             await asyncio.sleep(RETRY)
@@ -144,7 +144,7 @@ class Publication:
             if isinstance(event, ClientEvent):
                 self._client_changed(event.client)
 
-        def agreed(client: Client) -> None:
+        def terms_changed(client: Client) -> None:
             (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
         def decided(_now: int, action: Action) -> None:
@@ -156,7 +156,7 @@ class Publication:
 
         self._disconnect += [
             gpu.told.connect(told),
-            gpu.agreed.connect(agreed),
+            gpu.terms_changed.connect(terms_changed),
             gpu.decided.connect(decided),
             gpu.turn_started.connect(
                 lambda client: self._tree.emit(face, face.turn_started, client_path(client.id))
@@ -192,4 +192,4 @@ class Publication:
 
 
 def _is_limited(client: Client) -> bool:
-    return client.agreement.terms.compute_limit < UNLIMITED
+    return client.terms.in_force.compute_limit < UNLIMITED

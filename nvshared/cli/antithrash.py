@@ -5,7 +5,7 @@ import argparse
 
 from nvshared.cli.output import show
 from nvshared.cli.verb import MODES, Options, Verb, add_gpu
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode
 
 
@@ -19,13 +19,13 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _act(options: Options) -> ExitCode:
     mode, gpu = options.mode, options.gpu
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         put(client, mode, gpu)
     show(options, {"anti_thrash": mode, "gpu": gpu}, lambda: print(sentence(mode, gpu)))
     return ExitCode.OK
 
 
-def put(client: Client, mode: str, gpu: str | None) -> None:
+def put(client: Daemon, mode: str, gpu: str | None) -> None:
     """Sets it."""
     client.set_anti_thrash(mode, gpu)
 

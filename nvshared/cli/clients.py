@@ -5,7 +5,7 @@ import argparse
 
 from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode, NoSuchGPU
 from nvshared.tui.tables import client_columns
 
@@ -15,7 +15,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         index = None if options.gpu is None else client.gpu(options.gpu)
         now = client.snapshot()
     if index is not None and index not in {gpu.index for gpu in now.gpus}:

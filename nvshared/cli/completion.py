@@ -18,7 +18,7 @@ def _act(options: Options) -> ExitCode:
     from nvshared.cli.words import words
 
     script = {"bash": shells.bash, "zsh": shells.zsh, "fish": shells.fish}[options.shell]
-    print(script(words()))
+    print(script(words(options.parser)))
     return ExitCode.OK
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from nvshared.cli.output import counted, show
 from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client, whole
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode, InvalidArgs
 from nvshared.quantity import size
 
@@ -57,7 +57,7 @@ def _act(options: Options) -> ExitCode:
         raise InvalidArgs(
             "there is nothing to limit", "give --memory SIZE, --compute PERCENT, or both"
         )
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         found = client.clients_of(options.pid, options.gpu)
         carry_out([
             Step(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where nvsharectl begins and ends."""
 
+import argparse
 import io
 import os
 import signal
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(given: Sequence[str]) -> Options:
     """What is asked for. Raises InvalidArgs; SystemExit after --help and --version."""
     try:
-        return build(VERBS).parse_args(given)
+        parser = build(VERBS)
+        return parser.parse_args(given, argparse.Namespace(parser=parser))
     except SystemExit:
         sys.stdout.flush()              # it cannot be written, or nobody reads it: as for a verb
         raise

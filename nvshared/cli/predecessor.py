@@ -7,7 +7,7 @@ from nvshared.cli import antithrash, quantum
 from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out
 from nvshared.cli.verb import Options
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode, InvalidArgs
 
 
@@ -33,7 +33,7 @@ def act(options: Options) -> ExitCode:
     """Sets what they say on all GPUs, and says so: one document if it is JSON."""
     data: dict[str, object] = {}
     sentences, steps = [], []
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         if options.set_tq is not None:
             put = partial(quantum.put, client, options.set_tq, None)
             steps.append(Step("the quantum", {"gpu": None, "tq": options.set_tq}, put))

@@ -5,7 +5,7 @@ import argparse
 
 from nvshared.cli.output import show
 from nvshared.cli.verb import Options, Verb
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode
 
 
@@ -14,7 +14,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         client.preempt(options.gpu)
     show(
         options, {"gpu": options.gpu},

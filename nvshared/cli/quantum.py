@@ -5,7 +5,7 @@ import argparse
 
 from nvshared.cli.output import counted, show
 from nvshared.cli.verb import QUANTUM, Options, Verb, add_gpu, quantum
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode
 
 SECOND = 1_000_000                      # microseconds
@@ -21,13 +21,13 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _act(options: Options) -> ExitCode:
     tq, gpu = options.quantum, options.gpu
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         put(client, tq, gpu)
     show(options, {"tq": tq, "gpu": gpu}, lambda: print(sentence(tq, gpu)))
     return ExitCode.OK
 
 
-def put(client: Client, tq: int | str, gpu: str | None) -> None:
+def put(client: Daemon, tq: int | str, gpu: str | None) -> None:
     """Sets it, to seconds or "auto"."""
     if isinstance(tq, int):
         client.set_tq(tq, gpu)

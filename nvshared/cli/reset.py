@@ -6,7 +6,7 @@ import argparse
 from nvshared.cli.output import show
 from nvshared.cli.quantum import in_words
 from nvshared.cli.verb import AUTO, Options, Verb
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode, NvshareError
 
 
@@ -15,7 +15,7 @@ def _configure(_parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         client.reset_settings()
         try:
             now = client.snapshot()

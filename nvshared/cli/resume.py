@@ -6,12 +6,12 @@ from functools import partial
 from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode
 
 
 def _act(options: Options) -> ExitCode:
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         carry_out([
             Step(
                 f"process {options.pid}", {"gpu": gpu, "suspended": False},

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode
 from nvshared.tui.tables import client_columns, gpu_columns
 
 if TYPE_CHECKING:
-    from nvshared.client.snapshot import Snapshot
+    from nvshared.control.snapshot import Snapshot
 
 
 def _configure(_parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def _configure(_parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         now = client.snapshot()
     show(options, now.as_dict(), lambda: _print(now))
     return ExitCode.OK

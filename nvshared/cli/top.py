@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from nvshared.cli.verb import Options, Verb
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 
 if TYPE_CHECKING:
-    from nvshared.client.snapshot import Snapshot
+    from nvshared.control.snapshot import Snapshot
 
 SHORTEST = 0.1                          # seconds; faster is not seen, only paid for
 LONGEST = 3600.0
@@ -61,7 +61,7 @@ def _act(options: Options) -> ExitCode:
 
 def _stream(options: Options) -> None:
     """One line of JSON after the other, until whoever reads them has enough."""
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         while True:
             print(json.dumps(client.snapshot().as_dict()), flush=True)
             time.sleep(options.interval)
@@ -77,14 +77,14 @@ def _watch(options: Options) -> None:
 
     keys = Text("q quits", style="dim")
     history: deque[tuple[float, Snapshot]] = deque()
-    client: Client | None = None
+    client: Daemon | None = None
     screen = Live(console=Console(), screen=True, auto_refresh=False)
     with _ended_in_order(), _keys_at_once(), screen as live:
         try:
             while True:
                 shown: RenderableType
                 try:
-                    client = client or Client(options.bus)
+                    client = client or Daemon(options.bus)
                     now = client.snapshot()
                 except NvshareError as error:
                     # It may be on its way back: look again at the next turn.

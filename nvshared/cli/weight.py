@@ -7,7 +7,7 @@ from functools import partial
 from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client, whole
-from nvshared.client import Client
+from nvshared.control import Daemon
 from nvshared.errors import ExitCode, InvalidArgs
 
 HEAVIEST = 1000
@@ -27,7 +27,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    with Client(options.bus) as client:
+    with Daemon(options.bus) as client:
         carry_out([
             Step(
                 f"the weight of process {options.pid}", {"gpu": gpu, "weight": options.weight},

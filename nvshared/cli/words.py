@@ -28,17 +28,14 @@ class Words(NamedTuple):
     runs: bool                                      # a command line of its own follows
 
 
-def words() -> list[Words]:
-    """All verbs; nvsharectl's own options come first."""
-    from nvshared.cli.parser import build
-    from nvshared.cli.verbs import VERBS
-
-    parser = build(VERBS)
+def words(parser: argparse.ArgumentParser) -> list[Words]:
+    """All verbs of nvsharectl's parser; its own options come first."""
     found = [_words("", "", parser)]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             found += [
-                _words(verb.name, verb.summary, action.choices[verb.name]) for verb in VERBS
+                _words(verb.dest, verb.help or "", action.choices[verb.dest])
+                for verb in action._choices_actions
             ]
     return found
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import library
-from nvshared.client import Client
-from nvshared.demo.card import GIB, MIB, Card
+from nvshared.control import Daemon
+from nvshared.demo.card import GIB, MIB, DemoCard
 from nvshared.demo.handovers import Handovers
 from nvshared.demo.process import running
 from nvshared.demo.service import service
@@ -43,7 +43,7 @@ class Act:
     bytes_moved: int = 0                # in both directions
 
 
-def tasks(card: Card) -> tuple[Task, Task]:
+def tasks(card: DemoCard) -> tuple[Task, Task]:
     """The two programs."""
     memory = int(card.capacity * SHARE) // BLOCK * BLOCK
     chunk = (memory // CHUNKS // BLOCK + 1) * BLOCK
@@ -55,7 +55,7 @@ def tasks(card: Card) -> tuple[Task, Task]:
     return task("A", 1), task("B", 2)
 
 
-async def together(card: Card, folder: Path, show: Show) -> Act:
+async def together(card: DemoCard, folder: Path, show: Show) -> Act:
     """Both at once, with nvshared."""
     environment = card.with_sharing()
     async with service(card, folder) as running_service:
@@ -78,14 +78,14 @@ async def together(card: Card, folder: Path, show: Show) -> Act:
     return Act("together, with nvshared", outcomes, seconds, handovers.handovers, moved)
 
 
-async def in_turn(card: Card, show: Show) -> Act:
+async def in_turn(card: DemoCard, show: Show) -> Act:
     """One after the other, without nvshared."""
     environment = card.without_sharing()
     outcomes = tuple([await _perform(task, environment, show) for task in tasks(card)])
     return Act("one after the other", outcomes, sum(outcome.seconds for outcome in outcomes))
 
 
-async def unshared(card: Card, show: Show) -> Act:
+async def unshared(card: DemoCard, show: Show) -> Act:
     """Both at once without nvshared: the second starts when the first has its memory."""
     environment = card.without_sharing()
     first, second = tasks(card)
@@ -123,15 +123,15 @@ async def _perform(
 
 
 @contextlib.contextmanager
-def _client(bus: str) -> Iterator[Client | None]:
+def _client(bus: str) -> Iterator[Daemon | None]:
     if not bus:
         yield None
         return
-    with Client(bus) as client:
+    with Daemon(bus) as client:
         yield client
 
 
-async def _look(handovers: Handovers, client: Client | None, show: Show) -> None:
+async def _look(handovers: Handovers, client: Daemon | None, show: Show) -> None:
     for turn in handovers.new():
         show.turned(turn)
     if client is not None:
@@ -140,7 +140,7 @@ async def _look(handovers: Handovers, client: Client | None, show: Show) -> None
 
 
 @contextlib.asynccontextmanager
-async def _ballast(card: Card) -> AsyncIterator[None]:
+async def _ballast(card: DemoCard) -> AsyncIterator[None]:
     """Takes the part of a large card that the programs shall not see."""
     command = [
         str(library.workload()), "--json", "--hold",

@@ -24,7 +24,7 @@ PRELOAD = "LD_PRELOAD"
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class DemoCard:
     """A GPU and how to reach it."""
 
     name: str
@@ -46,7 +46,7 @@ class Card:
         return {**self.environment, PRELOAD: preload}
 
 
-async def find(folder: Path, simulate: bool) -> Card:
+async def find(folder: Path, simulate: bool) -> DemoCard:
     """The real GPU, or a simulated one whose state lies in `folder`.
 
     `simulate`: do not even look for a real one. Raises NvshareError if a real
@@ -74,9 +74,9 @@ async def find(folder: Path, simulate: bool) -> Card:
     return _real(environment, str(answer["gpu"]), int(answer["total"]), int(answer["free"]))
 
 
-def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> Card:
+def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> DemoCard:
     path = [str(library.simulator()), environment.get("LD_LIBRARY_PATH", "")]
-    return Card(
+    return DemoCard(
         name="a simulated GPU",
         total=SIMULATED_MEMORY,
         capacity=SIMULATED_MEMORY,
@@ -94,7 +94,7 @@ def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> Card:
     )
 
 
-def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> Card:
+def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> DemoCard:
     capacity = min(free, MOST, int(HOST_SHARE * _free_host_memory())) // MIB * MIB
     if capacity < LEAST:
         raise NvshareError(
@@ -103,7 +103,7 @@ def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> C
         )
     why = f"{capacity / GIB:.1f} of its {total / GIB:.1f} GiB are "
     why += "free" if capacity > free - GIB else "used, so that it is over soon"
-    return Card(name, total, capacity, False, why, free - capacity, environment)
+    return DemoCard(name, total, capacity, False, why, free - capacity, environment)
 
 
 def _free_host_memory() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nvshared.demo import acts
-from nvshared.demo.card import MIB, Card, find
+from nvshared.demo.card import MIB, DemoCard, find
 from nvshared.demo.report import Report
 from nvshared.demo.show import show_on
 
@@ -34,7 +34,7 @@ async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
         return Report(card, shared, in_turn, unshared)
 
 
-def _opening(card: Card) -> str:
+def _opening(card: DemoCard) -> str:
     memory = acts.tasks(card)[0].memory
     if card.simulated:
         where = f"The GPU is simulated: {card.why}."

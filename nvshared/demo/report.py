@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvshared.demo.acts import Act
-from nvshared.demo.card import Card
+from nvshared.demo.card import DemoCard
 from nvshared.demo.workload import Outcome
 from nvshared.tui.quantities import size
 from nvshared.tui.tables import NARROWEST, Column, Give
@@ -39,7 +39,7 @@ COLUMNS = [
 class Report:
     """All three acts."""
 
-    card: Card
+    card: DemoCard
     shared: Act
     in_turn: Act
     unshared: Act

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvshared.demo.card import Card
+from nvshared.demo.card import DemoCard
 from nvshared.demo.process import running
 from nvshared.errors import NvshareError
 
@@ -55,7 +55,7 @@ class Service:
 
 
 @asynccontextmanager
-async def service(card: Card, folder: Path) -> AsyncIterator[Service]:
+async def service(card: DemoCard, folder: Path) -> AsyncIterator[Service]:
     """Runs nvshared for the programs of `card`. Raises NvshareError if it does not start."""
     trace = folder / "trace.jsonl"
     trace.touch()
@@ -90,7 +90,7 @@ async def _start_bus(stack: AsyncExitStack, program: str, folder: Path) -> str:
 
 
 async def _start_daemon(
-    stack: AsyncExitStack, card: Card, folder: Path, configuration: Path
+    stack: AsyncExitStack, card: DemoCard, folder: Path, configuration: Path
 ) -> None:
     # It says when it is ready as it would say to systemd.
     notifications = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))

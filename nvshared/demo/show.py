@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nvshared.client.snapshot import Snapshot
+from nvshared.control.snapshot import Snapshot
 from nvshared.demo.handovers import Turn
 from nvshared.demo.workload import Event, Task
 from nvshared.tui.dashboard import dashboard

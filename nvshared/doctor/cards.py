@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from nvshared.doctor.finding import Finding, fault, ok, warning
 from nvshared.errors import NvshareError
-from nvshared.nvml import NVML, Facts, Mode, Sample
+from nvshared.machine.nvml import NVML, Facts, Mode, Sample
 
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class FoundCard:
     """One card at one moment."""
 
     facts: Facts
@@ -26,7 +26,7 @@ class Seen:
     """The driver and all cards, or why there are none."""
 
     driver: str = ""                    # version
-    cards: tuple[Card, ...] = ()
+    cards: tuple[FoundCard, ...] = ()
     error: NvshareError | None = field(default=None)
 
 
@@ -51,14 +51,14 @@ def findings(seen: Seen) -> Iterator[Finding]:
         yield _card(card)
 
 
-def _look(nvml: NVML, facts: Facts) -> Card:
+def _look(nvml: NVML, facts: Facts) -> FoundCard:
     try:
-        return Card(facts, nvml.mode(facts.uuid), nvml.sample(facts.uuid))
+        return FoundCard(facts, nvml.mode(facts.uuid), nvml.sample(facts.uuid))
     except NvshareError as error:
-        return Card(facts, Mode(), None, error.message)
+        return FoundCard(facts, Mode(), None, error.message)
 
 
-def _card(card: Card) -> Finding:
+def _card(card: FoundCard) -> Finding:
     facts = card.facts
     topic = f"gpu {facts.index}"
     words = f"{facts.name}, {facts.memory_total / GIB:.1f} GiB, {facts.pci_bus_id}"

@@ -7,10 +7,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvshared import config, host
 from nvshared.doctor.cards import Seen
 from nvshared.doctor.finding import Finding, fault, note, ok, warning
 from nvshared.errors import NvshareError
+from nvshared.machine import host
+from nvshared.settings import config
 
 GIB = 1 << 30
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

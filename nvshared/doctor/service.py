@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import __version__
-from nvshared.client import Client
-from nvshared.client.snapshot import Snapshot
+from nvshared.control import Daemon
+from nvshared.control.snapshot import Snapshot
 from nvshared.doctor.finding import Finding, Grade, fault, note, ok, warning
 from nvshared.errors import NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
@@ -37,7 +37,7 @@ def ask(bus: str) -> Answer:
     if bus == NO_BUS:
         return Answer(None, None)
     try:
-        with Client(bus) as client:
+        with Daemon(bus) as client:
             return Answer(client.snapshot(), None)
     except NvshareError as error:
         return Answer(None, error)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvshared.client.snapshot import Snapshot
+from nvshared.control.snapshot import Snapshot
 from nvshared.doctor.cards import Seen
 from nvshared.doctor.finding import Finding, note, ok, warning
 

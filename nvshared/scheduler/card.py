@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from nvshared.scheduler.client import Client, Phase, Told, Way
+from nvshared.scheduler.client import Phase, ScheduledClient, Told, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.patience import Patience
@@ -20,7 +20,7 @@ class Card:
     settings: Settings
     now: int
     gathering_until: int
-    clients: dict[int, Client] = field(default_factory=dict)
+    clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     awaiting: bool = False              # somebody has not said yet what it has
     lost: bool = False
@@ -50,11 +50,11 @@ class Card:
         self.groups = Groups(self.clients)
         self.told_quantum = self.settings.longest_tq
 
-    def add(self, client: Client) -> None:
+    def add(self, client: ScheduledClient) -> None:
         """A client that is new."""
         self.clients[client.id] = client
 
-    def remove(self, id: int) -> Client | None:
+    def remove(self, id: int) -> ScheduledClient | None:
         """A client that is gone; None if it was not there."""
         self.groups.touched.add(id)
         return self.clients.pop(id, None)
@@ -90,42 +90,42 @@ class Card:
         return self.groups.total("pinned")
 
     @property
-    def everyone(self) -> list[Client]:
+    def everyone(self) -> list[ScheduledClient]:
         """All clients, in the order of their joining."""
         return [self.clients[id] for id in sorted(self.clients)]
 
-    def in_phase(self, phase: Phase) -> list[Client]:
+    def in_phase(self, phase: Phase) -> list[ScheduledClient]:
         """Clients in this phase, in the order of their joining."""
         return self.groups.group(phase.value)
 
     @property
-    def waiting(self) -> list[Client]:
+    def waiting(self) -> list[ScheduledClient]:
         """Clients that want a turn and may have one, in the order of their joining."""
         return self.groups.group("queued")
 
     @property
-    def suspended(self) -> list[Client]:
+    def suspended(self) -> list[ScheduledClient]:
         """Suspended clients without a turn: what they have on the card is to leave it."""
         return [client for client in self.groups.group("suspended") if client.turn is None]
 
     @property
-    def moving(self) -> list[Client]:
+    def moving(self) -> list[ScheduledClient]:
         """Clients with an EVICT or LOAD on its way."""
         return self.groups.group("moving")
 
     @property
-    def holders(self) -> list[Client]:
+    def holders(self) -> list[ScheduledClient]:
         """Chosen, running and draining clients, oldest turn first."""
         return sorted(
             self.groups.group("holding"),
             key=lambda client: client.turn.serial if client.turn else 0,
         )
 
-    def total_for(self, client: Client) -> int:
+    def total_for(self, client: ScheduledClient) -> int:
         """Bytes the card has, as far as this client is told."""
         return min(self.settings.total, client.terms.memory_limit or self.settings.total)
 
-    def beside(self, group: Iterable[Client]) -> int:
+    def beside(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes left when these are whole at once, and the others out as far as they can be.
 
         What the driver lacks for the moment does not count: if it lasts, the
@@ -133,11 +133,11 @@ class Card:
         """
         return self.settings.capacity - self.pinned - sum([client.takes for client in group])
 
-    def fits(self, group: Iterable[Client]) -> bool:
+    def fits(self, group: Iterable[ScheduledClient]) -> bool:
         """Whether these could all be whole at once."""
         return self.beside(group) >= 0
 
-    def admits(self, group: Iterable[Client]) -> bool:
+    def admits(self, group: Iterable[ScheduledClient]) -> bool:
         """Whether these may hold the card together."""
         members = list(group)
         turns = self.settings.anti_thrash is AntiThrash.ON

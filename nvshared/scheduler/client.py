@@ -119,7 +119,7 @@ COUNTED = frozenset({
 
 
 @dataclass(slots=True)
-class Client:
+class ScheduledClient:
     """Bytes and microseconds throughout."""
 
     id: int

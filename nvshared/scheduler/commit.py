@@ -18,7 +18,7 @@ sent after the LIMITS shows that it has been heard; the question waits so long,
 and those that came later wait behind it. Should a client not answer at all, the
 question is answered without it.
 
-The host's memory is split between the cards (nvshared/budget.py). Before anything
+The host's memory is split between the cards (nvshared/sharing/budget.py). Before anything
 is called back or refused because this card's part of it is used up, the others are
 asked for what they do not need (BudgetWanted); the question waits for the answer
 to that, which usually is the next event. How far a client could grow counts what
@@ -27,7 +27,7 @@ the others could give up, as far as that is known.
 
 from dataclasses import replace
 
-from nvshared.scheduler.client import Client, Pin, Question
+from nvshared.scheduler.client import Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import margin
 from nvshared.scheduler.settings import GIB, MIB, SECOND
@@ -44,7 +44,7 @@ WORTH_TELLING = 64                      # changes of `most` below this part of t
 HARDLY = 8                              # nor is it looked for them below this part of that
 
 
-def welcome(decision: Decision, client: Client, commit: int) -> None:
+def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
     """The first limits of a client, which may hold a commit from before."""
     client.commit = commit
     if client.committed == 0 and decision.now >= decision.card.gathered:
@@ -52,12 +52,12 @@ def welcome(decision: Decision, client: Client, commit: int) -> None:
     _tell(decision, client, 0, _most(decision, client))
 
 
-def beyond(decision: Decision, client: Client, number: int) -> None:
+def beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
     """Answers whether a client may hold as much beyond the card as it says."""
     _tell(decision, client, number, _most(decision, client))
 
 
-def _tell(decision: Decision, client: Client, number: int, most: int) -> None:
+def _tell(decision: Decision, client: ScheduledClient, number: int, most: int) -> None:
     """What it may hold beyond the card is host memory that nobody has been promised.
 
     A memory limit is a card of that size, and such a client gets no more than that.
@@ -129,24 +129,24 @@ def _look_for_overdraft(decision: Decision, left: int) -> None:
     card.overdrawn = min(0, left)
 
 
-def _ceiling(decision: Decision, client: Client) -> int:
+def _ceiling(decision: Decision, client: ScheduledClient) -> int:
     """How far one client can grow, were it alone but for what others have pinned."""
     return _alone(decision, client, decision.card.groups.total("fixed"))
 
 
-def _alone(decision: Decision, client: Client, fixed: int) -> int:
+def _alone(decision: Decision, client: ScheduledClient, fixed: int) -> int:
     settings = decision.card.settings
     by_others = fixed - client.fixed
     return max(0, min(decision.card.total_for(client), settings.capacity - by_others))
 
 
-def _most(decision: Decision, client: Client) -> int:
+def _most(decision: Decision, client: ScheduledClient) -> int:
     """How far it could grow if it asked, with everything lent called back."""
     fixed = decision.card.groups.total("fixed")
     return _reach(decision, client, _reachable(decision), _lent(decision), fixed)
 
 
-def _reach(decision: Decision, client: Client, left: int, lent: int, fixed: int) -> int:
+def _reach(decision: Decision, client: ScheduledClient, left: int, lent: int, fixed: int) -> int:
     """The same, where what is lent, and pinned, by all clients is known; its own is in `lent`."""
     return max(0, min(_alone(decision, client, fixed), client.used + left + lent))
 
@@ -157,13 +157,13 @@ def _lent(decision: Decision) -> int:
     return groups.total("committed") - groups.total("used")
 
 
-def _lend(decision: Decision, client: Client, wanted: int, left: int) -> int:
+def _lend(decision: Decision, client: ScheduledClient, wanted: int, left: int) -> int:
     """The commit to give a client that asked for `wanted` while `left` is left after it."""
     more = min(LENT_MOST, left // LENT_PART, _ceiling(decision, client) - wanted)
     return wanted + (more if more >= LENT_LEAST else 0)
 
 
-def _answer(decision: Decision, client: Client, question: Question) -> bool:
+def _answer(decision: Decision, client: ScheduledClient, question: Question) -> bool:
     """False: the answer depends on what others give back."""
     wanted = question.bytes
     left = _left(decision) - max(0, wanted - client.committed)
@@ -189,7 +189,7 @@ def _answer(decision: Decision, client: Client, question: Question) -> bool:
     return True
 
 
-def _squeezed(decision: Decision, client: Client, pins: int) -> list[Client]:
+def _squeezed(decision: Decision, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
     """Who would not fit beside all that is pinned, had it all it was promised."""
     if pins == 0:
         return []
@@ -200,7 +200,7 @@ def _squeezed(decision: Decision, client: Client, pins: int) -> list[Client]:
     ]
 
 
-def _release(decision: Decision, question: Question, squeezed: list[Client]) -> bool:
+def _release(decision: Decision, question: Question, squeezed: list[ScheduledClient]) -> bool:
     """Calls back what is lent to these, if that is enough and the answers may still come."""
     left = decision.card.settings.capacity - decision.card.groups.total("fixed") - question.pins
     for other in squeezed:
@@ -214,7 +214,7 @@ def _release(decision: Decision, question: Question, squeezed: list[Client]) -> 
     return True
 
 
-def _borrow(decision: Decision, client: Client, question: Question) -> bool:
+def _borrow(decision: Decision, client: ScheduledClient, question: Question) -> bool:
     """Asks for what other cards do not need of the host's memory, once; then awaits the answer."""
     card = decision.card
     if card.settings.elsewhere is not None and not question.borrows:
@@ -225,7 +225,7 @@ def _borrow(decision: Decision, client: Client, question: Question) -> bool:
 
 
 def _recall(
-    decision: Decision, borrower: Client, question: Question, short: int
+    decision: Decision, borrower: ScheduledClient, question: Question, short: int
 ) -> bool:
     """Calls back what is lent, if that is enough and the answers may still come."""
     lenders = [c for c in decision.card.everyone if c is not borrower]
@@ -240,20 +240,20 @@ def _recall(
     return True
 
 
-def _hold_to(decision: Decision, client: Client, limit: int) -> None:
+def _hold_to(decision: Decision, client: ScheduledClient, limit: int) -> None:
     """What it has it keeps; what it may take without asking ends at its memory limit."""
     _forget_promise(decision, client)
     _call_back(decision, client, max(client.used, limit))
 
 
-def _forget_promise(decision: Decision, client: Client) -> None:
+def _forget_promise(decision: Decision, client: ScheduledClient) -> None:
     """When it is taken, or was not for long."""
     taken = client.need >= client.promise
     if client.promise and (taken or decision.due(client.promise_until)):
         client.promise = 0
 
 
-def _call_back(decision: Decision, client: Client, least: int) -> None:
+def _call_back(decision: Decision, client: ScheduledClient, least: int) -> None:
     """Takes back what of a client's commit lies beyond `least`."""
     if client.withdrawn or client.commit <= least:
         return

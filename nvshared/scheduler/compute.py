@@ -13,12 +13,12 @@ it says when it is idle, and is not billed for an open gate it has no use for.
 from nvshared.scheduler import order, quota
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.quota import UNLIMITED, Accounting, Quota
 
 
-def change(card: Card, client: Client) -> None:
+def change(card: Card, client: ScheduledClient) -> None:
     """Its limit has changed. A first one holds from now on, whatever was used before; with
     another one the account goes on, or who may lower and raise it would never use it up."""
     percent = client.terms.compute_limit
@@ -65,7 +65,7 @@ def plan(decision: Decision) -> None:
             decision.due(ends)
 
 
-def _stop(decision: Decision, client: Client, left: int, ends: int) -> None:
+def _stop(decision: Decision, client: ScheduledClient, left: int, ends: int) -> None:
     turn = client.turn
     assert turn is not None
     if left > 0 and not turn.idle:
@@ -74,12 +74,12 @@ def _stop(decision: Decision, client: Client, left: int, ends: int) -> None:
         decision.stop(client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
 
 
-def _quota(client: Client) -> Quota:
+def _quota(client: ScheduledClient) -> Quota:
     assert client.quota is not None
     return client.quota
 
 
-def _billed(card: Card, client: Client) -> int:
+def _billed(card: Card, client: ScheduledClient) -> int:
     """Microseconds in all."""
     accounting: Accounting = card.settings.accounting
     drained = client.time_drained(card.now)

@@ -43,12 +43,12 @@ A lie costs the others what is bounded above.
 
 from nvshared.scheduler import quantum
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase, Way
+from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import AntiThrash
 
 
-def plan(decision: Decision, head: Client | None) -> None:
+def plan(decision: Decision, head: ScheduledClient | None) -> None:
     """Decides in which directions moves for the next one, `head`, wait; cuts short those under way.
 
     The answer for each is card.patience[way].giving.
@@ -81,7 +81,7 @@ def _copying(card: Card) -> frozenset[Way]:
     return ways
 
 
-def _early(decision: Decision, head: Client) -> bool:
+def _early(decision: Decision, head: ScheduledClient) -> bool:
     """There is something to move ahead, and time enough for it after having waited."""
     card = decision.card
     room = card.beside(card.holders) - head.memory.resident

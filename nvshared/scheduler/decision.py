@@ -19,7 +19,7 @@ from nvshared.scheduler.actions import (
     Yield,
 )
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Move, Phase, Told, Way
+from nvshared.scheduler.client import Move, Phase, ScheduledClient, Told, Way
 
 # Two orders to a client at a time: the next is there when one is done.
 DEPTH = 2
@@ -46,12 +46,12 @@ class Decision:
         """Tells people."""
         self.actions.append(report)
 
-    def run(self, client: Client, quantum: int, told: Told) -> None:
+    def run(self, client: ScheduledClient, quantum: int, told: Told) -> None:
         """Opens a gate, or tells an open one what has changed; `quantum` is left of its turn."""
         self.actions.append(
             Run(client.id, quantum, told.contended, told.window, told.watched, told.coveted))
 
-    def stop(self, client: Client, why: TurnEnd) -> None:
+    def stop(self, client: ScheduledClient, why: TurnEnd) -> None:
         """Asks a running client to drain."""
         assert client.turn is not None
         client.turn.ending = why
@@ -60,19 +60,19 @@ class Decision:
         client.enter(Phase.DRAINING, self.now)
         self.actions.append(Stop(client.id))
 
-    def end(self, client: Client, why: TurnEnd) -> None:
+    def end(self, client: ScheduledClient, why: TurnEnd) -> None:
         """A turn is over: reports it, if it ever began."""
         turn = client.turn
         client.turn = None
         if turn is not None and turn.started is not None:
             self.report(TurnEnded(client.id, why, self.now - turn.started))
 
-    def evict(self, client: Client, room: int, host: int, *, ahead: bool = False) -> None:
+    def evict(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Leaves a client less room, and lets it have so much host memory for that."""
         number = self._note(client, Way.OUT, room, host, ahead)
         self.actions.append(Evict(client.id, number, room, host, ahead))
 
-    def load(self, client: Client, room: int, host: int, *, ahead: bool = False) -> None:
+    def load(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Gives a client room. Never more in sum than there is: the invariant of the whole."""
         more = max(0, room - client.held)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
@@ -80,22 +80,22 @@ class Decision:
         number = self._note(client, Way.IN, room, host, ahead)
         self.actions.append(Load(client.id, number, room, host, ahead))
 
-    def load_unbounded(self, client: Client) -> None:
+    def load_unbounded(self, client: ScheduledClient) -> None:
         """Has all of it come in, as far as the driver has memory, on a card that is given up."""
         number = self._note(client, Way.IN, client.need, client.memory.host, ahead=False)
         self.actions.append(Load(client.id, number, client.need, client.memory.host))
 
-    def save(self, client: Client, ready: int, host: int) -> None:
+    def save(self, client: ScheduledClient, ready: int, host: int) -> None:
         """Has so much of what an idle client has copied, and lets it have host memory for that."""
         number = self._note(client, Way.OUT, client.ordered, host, ahead=True, ready=ready)
         self.actions.append(Save(client.id, number, ready, host))
 
-    def cut(self, client: Client, move: Move) -> None:
+    def cut(self, client: ScheduledClient, move: Move) -> None:
         """Ends a move that is ahead, once."""
         move.cut = True
         self.actions.append(Yield(client.id, move.number))
 
-    def limits(self, client: Client, number: int, most: int, beyond: int) -> None:
+    def limits(self, client: ScheduledClient, number: int, most: int, beyond: int) -> None:
         """Tells a client how far it may grow."""
         client.told_most = most
         client.told_total = self.card.total_for(client)
@@ -110,7 +110,7 @@ class Decision:
             self.actions.append(wanted)
 
     def _note(
-        self, client: Client, way: Way, room: int, host: int, ahead: bool,
+        self, client: ScheduledClient, way: Way, room: int, host: int, ahead: bool,
         ready: int | None = None,
     ) -> int:
         number = next(self.card.numbers)

@@ -8,7 +8,7 @@ client has left for us already, and what it says is in its figures anyway.
 from nvshared.scheduler import cost, order
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase, Turn, Way
+from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Copying, Stopped
 
@@ -16,7 +16,7 @@ from nvshared.scheduler.events import Copying, Stopped
 DOUBLINGS = 6
 
 
-def take_over(card: Card, client: Client) -> None:
+def take_over(card: Card, client: ScheduledClient) -> None:
     """An earlier daemon let it run: it has a turn, from now on."""
     client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
     client.turns += 1
@@ -24,20 +24,20 @@ def take_over(card: Card, client: Client) -> None:
     client.enter(Phase.RUNNING, card.now)
 
 
-def wanted(card: Card, client: Client) -> None:
+def wanted(card: Card, client: ScheduledClient) -> None:
     """A thread stands at the gate."""
     if client.phase is Phase.IDLE:
         order.arrive(card, client)
 
 
-def went_idle(client: Client) -> None:
+def went_idle(client: ScheduledClient) -> None:
     """It does not use its turn at present. Said before it was asked to say so, it is old."""
     turn = client.turn
     if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told.listens:
         turn.idle = True
 
 
-def copying(client: Client, said: Copying) -> None:
+def copying(client: ScheduledClient, said: Copying) -> None:
     """Its program loads the bus, or does so no more. Only while it is to say so."""
     turn = client.turn
     if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told.watched:
@@ -45,7 +45,7 @@ def copying(client: Client, said: Copying) -> None:
         turn.copying = frozenset(way for way, loaded in ways if loaded)
 
 
-def stopped(decision: Decision, client: Client, answer: Stopped) -> None:
+def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> None:
     """It has drained. Out of the blue, it is believed: its gate is closed."""
     turn = client.turn
     if turn is None or turn.started is None:
@@ -64,7 +64,7 @@ def stopped(decision: Decision, client: Client, answer: Stopped) -> None:
         order.join(decision.card, client)
 
 
-def reopened(card: Card, client: Client) -> None:
+def reopened(card: Card, client: ScheduledClient) -> None:
     """It cannot drain yet: what is in flight may depend on what is not submitted."""
     turn = client.turn
     if turn is None or client.phase is not Phase.DRAINING:

@@ -5,7 +5,7 @@ There may be a thousand clients, and a plan is made at each event. Going through
 all of them for each sum and each "those who wait" takes ten milliseconds, which
 every hand-over would wait for; and what has changed since the last event is one
 client or two. A client notes each change of a figure that counts here (see
-Client.__setattr__, so that none is forgotten); before anything is read, those
+ScheduledClient.__setattr__, so that none is forgotten); before anything is read, those
 clients are counted anew, and nobody else.
 """
 
@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.quota import UNLIMITED
 
 # Who is in which group; and those in a phase are one that is named like it.
@@ -56,7 +56,7 @@ class Counted(NamedTuple):
     away: tuple[int, int] | None        # idle: bytes that are not on the card, and its id
 
 
-def counted(client: Client) -> Counted:
+def counted(client: ScheduledClient) -> Counted:
     """In one go, for it is done whenever anything about a client changes."""
     memory, terms, phase, held = client.memory, client.terms, client.phase, client.held
     wants = max(0, memory.need - client.ordered)
@@ -113,20 +113,21 @@ NOTHING = Counted((), (0,) * len(SUMS), None, 0, None)
 class Groups:
     """All clients of a card, grouped and summed up."""
 
-    def __init__(self, clients: Mapping[int, Client]) -> None:
+    def __init__(self, clients: Mapping[int, ScheduledClient]) -> None:
         """`clients` by id. Whoever adds or removes one adds the id to `touched`."""
         self.touched: set[int] = set()
         self._clients = clients
         self._counted: dict[int, Counted] = {}
-        self._groups: dict[str, dict[int, Client]] = {name: {} for name in GROUPS}
-        self._sorted: dict[str, list[Client]] = {}  # members in order, until one comes or goes
+        self._groups: dict[str, dict[int, ScheduledClient]] = {name: {} for name in GROUPS}
+        # Members in order, until one comes or goes.
+        self._sorted: dict[str, list[ScheduledClient]] = {}
         self._sums = [0] * len(SUMS)
         self._queue: list[tuple[int, int]] = []     # places and ids of those who wait
         self._takes: list[int] = []                 # what they would take, least first
         self._away: list[tuple[int, int]] = []      # what the idle ones lack, and ids, least first
         self._news: dict[str, set[int]] = {}
 
-    def group(self, name: str) -> list[Client]:
+    def group(self, name: str) -> list[ScheduledClient]:
         """Those in it, in the order of their joining."""
         if self.touched:
             self._count()
@@ -149,7 +150,7 @@ class Groups:
             self._count()
         return self._sums[POSITIONS[name]]
 
-    def queue(self) -> Iterator[Client]:
+    def queue(self) -> Iterator[ScheduledClient]:
         """Those who wait, by their places, as it is now."""
         if self.touched:
             self._count()
@@ -167,7 +168,7 @@ class Groups:
             self._count()
         return self._away[-1] if self._away else (0, 0)
 
-    def news(self, reader: str) -> list[Client]:
+    def news(self, reader: str) -> list[ScheduledClient]:
         """Those that have changed since this reader asked last, in the order of their joining."""
         self._count()
         changed = self._news.get(reader, self._clients.keys())
@@ -195,7 +196,9 @@ class Groups:
                 if now.away is not None:
                     insort(self._away, now.away)
 
-    def _enter(self, client: Client, groups: tuple[str, ...], before: tuple[str, ...]) -> None:
+    def _enter(
+        self, client: ScheduledClient, groups: tuple[str, ...], before: tuple[str, ...]
+    ) -> None:
         for name in groups:
             if name not in before:
                 self._groups[name][client.id] = client

@@ -15,7 +15,7 @@ there.
 """
 
 from nvshared.scheduler.actions import Run, TurnEnd
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import (
     BeyondAsked,
@@ -85,17 +85,17 @@ def _note(decision: Decision, event: Event) -> None:
             _allow(decision, client, event.number, client.commit)
 
 
-def _open(decision: Decision, client: Client) -> None:
+def _open(decision: Decision, client: ScheduledClient) -> None:
     decision.actions.append(Run(client.id, 0, contended=False))
 
 
-def _bring_back(decision: Decision, client: Client) -> None:
+def _bring_back(decision: Decision, client: ScheduledClient) -> None:
     if client.moves or client.whole or not decision.due(client.load_after):
         return
     client.load_after = decision.now + AGAIN
     decision.load_unbounded(client)
 
 
-def _allow(decision: Decision, client: Client, number: int, size: int) -> None:
+def _allow(decision: Decision, client: ScheduledClient, number: int, size: int) -> None:
     client.commit = max(client.commit, size)
     decision.limits(client, number, client.commit, client.memory.beyond)

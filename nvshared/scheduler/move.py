@@ -7,7 +7,7 @@ cause is outside: another program's memory, the host's, the driver.
 
 from nvshared.scheduler import readiness
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Move
+from nvshared.scheduler.client import Move, ScheduledClient
 from nvshared.scheduler.events import Evicted, Loaded, Saved
 from nvshared.scheduler.settings import SECOND
 
@@ -18,7 +18,7 @@ LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
 SHORTFALL = 10 * SECOND
 
 
-def _answered(card: Card, client: Client, number: int) -> Move | None:
+def _answered(card: Card, client: ScheduledClient, number: int) -> Move | None:
     """Takes the order off the list. None: there is no such order."""
     done = None
     while client.moves and client.moves[0].number <= number:
@@ -33,7 +33,7 @@ def _answered(card: Card, client: Client, number: int) -> Move | None:
     return done
 
 
-def evicted(card: Card, client: Client, answer: Evicted) -> None:
+def evicted(card: Card, client: ScheduledClient, answer: Evicted) -> None:
     """Memory has left, or should have."""
     before = client.room
     move = _answered(card, client, answer.number)
@@ -56,7 +56,7 @@ def evicted(card: Card, client: Client, answer: Evicted) -> None:
         card.count(failures=1)
 
 
-def saved(card: Card, client: Client, answer: Saved) -> None:
+def saved(card: Card, client: ScheduledClient, answer: Saved) -> None:
     """Memory was copied and has stayed, or should have."""
     move = _answered(card, client, answer.number)
     if move is None or move.ready is None:
@@ -68,7 +68,7 @@ def saved(card: Card, client: Client, answer: Saved) -> None:
         card.count(failures=1)
 
 
-def loaded(card: Card, client: Client, answer: Loaded) -> None:
+def loaded(card: Card, client: ScheduledClient, answer: Loaded) -> None:
     """Memory has come in, or should have."""
     move = _answered(card, client, answer.number)
     if move is None:
@@ -94,7 +94,7 @@ def loaded(card: Card, client: Client, answer: Loaded) -> None:
         client.load_pause = 0
 
 
-def _learn_shortfall(card: Card, client: Client) -> None:
+def _learn_shortfall(card: Card, client: ScheduledClient) -> None:
     """The room that could not be filled is not there: others must give as much.
 
     What was learned before and is not made good yet is the same shortfall seen

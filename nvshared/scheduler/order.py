@@ -20,39 +20,39 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Phase, ScheduledClient
 
 
-def join(card: Card, client: Client) -> None:
+def join(card: Card, client: ScheduledClient) -> None:
     """The client takes the last place and waits."""
     client.place = next(card.places)
     client.enter(Phase.WAITING, card.now)
 
 
-def arrive(card: Card, client: Client) -> None:
+def arrive(card: Card, client: ScheduledClient) -> None:
     """The same, for one that did not want the card until now."""
     if card.weighted:
         client.virtual = max(client.virtual, _present(card, client))
     join(card, client)
 
 
-def leave(card: Card, client: Client) -> None:
+def leave(card: Card, client: ScheduledClient) -> None:
     """A turn of the client is over, and its time is billed."""
     card.present = max(card.present, client.virtual)
 
 
-def give_precedence(card: Card, client: Client) -> None:
+def give_precedence(card: Card, client: ScheduledClient) -> None:
     """Whoever waits now goes before this client, whatever the weights."""
     client.virtual = max([client.virtual, *(other.virtual for other in card.waiting)])
 
 
-def sequence(card: Card) -> Iterator[Client]:
+def sequence(card: Card) -> Iterator[ScheduledClient]:
     """Waiting clients, the next one first, as they wait now."""
     by_place = card.groups.queue()
     return iter(_merged(by_place)) if card.weighted else by_place
 
 
-def ordered(card: Card, waiting: list[Client]) -> list[Client]:
+def ordered(card: Card, waiting: list[ScheduledClient]) -> list[ScheduledClient]:
     """Some of those who wait, in the same order."""
     if not card.weighted:
         return sorted(waiting, key=lambda client: client.place)
@@ -60,9 +60,9 @@ def ordered(card: Card, waiting: list[Client]) -> list[Client]:
     return [client for client in sequence(card) if client.id in some]
 
 
-def _merged(by_place: Iterable[Client]) -> list[Client]:
+def _merged(by_place: Iterable[ScheduledClient]) -> list[ScheduledClient]:
     """The lines of all weights into one."""
-    lines: dict[int, deque[Client]] = {}
+    lines: dict[int, deque[ScheduledClient]] = {}
     for client in by_place:
         lines.setdefault(client.terms.weight, deque()).append(client)
     merged = []
@@ -86,13 +86,13 @@ def weigh(card: Card) -> None:
             client.virtual = 0
 
 
-def bill(card: Card, client: Client) -> None:
+def bill(card: Card, client: ScheduledClient) -> None:
     """Adds what it has held until now, by the weight that it has until now."""
     if client.open:
         client.enter(client.phase, card.now)
 
 
-def _present(card: Card, newcomer: Client) -> int:
+def _present(card: Card, newcomer: ScheduledClient) -> int:
     for client in card.clients.values():
         bill(card, client)
     active = [c for c in card.clients.values() if c.turn is not None and c is not newcomer]

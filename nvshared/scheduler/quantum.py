@@ -52,7 +52,7 @@ next one is brought in.
 
 from nvshared.scheduler import cost
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client
+from nvshared.scheduler.client import ScheduledClient
 
 MILLISECOND = 1000
 WORTH = 19                              # times the cost of a hand-over, as it is 1 of 20 parts
@@ -64,12 +64,12 @@ IDLE_USUAL = 50 * MILLISECOND           # where no hand-over depends on it; the 
 NEWS = 2                                # a window that is told anew has changed by this factor
 
 
-def lacks(client: Client) -> int:
+def lacks(client: ScheduledClient) -> int:
     """Bytes that are to be brought or made room for before it is whole."""
     return max(0, client.need - client.memory.filled)
 
 
-def measure(card: Card, client: Client) -> bool:
+def measure(card: Card, client: ScheduledClient) -> bool:
     """It is whole, and its gate opens now: what did that take? False: nothing new is known."""
     turn = client.turn
     assert turn is not None
@@ -84,7 +84,7 @@ def measure(card: Card, client: Client) -> bool:
     return True
 
 
-def now(card: Card, head: Client | None) -> int:
+def now(card: Card, head: ScheduledClient | None) -> int:
     """Microseconds after which turns may end as things stand, with `head` blocked."""
     if card.settings.tq is not None:
         return card.settings.tq
@@ -96,7 +96,7 @@ def now(card: Card, head: Client | None) -> int:
     return _quantum(card, total, known)
 
 
-def told(card: Card, head: Client | None) -> int:
+def told(card: Card, head: ScheduledClient | None) -> int:
     """The quantum as people and hooks are told: what it comes to, not what it is at a moment."""
     if card.settings.tq is not None:
         return card.settings.tq
@@ -114,7 +114,7 @@ def in_force(card: Card) -> int:
     return min(card.told_quantum, longest) if tq is None else tq
 
 
-def idle_window(card: Card, head: Client | None) -> int:
+def idle_window(card: Card, head: ScheduledClient | None) -> int:
     """How long holders are to be idle before they say so: what they were told, if about right."""
     if not card.contended:
         return IDLE_USUAL
@@ -124,7 +124,7 @@ def idle_window(card: Card, head: Client | None) -> int:
     return before if before < NEWS * window and window < NEWS * before else window
 
 
-def moving(card: Card, client: Client, size: int) -> int:
+def moving(card: Card, client: ScheduledClient, size: int) -> int:
     """Microseconds in which so many bytes of a client would come in, and room be made for them."""
     pace = client.pace if client.pace.number else card.pace
     return round(pace.value * size)

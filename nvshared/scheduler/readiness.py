@@ -32,7 +32,7 @@ find some.
 """
 
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import CALM, Client, Phase, Way
+from nvshared.scheduler.client import CALM, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import SECOND
 
@@ -46,7 +46,7 @@ def coveted(card: Card) -> bool:
     return card.settings.save_idle and not together and _short(card) > 0
 
 
-def window(client: Client) -> int:
+def window(client: ScheduledClient) -> int:
     """How long it is to be idle before its memory is copied; microseconds."""
     return client.save_pause
 
@@ -82,14 +82,14 @@ def plan(decision: Decision) -> None:
             return
 
 
-def answered(client: Client, ready: int, wanted: int, *, cut_short: bool) -> None:
+def answered(client: ScheduledClient, ready: int, wanted: int, *, cut_short: bool) -> None:
     """So many bytes can leave without a copy, and `wanted` were to; 0 for a running client."""
     if client.turn is None:
         client.ready = min(ready, client.memory.resident)
     client.exhausted = not cut_short and ready < wanted
 
 
-def begins(client: Client) -> None:
+def begins(client: ScheduledClient) -> None:
     """A turn of it begins, so what was copied is worth nothing any more."""
     if client.ready:
         client.save_pause = min(2 * client.save_pause, PAUSE_MOST)
@@ -97,7 +97,7 @@ def begins(client: Client) -> None:
     client.exhausted = False
 
 
-def taken(client: Client) -> None:
+def taken(client: ScheduledClient) -> None:
     """Memory of it has left: it was right to have it ready. What still is, is not known."""
     if client.ready:
         client.save_pause = CALM
@@ -125,7 +125,7 @@ def _calm(card: Card) -> bool:
     )
 
 
-def _save(decision: Decision, client: Client, wanted: int) -> bool:
+def _save(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
     """Orders a step of it; False if that cannot be, or not yet."""
     card = decision.card
     if client.moves or client.exhausted or not decision.due(client.refuse_until):

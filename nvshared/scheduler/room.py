@@ -5,7 +5,7 @@ The essay is in plan.py.
 """
 
 from nvshared.scheduler import courtesy, order
-from nvshared.scheduler.client import Client, Phase, Way
+from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.settings import GIB, SECOND
 from nvshared.scheduler.taking import Taking
@@ -17,7 +17,7 @@ CUSHION_PART = 128                      # of the card: left for holders to grow 
 TRIM_AGAIN = SECOND                     # before a client that gave no host memory is asked anew
 
 
-def plan(decision: Decision, blocked: Client | None) -> None:
+def plan(decision: Decision, blocked: ScheduledClient | None) -> None:
     """Evicts what is in the way and loads what there is room for."""
     card = decision.card
     if card.shortfall and decision.due(card.shortfall_until):
@@ -30,7 +30,7 @@ def plan(decision: Decision, blocked: Client | None) -> None:
         _move(decision, blocked)
 
 
-def _move(decision: Decision, blocked: Client | None) -> None:
+def _move(decision: Decision, blocked: ScheduledClient | None) -> None:
     card = decision.card
     lacking = card.groups.group("lacking")
     lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
@@ -51,7 +51,7 @@ def _move(decision: Decision, blocked: Client | None) -> None:
     _clear(decision)
 
 
-def _wants(client: Client) -> int:
+def _wants(client: ScheduledClient) -> int:
     """Room it needs and has not been promised."""
     return max(0, client.need - client.ordered)
 
@@ -71,7 +71,7 @@ def _host_coming(decision: Decision) -> int:
     )
 
 
-def _victims(decision: Decision) -> list[Client]:
+def _victims(decision: Decision) -> list[ScheduledClient]:
     """Those without a turn: the suspended, then idle longest first, then those who run last.
 
     Only who occupies something of the card can give it up.
@@ -94,7 +94,7 @@ def _clear(decision: Decision) -> None:
         taking.order()
 
 
-def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
+def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -> int:
     """Gives holders what they lack. Returns the host memory still to be found elsewhere."""
     card = decision.card
     free, more_comes = card.free, _coming(decision) > 0
@@ -119,7 +119,7 @@ def _load(decision: Decision, wanting: list[Client], host_short: int) -> int:
     return host_short
 
 
-def _load_ahead(decision: Decision, client: Client) -> None:
+def _load_ahead(decision: Decision, client: ScheduledClient) -> None:
     """Brings in what room can be had for the one that runs next, while others run.
 
     Not in a direction in which the bus is left to a program that copies (courtesy.py).
@@ -144,7 +144,7 @@ def _load_ahead(decision: Decision, client: Client) -> None:
         decision.load(client, client.ordered + piece, client.memory.host, ahead=ahead)
 
 
-def _slacken(decision: Decision, lacking: list[Client]) -> None:
+def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
     """Gives holders room to grow into, out of what nobody needs."""
     card = decision.card
     spare = card.free - sum(_wants(c) for c in lacking) - card.groups.total("queued_want")
@@ -181,6 +181,6 @@ def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
             host_short -= min(host_short, _kept(client) or client.memory.host)
 
 
-def _kept(client: Client) -> int:
+def _kept(client: ScheduledClient) -> int:
     """Host memory that certainly holds nothing. There is more if blocks never held anything."""
     return max(0, client.memory.host - (client.memory.allocated - client.memory.resident))

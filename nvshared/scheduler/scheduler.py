@@ -9,7 +9,7 @@ from dataclasses import replace
 from nvshared.scheduler import commit, compute, demand, gate, lost, move, order, quantum, terms
 from nvshared.scheduler.actions import Action, TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase, Question
+from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import (
@@ -141,7 +141,7 @@ def _note(decision: Decision, event: Event) -> None:
 
 def _join(decision: Decision, event: Joined) -> None:
     card = decision.card
-    client = Client(
+    client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now
     )
     card.add(client)
@@ -153,7 +153,7 @@ def _join(decision: Decision, event: Joined) -> None:
     commit.welcome(decision, client, event.commit)
 
 
-def _hear(decision: Decision, client: Client, record: Record) -> None:
+def _hear(decision: Decision, client: ScheduledClient, record: Record) -> None:
     match record:
         case WentIdle():
             gate.went_idle(client)

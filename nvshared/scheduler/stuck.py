@@ -4,7 +4,7 @@
 A program may be stopped for as long as somebody likes, with Ctrl-Z or in a debugger; it
 keeps what it has then, as only its own hook can move that. From the moment people
 are told nobody waits for it: others give up their room in its place, those who fit
-beside it run, and it is not chosen again before it has answered (Client.mute).
+beside it run, and it is not chosen again before it has answered (ScheduledClient.mute).
 
 Nothing tells it from one that only takes long, such as a kernel of a minute that must end
 before its turn does. Others that fit run at the same time as that, then, also where turns
@@ -12,7 +12,7 @@ are taken; what it has stays where it is until it has said that nothing is in fl
 """
 
 from nvshared.scheduler.actions import Stuck
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 
 
@@ -29,7 +29,7 @@ def plan(decision: Decision) -> None:
             client.moves[0].reported = _report(decision, client, client.moves[0].since)
 
 
-def _report(decision: Decision, client: Client, since: int) -> bool:
+def _report(decision: Decision, client: ScheduledClient, since: int) -> bool:
     if not decision.due(since + decision.card.settings.stuck_after):
         return False
     decision.report(Stuck(client.id, client.state, decision.now - since))

@@ -10,7 +10,7 @@ still have some.
 
 from collections.abc import Iterable
 
-from nvshared.scheduler.client import Client, Way
+from nvshared.scheduler.client import ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 
 # Host memory is taken in pieces, so more may be taken than must be: a few
@@ -29,7 +29,8 @@ class Taking:
         self._host_left = max(0, decision.card.host_free)
 
     def take(
-        self, victims: list[Client], short: int, holders: Iterable[Client], keep: int = 0
+        self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
+        keep: int = 0,
     ) -> int:
         """Plans to take `short` bytes. Returns what is not to be had.
 
@@ -71,13 +72,13 @@ class Taking:
                     client, client.ordered - unfilled - moved, host, ahead=ahead and moved > 0)
                 amount -= unfilled + moved
 
-    def _note(self, client: Client, amount: int) -> int:
+    def _note(self, client: ScheduledClient, amount: int) -> int:
         if amount <= 0:
             return 0
         self.amounts[client.id] = self.amounts.get(client.id, 0) + amount
         return amount
 
-    def _movable(self, victim: Client, short: int) -> int:
+    def _movable(self, victim: ScheduledClient, short: int) -> int:
         """How much of `short` it can give up, given the host memory there is."""
         movable = victim.ordered - self.amounts.get(victim.id, 0) - victim.memory.pinned
         wanted = min(short, movable)
@@ -93,12 +94,12 @@ class Taking:
             self.host_short += max(wanted - possible, block)
         return possible
 
-    def _piece(self, client: Client, amount: int) -> int:
+    def _piece(self, client: ScheduledClient, amount: int) -> int:
         """How much of it goes with the next order."""
         free = max(0, self._decision.card.host_free)
         return min(amount, self._decision.card.settings.step, _hoped(client) + free)
 
-    def _allowance(self, client: Client, moved: int) -> int:
+    def _allowance(self, client: ScheduledClient, moved: int) -> int:
         """Host memory it may take in addition."""
         if moved == 0:
             return 0
@@ -108,13 +109,13 @@ class Taking:
         return min(free, max(0, moved - client.host_spare) + ahead) if free >= settings.block else 0
 
 
-def _unfilled(client: Client) -> int:
+def _unfilled(client: ScheduledClient) -> int:
     """Room that can be given up without moving anything."""
     filled = max(client.memory.filled, client.need if client.holds else 0)
     return max(0, client.ordered - filled)
 
 
-def _hoped(client: Client) -> int:
+def _hoped(client: ScheduledClient) -> int:
     """Bytes that may leave into host memory it has, if all its blocks have kept theirs."""
     if client.moving(Way.OUT) or not client.hopeful:
         return client.host_spare        # none, if it has been found to be of no use

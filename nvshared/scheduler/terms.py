@@ -9,11 +9,11 @@ knows the weights, and compute.py sees to limits of time.
 
 from nvshared.scheduler import compute, order
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.settings import Terms
 
 
-def change(card: Card, client: Client, terms: Terms) -> None:
+def change(card: Card, client: ScheduledClient, terms: Terms) -> None:
     """From now on they are these."""
     resumed = client.terms.suspended and not terms.suspended
     rationed = client.terms.compute_limit != terms.compute_limit

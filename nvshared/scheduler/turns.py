@@ -9,7 +9,7 @@ from collections.abc import Callable
 from nvshared.scheduler import order, quantum, readiness
 from nvshared.scheduler.actions import TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase, Told, Turn, Way
+from nvshared.scheduler.client import Phase, ScheduledClient, Told, Turn, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import SECOND, AntiThrash
 
@@ -21,7 +21,7 @@ GAVE_WAY = SECOND
 WORTHWHILE = 10
 
 
-def plan(decision: Decision) -> Client | None:
+def plan(decision: Decision) -> ScheduledClient | None:
     """Chooses and stops. Returns the client that is next and does not fit, if there is one."""
     _suspend(decision)
     _give_way(decision)
@@ -36,7 +36,7 @@ def plan(decision: Decision) -> Client | None:
     return blocked
 
 
-def _settle(decision: Decision) -> Client | None:
+def _settle(decision: Decision) -> ScheduledClient | None:
     """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
     blocked = _admit(decision)
     if _crowded(decision.card):
@@ -46,7 +46,7 @@ def _settle(decision: Decision) -> Client | None:
     return blocked
 
 
-def _fits_with(card: Card, client: Client) -> Callable[[list[Client]], bool]:
+def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
     return lambda staying: card.admits([*staying, client])
 
 
@@ -56,7 +56,9 @@ def _crowded(card: Card) -> bool:
     return turns and card.groups.size(Phase.RUNNING.value) > 1
 
 
-def _choose(decision: Decision, client: Client, beside: frozenset[int] = frozenset()) -> None:
+def _choose(
+    decision: Decision, client: ScheduledClient, beside: frozenset[int] = frozenset()
+) -> None:
     waited = client.id == decision.card.head
     client.turn = Turn(
         next(decision.card.serials), chosen=decision.now, beside=beside,
@@ -65,7 +67,7 @@ def _choose(decision: Decision, client: Client, beside: frozenset[int] = frozens
     client.enter(Phase.LOADING, decision.now)
 
 
-def _put_back(decision: Decision, client: Client) -> None:
+def _put_back(decision: Decision, client: ScheduledClient) -> None:
     """To its old place: its turn never began."""
     client.turn = None
     client.enter(Phase.WAITING, decision.now)
@@ -130,7 +132,7 @@ def _repair(decision: Decision) -> None:
             decision.stop(client, TurnEnd.ROOM if client in asking else TurnEnd.CAPACITY)
 
 
-def _admit(decision: Decision) -> Client | None:
+def _admit(decision: Decision) -> ScheduledClient | None:
     card = decision.card
     one_at_a_time = card.settings.anti_thrash is AntiThrash.ON
     number = card.groups.size("holding") - sum(c.mute for c in card.in_phase(Phase.DRAINING))
@@ -140,7 +142,7 @@ def _admit(decision: Decision) -> Client | None:
     least = card.groups.least_take()
     card.quantum = quantum.now(card, None)
     blocked = None
-    overtaken: list[Client] = []
+    overtaken: list[ScheduledClient] = []
     for client in order.sequence(card):
         # One that cannot run at all at present does not hold up the others.
         if not decision.due(client.not_before) or client.takes > alone or client.mute:
@@ -173,7 +175,7 @@ def _out_of_reach(card: Card) -> int:
     )
 
 
-def _may_overtake(decision: Decision, holders: list[Client]) -> bool:
+def _may_overtake(decision: Decision, holders: list[ScheduledClient]) -> bool:
     """Beside the present holders, until the first of their turns ends."""
     tq = decision.card.quantum
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
@@ -190,7 +192,7 @@ def _may_overtake(decision: Decision, holders: list[Client]) -> bool:
     )
 
 
-def _ended(decision: Decision, holders: list[Client]) -> dict[int, TurnEnd]:
+def _ended(decision: Decision, holders: list[ScheduledClient]) -> dict[int, TurnEnd]:
     """Whose turns others may end now, and why. Takes note of when the next will be over."""
     settings = decision.card.settings
     lasting: set[int] = set()
@@ -215,7 +217,7 @@ def _ended(decision: Decision, holders: list[Client]) -> dict[int, TurnEnd]:
     return ended
 
 
-def _stop_enough(decision: Decision, enough: Callable[[list[Client]], bool]) -> bool:
+def _stop_enough(decision: Decision, enough: Callable[[list[ScheduledClient]], bool]) -> bool:
     """Ends turns that may end, as few as will do; none as long as all of them won't.
 
     True: among them some that had not begun.
@@ -224,7 +226,7 @@ def _stop_enough(decision: Decision, enough: Callable[[list[Client]], bool]) -> 
     if enough(staying):
         return False                    # as soon as the others have drained
     ended = _ended(decision, decision.card.holders)
-    leaving: list[Client] = []
+    leaving: list[ScheduledClient] = []
     may_leave = [
         c for c in staying
         if c.id in ended and c.turn is not None and decision.due(c.turn.stop_after)
@@ -277,7 +279,7 @@ def _rest(decision: Decision) -> None:
             decision.stop(client, TurnEnd.IDLE)
 
 
-def _announce(decision: Decision, blocked: Client | None) -> None:
+def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     """Tells those who run for how long and whether others wait, when that has changed."""
     card = decision.card
     endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF

@@ -12,7 +12,7 @@ from typing import overload
 
 from nvshared.scheduler import order
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.snapshot import ClientView
 
 
@@ -78,7 +78,7 @@ class Queue(Sequence[int]):
         return frozenset(self._ids)
 
 
-def _view(card: Card, client: Client) -> ClientView:
+def _view(card: Card, client: ScheduledClient) -> ClientView:
     return ClientView(
         client=client.id,
         state=client.state,

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nvshared.client.snapshot import GPU, Snapshot
+from nvshared.control.snapshot import GPUSnapshot, Snapshot
 
 FRAME = 4                               # lines of a GPU without its clients
 QUIET = frozenset({"idle", "suspended"})
@@ -14,9 +14,9 @@ QUIET = frozenset({"idle", "suspended"})
 class Arrangement:
     """All by index of the GPU."""
 
-    framed: tuple[GPU, ...]
+    framed: tuple[GPUSnapshot, ...]
     rooms: tuple[int | None, ...]       # lines for the clients of each; None: what they need
-    lines: tuple[GPU, ...] = ()
+    lines: tuple[GPUSnapshot, ...] = ()
     left_out: int = 0                   # GPUs
 
 
@@ -55,7 +55,7 @@ def rooms(clients: Sequence[int], height: int) -> list[int]:
     return found
 
 
-def _framed(ranked: Sequence[GPU], least: dict[int, int], spare: int) -> set[int]:
+def _framed(ranked: Sequence[GPUSnapshot], least: dict[int, int], spare: int) -> set[int]:
     """Those for whose frames `spare` lines are enough, beside one line of each; the first ones."""
     found = set()
     for gpu in ranked:
@@ -66,11 +66,11 @@ def _framed(ranked: Sequence[GPU], least: dict[int, int], spare: int) -> set[int
     return found
 
 
-def _rank(snapshot: Snapshot, gpu: GPU) -> tuple[bool, int, int]:
+def _rank(snapshot: Snapshot, gpu: GPUSnapshot) -> tuple[bool, int, int]:
     clients = snapshot.of(gpu)
     busy = gpu.state == "lost" or any(client.state not in QUIET for client in clients)
     return not busy, -len(clients), gpu.index
 
 
-def _by_index(gpus: Iterable[GPU]) -> tuple[GPU, ...]:
+def _by_index(gpus: Iterable[GPUSnapshot]) -> tuple[GPUSnapshot, ...]:
     return tuple(sorted(gpus, key=lambda gpu: gpu.index))

@@ -23,7 +23,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from nvshared.client.snapshot import GPU, Client, Snapshot
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.arrangement import arranged
 from nvshared.tui.bar import Bar, Part
 from nvshared.tui.grid import Grid, Place
@@ -61,7 +61,7 @@ def dashboard(
     return Group(*parts)
 
 
-def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None, most: int | None) -> Panel:
+def _gpu(snapshot: Snapshot, gpu: GPUSnapshot, rates: Rates | None, most: int | None) -> Panel:
     clients = snapshot.of(gpu)
     parts: list[RenderableType] = [_memory(gpu, clients), _movement(gpu, rates)]
     if clients and (most is None or len(clients) <= most):
@@ -86,13 +86,13 @@ def _gpu(snapshot: Snapshot, gpu: GPU, rates: Rates | None, most: int | None) ->
     )
 
 
-def _used(gpu: GPU, clients: tuple[Client, ...]) -> int:
+def _used(gpu: GPUSnapshot, clients: tuple[ClientSnapshot, ...]) -> int:
     """How full the card is: as the driver says, or else as far as we know."""
     ours = sum(client.resident + client.pinned for client in clients)
     return gpu.outside + ours if gpu.memory_used is None else gpu.memory_used
 
 
-def _memory(gpu: GPU, clients: tuple[Client, ...]) -> Table:
+def _memory(gpu: GPUSnapshot, clients: tuple[ClientSnapshot, ...]) -> Table:
     used = _used(gpu, clients)
     figures = [f"{gibibytes(used)} of {gibibytes(gpu.memory_total)} GiB"]
     if gpu.utilization is not None:
@@ -110,7 +110,7 @@ def _memory(gpu: GPU, clients: tuple[Client, ...]) -> Table:
     return line
 
 
-def _movement(gpu: GPU, rates: Rates | None) -> Text:
+def _movement(gpu: GPUSnapshot, rates: Rates | None) -> Text:
     parts = [f"{gpu.turns} turns"]
     if rates is not None:
         parts = [
@@ -124,7 +124,7 @@ def _movement(gpu: GPU, rates: Rates | None) -> Text:
     return Text("   ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def _clients(gpu: GPU, clients: tuple[Client, ...]) -> Grid:
+def _clients(gpu: GPUSnapshot, clients: tuple[ClientSnapshot, ...]) -> Grid:
     places = (
         Place(wide=1), Place(Give(0, PROCESS), most=WHO), Place(Give(4, NARROWEST), most=10),
         Place(wide=9), Place(Give(2)), Place(Give(1), wide=5, right=True),
@@ -152,7 +152,7 @@ def _clients(gpu: GPU, clients: tuple[Client, ...]) -> Grid:
     return Grid(places, lines)
 
 
-def _lines(snapshot: Snapshot, gpus: Sequence[GPU]) -> Grid:
+def _lines(snapshot: Snapshot, gpus: Sequence[GPUSnapshot]) -> Grid:
     """A line for each GPU that has no frame."""
     places = (
         Place(), Place(Give(5, NARROWEST), most=20), Place(Give(4)), Place(Give(2), right=True),

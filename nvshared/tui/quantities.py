@@ -4,7 +4,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nvshared.client.snapshot import GPU, Client
+    from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot
 
 _STEP = 1024.0
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -50,7 +50,7 @@ def quantum(microseconds: int) -> str:
     return f"{microseconds / 1000:g}ms" if rest else f"{seconds}s"
 
 
-def quantum_of(gpu: "GPU") -> str:
+def quantum_of(gpu: "GPUSnapshot") -> str:
     """A card's: 30s, 250ms, auto, and while turns are taken auto (1.2s)."""
     if not gpu.tq_auto:
         return quantum(gpu.tq_usec)
@@ -60,12 +60,12 @@ def quantum_of(gpu: "GPU") -> str:
     return f"auto ({now // 1000}ms)" if now < 995_000 else f"auto ({duration(now)})"
 
 
-def process(client: "Client") -> str:
+def process(client: "ClientSnapshot") -> str:
     """A process as the journal writes it: python[4711]."""
     return f"{client.name}[{client.pid}]"
 
 
-def command(client: "Client") -> str:
+def command(client: "ClientSnapshot") -> str:
     """The command line without the folders of its program."""
     program, blank, rest = client.command.partition(" ")
     return (program.rpartition("/")[2] or program) + blank + rest

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from nvshared.client.snapshot import Snapshot
+from nvshared.control.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from nvshared.tui.quantities import command, duration, gibibytes, process, quant
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nvshared.client.snapshot import GPU, Client, Snapshot
+    from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 
 WIDE = 100                              # columns of a terminal from which there is room to spare
 UNLIMITED = 100                         # percent of the time
@@ -70,7 +70,7 @@ def shortened(text: str, width: int) -> str:
     return f"{name[:kept]}…[{number}"
 
 
-def holder(snapshot: "Snapshot", gpu: "GPU") -> str:
+def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
     """Who has the card: one process, or how many."""
     names = [process(client) for client in snapshot.clients if client.id in gpu.holders]
     match len(names):
@@ -119,14 +119,14 @@ CLIENTS = [
 _LIMITS = Column("LIMITS", lambda client: limits(client) or "-", give=Give(3))
 
 
-def client_columns(clients: Iterable["Client"]) -> list[Column]:
+def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
     """CLIENTS, and where something is set for one of them, what that is."""
     if not any(limits(client) for client in clients):
         return CLIENTS
     return [*CLIENTS[:-1], _LIMITS, CLIENTS[-1]]
 
 
-def limits(client: "Client") -> str:
+def limits(client: "ClientSnapshot") -> str:
     """What is set for a program, as in 20.0G,50%,w200; empty where nothing is."""
     parts = []
     if client.memory_limit:
@@ -207,7 +207,7 @@ def fitted(gives: Sequence[Give], natural: Sequence[int], width: int, gap: int) 
         there.remove(max(spare, key=lambda at: (gives[at].rank, at)))
 
 
-def _memory(gpu: "GPU") -> str:
+def _memory(gpu: "GPUSnapshot") -> str:
     if gpu.memory_used is None:
         return f"-/{gibibytes(gpu.memory_total)}G"
     return f"{gibibytes(gpu.memory_used)}/{gibibytes(gpu.memory_total)}G"

@@ -17,9 +17,9 @@ from pathlib import Path
 import members
 import roff
 
-from nvshared import arguments, config
 from nvshared.cli.parser import build
 from nvshared.cli.verbs import VERBS
+from nvshared.settings import arguments, config
 
 INTERFACES = Path(__file__).parents[2] / "dbus"
 CLIENT = Path(__file__).with_name("client.py")

@@ -3,7 +3,7 @@
 
 import textwrap
 
-from nvshared.config import options
+from nvshared.settings.config import options
 
 INTRODUCTION = """\
 # SPDX-License-Identifier: Apache-2.0

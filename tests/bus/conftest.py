@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from nvshared.bus import Publication
-from nvshared.manager import Manager
+from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, PrivateBus, a_manager, peeper, private_bus, published
 from tests.unit.scripted import script
 

@@ -15,13 +15,13 @@ from dbus_next.message import Message
 
 from nvshared.bus import Publication, publish
 from nvshared.clock import Timer, monotonic
-from nvshared.gpu import GPU, Client
-from nvshared.manager import Manager
+from nvshared.machine.nvml import Sample
+from nvshared.machine.peer import Peer
 from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
-from nvshared.nvml import Sample
-from nvshared.peer import Peer
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import Memory, Wanted
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, OTHER, Noted, Scripted
 
 CONFIGURATION = """\

@@ -8,7 +8,7 @@ from typing import Any
 from dbus_next.message import Message
 
 from nvshared.bus import Publication
-from nvshared.manager import Manager
+from nvshared.machine.nvml import Facts
 from nvshared.names import (
     CLIENT_INTERFACE,
     GPU_INTERFACE,
@@ -17,8 +17,8 @@ from nvshared.names import (
     client_path,
     gpu_path,
 )
-from nvshared.nvml import Facts
 from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
+from nvshared.sharing.manager import Manager
 from tests.bus.service import SAMPLE, Peeper, a_client, decide
 from tests.unit.scripted import GIB, Scripted
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from dbus_next.constants import MessageType
 from dbus_next.message import Message
 
-from nvshared.bus.connection import Connection
+from nvshared.bus.connection import BusConnection
 from nvshared.bus.dispatch import CALLS_EACH, LARGE, Dispatcher
 from nvshared.bus.members import ANYONE, Interface, method
 from nvshared.bus.packing import Body
@@ -31,7 +31,7 @@ class SlowBus:
     """Takes an answer when it is told to."""
 
     def __init__(self) -> None:
-        self.connection = cast(Connection, SimpleNamespace(
+        self.connection = cast(BusConnection, SimpleNamespace(
             answer_calls=self._connect, post=self._post, deliver=self._deliver,
         ))
         self.refused: list[Message] = []

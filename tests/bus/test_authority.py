@@ -12,7 +12,7 @@ from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
 
 from nvshared.bus.authority import Caller
-from nvshared.manager import Manager
+from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, PrivateBus, peeper, published
 from tests.bus.test_calls import STANDARD, refusal
 

@@ -18,7 +18,6 @@ from nvshared.bus.dispatch import CALLS_EACH
 from nvshared.bus.packing import Body
 from nvshared.bus.tree import Tree
 from nvshared.errors import ConfigError
-from nvshared.manager import Manager
 from nvshared.names import (
     CLIENT_INTERFACE,
     GPU_INTERFACE,
@@ -31,6 +30,7 @@ from nvshared.names import (
     gpu_path,
 )
 from nvshared.scheduler.settings import AntiThrash
+from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, PrivateBus, a_client, peeper
 from tests.unit.scripted import FACTS, OTHER
 

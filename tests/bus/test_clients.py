@@ -7,11 +7,11 @@ import pytest
 from dbus_next.constants import MessageType
 
 from nvshared.bus.authority import Caller
-from nvshared.gpu import Client
-from nvshared.manager import Manager
 from nvshared.names import CLIENT_INTERFACE, GPU_INTERFACE, client_path, gpu_path
 from nvshared.scheduler.events import Preempted, TermsChanged
 from nvshared.scheduler.settings import Terms
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, PrivateBus, a_client, peeper, published
 from tests.bus.test_authority import SOMEBODY, polkit_on
 from tests.bus.test_calls import STANDARD, refusal
@@ -72,7 +72,7 @@ async def test_resume(manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     for suspend, resume in (("SuspendClient", "ResumeClient"),) * 2:
         await other.call(suspend, "u", [client.id])
-        assert client.agreement.terms.suspended
+        assert client.terms.in_force.suspended
         await other.call(resume, "u", [client.id])
         assert scheduler(client).events[-1] == TermsChanged(client.id, Terms())
 
@@ -108,7 +108,7 @@ async def test_nonsense_is_one_sentence(manager: Manager, other: Peeper) -> None
     assert (name, sentence) == (
         "com.nvshare.Error.NoSuchClient", "there is no client 999; it may have ended"
     )
-    assert client.agreement.terms == Terms()
+    assert client.terms.in_force == Terms()
 
 
 @pytest.fixture
@@ -142,11 +142,11 @@ async def test_for_others_programs_polkit_is_asked(
         name, sentence = refusal(reply)
         assert name == STANDARD + "AccessDenied"
         assert MANAGE in sentence
-        assert client.agreement.terms == Terms()
+        assert client.terms.in_force == Terms()
         polkit.granted = True
         await on(user, client, member, signature, body)
         assert [action for _, action, _ in polkit.asked] == [MANAGE] * 2
-    assert client.agreement.administrator == terms
+    assert client.terms.administrator == terms
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
@@ -157,8 +157,8 @@ async def test_ones_own_may_be_tightened_by_anybody(
     client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
     async with polkit_on(private.address) as polkit:
         await on(user, client, member, signature, body)
-        assert client.agreement.terms == terms
-        assert client.agreement.administrator == Terms()
+        assert client.terms.in_force == terms
+        assert client.terms.administrator == Terms()
         assert polkit.asked == []
 
 
@@ -169,7 +169,7 @@ async def test_ones_own_may_not_go_beyond_what_the_administrator_has_set(
     manager.set_memory_limit(client.id, 4 * GIB)
     manager.set_compute_limit(client.id, 50)
     manager.suspend(client.id)
-    before = client.agreement
+    before = client.terms
     async with polkit_on(private.address) as polkit:
         said = f"{MANAGE} is not permitted to uid {SOMEBODY}"
         for member, signature, body, bound in (
@@ -190,7 +190,7 @@ async def test_ones_own_may_not_go_beyond_what_the_administrator_has_set(
         owned_by(client, SOMEBODY + 1)
         assert refusal(await user.call("ResumeClient", "u", [client.id]))[1] == said
         owned_by(client, SOMEBODY)
-    assert client.agreement == before
+    assert client.terms == before
     reply = await user.call("SetMemoryLimit", "ut", [client.id, GIB])
     assert reply.message_type is MessageType.METHOD_RETURN
-    assert client.agreement.terms.memory_limit == GIB
+    assert client.terms.in_force.memory_limit == GIB

@@ -14,8 +14,8 @@ import pytest
 from nvshared.bus import Publication
 from nvshared.cli import clients
 from nvshared.errors import ExitCode
-from nvshared.manager import Manager
 from nvshared.scheduler.settings import Terms
+from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, decide
 from tests.unit.scripted import DEFAULTS, FACTS
 
@@ -165,7 +165,7 @@ async def test_a_reset_leaves_programs_what_is_set_for_them(manager: Manager, ct
     client = a_client(manager, manager.gpus[0], pid=11)
     await ctl("limit", "11", "--memory", "1GiB")
     assert (await ctl("reset")).code == ExitCode.OK
-    assert client.agreement.terms == Terms(1 << 30)
+    assert client.terms.in_force == Terms(1 << 30)
     told = " ".join((await ctl("reset", "--help")).out.split())
     assert "set for single programs with limit, weight and suspend stays" in told
     assert "undo all" not in told
@@ -208,7 +208,7 @@ async def test_what_is_set_for_a_program(manager: Manager, ctl: Run) -> None:
     assert json.loads((await ctl("suspend", "11", "--gpu", "0", "--json")).out) == {
         "pid": 11, "gpu": "0", "suspended": True,
     }
-    assert [client.agreement.terms for client in (one, two, other)] == [
+    assert [client.terms.in_force for client in (one, two, other)] == [
         Terms(20 << 30, 100, True), Terms(20 << 30, 200, False), Terms(),
     ]
     shown = {each["id"]: each for each in json.loads((await ctl("--json")).out)["clients"]}
@@ -216,15 +216,15 @@ async def test_what_is_set_for_a_program(manager: Manager, ctl: Run) -> None:
     assert (shown[two.id]["memory_limit"], shown[two.id]["weight"]) == (20 << 30, 200)
     await ctl("resume", "11")
     await ctl("limit", "11", "--memory", "none")
-    assert one.agreement.terms == Terms()
+    assert one.terms.in_force == Terms()
     ended = await ctl("limit", "--compute", "50%", "11")
     assert (ended.code, ended.out) == (0, "Process 11 may use the GPU at most 50 % of the time.\n")
-    assert two.agreement.terms.compute_limit == 50
+    assert two.terms.in_force.compute_limit == 50
     both = await ctl("limit", "11", "--compute", "none", "--memory", "1GiB", "--json")
     assert json.loads(both.out) == {
         "pid": 11, "gpu": None, "memory_limit": 1 << 30, "compute_limit": 100,
     }
-    assert one.agreement.terms == Terms(1 << 30)
+    assert one.terms.in_force == Terms(1 << 30)
     assert "end now" in (await ctl("preempt", "0")).out
 
 
@@ -395,7 +395,7 @@ async def test_nowhere_to_complain_to(
 
 
 async def test_a_fault_of_its_own(private: PrivateBus) -> None:
-    damage = "import nvshared.cli.status as status; status.Client = None; "
+    damage = "import nvshared.cli.status as status; status.Daemon = None; "
     broken = PROGRAM.replace("sys.exit", damage + "sys.exit")
     ended = await run(sys.executable, "-c", broken, "status", NVSHARE_DEBUG="0")
     assert "a fault in nvsharectl itself, TypeError" in sentence(ended)

@@ -14,11 +14,11 @@ from dbus_next.message import Message
 from dbus_next.signature import SignatureTree, Variant
 
 from nvshared.bus import Publication, publish
-from nvshared.bus.connection import Connection
+from nvshared.bus.connection import BusConnection
 from nvshared.bus.reading import LONGEST, LONGEST_HEADER, TYPES_REMEMBERED, Reader, _types
 from nvshared.errors import AlreadyRunning, BusUnavailable, InvalidArgs, NotPermitted
-from nvshared.manager import Manager
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
+from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, peeper, private_bus, published
 
 
@@ -182,15 +182,15 @@ async def test_what_nobody_foresaw_does_not_end_the_trying(
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
     lost, back = said("lost the message bus"), said("back on the message bus")
-    connect, faults = Connection.open, [ZeroDivisionError("one"), ZeroDivisionError("two")]
+    connect, faults = BusConnection.open, [ZeroDivisionError("one"), ZeroDivisionError("two")]
 
-    async def faulty(address: str) -> Connection:
+    async def faulty(address: str) -> BusConnection:
         if faults:
             raise faults.pop()
         return await connect(address)
 
     async with published(manager, private.address):
-        monkeypatch.setattr(Connection, "open", faulty)
+        monkeypatch.setattr(BusConnection, "open", faulty)
         private.stop()
         await lost
         private.start()

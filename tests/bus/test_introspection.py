@@ -14,10 +14,10 @@ from nvshared.bus.logcontrol import LogControl
 from nvshared.bus.manager import ManagerInterface
 from nvshared.bus.members import ANYONE, Interface, Method, Owned, Signal
 from nvshared.bus.standard import Introspectable, ObjectManager, PeerInterface, Properties
-from nvshared.manager import Manager
 from nvshared.names import LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler.actions import ClientState, TurnEnd
 from nvshared.scheduler.snapshot import CardState
+from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, a_client
 
 DBUS = Path(__file__).parents[2] / "dbus"

@@ -13,10 +13,10 @@ import pytest
 
 from nvshared.bus import Publication
 from nvshared.cli.verbs import VERBS
-from nvshared.config import options
 from nvshared.errors import ExitCode, NvshareError
-from nvshared.manager import Manager
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, SOCKET_VARIABLE, client_path
+from nvshared.settings.config import options
+from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client
 
 ROOT = Path(__file__).parents[2]

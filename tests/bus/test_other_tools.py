@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from nvshared.bus import Publication
-from nvshared.manager import Manager
+from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client
 from tests.bus.test_commands import run
 

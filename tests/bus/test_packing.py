@@ -15,8 +15,8 @@ from nvshared.bus.manager import rows
 from nvshared.bus.members import Changes, Interface, readable
 from nvshared.bus.packing import Body, Packed, arguments, array, entry, joined
 from nvshared.bus.tree import Tree
-from nvshared.manager import Manager
 from nvshared.names import client_path
+from nvshared.sharing.manager import Manager
 from tests.bus.service import a_client
 
 TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20)

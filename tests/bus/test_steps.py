@@ -8,8 +8,8 @@ import pytest
 
 from nvshared.bus.authority import Caller
 from nvshared.errors import ExitCode, NoSuchClient, NotKept, NotPermitted
-from nvshared.manager import Manager
 from nvshared.scheduler.settings import Terms
+from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client
 from tests.bus.test_authority import SOMEBODY
 from tests.bus.test_clients import owned_by
@@ -40,7 +40,7 @@ async def test_who_may_set_one_of_two_limits_hears_which_holds(
     assert sentence(ended).startswith(
         "the memory limit is set, not the compute limit: com.nvshare.manage-clients "
     )
-    assert client.agreement.terms == Terms(memory_limit=GIB, compute_limit=50)
+    assert client.terms.in_force == Terms(memory_limit=GIB, compute_limit=50)
     ended = await ctl("limit", "11", "--compute", "60")
     assert sentence(ended).startswith("com.nvshare.manage-clients ")
     assert "; the administrator has limited the program to 50 % of the time" in ended.err
@@ -57,7 +57,7 @@ async def test_who_may_set_a_limit_on_one_of_two_gpus_hears_that(
         "the memory limit on GPU 0 is set, "
         "not the memory limit on GPU 1 and the compute limit on GPUs 0 and 1: "
     )
-    assert (one.agreement.terms, two.agreement.terms) == (Terms(2 * GIB), Terms(GIB))
+    assert (one.terms.in_force, two.terms.in_force) == (Terms(2 * GIB), Terms(GIB))
 
 
 async def test_of_the_predecessors_flags_one_may_be_refused(
@@ -122,7 +122,7 @@ async def test_what_nobody_answers_may_hold(
 
     monkeypatch.setattr(manager, "suspend", end)
     ended = await ctl("suspend", "11", "--json")
-    assert (one.agreement.terms.suspended, two.agreement.terms.suspended) == (True, True)
+    assert (one.terms.in_force.suspended, two.terms.in_force.suspended) == (True, True)
     said = json.loads(ended.err)
     assert said["error"].startswith("process 11 is suspended on GPU 0, perhaps on GPU 1: ")
     assert (said["done"], said["not_done"], said["unknown"]) == (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nvshared.errors import ExitCode
-from nvshared.manager import Manager
+from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, decide
 from tests.bus.test_commands import NVSHARECTL, ROOT, Run, ctl
 

@@ -23,8 +23,8 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 
-from nvshared import protocol
-from nvshared.protocol import Memory, Record, Type
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Memory, Record, Type
 from tests.integration.busattacks import BUS_ATTACKS, flood
 
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nvshared.protocol import Flag, Limits, Memory, Record, Type, decode, encode
+from nvshared.hook.protocol import Flag, Limits, Memory, Record, Type, decode, encode
 
 MIB = 1 << 20
 

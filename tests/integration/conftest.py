@@ -21,7 +21,7 @@ MIB = 1 << 20
 CARD = 1024 * MIB
 CARDS = 2
 
-FIND = "from nvshared.nvml import NVML; [print(f.uuid_bytes.hex()) for f in NVML().find()]"
+FIND = "from nvshared.machine.nvml import NVML; [print(f.uuid_bytes.hex()) for f in NVML().find()]"
 
 
 @dataclass

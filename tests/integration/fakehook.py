@@ -21,8 +21,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from nvshared import protocol
-from nvshared.protocol import Flag, Limits, Memory, Record, Type
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Flag, Limits, Memory, Record, Type
 
 Socket = socket.socket                  # in Hook, `socket` is a field
 PATIENCE = 60                           # seconds; only a test that fails waits so long

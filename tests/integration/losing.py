@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvshared import daemon
 from nvshared.errors import GPULost
-from nvshared.nvml import NVML, Sample
+from nvshared.machine.nvml import NVML, Sample
 
 
 class Losing(NVML):

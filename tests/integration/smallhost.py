@@ -8,7 +8,8 @@ the options is the command as it would be.
 import sys
 from pathlib import Path
 
-from nvshared import daemon, host
+from nvshared import daemon
+from nvshared.machine import host
 
 if __name__ == "__main__":
     host.MEMINFO = Path(sys.argv[1])

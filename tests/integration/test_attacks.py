@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.client import Client as Control
-from nvshared.log import BURST
-from nvshared.protocol import Memory, Record, Type, encode
-from nvshared.scrapes import SCRAPES_AT_MOST
-from nvshared.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
+from nvshared.control import Daemon as Control
+from nvshared.hook.protocol import Memory, Record, Type, encode
+from nvshared.hook.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
+from nvshared.report.log import BURST
+from nvshared.report.scrapes import SCRAPES_AT_MOST
 from tests.bus.service import PrivateBus, private_bus
 from tests.conftest import no_bus
 from tests.integration.attacker import ATTACKS

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from nvshared.protocol import Flag, Limits, Record, Type, decode, encode
+from nvshared.hook.protocol import Flag, Limits, Record, Type, decode, encode
 from tests.integration.conftest import MIB, Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
 from tests.integration.test_own_memory import Program, take_the_card

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvshared import protocol
-from nvshared.protocol import Record, Refusal, Type
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Record, Refusal, Type
 from tests.integration.conftest import MIB, Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
 

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 from tests.integration.conftest import MIB, Site
 from tests.integration.fakehook import pump
 from tests.integration.test_own_memory import Program, give_it_back

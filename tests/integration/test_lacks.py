@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.client import Client as Control
+from nvshared.control import Daemon as Control
 from nvshared.errors import ExitCode, NotKept, NotPermitted
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 from tests.bus.service import PrivateBus, private_bus
 from tests.conftest import no_bus
 from tests.integration.conftest import MIB, ROOT, Site
@@ -33,7 +33,7 @@ SMALL_DISK = 'mount -t tmpfs -o size=64k nvshare "$0" && exec "$@"'
 # nvsharectl, as another user.
 AS_NOBODY = f"""
 import locale, os, socket, sys
-import nvshared.cli.quantum, nvshared.client.connection
+import nvshared.cli.quantum, nvshared.control.connection
 from nvshared.cli.main import main
 os.setgroups([])
 os.setgid({NOBODY})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 from tests.integration.conftest import ROOT, SIMULATOR, Site
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import BUILD

@@ -4,7 +4,7 @@
 The simulated kernel fails after so many, and what nothing is known of is copied.
 """
 
-from nvshared.protocol import Flag, Record, Type
+from nvshared.hook.protocol import Flag, Record, Type
 from tests.integration.conftest import MIB, Site
 from tests.integration.test_courtesy import MOVES, Daemon, ahead
 from tests.integration.test_own_memory import Program

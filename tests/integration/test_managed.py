@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 from tests.integration.conftest import MIB, ROOT, Site
 from tests.integration.fakehook import pump
 from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card

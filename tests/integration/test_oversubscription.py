@@ -4,7 +4,7 @@
 import json
 import subprocess
 
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 from tests.integration.conftest import MIB, Site
 from tests.integration.fakehook import pump
 from tests.integration.test_kills import BUILD, PATIENCE

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 from tests.integration.conftest import MIB, ROOT, Site
 from tests.integration.fakehook import Hook, pump
 from tests.integration.test_kills import BUILD

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from nvshared.protocol import Flag, Limits, Record, Type, decode, encode
+from nvshared.hook.protocol import Flag, Limits, Record, Type, decode, encode
 from tests.integration.conftest import MIB, Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_own_memory import Program

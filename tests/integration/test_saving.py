@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nvshared.protocol import Flag, Record, Type
+from nvshared.hook.protocol import Flag, Record, Type
 from tests.integration.commander import Commander
 from tests.integration.commander import Hook as Obeying
 from tests.integration.conftest import CARD, MIB, Site

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nvshared.client import Client as Control
+from nvshared.control import Daemon as Control
 from tests.bus.service import private_bus
 from tests.conftest import no_bus
 from tests.integration.conftest import CARD, MIB, Site
@@ -322,7 +322,7 @@ def test_it_goes_with_the_daemon_and_allocating_goes_on(site: Site) -> None:
     """Nobody asks while it goes whether it is there: what is read then may be gone half way."""
     daemon = site.start()
     one = program(site, '''
-from nvshared.nvml import NVML
+from nvshared.machine.nvml import NVML
 nvml = NVML()
 card = nvml.find()[0].uuid
 def used():

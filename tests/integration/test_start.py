@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from nvshared.errors import ExitCode
-from nvshared.protocol import Type
-from nvshared.server import most_clients
+from nvshared.hook.protocol import Type
+from nvshared.hook.server import most_clients
 from tests.bus.service import private_bus
 from tests.integration.conftest import MIB, ROOT, Site
 from tests.integration.fakehook import PATIENCE

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 from tests.integration.conftest import MIB, Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
 from tests.integration.servicemanager import ServiceManager

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvshared.client import Client as Control
-from nvshared.client.snapshot import Client
+from nvshared.control import Daemon as Control
+from nvshared.control.snapshot import ClientSnapshot
 from tests.bus.service import private_bus
 from tests.conftest import no_bus
 from tests.integration.conftest import MIB, ROOT, Site
@@ -59,7 +59,7 @@ def start(site: Site, bus: str) -> Iterator[Callable[..., Control]]:
         control.close()
 
 
-def view(control: Control, process: subprocess.Popen[str]) -> Client:
+def view(control: Control, process: subprocess.Popen[str]) -> ClientSnapshot:
     (found,) = [one for one in control.snapshot().clients if one.pid == process.pid]
     return found
 

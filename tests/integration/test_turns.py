@@ -4,7 +4,7 @@
 import json
 from typing import Any
 
-from nvshared.protocol import Type
+from nvshared.hook.protocol import Type
 from tests.integration.conftest import CARD, MIB, Site
 from tests.integration.fakehook import Hook, pump
 

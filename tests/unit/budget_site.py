@@ -9,12 +9,8 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 
-from nvshared.budget import SPLIT_WITHIN
 from nvshared.clock import SECOND
-from nvshared.defaults import Card, Defaults
-from nvshared.gpu import GPU, Client
-from nvshared.manager import Manager
-from nvshared.nvml import Facts, Sample
+from nvshared.machine.nvml import Facts, Sample
 from nvshared.scheduler.actions import Evict, Limits, Load, Order, Stop
 from nvshared.scheduler.demand import least
 from nvshared.scheduler.events import (
@@ -27,6 +23,10 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     Stopped,
 )
+from nvshared.settings.defaults import CardDefaults, Defaults
+from nvshared.sharing.budget import SPLIT_WITHIN
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
 from tests.unit.scripted import GIB, NO_RESERVE, SETTINGS, Time, peer
 
 PATIENCE = 60 * SECOND                  # nobody waits for an answer longer than that
@@ -123,7 +123,7 @@ class Site:
         self.programs: list[Program] = []
         self.told: list[tuple[GPU, Event]] = []
         settings = replace(SETTINGS, host_budget=whole // cards, gather=SECOND, tq=SECOND)
-        self.defaults = Defaults(settings, lambda _: Card(NO_RESERVE, GIB), whole)
+        self.defaults = Defaults(settings, lambda _: CardDefaults(NO_RESERVE, GIB), whole)
         self.manager = Manager(lambda: self.defaults, self.time.clock, self.time.timer)
         self.known = dict.fromkeys(range(cards), whole // cards)    # to their schedulers
         self.given_too_soon = False

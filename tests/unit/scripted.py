@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from nvshared.capacity import Allowances
 from nvshared.clock import SECOND
-from nvshared.defaults import Card, Defaults
-from nvshared.gpu import GPU, Client
-from nvshared.nvml import Facts
-from nvshared.peer import Peer
+from nvshared.machine.capacity import Allowances
+from nvshared.machine.nvml import Facts
+from nvshared.machine.peer import Peer
 from nvshared.scheduler.actions import Action, ClientState, Limits, Order
 from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import Event, Joined, Left, Memory
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot
+from nvshared.settings.defaults import CardDefaults, Defaults
+from nvshared.sharing.gpu import GPU, Client
 
 GIB = 1 << 30
 
@@ -23,7 +23,7 @@ FACTS = Facts(0, "GPU-00112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:1
 OTHER = Facts(1, "GPU-99112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:65:00.0", 32 * GIB)
 SETTINGS = Settings(capacity=0, total=0, host_budget=100 * GIB)
 NO_RESERVE = Allowances(reserve=0, context_reserve=0)
-DEFAULTS = Defaults(SETTINGS, lambda _: Card(NO_RESERVE, GIB), 200 * GIB)
+DEFAULTS = Defaults(SETTINGS, lambda _: CardDefaults(NO_RESERVE, GIB), 200 * GIB)
 
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:
@@ -125,7 +125,7 @@ class Noted:
 
 def script(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs made from now on have a scripted scheduler."""
-    monkeypatch.setattr("nvshared.gpu.Scheduler", Scripted)
+    monkeypatch.setattr("nvshared.sharing.gpu.Scheduler", Scripted)
 
 
 def joined(gpu: GPU, number: int, link: Noted, memory: Memory | None = None) -> Client:

@@ -36,8 +36,8 @@ from bench.colocation.thesis import (
     measured_for,
     ways,
 )
-from nvshared.capacity import Capacity
 from nvshared.errors import NvshareError
+from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.demand import margin
 
 H200 = Card("NVIDIA H200", False, "", 139 * GIB, 1.0, 1.0, 100 * GIB, {})

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 from bench.daemon.crowd import Client
-from nvshared.protocol import SIZE, Memory, Record, Type, decode
+from nvshared.hook.protocol import SIZE, Memory, Record, Type, decode
 from tests.unit.scripted import FACTS, GIB
 
 

@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.capacity import Allowances, Capacity
+from nvshared.machine.capacity import Allowances, Capacity
 
 MIB = 1 << 20
 GIB = 1 << 30

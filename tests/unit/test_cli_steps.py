@@ -9,8 +9,8 @@ from nvshared.cli import reset
 from nvshared.cli.parser import build
 from nvshared.cli.steps import Step, carry_out
 from nvshared.cli.verbs import VERBS
-from nvshared.client import Client
-from nvshared.client.connection import Connection
+from nvshared.control import Daemon
+from nvshared.control.connection import ControlConnection
 from nvshared.errors import ExitCode, NotKept, NotPermitted, NvshareError
 
 NAMES = {"m": "the memory limit", "c": "the compute limit", "w": "the weight"}
@@ -81,10 +81,10 @@ def test_a_reset_after_which_nothing_can_be_read_is_a_reset(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(Connection, "__init__", lambda _self, _bus: None)
-    monkeypatch.setattr(Client, "close", lambda _self: None)
-    monkeypatch.setattr(Client, "reset_settings", lambda _self: asked.append("reset"))
-    monkeypatch.setattr(Client, "snapshot", lambda _self: failing(unanswered())())
+    monkeypatch.setattr(ControlConnection, "__init__", lambda _self, _bus: None)
+    monkeypatch.setattr(Daemon, "close", lambda _self: None)
+    monkeypatch.setattr(Daemon, "reset_settings", lambda _self: asked.append("reset"))
+    monkeypatch.setattr(Daemon, "snapshot", lambda _self: failing(unanswered())())
     with pytest.raises(NvshareError) as caught:
         reset.VERB.act(build(VERBS).parse_args(["reset"]))
     assert asked == ["reset"]

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared import arguments, config, quantity
-from nvshared.config import Config, load
+from nvshared import quantity
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.quantity import Amount
+from nvshared.settings import arguments, config
+from nvshared.settings.config import Config, load
 
 GIB = 1 << 30
 

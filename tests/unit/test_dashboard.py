@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from nvshared.client.snapshot import GPU, Client, Snapshot
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.bar import Bar, Part
 from nvshared.tui.dashboard import dashboard
 from nvshared.tui.quantities import duration, quantum, size
@@ -27,14 +27,14 @@ from nvshared.tui.tables import (
 
 GIB = 1 << 30
 
-CARD = GPU(
+CARD = GPUSnapshot(
     index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
     memory_total=80 * GIB, tq=30, tq_usec=30_000_000, tq_auto=False, anti_thrash="auto",
     state="turns", holders=(1,), queue_length=1, capacity=78 * GIB, free=0, outside=GIB,
     memory_used=79 * GIB, utilization=0.97,
     temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB,
 )
-HOLDER = Client(
+HOLDER = ClientSnapshot(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py", unit="",
     pod="", state="running", memory_limit=0, compute_limit=100, weight=100, suspended=False,
     allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
@@ -298,7 +298,7 @@ def test_the_longest_there_is_fits_the_dashboard(width: int) -> None:
         assert words in text
 
 
-def many(count: int, gpu: int = 0) -> tuple[Client, ...]:
+def many(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
     first = 1 + 1000 * gpu
     return tuple(
         replace(WAITER, id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)

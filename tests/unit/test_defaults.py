@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import host
-from nvshared.config import Config, load
-from nvshared.defaults import derive
 from nvshared.errors import ConfigError
+from nvshared.machine import host
 from nvshared.quantity import Amount
 from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash
+from nvshared.settings.config import Config, load
+from nvshared.settings.defaults import derive
 from tests.unit.scripted import FACTS, GIB, OTHER
 
 MIB = 1 << 20

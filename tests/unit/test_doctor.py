@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from nvshared import host, library
+from nvshared import library
 from nvshared.cli.doctor import TOPICS, VERB
-from nvshared.client.snapshot import Client, Snapshot
+from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.doctor import Examination, Finding, Grade, cards, installation, memory, tenants
 from nvshared.doctor import service as service_module
-from nvshared.doctor.cards import Card, Seen
+from nvshared.doctor.cards import FoundCard, Seen
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
-from nvshared.nvml import Mode, Process, Sample
+from nvshared.machine import host
+from nvshared.machine.nvml import Mode, Process, Sample
 from tests.unit.scripted import FACTS, GIB
 
 OTHERS = Sample(memory_used=3 * GIB, processes=(Process(11, 2 * GIB), Process(12, None)))
@@ -48,13 +49,13 @@ def served(path: Path) -> Iterator[None]:
         yield
 
 
-def a_client(pid: int) -> Client:
+def a_client(pid: int) -> ClientSnapshot:
     """One on the first card."""
-    fields: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(Client)}
-    return Client(**{**fields, "id": 1, "pid": pid, "name": "python", "state": "idle"})
+    fields: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(ClientSnapshot)}
+    return ClientSnapshot(**{**fields, "id": 1, "pid": pid, "name": "python", "state": "idle"})
 
 
-def a_snapshot(*clients: Client, version: str = "1") -> Snapshot:
+def a_snapshot(*clients: ClientSnapshot, version: str = "1") -> Snapshot:
     return Snapshot(version, 30, 30_000_000, False, "auto", (), clients)
 
 
@@ -75,7 +76,7 @@ def test_no_driver() -> None:
     ],
 )
 def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> None:
-    seen = Seen("580.1", (Card(FACTS, mode, sample, "it fell off"),))
+    seen = Seen("580.1", (FoundCard(FACTS, mode, sample, "it fell off"),))
     driver, card = cards.findings(seen)
     assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
     assert card.grade is grade
@@ -85,7 +86,7 @@ def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> N
 def test_who_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
     monkeypatch.setattr(tenants, "_mapped", lambda pid: maps.get(pid, []))
-    seen = Seen("1", (Card(FACTS, Mode(), OTHERS),))
+    seen = Seen("1", (FoundCard(FACTS, Mode(), OTHERS),))
     assert grades(tenants.findings(seen, a_snapshot(a_client(11), a_client(12)))) == [
         ("clients", "ok"),
     ]
@@ -102,7 +103,7 @@ def test_who_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_looked_into_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "_mapped", lambda _: None)
-    seen = Seen("1", (Card(FACTS, Mode(), OTHERS),))
+    seen = Seen("1", (FoundCard(FACTS, Mode(), OTHERS),))
     assert grades(tenants.findings(seen, None)) == [("unshared", "note")] * 2
     assert grades(tenants.findings(seen, a_snapshot())) == [("unshared", "warning")] * 2
 
@@ -143,11 +144,11 @@ def test_swap_budget(
     grade: Grade, words: str,
 ) -> None:
     (tmp_path / "nvshared.conf").write_text(settings)
-    monkeypatch.setattr("nvshared.config.DEFAULT_FILE", tmp_path / "nvshared.conf")
+    monkeypatch.setattr("nvshared.settings.config.DEFAULT_FILE", tmp_path / "nvshared.conf")
     monkeypatch.setattr(host, "total", lambda: 100 * GIB)
     monkeypatch.setattr(host, "free", lambda: 50 * GIB)
     facts = dataclasses.replace(FACTS, memory_total=cards_total)
-    seen = Seen("1", (Card(facts, Mode(), Sample()),))
+    seen = Seen("1", (FoundCard(facts, Mode(), Sample()),))
     budget = next(iter(memory.findings(seen)))
     assert (budget.grade, words in budget.words) == (grade, True), budget
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared import protocol
 from nvshared.clock import SECOND
-from nvshared.manager import Manager
-from nvshared.nvml import Sample
-from nvshared.protocol import Flag, Memory, Record, Type
-from nvshared.session import Session
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Flag, Memory, Record, Type
+from nvshared.hook.session import Session
+from nvshared.machine.nvml import Sample
+from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, Time, peer
 
 GATHER = SECOND

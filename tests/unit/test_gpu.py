@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from nvshared.errors import GPULost
-from nvshared.gpu import ANNOUNCE_WITHIN, GPU, Client
 from nvshared.scheduler.actions import (
     Action,
     ClientState,
@@ -34,6 +33,7 @@ from nvshared.scheduler.events import (
 from nvshared.scheduler.events import GPULost as Lost
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import CardState
+from nvshared.sharing.gpu import ANNOUNCE_WITHIN, GPU, Client
 from tests.unit.scripted import (
     FACTS,
     GIB,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import host
+from nvshared.machine import host
 
 KIB = 1 << 10
 

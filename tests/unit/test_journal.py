@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import journal
-from nvshared.gpu import OVERDUE
-from nvshared.log import BURST, Limited
-from nvshared.manager import Manager
-from nvshared.nvml import Sample
+from nvshared.machine.nvml import Sample
+from nvshared.report import journal
+from nvshared.report.log import BURST, Limited
+from nvshared.report.systemd import Notifier
 from nvshared.scheduler.actions import Action, ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
 from nvshared.scheduler.events import Event, Tick
-from nvshared.systemd import Notifier
+from nvshared.sharing.gpu import OVERDUE
+from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, joined, peer, script
 
 

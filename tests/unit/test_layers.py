@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports point down only, and each foreign library is known in one place."""
+"""Imports point down only, no two modules import each other in a circle, and each foreign
+library is known in one place.
+
+A purpose is a folder of nvshared/, or a module at its top. Each may import those that stand
+before it in PURPOSES.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -9,50 +14,68 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "nvshared"
 
-# From the bottom up. A name is a module or a folder of nvshared/.
-LAYERS: list[set[str]] = [
-    {"errors", "names", "signal", "clock", "quantity"},
-    {"protocol", "config", "systemd", "log", "library", "host", "listening", "rotation", "scrapes"},
-    {"scheduler", "nvml", "peer", "capacity", "arguments"},
-    {"agreement"},
-    {"gpu", "state", "defaults"},
-    {"budget"},
-    {"manager", "sampler", "trace", "agreements"},
-    {"session", "client", "preload", "safebudget"},
-    {"connection"},
-    {"bus", "server", "metrics", "journal", "tui"},
-    {"demo", "doctor"},
-    {"cli", "daemon"},
-    {"__main__"},
-]
+# From the bottom up, each with what it is for.
+PURPOSES: dict[str, str] = {
+    "errors": "what can go wrong, and the words for it",
+    "names": "names that others rely on",
+    "signal": "functions to call when something happens",
+    "clock": "time, as it is handed to everything",
+    "quantity": "sizes, shares and times as people write them",
+    "library": "where the compiled files are",
+    "scheduler": "who runs and whose memory lies where; no I/O",
+    "machine": "what the machine is and has",
+    "settings": "what an administrator has set",
+    "sharing": "the GPUs, their clients, and the terms for these",
+    "report": "what the daemon says: journal, metrics, trace, systemd",
+    "hook": "the daemon's side of the library's protocol",
+    "control": "D-Bus, the client's side",
+    "bus": "D-Bus, the server's side",
+    "preload": "/etc/ld.so.preload, safely",
+    "tui": "the dashboard",
+    "demo": "the demonstration",
+    "doctor": "what is wrong, and what to do",
+    "cli": "nvsharectl",
+    "daemon": "the daemon, put together",
+    "__main__": "python -m nvshared",
+}
+ORDER = list(PURPOSES)
 
 # What talks to a person talks to the daemon over the bus, and never is the daemon.
+WORDS = {"errors", "names", "signal", "clock", "quantity"}
 ONLY_FROM: dict[str, set[str]] = {
-    part: {"client", "names", "errors", "signal", "clock", "quantity", "library", "tui", "demo"}
-    for part in ("cli", "tui", "demo")
+    "scheduler": WORDS,
+    "preload": {"errors", "library"},
+    "control": WORDS,
+    "tui": {*WORDS, "control"},
+    "demo": {*WORDS, "library", "control", "tui"},
+    "cli": {*WORDS, "library", "control", "tui", "demo", "doctor", "preload"},
 }
-ONLY_FROM["cli"] |= {"doctor", "preload"}
-ONLY_FROM["preload"] = {"errors", "library"}
-ONLY_FROM["client"] = {"names", "errors", "signal", "clock", "quantity"}
-ONLY_FROM["scheduler"] = {"errors", "names"}
 
-# Where a foreign library may be imported.
+# Where a foreign library may be imported: a purpose, or a module of one.
 FOREIGN: dict[str, set[str]] = {
-    "dbus_next": {"bus", "client"},
-    "pynvml": {"nvml"},
+    "dbus_next": {"bus", "control"},
+    "pynvml": {"machine.nvml"},
     "rich": {"cli", "tui", "demo"},
-    "prometheus_client": {"metrics"},
-    "sdnotify": {"systemd"},
+    "prometheus_client": {"report.metrics"},
+    "sdnotify": {"report.systemd"},
 }
-WITHOUT_ASYNCIO = {"scheduler", "protocol", "gpu"}
+WITHOUT_ASYNCIO = {"scheduler", "hook.protocol", "sharing.gpu"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def part_of(path: Path) -> str:
-    """The module or folder of nvshared/ a file belongs to; "nvshared" for the package's own."""
-    first = path.relative_to(PACKAGE).parts[0]
-    return "nvshared" if first == "__init__.py" else first.removesuffix(".py")
+def name_of(path: Path) -> str:
+    """A file's dotted name below nvshared; "" for the package itself."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").strip(
+        ".")
+
+
+NAMES = {name_of(path) for path in MODULES}
+
+
+def places(name: str) -> set[str]:
+    """A module and the purpose that it is part of."""
+    return {name, name.split(".")[0]}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -67,41 +90,48 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def layer_of(part: str) -> int:
-    """The number of a part's layer, from the bottom; fails for a part that has none."""
-    for number, layer in enumerate(LAYERS):
-        if part in layer:
-            return number
-    pytest.fail(f"nvshared/{part} has no place in the layers of tests/unit/test_layers.py")
+def own(path: Path) -> set[str]:
+    """The modules of ours that a file imports."""
+    found = set()
+    for name in imported(path):
+        if not name.startswith("nvshared."):
+            continue
+        below = name.removeprefix("nvshared.")
+        while below not in NAMES and "." in below:
+            below = below.rpartition(".")[0]
+        if below in NAMES:
+            found.add(below)
+    return found - {name_of(path)}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_down(path: Path) -> None:
-    part = part_of(path)
-    for name in imported(path):
-        words = name.split(".")
-        if words[0] != "nvshared" or words[1:] == ["__version__"]:
+    purpose = name_of(path).split(".")[0]
+    for name in own(path):
+        target = name.split(".")[0]
+        if target == purpose:
             continue
-        target = words[1]
-        if target == part:
-            continue
-        assert part != "nvshared", f"the package itself imports {name}"
-        assert layer_of(target) < layer_of(part), f"{part} imports {name}, which is not below it"
-        allowed = ONLY_FROM.get(part)
-        assert allowed is None or target in allowed, f"{part} must not know {name}"
+        assert purpose, f"the package itself imports {name}"
+        assert ORDER.index(target) < ORDER.index(purpose), f"{purpose} imports {name} above it"
+        assert target in ONLY_FROM.get(purpose, {target}), f"{purpose} must not know {name}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    edges = {name_of(path): own(path) for path in MODULES}
+    while edges:                        # take away who imports nobody that is left
+        ends = {name for name, targets in edges.items() if not targets & edges.keys()}
+        assert ends, f"a circle is among {sorted(edges)}"
+        edges = {name: targets for name, targets in edges.items() if name not in ends}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_foreign_libraries_stay_in_their_place(path: Path) -> None:
-    part = part_of(path)
+    here = places(name_of(path))
     for name in imported(path):
         library = name.split(".")[0]
-        assert part in FOREIGN.get(library, {part}), f"{part} imports {name}"
-        assert library != "asyncio" or part not in WITHOUT_ASYNCIO, f"{part} imports asyncio"
+        assert here & FOREIGN.get(library, here), f"{name_of(path)} imports {name}"
+        assert library != "asyncio" or not here & WITHOUT_ASYNCIO, f"{path} imports asyncio"
 
 
-def test_every_part_that_is_here_has_one_layer() -> None:
-    parts = {part_of(path) for path in MODULES} - {"nvshared"}
-    assert parts
-    for part in parts:
-        assert sum(part in layer for layer in LAYERS) == 1, part
+def test_every_purpose_is_here_and_has_its_place() -> None:
+    assert {name.split(".")[0] for name in NAMES} - {""} == set(PURPOSES)

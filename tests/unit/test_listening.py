@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.errors import AlreadyRunning, InvalidArgs, NvshareError
-from nvshared.listening import Listening
+from nvshared.hook.listening import Listening
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from nvshared import log
-from nvshared.log import BURST, INTERVAL, JournalFormatter, Limited
+from nvshared.report import log
+from nvshared.report.log import BURST, INTERVAL, JournalFormatter, Limited
 from tests.unit.scripted import Time
 
 

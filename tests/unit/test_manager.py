@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU, NotKept
-from nvshared.gpu import GPU
-from nvshared.manager import Manager
-from nvshared.nvml import Sample
+from nvshared.machine.nvml import Sample
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.state import Override, Overrides
+from nvshared.settings.state import Override, Overrides
+from nvshared.sharing.gpu import GPU
+from nvshared.sharing.manager import Manager
 from tests.unit.scripted import (
     DEFAULTS,
     FACTS,

@@ -10,11 +10,11 @@ import pytest
 from prometheus_client.core import Metric
 
 from nvshared.clock import SECOND
-from nvshared.gpu import Client
-from nvshared.manager import Manager
-from nvshared.metrics import Figures
-from nvshared.nvml import Sample
+from nvshared.machine.nvml import Sample
+from nvshared.report.metrics import Figures
 from nvshared.scheduler.events import Memory, Wanted
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, Noted, Scripted, Time, joined, script
 
 MANUAL = Path(__file__).parents[2] / "packaging" / "man" / "nvshared.8.in"

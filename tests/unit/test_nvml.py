@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nvshared.errors import ExitCode, GPULost, NoDriver, NoGPU, NvshareError
-from nvshared.nvml import NVML, Facts, Process, Sample
+from nvshared.machine.nvml import NVML, Facts, Process, Sample
 from tests.unit.scripted import FACTS, GIB
 
 
@@ -65,7 +65,7 @@ ANSWERS: dict[str, Any] = {
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     fake = FakeLibrary()
-    monkeypatch.setattr("nvshared.nvml._library", lambda: fake)
+    monkeypatch.setattr("nvshared.machine.nvml._library", lambda: fake)
     return fake
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import peer
+from nvshared.machine import peer
 
 CGROUPS = [
     ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/jupyter.service\n",

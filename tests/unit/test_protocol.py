@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared import names, protocol
+from nvshared import names
 from nvshared.errors import ProtocolError
-from nvshared.protocol import Flag, Limits, Memory, Record, Refusal, Type, decode, encode
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Flag, Limits, Memory, Record, Refusal, Type, decode, encode
 
 INCLUDE = Path(__file__).parents[2] / "libhook" / "include"
 HEADER = INCLUDE / "nvshare" / "protocol.h"

@@ -3,8 +3,8 @@
 
 import pytest
 
-from nvshared import protocol
-from nvshared.protocol import Record, Type
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Record, Type
 from nvshared.quantity import LONGEST_TQ, quantum
 
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from nvshared import host
 from nvshared.clock import SECOND
-from nvshared.config import Config
-from nvshared.defaults import Defaults, derive
-from nvshared.manager import Manager
-from nvshared.nvml import Sample
+from nvshared.machine import host
+from nvshared.machine.nvml import Sample
 from nvshared.quantity import Amount
-from nvshared.safebudget import SafeBudget
 from nvshared.scheduler.events import BudgetChanged, CommitAsked, Memory, MemoryChanged
+from nvshared.settings.config import Config
+from nvshared.settings.defaults import Defaults, derive
+from nvshared.sharing.manager import Manager
+from nvshared.sharing.safebudget import SafeBudget
 from tests.unit.scripted import FACTS, GIB, OTHER, Noted, Time, joined
 
 FREE = 20 * GIB

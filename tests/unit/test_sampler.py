@@ -8,14 +8,14 @@ from queue import SimpleQueue
 
 import pytest
 
-from nvshared.capacity import Allowances
 from nvshared.clock import SECOND
 from nvshared.errors import GPULost, NvshareError
-from nvshared.gpu import GPU
-from nvshared.nvml import Sample
-from nvshared.sampler import Answer, Sampler, Worker
+from nvshared.machine.capacity import Allowances
+from nvshared.machine.nvml import Sample
 from nvshared.scheduler.actions import ClientState, Load, Stuck
 from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
+from nvshared.sharing.gpu import GPU
+from nvshared.sharing.sampler import Answer, Sampler, Worker
 from tests.unit.scripted import (
     FACTS,
     GIB,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nvshared.scheduler import groups
 from nvshared.scheduler.actions import Action
-from nvshared.scheduler.client import Client, Phase
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import Event, Joined, Left, Memory, TermsChanged, Wanted, WentIdle
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.scheduler import Scheduler
@@ -23,31 +23,31 @@ SETTINGS = Settings(
 )
 
 
-def _wants(client: Client) -> int:
+def _wants(client: ScheduledClient) -> int:
     return max(0, client.need - client.ordered)
 
 
-def _waits(client: Client) -> bool:
+def _waits(client: ScheduledClient) -> bool:
     return client.phase is Phase.WAITING and not client.terms.suspended
 
 
-def _stays(client: Client) -> bool:
+def _stays(client: ScheduledClient) -> bool:
     return client.phase in (Phase.LOADING, Phase.RUNNING)
 
 
-def _measured(client: Client) -> bool:
+def _measured(client: ScheduledClient) -> bool:
     return client.cost is not None and (_waits(client) or client.turn is not None)
 
 
-def _rests(client: Client) -> bool:
+def _rests(client: ScheduledClient) -> bool:
     return client.phase is Phase.IDLE and not client.terms.suspended
 
 
-def _in_phase(phase: Phase, client: Client) -> bool:
+def _in_phase(phase: Phase, client: ScheduledClient) -> bool:
     return client.phase is phase
 
 
-BELONGS: dict[str, Callable[[Client], object]] = {
+BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued": _waits,
     "holding": lambda client: client.turn is not None,
     "moving": lambda client: client.moves,
@@ -62,7 +62,7 @@ BELONGS: dict[str, Callable[[Client], object]] = {
     "measured": lambda client: _measured(client),
 } | {phase.value: partial(_in_phase, phase) for phase in Phase}
 
-FIGURES: dict[str, Callable[[Client], int]] = {
+FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "held": lambda client: client.held,
     "host_held": lambda client: client.host_held,
     "committed": lambda client: client.committed,
@@ -152,10 +152,10 @@ def test_an_event_costs_the_same_however_many_there_are(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in time, which says little on a busy machine, but in clients that are looked at."""
-    looked: list[Client] = []
+    looked: list[ScheduledClient] = []
     counted = groups.counted
 
-    def noted(client: Client) -> groups.Counted:
+    def noted(client: ScheduledClient) -> groups.Counted:
         looked.append(client)
         return counted(client)
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.gpu import GPU, Client
 from nvshared.scheduler.actions import (
     ClientState,
     Evict,
@@ -29,6 +28,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Terms
 from nvshared.scheduler.snapshot import CardState
+from nvshared.sharing.gpu import GPU, Client
 from tests.unit.scheduler_talk import GIB, Talk, loads, runs
 from tests.unit.scripted import FACTS, NO_RESERVE, SETTINGS, Noted, Time, peer
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from nvshared import metrics, scrapes
-from nvshared.manager import Manager
-from nvshared.metrics import Figures, serve
 from nvshared.quantity import Endpoint
-from nvshared.scrapes import SCRAPES_AT_MOST
+from nvshared.report import metrics, scrapes
+from nvshared.report.metrics import Figures, serve
+from nvshared.report.scrapes import SCRAPES_AT_MOST
+from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time, script
 
 GENEROUS = 30.0                       # seconds; only a test that fails waits so long

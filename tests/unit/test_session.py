@@ -7,15 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvshared import protocol
 from nvshared.errors import ProtocolError
-from nvshared.manager import Manager
-from nvshared.nvml import Sample
-from nvshared.protocol import Flag, Limits, Memory, Record, Refusal, Type
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Flag, Limits, Memory, Record, Refusal, Type
+from nvshared.hook.session import MOST_BYTES, Session
+from nvshared.machine.nvml import Sample
 from nvshared.scheduler import events
 from nvshared.scheduler.actions import Evict, Load, Run, Save, Stop, Yield
 from nvshared.scheduler.actions import Limits as LimitsOrder
-from nvshared.session import MOST_BYTES, Session
+from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, Scripted, Time, peer, script
 
 HELLO = Record(Type.HELLO, uuid=FACTS.uuid_bytes)

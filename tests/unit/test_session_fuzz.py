@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from nvshared import protocol
 from nvshared.clock import SECOND
 from nvshared.errors import ProtocolError
-from nvshared.manager import Manager
-from nvshared.nvml import Sample
-from nvshared.protocol import FROM_HOOK, Flag, Memory, Record, Type
-from nvshared.session import MOST_BYTES, Session
+from nvshared.hook import protocol
+from nvshared.hook.protocol import FROM_HOOK, Flag, Memory, Record, Type
+from nvshared.hook.session import MOST_BYTES, Session
+from nvshared.machine.nvml import Sample
+from nvshared.sharing.manager import Manager
 from tests.integration.fakehook import Hook
 from tests.unit.scripted import DEFAULTS, FACTS, GIB, OTHER, Time, peer
 

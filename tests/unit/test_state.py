@@ -8,7 +8,7 @@ import pytest
 
 from nvshared.errors import NotKept
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.state import FILE_NAME, Override, Overrides, StateFile
+from nvshared.settings.state import FILE_NAME, Override, Overrides, StateFile
 
 CHANGED = Overrides(
     Override(tq=5),

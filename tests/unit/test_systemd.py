@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import systemd
 from nvshared.errors import InvalidArgs
-from nvshared.systemd import Notifier, inherited
+from nvshared.report import systemd
+from nvshared.report.systemd import Notifier, inherited
 
 
 @pytest.mark.parametrize("environment", [

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.gpu import GPU
+from nvshared.report.trace import Trace
 from nvshared.scheduler.actions import Evict, TurnEnd, TurnEnded, TurnStarted
 from nvshared.scheduler.events import Evicted, Memory, Tick
-from nvshared.trace import Trace
+from nvshared.sharing.gpu import GPU
 from tests.unit.scripted import (
     FACTS,
     NO_RESERVE,

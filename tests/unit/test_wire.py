@@ -12,7 +12,7 @@ from dbus_next.signature import Variant as Theirs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.client import wire
+from nvshared.control import wire
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 NUMBERS = {

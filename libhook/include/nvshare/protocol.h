@@ -5,7 +5,7 @@
  * One SOCK_SEQPACKET connection per client, that is per process and GPU. One
  * packet is one `struct nvshare_record`, little-endian, of a fixed size; a
  * packet of another size, version or type ends that connection and nothing
- * else. nvshared/protocol.py mirrors this file and a test compares the two.
+ * else. nvshared/hook/protocol.py mirrors this file and a test compares the two.
  *
  * Words
  *   room       bytes of the card a client may occupy: resident + pinned. The

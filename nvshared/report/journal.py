@@ -7,11 +7,11 @@ from collections.abc import Callable
 from math import inf
 
 from nvshared.clock import SECOND
-from nvshared.gpu import GPU, Client
-from nvshared.log import Limited
-from nvshared.manager import Manager
-from nvshared.peer import Peer
-from nvshared.systemd import Notifier
+from nvshared.machine.peer import Peer
+from nvshared.report.log import Limited
+from nvshared.report.systemd import Notifier
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
 
 logger = logging.getLogger(__name__)
 

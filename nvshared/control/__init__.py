@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvshared as its command line sees it: ask, wait, read the answer.
 
-    with Client("system") as client:
+    with Daemon("system") as client:
         for gpu in client.snapshot().gpus:
             print(gpu.name, gpu.tq)
 
@@ -14,12 +14,12 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from nvshared.client.question import Question
+from nvshared.control.question import Question
 from nvshared.errors import NoSuchClient
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
 
 if TYPE_CHECKING:
-    from nvshared.client.snapshot import Snapshot
+    from nvshared.control.snapshot import Snapshot
 
 _PROPERTIES = Question(
     MANAGER_PATH, "org.freedesktop.DBus.Properties", "GetAll", "s", (MANAGER_INTERFACE,)
@@ -27,14 +27,14 @@ _PROPERTIES = Question(
 _OBJECTS = Question(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
 
 
-class Client:
+class Daemon:
     """A connection to nvshared. All methods raise an NvshareError when they fail."""
 
     def __init__(self, bus: str = "system") -> None:
         """`bus` is system, session or an address."""
-        from nvshared.client.connection import Connection
+        from nvshared.control.connection import ControlConnection
 
-        self._connection = Connection(bus)
+        self._connection = ControlConnection(bus)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class Client:
 
     def snapshot(self) -> "Snapshot":
         """Everything as it is now."""
-        from nvshared.client.snapshot import snapshot
+        from nvshared.control.snapshot import snapshot
 
         (properties,), (objects,) = self._connection.ask(_PROPERTIES, _OBJECTS)
         return snapshot(properties, objects)

@@ -18,12 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nvshared.agreement import HEAVIEST, Agreement
 from nvshared.clock import MILLISECOND, Clock, Timer
-from nvshared.gpu import GPU, Client
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Terms
-from nvshared.state import NOISE
+from nvshared.settings.state import NOISE
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.terms import HEAVIEST, ClientTerms
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ START_FIELD = 22 - 3                    # of proc(5)'s stat, counted from behind
 Key = tuple[int, int, str]              # process, when it was started, UUID of its card
 
 
-class Agreements:
+class RememberedTerms:
     """Those that differ from the usual, of programs that live."""
 
     def __init__(self, folder: Path, clock: Clock, timer: Timer) -> None:
@@ -49,7 +49,7 @@ class Agreements:
     def follow(self, gpu: GPU) -> None:
         """Keeps what is set for the clients of a GPU, and sets it again when they come back."""
         gpu.client_new.connect(self._recall)
-        gpu.agreed.connect(self._note)
+        gpu.terms_changed.connect(self._note)
 
     def close(self) -> None:
         """Writes what is not written yet."""
@@ -59,15 +59,15 @@ class Agreements:
     def _recall(self, client: Client) -> None:
         if not self._kept:
             return
-        agreement = self._kept.get(_key(client) or (0, 0, ""))
-        if agreement is not None:
-            client.agree(agreement)
+        terms = self._kept.get(_key(client) or (0, 0, ""))
+        if terms is not None:
+            client.set_terms(terms)
 
     def _note(self, client: Client) -> None:
         key = _key(client)
-        if key is None or self._kept.get(key, Agreement()) == client.agreement:
+        if key is None or self._kept.get(key, ClientTerms()) == client.terms:
             return
-        self._kept[key] = client.agreement
+        self._kept[key] = client.terms
         if not self._due:
             self._due = True
             self._timer(self._clock() + WRITTEN_WITHIN, self._write)
@@ -76,7 +76,7 @@ class Agreements:
         self._due = False
         self._kept = {
             key: kept for key, kept in self._kept.items()
-            if kept != Agreement() and started(key[0]) == key[1]
+            if kept != ClientTerms() and started(key[0]) == key[1]
         }
         programs = [
             {"pid": pid, "started": start, "gpu": gpu, **asdict(kept)}
@@ -94,7 +94,7 @@ class Agreements:
                 "%s cannot be written: %s", self.path, error.strerror,
             )
 
-    def _load(self) -> dict[Key, Agreement]:
+    def _load(self) -> dict[Key, ClientTerms]:
         """What was kept since this boot. A file that cannot be read counts as empty."""
         try:
             plain = json.loads(self.path.read_text(encoding="utf-8"))
@@ -102,7 +102,7 @@ class Agreements:
                 raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
             if plain["boot"] != _boot():
                 return {}
-            return {_place(one): _agreement(one) for one in plain["programs"]}
+            return {_place(one): _client_terms(one) for one in plain["programs"]}
         except FileNotFoundError:
             return {}
         except NOISE as error:
@@ -136,8 +136,8 @@ def _place(plain: dict[str, Any]) -> Key:
     return pid, start, str(plain["gpu"])
 
 
-def _agreement(plain: dict[str, Any]) -> Agreement:
-    return Agreement(_terms(plain["administrator"]), _terms(plain["owner"]))
+def _client_terms(plain: dict[str, Any]) -> ClientTerms:
+    return ClientTerms(_terms(plain["administrator"]), _terms(plain["owner"]))
 
 
 def _terms(plain: dict[str, Any]) -> Terms:

@@ -4,9 +4,9 @@
 import os
 from typing import Any
 
-from nvshared.client.address import connect, locate
-from nvshared.client.question import Question
-from nvshared.client.wire import (
+from nvshared.control.address import connect, locate
+from nvshared.control.question import Question
+from nvshared.control.wire import (
     ALLOW_INTERACTIVE_AUTHORIZATION,
     ERROR,
     METHOD_RETURN,
@@ -26,7 +26,7 @@ _START = 16                             # bytes that tell how long a message is
 _DBUS_ERROR = "org.freedesktop.DBus.Error."
 
 
-class Connection:
+class ControlConnection:
     """Asks nvshared over one bus. Not for two threads at once."""
 
     def __init__(self, bus: str) -> None:

@@ -11,17 +11,17 @@ from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
-from nvshared.budget import Budget
 from nvshared.clock import SECOND, Clock, Timer
-from nvshared.defaults import Defaults
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
-from nvshared.gpu import GPU, Client
-from nvshared.nvml import Facts, Sample
+from nvshared.machine.nvml import Facts, Sample
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.events import Awaited, Event
 from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.settings.defaults import Defaults
+from nvshared.settings.state import AUTO, Override, Overrides
+from nvshared.sharing.budget import Budget
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.signal import Signal
-from nvshared.state import AUTO, Override, Overrides
 
 
 class Store(Protocol):
@@ -202,27 +202,27 @@ class Manager:
         What it has allocated already it keeps. Raises NoSuchClient, as do the next ones.
         """
         client = self.client(id)
-        client.agree(client.agreement.with_memory_limit(size, by_owner=by_owner))
+        client.set_terms(client.terms.with_memory_limit(size, by_owner=by_owner))
 
     def set_compute_limit(self, id: int, percent: int, *, by_owner: bool = False) -> None:
         """The share of its GPU's time that a client never exceeds. InvalidArgs unless 1 to 100."""
         client = self.client(id)
-        client.agree(client.agreement.with_compute_limit(percent, by_owner=by_owner))
+        client.set_terms(client.terms.with_compute_limit(percent, by_owner=by_owner))
 
     def set_weight(self, id: int, weight: int, *, by_owner: bool = False) -> None:
         """A client's share in relation to others'. Raises InvalidArgs unless from 1 to 1000."""
         client = self.client(id)
-        client.agree(client.agreement.with_weight(weight, by_owner=by_owner))
+        client.set_terms(client.terms.with_weight(weight, by_owner=by_owner))
 
     def suspend(self, id: int, *, by_owner: bool = False) -> None:
         """Has a client leave the card and not come back until it is resumed."""
         client = self.client(id)
-        client.agree(client.agreement.with_suspended(True, by_owner=by_owner))
+        client.set_terms(client.terms.with_suspended(True, by_owner=by_owner))
 
     def resume(self, id: int, *, by_owner: bool = False) -> None:
         """Undoes suspend."""
         client = self.client(id)
-        client.agree(client.agreement.with_suspended(False, by_owner=by_owner))
+        client.set_terms(client.terms.with_suspended(False, by_owner=by_owner))
 
     def set_safe_budget(self, size: int) -> None:
         """So much of the host's memory may be taken, where nobody has said how much; bytes."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nvshared.errors import NvshareError
-from nvshared.gpu import GPU
 from nvshared.scheduler.actions import Action, Stuck, TurnEnded, TurnStarted
 from nvshared.scheduler.events import Event, Tick
+from nvshared.sharing.gpu import GPU
 
 logger = logging.getLogger(__name__)
 

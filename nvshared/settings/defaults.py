@@ -4,14 +4,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nvshared import host
-from nvshared.capacity import Allowances, Capacity
-from nvshared.config import Config
 from nvshared.errors import ConfigError
-from nvshared.nvml import Facts
+from nvshared.machine import host
+from nvshared.machine.capacity import Allowances, Capacity
+from nvshared.machine.nvml import Facts
 from nvshared.quantity import Amount
 from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.settings.config import Config
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -22,7 +22,7 @@ PAGE = 2 * MIB                          # what memory is mapped in
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardDefaults:
     """What depends on a card's size; bytes."""
 
     allowances: Allowances
@@ -38,7 +38,7 @@ class Defaults:
     """
 
     settings: Settings
-    card: Callable[[Facts], Card]
+    card: Callable[[Facts], CardDefaults]
     budget: int
     safe: bool = False
 
@@ -82,7 +82,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     return Defaults(settings, lambda facts: _card(config, facts), budget, safe)
 
 
-def _card(config: Config, facts: Facts) -> Card:
+def _card(config: Config, facts: Facts) -> CardDefaults:
     total = facts.memory_total
     allowances = Allowances(
         configured=_within(config, "capacity", config.capacity, facts),
@@ -101,7 +101,7 @@ def _card(config: Config, facts: Facts) -> Card:
     step = _optional(config, "step", config.step, facts)
     if step is None:
         step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
-    return Card(allowances, max(PAGE, step // PAGE * PAGE))
+    return CardDefaults(allowances, max(PAGE, step // PAGE * PAGE))
 
 
 def _optional(config: Config, name: str, amount: Amount | None, facts: Facts) -> int | None:

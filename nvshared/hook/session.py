@@ -26,12 +26,10 @@ holds less than it says, of a card or of the host, cannot be told from its words
 
 from typing import Protocol
 
-from nvshared import protocol
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
-from nvshared.gpu import Client
-from nvshared.manager import Manager
-from nvshared.peer import Peer
-from nvshared.protocol import FROM_HOOK, VERSION, Flag, Record, Refusal, Type
+from nvshared.hook import protocol
+from nvshared.hook.protocol import FROM_HOOK, VERSION, Flag, Record, Refusal, Type
+from nvshared.machine.peer import Peer
 from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Save, Stop, Yield
 from nvshared.scheduler.events import (
     BeyondAsked,
@@ -49,6 +47,8 @@ from nvshared.scheduler.events import (
     Wanted,
     WentIdle,
 )
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
 
 MIB = 1 << 20
 MOST_BYTES = 1 << 56                    # that anybody can move; and more need not be asked for

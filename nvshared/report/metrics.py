@@ -20,10 +20,10 @@ from prometheus_client.registry import Collector
 
 from nvshared.clock import SECOND
 from nvshared.errors import NvshareError
-from nvshared.gpu import GPU, Client
-from nvshared.manager import Manager
 from nvshared.quantity import Endpoint
-from nvshared.scrapes import Answer, listen
+from nvshared.report.scrapes import Answer, listen
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
 
 logger = logging.getLogger(__name__)
 

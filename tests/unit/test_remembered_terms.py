@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from nvshared import agreements
-from nvshared.agreement import Agreement
-from nvshared.agreements import Agreements, started
 from nvshared.clock import SECOND
-from nvshared.gpu import GPU, Client
-from nvshared.manager import Manager
-from nvshared.nvml import Sample
+from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import Terms
+from nvshared.sharing import remembered
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
+from nvshared.sharing.remembered import RememberedTerms, started
+from nvshared.sharing.terms import ClientTerms
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, peer, script
 
 OURS = os.getpid()
@@ -34,7 +34,7 @@ class Daemon:
 
     def __init__(self, folder: Path, time: Time) -> None:
         self.manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-        self.kept = Agreements(folder, time.clock, time.timer)
+        self.kept = RememberedTerms(folder, time.clock, time.timer)
         for facts in (FACTS, OTHER):
             self.kept.follow(self.manager.add(facts, Sample(), gather=False))
 
@@ -55,24 +55,24 @@ def test_all_that_was_set_is_set_again(tmp_path: Path, time: Time) -> None:
     first.manager.set_memory_limit(client.id, 1 << 30)
     first.manager.set_weight(client.id, 7)
     first.manager.suspend(client.id, by_owner=True)
-    before = client.agreement
+    before = client.terms
     time.pass_by(SECOND)
     second = Daemon(tmp_path, time)
     again = second.joins()
-    assert again.agreement == before
-    assert again.agreement.terms == Terms(1 << 30, 7, True, 20)
-    assert second.joins(gpu=1).agreement == Agreement()     # it was for one card
-    assert second.joins(pid=1).agreement == Agreement()     # and for one program
+    assert again.terms == before
+    assert again.terms.in_force == Terms(1 << 30, 7, True, 20)
+    assert second.joins(gpu=1).terms == ClientTerms()     # it was for one card
+    assert second.joins(pid=1).terms == ClientTerms()     # and for one program
     second.manager.resume(again.id, by_owner=True)
     time.pass_by(SECOND)
-    assert not Daemon(tmp_path, time).joins().agreement.terms.suspended
+    assert not Daemon(tmp_path, time).joins().terms.in_force.suspended
 
 
 def test_the_last_word_is_written_when_the_daemon_ends(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
     first.manager.set_weight(first.joins().id, 7)
     first.kept.close()
-    assert Daemon(tmp_path, time).joins().agreement.terms.weight == 7
+    assert Daemon(tmp_path, time).joins().terms.in_force.weight == 7
 
 
 def test_many_changes_are_written_once(
@@ -105,10 +105,10 @@ def test_another_process_of_that_number_gets_nothing(
     time.pass_by(SECOND)
     now = started(OURS)
     assert now is not None
-    monkeypatch.setattr(agreements, "started", lambda _pid: now + 1)
+    monkeypatch.setattr(remembered, "started", lambda _pid: now + 1)
     second = Daemon(tmp_path, time)
     client = second.joins()
-    assert client.agreement == Agreement()
+    assert client.terms == ClientTerms()
     second.manager.set_weight(client.id, 8)
     time.pass_by(SECOND)
     (one,) = json.loads((tmp_path / "programs.json").read_text())["programs"]
@@ -121,8 +121,8 @@ def test_after_a_boot_nothing_counts(
     first = Daemon(tmp_path, time)
     first.manager.set_weight(first.joins().id, 7)
     time.pass_by(SECOND)
-    monkeypatch.setattr(agreements, "_boot", lambda: "another")
-    assert Daemon(tmp_path, time).joins().agreement == Agreement()
+    monkeypatch.setattr(remembered, "_boot", lambda: "another")
+    assert Daemon(tmp_path, time).joins().terms == ClientTerms()
 
 
 @pytest.mark.parametrize("damage", [
@@ -131,9 +131,9 @@ def test_after_a_boot_nothing_counts(
 def test_a_damaged_file_is_reported_and_not_used(
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    boot = agreements._boot()
+    boot = remembered._boot()
     (tmp_path / "programs.json").write_text(damage.replace("3", json.dumps(boot), 1))
-    assert Daemon(tmp_path, time).joins().agreement == Agreement()
+    assert Daemon(tmp_path, time).joins().terms == ClientTerms()
     assert "programs.json is not used" in caplog.text
 
 
@@ -152,7 +152,7 @@ def test_what_nobody_can_have_set_is_not_used(
     plain = json.loads(path.read_text())
     plain["programs"][0]["owner"][name] = value
     path.write_text(json.dumps(plain))
-    assert Daemon(tmp_path, time).joins().agreement == Agreement()
+    assert Daemon(tmp_path, time).joins().terms == ClientTerms()
     assert "programs.json is not used" in caplog.text
 
 
@@ -161,10 +161,10 @@ def test_a_process_that_cannot_be_is_not_used(
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, pid: str
 ) -> None:
     (tmp_path / "programs.json").write_text(
-        f'{{"version": 1, "boot": "{agreements._boot()}", "programs": [{{"pid": {pid}, '
+        f'{{"version": 1, "boot": "{remembered._boot()}", "programs": [{{"pid": {pid}, '
         '"started": 1, "gpu": "x", "administrator": {}, "owner": {}}]}'
     )
-    assert Daemon(tmp_path, time).joins().agreement == Agreement()
+    assert Daemon(tmp_path, time).joins().terms == ClientTerms()
     assert "programs.json is not used" in caplog.text
     assert len(caplog.records) == 1
 
@@ -177,7 +177,7 @@ def test_nowhere_to_write(
     client = daemon.joins()
     daemon.manager.set_weight(client.id, 7)
     time.pass_by(SECOND)
-    assert client.agreement.terms.weight == 7
+    assert client.terms.in_force.weight == 7
     assert "cannot be written: Not a directory" in caplog.text
 
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from nvshared import peer
-from nvshared.config import Config
-from nvshared.connection import Connection, Keeper
-from nvshared.manager import Manager
-from nvshared.peer import Peer
-from nvshared.protocol import Refusal
-from nvshared.rotation import Rotation
+from nvshared.hook.connection import HookConnection, Keeper
+from nvshared.hook.protocol import Refusal
+from nvshared.hook.rotation import Rotation
+from nvshared.machine import peer
+from nvshared.machine.peer import Peer
+from nvshared.settings.config import Config
+from nvshared.sharing.manager import Manager
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Server:
         self.complain = complain
         self._listening = listening
         self._most = most_clients(open_files)
-        self._connections: set[Connection] = set()
+        self._connections: set[HookConnection] = set()
         self._accepted: set[socket.socket] = set()  # that are no connections yet
         self._admitted = 0              # those that were not refused when they came
         self._refused = 0               # those that were, and are still told so
@@ -92,7 +92,7 @@ class Server:
         for connection in tuple(self._connections):
             connection.end("the daemon stops", for_good=False)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: HookConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
         self._release(connection.peer.uid, admitted=connection.admitted)
@@ -134,7 +134,7 @@ class Server:
         self._accepted.discard(connected)
         who = peer.describe(pid, uid)
         try:
-            connection = Connection(self, connected, who, refusal, name)
+            connection = HookConnection(self, connected, who, refusal, name)
         except ProcessLookupError:
             logger.debug("%s: died before it was accepted", who)
             self._release(uid, admitted=refusal is None)

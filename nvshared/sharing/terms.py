@@ -17,14 +17,14 @@ HEAVIEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class ClientTerms:
     """Two sets of terms, and the one that follows."""
 
     administrator: Terms = Terms()
     owner: Terms = Terms(weight=HEAVIEST)
 
     @property
-    def terms(self) -> Terms:
+    def in_force(self) -> Terms:
         """What holds."""
         ours, theirs = self.administrator, self.owner
         limits = [limit for limit in (ours.memory_limit, theirs.memory_limit) if limit]
@@ -66,15 +66,15 @@ class Agreement:
                 return "the administrator has suspended the program"
         return ""
 
-    def with_memory_limit(self, size: int, *, by_owner: bool) -> "Agreement":
+    def with_memory_limit(self, size: int, *, by_owner: bool) -> "ClientTerms":
         """Bytes; 0 for none."""
         if by_owner:
             return replace(self, owner=replace(self.owner, memory_limit=size))
-        return Agreement(
+        return ClientTerms(
             replace(self.administrator, memory_limit=size), replace(self.owner, memory_limit=0)
         )
 
-    def with_compute_limit(self, percent: int, *, by_owner: bool) -> "Agreement":
+    def with_compute_limit(self, percent: int, *, by_owner: bool) -> "ClientTerms":
         """Of the card's time; 100 for no limit. Raises InvalidArgs unless it is from 1 to 100."""
         if not 1 <= percent <= UNLIMITED:
             raise InvalidArgs(
@@ -83,12 +83,12 @@ class Agreement:
             )
         if by_owner:
             return replace(self, owner=replace(self.owner, compute_limit=percent))
-        return Agreement(
+        return ClientTerms(
             replace(self.administrator, compute_limit=percent),
             replace(self.owner, compute_limit=UNLIMITED),
         )
 
-    def with_weight(self, weight: int, *, by_owner: bool) -> "Agreement":
+    def with_weight(self, weight: int, *, by_owner: bool) -> "ClientTerms":
         """Raises InvalidArgs unless it is from 1 to 1000."""
         if not 1 <= weight <= HEAVIEST:
             raise InvalidArgs(
@@ -96,14 +96,14 @@ class Agreement:
             )
         if by_owner:
             return replace(self, owner=replace(self.owner, weight=weight))
-        return Agreement(
+        return ClientTerms(
             replace(self.administrator, weight=weight), replace(self.owner, weight=HEAVIEST)
         )
 
-    def with_suspended(self, suspended: bool, *, by_owner: bool) -> "Agreement":
+    def with_suspended(self, suspended: bool, *, by_owner: bool) -> "ClientTerms":
         """Suspended by either is suspended."""
         if by_owner:
             return replace(self, owner=replace(self.owner, suspended=suspended))
-        return Agreement(
+        return ClientTerms(
             replace(self.administrator, suspended=suspended), replace(self.owner, suspended=False)
         )

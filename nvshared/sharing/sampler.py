@@ -19,8 +19,8 @@ from threading import Thread
 
 from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
 from nvshared.errors import GPULost, NvshareError
-from nvshared.gpu import GPU, Client
-from nvshared.nvml import Sample
+from nvshared.machine.nvml import Sample
+from nvshared.sharing.gpu import GPU, Client
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from nvshared.agreement import Agreement
-from nvshared.capacity import Allowances, Capacity
 from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
 from nvshared.errors import GPULost
-from nvshared.nvml import Facts, Sample
-from nvshared.peer import Peer
+from nvshared.machine.capacity import Allowances, Capacity
+from nvshared.machine.nvml import Facts, Sample
+from nvshared.machine.peer import Peer
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import (
     Action,
@@ -58,6 +57,7 @@ from nvshared.scheduler.events import (
 from nvshared.scheduler.events import GPULost as Lost
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
+from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
 
 # Changes are looked for once in so long, not at each of a thousand clients' records.
@@ -84,16 +84,16 @@ class Client:
         self.peer = peer
         self.link = link
         self.memory = memory            # as its last record said
-        self.agreement = Agreement()    # what is set for it
+        self.terms = ClientTerms()    # what is set for it
 
     def __str__(self) -> str:
         return str(self.peer)
 
-    def agree(self, agreement: Agreement) -> None:
+    def set_terms(self, terms: ClientTerms) -> None:
         """This is set for it from now on."""
-        self.agreement = agreement
-        self.gpu.tell(TermsChanged(self.id, agreement.terms))
-        self.gpu.agreed.emit(self)
+        self.terms = terms
+        self.gpu.tell(TermsChanged(self.id, terms.in_force))
+        self.gpu.terms_changed.emit(self)
 
     @property
     def view(self) -> ClientView:
@@ -135,7 +135,7 @@ class GPU:
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
-        self.agreed: Signal[Client] = Signal("agreed")
+        self.terms_changed: Signal[Client] = Signal("terms_changed")
         self.turn_started: Signal[Client] = Signal("turn_started")
         self.turn_ended: Signal[Client, TurnEnd, int] = Signal("turn_ended")
         self.changed: Signal[frozenset[str]] = Signal("changed")

@@ -20,15 +20,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from nvshared import peer, protocol
-from nvshared.config import Config
 from nvshared.errors import ProtocolError
-from nvshared.manager import Manager
-from nvshared.peer import Peer
-from nvshared.protocol import Refusal
-from nvshared.rotation import Rotation
-from nvshared.session import Session
-from nvshared.systemd import KEPT_AS
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Refusal
+from nvshared.hook.rotation import Rotation
+from nvshared.hook.session import Session
+from nvshared.machine import peer
+from nvshared.machine.peer import Peer
+from nvshared.report.systemd import KEPT_AS
+from nvshared.settings.config import Config
+from nvshared.sharing.manager import Manager
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +59,12 @@ class Listener(Protocol):
     rotation: Rotation
     complain: Callable[[int, str, Callable[[], Peer], str], None]
 
-    def forget(self, connection: "Connection") -> None:
+    def forget(self, connection: "HookConnection") -> None:
         """A connection has ended."""
         ...
 
 
-class Connection:
+class HookConnection:
     """Wire: one client's socket."""
 
     def __init__(

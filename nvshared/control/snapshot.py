@@ -25,7 +25,7 @@ Objects = dict[str, dict[str, Properties]]
 
 
 @dataclass(frozen=True, slots=True)
-class GPU:
+class GPUSnapshot:
     """One card."""
 
     index: int
@@ -53,7 +53,7 @@ class GPU:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientSnapshot:
     """One process on one card."""
 
     id: int
@@ -90,10 +90,10 @@ class Snapshot:
     tq_usec: int
     tq_auto: bool
     anti_thrash: str
-    gpus: tuple[GPU, ...]
-    clients: tuple[Client, ...]
+    gpus: tuple[GPUSnapshot, ...]
+    clients: tuple[ClientSnapshot, ...]
 
-    def of(self, gpu: GPU) -> tuple[Client, ...]:
+    def of(self, gpu: GPUSnapshot) -> tuple[ClientSnapshot, ...]:
         """The clients of one GPU."""
         return tuple(client for client in self.clients if client.gpu == gpu.index)
 
@@ -107,14 +107,14 @@ class Snapshot:
         }
 
 
-def _plain_fields(one: GPU | Client) -> dict[str, Any]:
+def _plain_fields(one: GPUSnapshot | ClientSnapshot) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__slots__}
 
 
 def snapshot(manager: Properties, objects: Objects) -> Snapshot:
     """From the Manager's properties and what GetManagedObjects answers."""
     gpus = [
-        _fill(GPU, {
+        _fill(GPUSnapshot, {
             **one[GPU_INTERFACE],
             **one[STATISTICS_INTERFACE],
             "Holders": tuple(_number(path) for path in one[GPU_INTERFACE]["Holders"]),
@@ -122,7 +122,7 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
         for path, one in objects.items() if path.startswith(GPU_PATH + "/")
     ]
     clients = [
-        _fill(Client, {
+        _fill(ClientSnapshot, {
             **one[CLIENT_INTERFACE],
             "Id": _number(path),
             "GPU": _number(one[CLIENT_INTERFACE]["GPU"]),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from nvshared import __version__
-from nvshared.config import DEFAULT_FILE, options
 from nvshared.errors import InvalidArgs
+from nvshared.settings.config import DEFAULT_FILE, options
 
 DESCRIPTION = """\
 Lets several programs share the machine's NVIDIA GPUs, each as if it had one

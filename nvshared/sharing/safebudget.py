@@ -17,10 +17,10 @@ import logging
 from collections import Counter
 from functools import partial
 
-from nvshared import host
 from nvshared.clock import SECOND, Clock, Timer
-from nvshared.gpu import Client
-from nvshared.manager import Manager
+from nvshared.machine import host
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from nvshared.clock import MILLISECOND, Clock, Timer
-from nvshared.gpu import GPU
 from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import (
     CapacityChanged,
@@ -39,6 +38,7 @@ from nvshared.scheduler.events import (
     Loaded,
     Saved,
 )
+from nvshared.sharing.gpu import GPU
 from nvshared.signal import Signal
 
 SPLIT_WITHIN = 20 * MILLISECOND         # so soon after such events it is split anew unasked,
