@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nvshared import arguments, config
-from nvshared.capacity import Capacity
 from nvshared.cli.parser import build
 from nvshared.cli.verbs import VERBS
+from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.demand import least
+from nvshared.settings import arguments, config
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
