@@ -98,7 +98,7 @@ async def _start_daemon(
     notifications.bind(str(folder / "notify"))
     environment = {**card.without_sharing(), "NOTIFY_SOCKET": str(folder / "notify")}
     environment = {name: text for name, text in environment.items() if name not in SETTINGS}
-    log = folder / "nvshared.report.log"
+    log = folder / "nvshared.log"
     with log.open("wb") as file:
         process = await stack.enter_async_context(running(
             [sys.executable, "-m", "nvshared", "--config", str(configuration)],
