@@ -12,7 +12,7 @@ from nvshared.errors import ExitCode
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "mode", metavar="MODE", choices=MODES,
-        help="auto: when not all of them fit; on: always; off: never",
+        help="auto: when not all programs fit; on: always; off: never",
     )
     add_gpu(parser)
 
@@ -40,11 +40,11 @@ VERB = Verb(
     name="anti-thrash",
     summary="set when programs take turns: auto, on or off",
     description=(
-        "With auto, programs run at the same time as long as all of them fit into the memory of "
-        "the GPU, and take turns when they do not. With on they always take turns, with off never. "
-        "Always is better for programs that each keep the GPU busy while they work, such as cells "
-        "of notebooks, of which one then need not wait for the other; and worse beside one that "
-        "leaves the GPU idle for moments, which the others then cannot use."
+        "With auto, programs run at the same time while all of them fit into the GPU's memory, "
+        "and take turns when they do not. With on they always take turns, with off never. Use on "
+        "for programs that each keep the GPU busy while they work, such as cells of notebooks: "
+        "one cell then need not wait for the other. Do not use it beside a program that leaves "
+        "the GPU idle for moments: others cannot use those moments."
     ),
     examples=(
         ("nvsharectl anti-thrash auto", "turns only where they are needed"),

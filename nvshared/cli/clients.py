@@ -31,11 +31,11 @@ VERB = Verb(
     name="clients",
     summary="the programs that use a GPU",
     description=(
-        "Shows one line for each program on each GPU it uses: its memory (MEM), what of it lies "
-        "on the card (RESIDENT) and in host memory (SWAPPED), what it does, and for how long it "
-        "has held the GPU and waited for it since the daemon started; and where something is set "
-        "for a program, LIMITS: its memory limit, its share of the time in percent, its weight "
-        "(w200). A narrow terminal shows fewer columns; a pipe has them all."
+        "Shows one line for each program on each GPU it uses: its memory (MEM), how much of that "
+        "is on the card (RESIDENT) and in host memory (SWAPPED), what it does, and how long it "
+        "has held the GPU and waited for it since the daemon started. LIMITS shows what is set "
+        "for a program: its memory limit, its share of the time in percent, its weight (w200). A "
+        "narrow terminal shows fewer columns, a pipe all of them."
     ),
     examples=(
         ("nvsharectl clients", "all of them"),

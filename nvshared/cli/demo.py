@@ -12,7 +12,7 @@ from nvshared.errors import ExitCode
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulate", action="store_true",
-        help="on a simulated GPU, even if this machine has a real one",
+        help="use a simulated GPU, even if this machine has a real one",
     )
 
 
@@ -43,10 +43,10 @@ VERB = Verb(
     name="demo",
     summary="see two programs that do not fit together share one GPU",
     description=(
-        "Runs two programs, each of which needs 70 % of a GPU's memory: together with nvshared, "
-        "one after the other, and together without nvshared, where the second is out of memory. "
-        "Every word they compute is checked. It uses a daemon of its own and leaves nothing "
-        "behind; where there is no NVIDIA GPU, it simulates one. Takes less than a minute."
+        "Runs two programs that each need 70 % of a GPU's memory: together with nvshared, one "
+        "after the other, and together without nvshared, where the second gets out of memory. It "
+        "checks every word that they compute. It uses a daemon of its own and leaves nothing "
+        "behind. Without an NVIDIA GPU it simulates one. Takes less than a minute."
     ),
     examples=(
         ("nvsharectl demo", "on the GPU, if there is one"),

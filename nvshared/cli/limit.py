@@ -44,11 +44,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     parser.add_argument(
         "--memory", metavar="SIZE", type=_bytes,
-        help="what it may allocate, such as 20GiB, or none to lift the limit",
+        help="how much it may allocate, such as 20GiB; none: no limit",
     )
     parser.add_argument(
         "--compute", metavar="PERCENT", type=_percent,
-        help="the share of the GPU's time that it never exceeds, 1 to 100, or none",
+        help="its greatest share of the GPU's time, 1 to 100; none: no limit",
     )
 
 
@@ -94,11 +94,11 @@ VERB = Verb(
     name="limit",
     summary="limit how much memory and time of a GPU a program may have",
     description=(
-        "With --memory, the GPU is as large as that for the program from then on, and what it "
-        "tries to allocate beyond fails as out of memory; what it has already it keeps. With "
-        "--compute, it uses the GPU for no more than that share of the time, whether others want "
-        "it or not. A limit lasts until the program ends. You may limit your own programs; for "
-        "those of others you are asked who you are."
+        "With --memory, the GPU is that large for the program from then on: allocations beyond it "
+        "fail as out of memory. The program keeps what it has already. With --compute, it uses "
+        "the GPU for no more than that share of the time, whether others want it or not. A limit "
+        "lasts until the program ends. You may limit your own programs; for other users' programs "
+        "you need permission."
     ),
     examples=(
         ("nvsharectl limit 4711 --memory 20GiB", "at most 20 GiB on each GPU it uses"),

@@ -27,8 +27,8 @@ VERB = Verb(
     name="preempt",
     summary="end the present turns on a GPU at once, if somebody waits",
     description=(
-        "The program that waits longest has its turn now, and those that have to make room for it "
-        "queue again."
+        "The program that has waited longest gets its turn now. The programs that must make room "
+        "for it queue again."
     ),
     examples=(("nvsharectl preempt 0", "on the first GPU"),),
     configure=_configure,

@@ -39,7 +39,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--root", metavar="DIR", default="/",
-        help="of the system below this folder, such as an image, instead of the running one",
+        help="change the system below this folder, such as an image, not the running one",
     )
     parser.add_argument(
         "--library", metavar="PATH",
@@ -141,17 +141,17 @@ VERB = Verb(
     name="preload",
     summary="have every program of this machine share its GPU, or not",
     description=(
-        "Puts libnvshare.so into /etc/ld.so.preload, or takes it out. What uses no GPU is not "
-        "changed by it. Before anything is written, the library must fit this system, nobody but "
-        "root may be able to change it, and programs that have it preloaded must run: a simple "
-        "one, Python, and one that is setuid. What others have in the list stays. For single "
-        "programs, nvsharectl run is the better way."
+        "Puts libnvshare.so into /etc/ld.so.preload, or takes it out. In programs that use no GPU "
+        "the library does nothing. The command writes only if the library fits this system, only "
+        "root can change the library, and programs run with it preloaded: a simple one, Python, "
+        "and a setuid one. Other entries in the list stay. For single programs, use nvsharectl "
+        "run."
     ),
     examples=(
-        ("nvsharectl preload status", "whether it is, and what else is preloaded"),
+        ("nvsharectl preload status", "whether it is preloaded, and what else is"),
         ("nvsharectl preload enable", "from now on, for every program that starts"),
-        ("nvsharectl preload disable", "no longer"),
-        ("nvsharectl preload enable --root /srv/image", "in an image that is being made"),
+        ("nvsharectl preload disable", "from now on, for none"),
+        ("nvsharectl preload enable --root /srv/image", "in an image that you make"),
     ),
     configure=_configure,
     act=_act,

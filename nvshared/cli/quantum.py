@@ -14,7 +14,7 @@ SECOND = 1_000_000                      # microseconds
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "quantum", metavar=QUANTUM, type=quantum,
-        help="the quantum; auto: as short as moving memory lets it be",
+        help="seconds, or auto: as short as moving memory allows",
     )
     add_gpu(parser)
 
@@ -51,11 +51,10 @@ VERB = Verb(
     name="set-tq",
     summary="set how long a program may keep a GPU while others wait",
     description=(
-        "Sets the quantum (TQ) in seconds. Shorter ones let programs answer sooner, longer ones "
-        "spend less time on moving memory. With auto it is as short as it may be if moving memory "
-        "shall take 5 percent of the time at most. It holds at once and, where the daemon has a "
-        "state-dir, as the service does, outlives its restart, until: "
-        "nvsharectl reset."
+        "Sets the quantum (TQ) in seconds. With a short one programs answer sooner, with a long "
+        "one less time goes into moving memory. With auto it is as short as keeps moving memory "
+        "at 5 percent of the time or less. It holds at once. Where the daemon has a state-dir, as "
+        "the service has, it outlives a restart, until: nvsharectl reset."
     ),
     examples=(
         ("nvsharectl set-tq 30", "half a minute each, on all GPUs"),

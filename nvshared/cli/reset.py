@@ -40,9 +40,9 @@ VERB = Verb(
     summary="forget what was set with set-tq and anti-thrash",
     description=(
         "Forgets what was set with set-tq and anti-thrash, for all GPUs and for single ones. Then "
-        "what nvshared last read holds again: /etc/nvshare/nvshared.conf, and where that says "
-        "nothing, the defaults: 30 seconds, auto. A file that was changed since is read with: "
-        "systemctl reload nvshared. What is set for single programs with limit, weight and "
+        "the settings that nvshared last read hold again: those of /etc/nvshare/nvshared.conf, "
+        "and the defaults for the rest: 30 seconds, auto. If the file has changed since, read it "
+        "with: systemctl reload nvshared. What is set for single programs with limit, weight and "
         "suspend stays."
     ),
     examples=(("nvsharectl reset", "the TQ and the anti-thrash mode of the file"),),

@@ -72,10 +72,10 @@ VERB = Verb(
     name="run",
     summary="run a program that shares its GPU with others",
     description=(
-        "Runs a CUDA program with libnvshare.so preloaded, beside whatever LD_PRELOAD names "
-        "already. The program, and those that it starts, then use the GPU in turns with others "
-        "that do so, each with all of the GPU's memory. It takes the place of this command, so its "
-        "exit status is the program's."
+        "Runs a CUDA program with libnvshare.so preloaded, in addition to what LD_PRELOAD names "
+        "already. The program, and those that it starts, then take turns on the GPU with other "
+        "such programs, each with all of the GPU's memory. The program replaces this command, so "
+        "the exit status is the program's."
     ),
     examples=(
         ("nvsharectl run -- python train.py --epochs 3", "one program"),

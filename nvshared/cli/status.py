@@ -38,11 +38,11 @@ VERB = Verb(
     name="status",
     summary="the GPUs and the programs that use them",
     description=(
-        "Shows each GPU with what nvidia-smi shows and with the quantum (TQ), the anti-thrash "
-        "mode, the program that holds it and how many wait; then each program with its memory: "
-        "all of it, what lies on the card, what lies in host memory, and for how long it has held "
-        "the GPU and waited for it since the daemon started. A narrow terminal shows fewer "
-        "columns; a pipe has them all."
+        "Shows each GPU: what nvidia-smi shows, the quantum (TQ), the anti-thrash mode, the "
+        "program that holds it, and how many wait. Then shows each program: its memory, how much "
+        "of that is on the card and in host memory, and how long it has held the GPU and waited "
+        "for it since the daemon started. A narrow terminal shows fewer columns, a pipe all of "
+        "them."
     ),
     examples=(
         ("nvsharectl status", "a table"),

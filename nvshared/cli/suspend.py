@@ -30,8 +30,8 @@ VERB = Verb(
     name="suspend",
     summary="have a program leave the GPU until it is resumed",
     description=(
-        "Ends the program's turn and moves its memory to the host. The program itself goes on "
-        "until it needs the GPU, and then waits."
+        "Ends the program's turn and moves its memory to the host. The program goes on until it "
+        "needs the GPU, and then waits."
     ),
     examples=(("nvsharectl suspend 4711", "until: nvsharectl resume 4711"),),
     configure=add_client,

@@ -155,9 +155,9 @@ VERB = Verb(
     summary="watch who has each GPU, and memory move",
     description=(
         "Shows each GPU and its programs, live: how full the card is, who holds it (▶) and who "
-        "waits, whose memory lies on the card (█) and whose in host memory (▒), and how often the "
-        "GPU changes hands. The key q quits. On a terminal that is too low for all GPUs, those "
-        "where nothing goes on have one line each, or are only counted."
+        "waits, whose memory is on the card (█) and whose in host memory (▒), and how often the "
+        "GPU changes hands. The key q quits. On a terminal that is too low for all GPUs, GPUs "
+        "where nothing happens get one line each, or are only counted."
     ),
     examples=(
         ("nvsharectl top", "once a second"),

@@ -48,8 +48,9 @@ VERB = Verb(
     name="weight",
     summary="set which share of the time a program gets",
     description=(
-        "Programs that take turns share the time as their weights. All begin with 100; one of 200 "
-        "gets twice the time of one of 100. It lasts until the program ends."
+        "Programs that take turns share the time in proportion to their weights. Each begins with "
+        "100; one with 200 gets twice the time of one with 100. A weight lasts until the program "
+        "ends."
     ),
     examples=(("nvsharectl weight 4711 200", "twice the usual share"),),
     configure=_configure,

@@ -11,8 +11,9 @@ from nvshared.errors import InvalidArgs
 from nvshared.settings.config import DEFAULT_FILE, options
 
 DESCRIPTION = """\
-Lets several programs share the machine's NVIDIA GPUs, each as if it had one
-for itself: they take turns, and what does not fit waits in host memory.
+Lets several programs share the machine's NVIDIA GPUs, each as if it were alone.
+Programs that do not fit together take turns. Memory that does not fit waits on
+the host.
 """
 
 EPILOG = f"""\
@@ -20,11 +21,11 @@ Usually systemd runs it:       systemctl enable --now nvshared
 To try it without root:        nvshared --bus session --socket /tmp/nvshare.sock
 and then, in another terminal:
   NVSHARE_SOCKET=/tmp/nvshare.sock nvsharectl run -- python train.py
-and to look and to steer:      nvsharectl --bus session status
+and to see what happens:       nvsharectl --bus session status
 
-Each setting can also stand in {DEFAULT_FILE} or, later ones
-winning, in {DEFAULT_FILE}.d/*.conf. SIGHUP reads them again; those of
-[gpu] and debug hold at once.
+Each setting can also stand in {DEFAULT_FILE} or in
+{DEFAULT_FILE}.d/*.conf; the last one wins. SIGHUP reads the files
+again; settings of [gpu] and debug hold at once.
 """
 
 PATHS = frozenset({"PATH", "DIR", "FILE"})

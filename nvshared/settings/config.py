@@ -118,17 +118,17 @@ class Config:
         metavar="BUS", variable=BUS_VARIABLE)
     state_dir: Path | None = _setting(
         "nvshared", _path_or_none, None,
-        "folder where settings changed at run time outlive a restart, or none",
+        "folder that keeps settings changed at run time through a restart, or none",
         metavar="DIR", words="none", variable="STATE_DIRECTORY")
     max_clients: int = _setting(
         "nvshared", quantity.positive, 4096, "connections at most, of all users together",
         metavar="N")
     max_clients_per_user: int = _setting(
-        "nvshared", quantity.positive, 1024, "connections at most of one user other than root",
+        "nvshared", quantity.positive, 1024, "connections at most, of any one user but root",
         metavar="N")
     hello_timeout: int = _setting(
         "nvshared", quantity.duration, 10_000_000,
-        "how long a connection may stay without saying what it wants", metavar="TIME", words="10s")
+        "how long a connection may take to say what it wants", metavar="TIME", words="10s")
     trace: Path | None = _setting(
         "nvshared", _path_or_none, None,
         "file that gets one JSON line for each turn, order and answer, or none",
@@ -138,22 +138,22 @@ class Config:
         "how often NVML is asked while there are clients", metavar="TIME", words="1s")
     metrics: Endpoint | None = _setting(
         "nvshared", quantity.endpoint, None,
-        "TCP port of the Prometheus metrics, open to all who reach any address of this host, or "
+        "TCP port of the Prometheus metrics, for all who reach any address of this host; or "
         "ADDRESS:PORT, as in 127.0.0.1:9402; 0 for none",
         metavar="PORT", words="0", variable="NVSHARE_METRICS_ENABLE",
         variable_parse=lambda text: Endpoint("", METRICS_PORT) if quantity.switch(text) else None,
         variable_words=f"1 for port {METRICS_PORT}")
     debug: bool = _setting(
-        "nvshared", quantity.switch, False, "say everything that happens", words="off",
+        "nvshared", quantity.switch, False, "log everything that happens", words="off",
         variable="NVSHARE_DEBUG")
     tq: int | None = _setting(
         "gpu", _quantum, 30_000_000,
-        "how long a program may keep the GPU while others wait, in seconds, or as in 500ms; auto: "
-        "as short as it may be if moving memory shall take 5% of the time at most",
+        "how long a program may keep the GPU while others wait, in seconds, or as in 500ms; "
+        "auto: as short as keeps moving memory at 5% of the time or less",
         metavar="TIME", words="30")
     longest_tq: int = _setting(
         "gpu", quantity.quantum, 30_000_000,
-        "no longer than this, where tq is auto", metavar="TIME", words="30")
+        "the longest quantum, where tq is auto", metavar="TIME", words="30")
     anti_thrash: str = _setting(
         "gpu", _mode, "auto",
         "take turns as needed (auto), always (on), or never (off)", metavar="MODE")
@@ -163,17 +163,18 @@ class Config:
         words="card")
     reserve: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
-        "memory of each card never handed out; auto: 256MiB, less on small cards",
+        "memory of each card that is never handed out; auto: 256MiB, less on small cards",
         metavar="SIZE", words="auto")
     context_reserve: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
-        "kept free for a program that has just started; auto: 600MiB, less on small cards",
+        "memory of each card kept free for a program that has just started; auto: 600MiB, less "
+        "on small cards",
         metavar="SIZE", words="auto")
     swap_budget: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
-        "host memory for what does not fit on the cards; programs on one of them may have all of "
-        "it that those on the others do not need: a size or a percentage of the host's; auto: 80% "
-        "of what is free at start, or held already by programs of a daemon before",
+        "host memory for what does not fit on the cards, of all cards together: each may use "
+        "what the others do not need; a size or a percentage of the host's; auto: 80% of what "
+        "is free at start and of what programs of an earlier daemon hold",
         metavar="SIZE", words="auto")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
@@ -181,44 +182,45 @@ class Config:
         metavar="SIZE", words="auto")
     compute_window: int = _setting(
         "gpu", quantity.positive_duration, 2_000_000,
-        "the time of which a program with a compute limit gets its share", metavar="TIME",
+        "the period in which a program with a compute limit gets its share", metavar="TIME",
         words="2s", variable="NVSHARE_COMPUTE_WINDOW_MS", variable_parse=quantity.milliseconds,
         variable_words="in milliseconds")
     quota_sample_interval: int = _setting(
         "gpu", quantity.positive_duration, 50_000,
-        "the shortest turn of a program with a compute limit; with less than that left it waits "
-        "for the next window", metavar="TIME", words="50ms",
+        "the shortest turn of a program with a compute limit; with less than that left, it "
+        "waits for the next window", metavar="TIME", words="50ms",
         variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", variable_parse=quantity.milliseconds,
         variable_words="in milliseconds")
     quota_carryover: int = _setting(
         "gpu", quantity.percentage, 25,
-        "how much of what a program has used beyond its compute limit is taken off each of the "
+        "how much of what a program has used beyond its compute limit is taken from each of its "
         "next windows; 0% forgives it", metavar="PERCENT", words="25%",
         variable="NVSHARE_QUOTA_CARRYOVER_PERCENT")
     drop_tail_billing: int = _setting(
         "gpu", quantity.percentage, 70,
-        "how much of the time that a program takes to stop counts for its compute limit",
+        "how much of the time that a program takes to stop counts against its compute limit",
         metavar="PERCENT", words="70%", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
     gather: int = _setting(
         "gpu", quantity.duration, 1_000_000,
-        "how long to listen after a restart before deciding anything", metavar="TIME", words="1s")
+        "how long to listen to programs after a restart before any decision", metavar="TIME",
+        words="1s")
     give_way: bool = _setting(
         "gpu", quantity.switch, True,
-        "what is moved ahead of a program's turn waits while the one that runs copies between "
-        "host and card in the same direction, at most half of the time; on or off",
+        "moves ahead of a program's turn wait while the running program copies between host and "
+        "card in the same direction, for half of the time at most; on or off",
         metavar="SWITCH", words="on")
     save_idle: bool = _setting(
         "gpu", quantity.switch, True,
-        "while nobody waits, memory of idle programs that others may come for is copied to the "
-        "host, so that it can leave at once; on or off", metavar="SWITCH", words="on")
+        "while nobody waits, copy idle programs' memory to the host, if others may need its "
+        "room, so that it can leave at once; on or off", metavar="SWITCH", words="on")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2_000_000,
-        "how long to wait before asking a program again that could not stop", metavar="TIME",
+        "how long to wait before a program that could not stop is asked again", metavar="TIME",
         words="2s")
     stuck_after: int = _setting(
         "gpu", quantity.positive_duration, 10_000_000,
-        "after how long without an answer a program is reported as stuck, and not waited for any "
-        "more", metavar="TIME",
+        "how long a program may leave an order unanswered; then it is reported as stuck, and "
+        "others no longer wait for it", metavar="TIME",
         words="10s")
     # Where each value that is no default comes from, for a sentence about it; no setting itself.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
