@@ -97,7 +97,7 @@ def test_what_is_typed_is_written_as_it_is_typed() -> None:
     assert "\nlibnvshare.so as the system's programs find it" in text
     assert "\nThe same as: nvsharectl anti-thrash." in text
     assert "\nThe same as: nvsharectl set-tq." in text
-    assert "\nauto: when not all of them fit" in text
+    assert "\nauto: when not all programs fit" in text
     assert "--set-tq SECONDS|auto" in text
 
 
