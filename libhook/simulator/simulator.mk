@@ -4,6 +4,8 @@
 #   make test-simulator [SANITIZE=thread|address]     its own tests
 
 SIMULATOR := $(BUILD)/simulator
+# Its rooms, not those of the library, some of which have the same names.
+SIMULATOR_CFLAGS := $(filter-out -Isrc,$(ALL_CFLAGS)) -Isimulator
 NVML_SOURCES := $(wildcard simulator/nvml/*.c simulator/shared/*.c)
 CUDA_SOURCES := $(filter-out simulator/nvml/%,$(wildcard simulator/*/*.c))
 CUDA_OBJECTS := $(addprefix $(BUILD)/,$(CUDA_SOURCES:.c=.o))
@@ -17,7 +19,7 @@ simulator: $(SIMULATOR)/libcuda.so.1 $(SIMULATOR)/libnvidia-ml.so.1
 
 $(BUILD)/simulator/%.o: simulator/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -Isimulator -MMD -MP -c $< -o $@
+	$(CC) $(SIMULATOR_CFLAGS) -MMD -MP -c $< -o $@
 
 # Calls within the library stay within it, whatever is preloaded.
 $(SIMULATOR)/libcuda.so.1: $(CUDA_OBJECTS)
@@ -32,11 +34,11 @@ $(SIMULATOR)/libnvidia-ml.so.1: $(NVML_OBJECTS)
 
 $(SIMULATOR_TESTS): $(BUILD)/tests/simulator/%: tests/simulator/%.c $(wildcard tests/simulator/*.h) $(SIMULATOR)/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -Isimulator $< -o $@ -L$(SIMULATOR) -l:libcuda.so.1
+	$(CC) $(SIMULATOR_CFLAGS) $< -o $@ -L$(SIMULATOR) -l:libcuda.so.1
 
 $(CONFORMANCE): $(wildcard tests/simulator/conformance*.c tests/simulator/*.h) $(SIMULATOR)/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -Isimulator $(filter %.c,$^) -o $@ -L$(SIMULATOR) -l:libcuda.so.1
+	$(CC) $(SIMULATOR_CFLAGS) $(filter %.c,$^) -o $@ -L$(SIMULATOR) -l:libcuda.so.1
 
 simulator-tests: $(SIMULATOR_TESTS) $(CONFORMANCE)
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Profilers may be told where to begin and to end; there is none. */
-#include "driver/context.h"
 #include "driver/entry.h"
 
 API(cuProfilerStart, void)

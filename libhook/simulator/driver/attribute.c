@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/context.h"
+#include "driver/device.h"
 #include "driver/entry.h"
 
 static int value_of(const struct device *device, int attribute, int *value)

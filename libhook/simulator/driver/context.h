@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices and contexts of this process. */
+/* The contexts of this process, and the calling thread's stack of them. */
 #ifndef NVSHARE_SIMULATOR_CONTEXT_H
 #define NVSHARE_SIMULATOR_CONTEXT_H
 
@@ -7,8 +7,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "driver/abi.h"
-#include "shared/shared_state.h"
+#include "driver/device.h"
 
 struct stream;
 
@@ -34,24 +33,10 @@ struct context {
     struct context *next;            /* all contexts ever made: never freed, so that a stale handle stays harmless */
 };
 
-struct device {
-    int ordinal;                     /* as CUDA counts, after CUDA_VISIBLE_DEVICES */
-    int gpu;                         /* as shared_state.h and NVML count */
-    struct context *primary;         /* made at the first retain, kept for ever */
-    int retains;
-    unsigned primary_flags;
-    _Atomic uint32_t peers;          /* bit per device ordinal whose allocations this one may touch */
-    struct pool *default_pool, *current_pool;
-};
-
-/* Finds the devices; by driver_start. */
-CUresult devices_start(void);
-int device_count(void);
-struct device *device_at(CUdevice ordinal);  /* NULL: no such device */
-struct device *device_of_gpu(int gpu);       /* NULL: not visible to this process */
-
 /* What the calling thread works with; NULL or CUDA_ERROR_INVALID_CONTEXT if none. */
 struct context *context_current(void);
+void context_push(struct context *context);
+void context_pop(void);
 CUresult context_check(struct context *context);     /* destroyed, or broken by a fault */
 struct context *context_from(CUcontext handle);      /* NULL handle: the current one. NULL: none such */
 void context_fault(CUresult error);
@@ -60,5 +45,9 @@ CUresult context_error(void);                        /* of the first fault in th
 /* Protects the devices' primary contexts, the list of contexts. Taken before all others. */
 extern pthread_mutex_t context_lock;
 extern struct context *all_contexts;
+
+/* Protects every stream, event, capture and graph of the process. Behind it
+ * only the space's lock, a stream table's and the shared state's are taken. */
+extern pthread_mutex_t engine_lock;
 
 #endif

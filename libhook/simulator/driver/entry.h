@@ -42,14 +42,10 @@ CUresult entry(const char *name, unsigned needs);
     } while (0)
 
 /* The life of the driver in this process. */
-CUresult driver_start(void);         /* cuInit */
 bool driver_running(void);           /* between cuInit and the process's exit */
 bool driver_ended(void);             /* the process exits */
 
 /* The calling thread runs a callback, which may not call the driver. */
 void entry_in_callback(bool running);
-
-/* NVSHARE_SIM_FAIL: the code that this call of `name` shall fail with, or success. */
-CUresult injected_failure(const char *name);
 
 #endif

@@ -7,14 +7,14 @@
  * CUresult, by default out of memory for what allocates and 999 otherwise.
  */
 #define _GNU_SOURCE
+#include "driver/failure.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "driver/entry.h"
 
 #define FAILURES 32
 

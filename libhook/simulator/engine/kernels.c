@@ -6,7 +6,6 @@
 
 #include "driver/entry.h"
 #include "space/space.h"
-#include "engine/stream.h"
 
 /*
  * Kernels read and write as a GPU does, unseen by the thread sanitizer: two
@@ -27,7 +26,7 @@ struct span {
 /* Calls `step` for piece after piece of up to three arrays of the same length. */
 static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
                               const enum access *accesses, int number, uint64_t count,
-                              const struct operation *operation,
+                              const _Atomic bool *doomed,
                               void (*step)(const struct span *, const uint64_t *, uint64_t *),
                               const uint64_t *arguments, uint64_t *sum)
 {
@@ -48,7 +47,7 @@ static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
         if (span.count != 0)
             step(&span, arguments, sum);
         space_unlock();
-        if (span.count == 0 || atomic_load(&operation->doomed))
+        if (span.count == 0 || atomic_load(doomed))
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         done += span.count;
     }
@@ -136,40 +135,40 @@ DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *ar
 }
 
 static CUresult run_fill(struct device *device, const uint64_t *arguments,
-                         const struct operation *operation)
+                         const _Atomic bool *doomed)
 {
     return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
-                         arguments[1], operation, fill_step, arguments, NULL);
+                         arguments[1], doomed, fill_step, arguments, NULL);
 }
 
 static CUresult run_step(struct device *device, const uint64_t *arguments,
-                         const struct operation *operation)
+                         const _Atomic bool *doomed)
 {
     return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
-                         arguments[1], operation, step_step, arguments, NULL);
+                         arguments[1], doomed, step_step, arguments, NULL);
 }
 
 static CUresult run_advance(struct device *device, const uint64_t *arguments,
-                            const struct operation *operation)
+                            const _Atomic bool *doomed)
 {
     return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
-                         arguments[1], operation, advance_step, arguments, NULL);
+                         arguments[1], doomed, advance_step, arguments, NULL);
 }
 
 static CUresult run_add(struct device *device, const uint64_t *arguments,
-                        const struct operation *operation)
+                        const _Atomic bool *doomed)
 {
     return for_each_span(device, (CUdeviceptr[]){arguments[0], arguments[1], arguments[2]},
                          (enum access[]){ACCESS_WRITE, ACCESS_READ, ACCESS_READ}, 3,
-                         arguments[3], operation, add_step, arguments, NULL);
+                         arguments[3], doomed, add_step, arguments, NULL);
 }
 
 static CUresult run_checksum(struct device *device, const uint64_t *arguments,
-                             const struct operation *operation)
+                             const _Atomic bool *doomed)
 {
     uint64_t sum = 0;
     CUresult result = for_each_span(device, (CUdeviceptr[]){arguments[0]},
-                                    (enum access[]){ACCESS_READ}, 1, arguments[1], operation,
+                                    (enum access[]){ACCESS_READ}, 1, arguments[1], doomed,
                                     checksum_step, arguments, &sum);
     size_t size = sizeof sum;
     if (result != CUDA_SUCCESS || arguments[2] % 8 != 0)
@@ -210,7 +209,7 @@ static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_
 }
 
 static CUresult run_examine(struct device *device, const uint64_t *arguments,
-                            const struct operation *operation)
+                            const _Atomic bool *doomed)
 {
     if (arguments[0] % 8 != 0 || arguments[4] % 8 != 0)
         return CUDA_ERROR_MISALIGNED_ADDRESS;
@@ -221,7 +220,7 @@ static CUresult run_examine(struct device *device, const uint64_t *arguments,
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         memcpy(&target[2], &arguments[2], 16);
         result = for_each_span(device, (CUdeviceptr[]){target[0]}, (enum access[]){ACCESS_READ}, 1,
-                               target[1], operation, examine_step, target, sum);
+                               target[1], doomed, examine_step, target, sum);
         if (result == CUDA_SUCCESS)
             result = add_up(device, arguments[4] + i * 40, sum);
     }
@@ -234,9 +233,9 @@ static void pause_microseconds(long microseconds)
 }
 
 static CUresult run_spin(struct device *device, const uint64_t *arguments,
-                         const struct operation *operation)
+                         const _Atomic bool *doomed)
 {
-    (void)device, (void)operation;
+    (void)device, (void)doomed;
     uint64_t end = monotonic_nanoseconds() + arguments[0] * 1000;
     for (uint64_t now; driver_running() && (now = monotonic_nanoseconds()) < end;) {
         uint64_t left = (end - now) / 1000;
@@ -246,7 +245,7 @@ static CUresult run_spin(struct device *device, const uint64_t *arguments,
 }
 
 static CUresult run_wait_flag(struct device *device, const uint64_t *arguments,
-                              const struct operation *operation)
+                              const _Atomic bool *doomed)
 {
     if (arguments[0] % 4 != 0)
         return CUDA_ERROR_MISALIGNED_ADDRESS;
@@ -259,7 +258,7 @@ static CUresult run_wait_flag(struct device *device, const uint64_t *arguments,
         if (flag != NULL)
             value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
         space_unlock();
-        if (flag == NULL || atomic_load(&operation->doomed))
+        if (flag == NULL || atomic_load(doomed))
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         if (value == (uint32_t)arguments[1])
             return CUDA_SUCCESS;

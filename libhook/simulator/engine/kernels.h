@@ -24,19 +24,19 @@
 #ifndef NVSHARE_SIMULATOR_KERNELS_H
 #define NVSHARE_SIMULATOR_KERNELS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
-#include "driver/context.h"
+#include "driver/device.h"
 
 #define KERNEL_ARGUMENTS 5
-
-struct operation;
 
 struct kernel {
     const char *name;
     int parameters;
+    /* `doomed` comes true when memory is unmapped that it touches. */
     CUresult (*run)(struct device *device, const uint64_t *arguments,
-                    const struct operation *operation);
+                    const _Atomic bool *doomed);
     /* Bytes touched through parameter `index`; 0 if it is no pointer. */
     size_t (*reach)(const uint64_t *arguments, int index);
 };

@@ -1,58 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * How the simulated GPU works
- *
- * A process has an address space of the GPUs (space.c): ranges it has
- * reserved, and under them mappings of physical memory (physical.c). Physical
- * memory is ordinary memory of the host, private to the process, that stands
- * somewhere else than its device address says; only how much of each GPU it
- * takes is known to all processes, in a file (shared_state.c). Whoever touches
- * device memory translates each address first, piece by piece, while holding
- * the space's lock for reading. So nothing can be touched that is not mapped,
- * and nothing disappears while it is touched.
- *
- * Each stream is a queue of operations and, once it has had work, a thread
- * that carries them out one after the other. An operation may wait for
- * positions in other streams: that is how events, the NULL stream and whole
- * contexts are ordered. A position names a stream and a number in it, so it is
- * fixed at the moment of the call, whatever happens to the event later.
- *
- *   NULL stream    an operation waits for all that blocking streams of its
- *                  context hold by now; one in a blocking stream waits for all
- *                  that the NULL stream holds by now
- *   event          recording it is an operation; the event remembers the
- *                  position; waiting for it means waiting for that position
- *   context        the list of the positions of all its streams
- *
- * A stream that is being captured queues nothing: its work becomes nodes of a
- * graph (capture.c), which is carried out later as one operation that holds
- * all its works.
- *
- * Faults. A kernel or copy that touches what is not mapped breaks its context:
- * all later work is dropped, and every later call fails with the same error.
- * On a card, memory may be unmapped under work that was submitted and has not
- * run, and mapped again before it runs, and nobody will notice. Here each
- * unmapping looks through all submitted work, and what would have touched the
- * memory is doomed: it faults, however late it runs. A program that moves its
- * memory while it has work in flight is wrong even where it is lucky.
- *
- * Threads and locks. The engine's lock protects all queues; it is never held
- * while work is carried out or a callback runs. `progress` wakes whoever waits
- * for any position. Threads of streams are never joined: they end with their
- * stream, or with the process, however long a kernel would have spun.
- */
 #include "engine/stream.h"
 
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "stream/capture.h"
-#include "driver/entry.h"
 #include "driver/object.h"
-
-pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
 
 struct stream *stream_make(struct context *context, unsigned flags, int priority)
 {
@@ -109,89 +60,7 @@ void positions_drop(struct position *positions, size_t count)
     free(positions);
 }
 
-static bool may_start(const struct operation *operation)
-{
-    for (size_t i = 0; i < operation->after_count; i++)
-        if (!stream_reached(&operation->after[i]))
-            return false;
-    return true;
-}
-
-/* Without the lock. A broken context carries nothing out, but tells callbacks. */
-static void carry_out(struct stream *stream, struct operation *operation)
-{
-    struct context *context = stream->context;
-    for (size_t i = 0; i < operation->count; i++) {
-        const struct work *work = &operation->works[i];
-        CUresult result = context_error();
-        if (result != CUDA_SUCCESS && work->kind != WORK_CALLBACK)
-            continue;
-        result = work_run(context, work, operation);
-        if (result == CUDA_SUCCESS && atomic_load(&operation->doomed))
-            result = CUDA_ERROR_ILLEGAL_ADDRESS;
-        if (result != CUDA_SUCCESS)
-            context_fault(result);
-    }
-}
-
-static void operation_free(struct operation *operation)
-{
-    for (size_t i = 0; i < operation->count; i++) {
-        struct work *work = &operation->works[i];
-        if (work->kind == WORK_COPY)
-            free(work->copy.staged);
-        work_drop(work);
-    }
-    positions_drop(operation->after, operation->after_count);
-    free(operation);
-}
-
-static void *stream_thread(void *argument)
-{
-    struct stream *stream = argument;
-    pthread_mutex_lock(&engine_lock);
-    while (stream->first != NULL || !stream->destroyed) {
-        struct operation *operation = stream->first;
-        if (operation == NULL) {
-            pthread_cond_wait(&stream->work, &engine_lock);
-            continue;
-        }
-        while (!may_start(operation))
-            pthread_cond_wait(&progress, &engine_lock);
-        pthread_mutex_unlock(&engine_lock);
-        carry_out(stream, operation);
-        pthread_mutex_lock(&engine_lock);
-        stream->first = operation->next;
-        if (stream->first == NULL)
-            stream->last = NULL;
-        stream->completed = operation->number;
-        pthread_cond_broadcast(&progress);
-        operation_free(operation);
-    }
-    stream_drop(stream);
-    pthread_mutex_unlock(&engine_lock);
-    return NULL;
-}
-
-/* A stream without a thread gets one with its first work. */
-static void start_thread(struct stream *stream)
-{
-    pthread_attr_t attributes;
-    pthread_t thread;
-    sigset_t all, before;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);     /* signals are the program's */
-    if (pthread_create(&thread, &attributes, stream_thread, stream) != 0)
-        abort();
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    stream->has_thread = true;
-    stream_hold(stream);
-}
-
-static void add_position(struct position **list, size_t *count, struct position position)
+void stream_add(struct position **list, size_t *count, struct position position)
 {
     if (stream_reached(&position))
         return;
@@ -204,7 +73,7 @@ static void add_position(struct position **list, size_t *count, struct position 
 
 void stream_add_position(struct position **list, size_t *count, struct stream *stream)
 {
-    add_position(list, count, (struct position){stream, stream->submitted});
+    stream_add(list, count, (struct position){stream, stream->submitted});
 }
 
 /* What the NULL stream's rules make an operation in `stream` wait for. */
@@ -220,52 +89,6 @@ void stream_add_implicit(struct stream *stream, struct position **list, size_t *
     }
 }
 
-uint64_t stream_queue(struct stream *stream, const struct work *works, size_t count,
-                      const struct position *after, size_t after_count)
-{
-    struct operation *operation = calloc(1, sizeof *operation + count * sizeof *works);
-    if (operation == NULL)
-        abort();
-    operation->number = ++stream->submitted;
-    operation->count = count;
-    memcpy(operation->works, works, count * sizeof *works);
-    for (size_t i = 0; i < count; i++)
-        work_hold(&works[i]);
-    for (size_t i = 0; i < after_count; i++)
-        add_position(&operation->after, &operation->after_count, after[i]);
-    stream_add_implicit(stream, &operation->after, &operation->after_count);
-    if (stream->context->gate.stream != NULL && stream != stream->context->gate.stream)
-        add_position(&operation->after, &operation->after_count, stream->context->gate);
-    if (stream->last != NULL)
-        stream->last->next = operation;
-    else
-        stream->first = operation;
-    stream->last = operation;
-    if (!stream->has_thread)
-        start_thread(stream);
-    pthread_cond_signal(&stream->work);
-    return operation->number;
-}
-
-CUresult stream_submit(struct stream *stream, const struct work *work)
-{
-    if (stream->capture != NULL)
-        return capture_add(stream, work);
-    CUresult result = capture_allows(stream);
-    if (result == CUDA_SUCCESS)
-        stream_queue(stream, work, 1, NULL, 0);
-    return result;
-}
-
-CUresult stream_wait(struct stream *stream, uint64_t number)
-{
-    stream_hold(stream);
-    while (stream->completed < number)
-        pthread_cond_wait(&progress, &engine_lock);
-    stream_drop(stream);
-    return context_error();
-}
-
 struct position *context_positions(struct context *context, size_t *count)
 {
     struct position *list = NULL;
@@ -273,25 +96,4 @@ struct position *context_positions(struct context *context, size_t *count)
     for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
         stream_add_position(&list, count, stream);
     return list;
-}
-
-CUresult context_wait(struct context *context)
-{
-    size_t count;
-    struct position *list = context_positions(context, &count);
-    for (size_t i = 0; i < count; i++)
-        stream_wait(list[i].stream, list[i].number);
-    positions_drop(list, count);
-    return context_error();
-}
-
-void streams_doom(CUdeviceptr base, size_t size)
-{
-    for (struct context *context = all_contexts; context != NULL; context = context->next)
-        for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
-            for (struct operation *operation = stream->first; operation != NULL;
-                 operation = operation->next)
-                for (size_t i = 0; i < operation->count; i++)
-                    if (work_touches(&operation->works[i], base, size))
-                        atomic_store(&operation->doomed, true);
 }

@@ -6,9 +6,9 @@
 
 #include "driver/entry.h"
 #include "engine/event.h"
+#include "space/graph_memory.h"
 #include "space/pool.h"
 #include "space/space.h"
-#include "engine/stream.h"
 
 #define PIECE ((size_t)1 << 20)      /* bytes a copy moves before the space may change again */
 
@@ -46,7 +46,7 @@ static void wait_for_engine(struct device *device, bool to_device, size_t size)
 }
 
 static CUresult copy_row(struct device *device, const struct work *work, CUdeviceptr to,
-                         CUdeviceptr from, const struct operation *operation)
+                         CUdeviceptr from, const _Atomic bool *doomed)
 {
     const struct side *to_side = &work->copy.to, *from_side = &work->copy.from;
     bool to_device = on_device(to_side, to), from_device = on_device(from_side, from);
@@ -58,7 +58,7 @@ static CUresult copy_row(struct device *device, const struct work *work, CUdevic
         if (target != NULL)
             memmove(target, source, size);
         space_unlock();
-        if (target == NULL || atomic_load(&operation->doomed))
+        if (target == NULL || atomic_load(doomed))
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         if (to_device != from_device)
             wait_for_engine(device, to_device, size);
@@ -67,7 +67,7 @@ static CUresult copy_row(struct device *device, const struct work *work, CUdevic
 }
 
 static CUresult run_copy(struct device *device, const struct work *work,
-                         const struct operation *operation)
+                         const _Atomic bool *doomed)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t z = 0; z < work->copy.depth; z++)
@@ -78,7 +78,7 @@ static CUresult run_copy(struct device *device, const struct work *work,
                               work->copy.to.address + z * work->copy.to.layer
                                   + y * work->copy.to.pitch,
                               from + z * work->copy.from.layer + y * work->copy.from.pitch,
-                              operation);
+                              doomed);
         }
     return result;
 }
@@ -92,7 +92,7 @@ static void set_elements(char *memory, size_t bytes, uint32_t value, unsigned el
 }
 
 static CUresult run_set(struct device *device, const struct work *work,
-                        const struct operation *operation)
+                        const _Atomic bool *doomed)
 {
     for (size_t y = 0; y < work->set.height; y++) {
         CUdeviceptr address = work->set.address + y * work->set.pitch;
@@ -104,7 +104,7 @@ static CUresult run_set(struct device *device, const struct work *work,
             if (memory != NULL)
                 set_elements(memory, size, work->set.value, work->set.element);
             space_unlock();
-            if (memory == NULL || atomic_load(&operation->doomed))
+            if (memory == NULL || atomic_load(doomed))
                 return CUDA_ERROR_ILLEGAL_ADDRESS;
         }
     }
@@ -149,12 +149,12 @@ static bool reach_value(struct device *device, const struct work *work, bool wri
 }
 
 static CUresult run_value(struct device *device, const struct work *work,
-                          const struct operation *operation)
+                          const _Atomic bool *doomed)
 {
     bool write = work->kind == WORK_WRITE_VALUE;
     for (long nap = 1000; driver_running(); nap = nap < 500000 ? nap * 2 : 500000) {
         uint64_t value = work->value.value;
-        if (!reach_value(device, work, write, &value) || atomic_load(&operation->doomed))
+        if (!reach_value(device, work, write, &value) || atomic_load(doomed))
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         if (write || satisfied(value, work))
             return CUDA_SUCCESS;
@@ -180,23 +180,23 @@ static void run_prefetch(struct device *device, const struct work *work)
 }
 
 CUresult work_run(struct context *context, const struct work *work,
-                  const struct operation *operation)
+                  const _Atomic bool *doomed)
 {
     struct device *device = context->device;
     uint64_t began = monotonic_nanoseconds();
     CUresult result = CUDA_SUCCESS;
     switch (work->kind) {
     case WORK_KERNEL:
-        result = work->launch.kernel->run(device, work->launch.arguments, operation);
+        result = work->launch.kernel->run(device, work->launch.arguments, doomed);
         shared_add_busy(device->gpu, monotonic_nanoseconds() - began);
         return result;
     case WORK_COPY:
-        return run_copy(device, work, operation);
+        return run_copy(device, work, doomed);
     case WORK_SET:
-        return run_set(device, work, operation);
+        return run_set(device, work, doomed);
     case WORK_WRITE_VALUE:
     case WORK_WAIT_VALUE:
-        return run_value(device, work, operation);
+        return run_value(device, work, doomed);
     case WORK_HOST:
         entry_in_callback(true);
         work->host.function(work->host.data);
@@ -224,6 +224,22 @@ CUresult work_run(struct context *context, const struct work *work,
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNKNOWN;
+}
+
+void work_hold(const struct work *work)
+{
+    if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
+        event_hold(work->event);
+    if (work->kind == WORK_GRAPH_MEMORY)
+        graph_memory_hold(work->memory);
+}
+
+void work_drop(const struct work *work)
+{
+    if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
+        event_drop(work->event);
+    if (work->kind == WORK_GRAPH_MEMORY)
+        graph_memory_drop(work->memory);
 }
 
 static bool overlaps(CUdeviceptr base, size_t size, CUdeviceptr other, size_t other_size)

@@ -12,7 +12,8 @@
 #include "engine/kernels.h"
 
 struct event;
-struct pool;
+struct graph;
+struct graph_memory;
 
 enum work_kind {
     WORK_NOTHING, WORK_KERNEL, WORK_COPY, WORK_SET, WORK_HOST, WORK_CALLBACK, WORK_WRITE_VALUE,
@@ -74,15 +75,13 @@ struct work {
     };
 };
 
-struct operation;
-
 /* Carries the work out in the calling thread, for a stream of `context`.
- * Anything but success breaks the context. */
+ * Anything but success breaks the context; work that is doomed meanwhile is none. */
 CUresult work_run(struct context *context, const struct work *work,
-                  const struct operation *operation);
+                  const _Atomic bool *doomed);
 
-/* What the work refers to, as one more or one fewer holder of it. A child graph
- * has one holder only. With the engine's lock held. */
+/* What the work refers to, as one more or one fewer holder of it; a child graph
+ * is its node's. With the engine's lock held. */
 void work_hold(const struct work *work);
 void work_drop(const struct work *work);
 

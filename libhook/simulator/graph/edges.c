@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What depends on what in a graph. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "driver/entry.h"

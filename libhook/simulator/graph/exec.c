@@ -7,12 +7,11 @@
 #include "graph/exec.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "stream/capture.h"
 #include "driver/entry.h"
-#include "engine/event.h"
 #include "driver/object.h"
+#include "engine/event.h"
+#include "engine/queue.h"
 
 struct graph_exec *graph_exec_from(CUgraphExec handle)
 {
@@ -173,8 +172,7 @@ API(cuGraphExecGetFlags, CUgraphExec handle, cuuint64_t *flags)
     return CUDA_SUCCESS;
 }
 
-/* With the engine's lock held. */
-static void queue_launch(struct stream *stream, struct graph_exec *exec)
+void graph_exec_queue(struct graph_exec *exec, struct stream *stream)
 {
     struct work *works = calloc(exec->count + 1, sizeof *works);
     struct position *after = calloc(exec->count + 1, sizeof *after);
@@ -201,56 +199,6 @@ static void queue_launch(struct stream *stream, struct graph_exec *exec)
     exec->last = (struct position){stream, number};
     free(works);
     free(after);
-}
-
-static CUresult launch(CUgraphExec handle, CUstream stream_handle)
-{
-    struct stream *stream;
-    CUresult result = stream_from(stream_handle, context_current(), &stream);
-    struct graph_exec *exec = graph_exec_from(handle);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (exec == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    result = capture_forbids_stream(stream);
-    if (result == CUDA_SUCCESS)
-        queue_launch(stream, exec);
-    pthread_mutex_unlock(&engine_lock);
-    return result;
-}
-
-API(cuGraphLaunch, CUgraphExec exec, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return launch(exec, stream);
-}
-
-API(cuGraphLaunch_ptsz, CUgraphExec exec, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return launch(exec, stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
-
-/* There is nothing to upload. */
-static CUresult upload(CUgraphExec exec, CUstream stream_handle)
-{
-    struct stream *stream;
-    CUresult result = stream_from(stream_handle, context_current(), &stream);
-    return result != CUDA_SUCCESS ? result
-        : graph_exec_from(exec) == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-API(cuGraphUpload, CUgraphExec exec, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return upload(exec, stream);
-}
-
-API(cuGraphUpload_ptsz, CUgraphExec exec, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return upload(exec, stream == NULL ? CU_STREAM_PER_THREAD : stream);
 }
 
 /* The new graph must have the same kinds of nodes in the same order. */

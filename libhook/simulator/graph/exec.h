@@ -21,4 +21,7 @@ struct graph_exec {
 
 struct graph_exec *graph_exec_from(CUgraphExec handle);
 
+/* One launch. With the engine's lock held. */
+void graph_exec_queue(struct graph_exec *exec, struct stream *stream);
+
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Changing single nodes of an executable graph. */
-#include "memory/copy.h"
 #include "driver/entry.h"
 #include "graph/exec.h"
 #include "graph/nodes.h"
+#include "memory/copy.h"
 
 static struct step *step_of(struct graph_exec *exec, CUgraphNode node)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes whose kind stands in their parameters: one call for all kinds. */
 #include "driver/entry.h"
-#include "graph/nodes.h"
 
 /* The call for each kind, as the older entry points are. */
 #pragma GCC visibility push(default)

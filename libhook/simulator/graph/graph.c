@@ -2,11 +2,7 @@
 #include "graph/graph.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "driver/entry.h"
-#include "engine/event.h"
-#include "space/graph_memory.h"
 #include "driver/object.h"
 #include "graph/user_object.h"
 
@@ -29,26 +25,10 @@ struct graph *graph_make(void)
     return graph;
 }
 
-void work_hold(const struct work *work)
+void node_free(struct node *node)
 {
-    if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
-        event_hold(work->event);
-    if (work->kind == WORK_GRAPH_MEMORY)
-        graph_memory_hold(work->memory);
-}
-
-void work_drop(const struct work *work)
-{
-    if (work->kind == WORK_RECORD || work->kind == WORK_WAIT_EVENT)
-        event_drop(work->event);
-    if (work->kind == WORK_GRAPH)
-        graph_free(work->child);
-    if (work->kind == WORK_GRAPH_MEMORY)
-        graph_memory_drop(work->memory);
-}
-
-static void node_free(struct node *node)
-{
+    if (node->work.kind == WORK_GRAPH)
+        graph_free(node->work.child);
     work_drop(&node->work);
     object_remove(node);
     free(node->after);
@@ -132,7 +112,7 @@ bool node_depends_on(const struct node *node, const struct node *other)
     return false;
 }
 
-static struct node *counterpart(const struct graph *clone, const struct node *origin)
+struct node *graph_counterpart(const struct graph *clone, const struct node *origin)
 {
     for (size_t i = 0; i < clone->count; i++)
         if (clone->nodes[i]->origin == origin)
@@ -154,126 +134,6 @@ struct graph *graph_clone(const struct graph *graph)
     }
     for (size_t i = 0; i < graph->count; i++)
         for (size_t j = 0; j < graph->nodes[i]->after_count; j++)
-            node_depend(clone->nodes[i], counterpart(clone, graph->nodes[i]->after[j]));
+            node_depend(clone->nodes[i], graph_counterpart(clone, graph->nodes[i]->after[j]));
     return clone;
-}
-
-API(cuGraphCreate, CUgraph *handle, unsigned int flags)
-{
-    ENTER(ENTRY_INIT);
-    if (handle == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    *handle = (CUgraph)graph_make();
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphDestroy, CUgraph handle)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    if (graph == NULL || graph->child)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    graph_free(graph);
-    pthread_mutex_unlock(&engine_lock);
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphClone, CUgraph *handle, CUgraph original)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(original);
-    if (handle == NULL || graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    *handle = (CUgraph)graph_clone(graph);
-    pthread_mutex_unlock(&engine_lock);
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphNodeFindInClone, CUgraphNode *node, CUgraphNode original, CUgraph handle)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    if (node == NULL || graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    *node = (CUgraphNode)counterpart(graph, (const struct node *)original);
-    pthread_mutex_unlock(&engine_lock);
-    return *node != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-API(cuGraphDestroyNode, CUgraphNode handle)
-{
-    ENTER(ENTRY_INIT);
-    struct node *node = node_from(handle);
-    if (node == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    struct graph *graph = node->graph;
-    size_t kept = 0;
-    for (size_t i = 0; i < graph->count; i++) {
-        struct node *other = graph->nodes[i];
-        size_t left = 0;
-        for (size_t j = 0; j < other->after_count; j++)
-            if (other->after[j] != node)
-                other->after[left++] = other->after[j];
-        other->after_count = left;
-        if (other != node)
-            graph->nodes[kept++] = other;
-    }
-    graph->count = kept;
-    node_free(node);
-    pthread_mutex_unlock(&engine_lock);
-    return CUDA_SUCCESS;
-}
-
-/* The lists that graphs give of themselves: as many as there is room for, and how many there are. */
-static CUresult give_nodes(struct node *const *found, size_t count, CUgraphNode *nodes,
-                           size_t *room)
-{
-    for (size_t i = 0; nodes != NULL && i < *room; i++)
-        nodes[i] = i < count ? (CUgraphNode)found[i] : NULL;
-    if (nodes == NULL || *room > count)
-        *room = count;
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    if (graph == NULL || room == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    give_nodes(graph->nodes, graph->count, nodes, room);
-    pthread_mutex_unlock(&engine_lock);
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    if (graph == NULL || room == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    struct node **roots = calloc(graph->count + 1, sizeof(struct node *));
-    size_t count = 0;
-    for (size_t i = 0; roots != NULL && i < graph->count; i++)
-        if (graph->nodes[i]->after_count == 0)
-            roots[count++] = graph->nodes[i];
-    give_nodes(roots, count, nodes, room);
-    free(roots);
-    pthread_mutex_unlock(&engine_lock);
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphNodeGetType, CUgraphNode handle, CUgraphNodeType *type)
-{
-    ENTER(ENTRY_INIT);
-    if (type == NULL || node_from(handle) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *type = node_from(handle)->type;
-    return CUDA_SUCCESS;
 }

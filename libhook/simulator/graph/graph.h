@@ -3,7 +3,7 @@
 #ifndef NVSHARE_SIMULATOR_GRAPH_H
 #define NVSHARE_SIMULATOR_GRAPH_H
 
-#include "engine/stream.h"
+#include "engine/work.h"
 
 struct node {
     struct graph *graph;
@@ -28,6 +28,7 @@ void graph_free(struct graph *graph);
 struct graph *graph_from(CUgraph handle);
 struct node *node_from(CUgraphNode handle);
 struct graph *graph_clone(const struct graph *graph);
+struct node *graph_counterpart(const struct graph *clone, const struct node *origin);  /* NULL: none */
 
 /* Adds a node; holds what the work points to. A WORK_GRAPH's child becomes the node's. */
 struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct work *work,
@@ -35,5 +36,6 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct w
 bool node_depends_on(const struct node *node, const struct node *other);
 CUgraphNodeType node_type_of(const struct work *work);
 void node_depend(struct node *node, struct node *other);
+void node_free(struct node *node);
 
 #endif

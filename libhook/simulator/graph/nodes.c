@@ -2,14 +2,13 @@
 /* Nodes: adding them, and telling and changing what they do. */
 #include "graph/nodes.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "memory/copy.h"
 #include "driver/entry.h"
-#include "engine/event.h"
-#include "module/launch.h"
 #include "driver/object.h"
+#include "engine/event.h"
+#include "memory/copy.h"
+#include "module/launch.h"
 
 CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS_v1 *p, struct work *work)
 {

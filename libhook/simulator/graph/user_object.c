@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "driver/context.h"
 #include "driver/entry.h"
 #include "driver/object.h"
 
@@ -73,37 +74,28 @@ API(cuUserObjectRelease, CUuserObject handle, unsigned int count)
     return CUDA_SUCCESS;
 }
 
-API(cuGraphRetainUserObject, CUgraph graph_handle, CUuserObject handle, unsigned int count,
-    unsigned int flags)
+CUresult user_object_retain(struct user_share **list, CUuserObject handle, unsigned count, bool move)
 {
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(graph_handle);
     struct user_object *object = object_from(handle);
-    struct user_share *share = calloc(1, sizeof *share);
-    if (graph == NULL || object == NULL || count == 0 || flags > CU_GRAPH_USER_OBJECT_MOVE
-        || share == NULL) {
-        free(share);
+    struct user_share *share = object != NULL && count != 0 ? calloc(1, sizeof *share) : NULL;
+    if (share == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (flags != CU_GRAPH_USER_OBJECT_MOVE)
+    if (!move)
         atomic_fetch_add(&object->references, count);
     pthread_mutex_lock(&engine_lock);
-    *share = (struct user_share){graph->user_objects, object, count};
-    graph->user_objects = share;
+    *share = (struct user_share){*list, object, count};
+    *list = share;
     pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
-API(cuGraphReleaseUserObject, CUgraph graph_handle, CUuserObject handle, unsigned int count)
+CUresult user_object_release(struct user_share **list, CUuserObject handle, unsigned count)
 {
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(graph_handle);
     struct user_share *found = NULL;
-    if (graph == NULL || object_from(handle) == NULL || count == 0)
+    if (object_from(handle) == NULL || count == 0)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&engine_lock);
-    for (struct user_share **place = &graph->user_objects; *place != NULL && found == NULL;
-         place = &(*place)->next)
+    for (struct user_share **place = list; *place != NULL && found == NULL; place = &(*place)->next)
         if ((*place)->object == (struct user_object *)handle && (*place)->count == count) {
             found = *place;
             *place = found->next;

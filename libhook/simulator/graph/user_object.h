@@ -3,7 +3,9 @@
 #ifndef NVSHARE_SIMULATOR_USER_OBJECT_H
 #define NVSHARE_SIMULATOR_USER_OBJECT_H
 
-#include "graph/graph.h"
+#include <stdbool.h>
+
+#include "driver/abi.h"
 
 struct user_object;
 
@@ -12,6 +14,10 @@ struct user_share {                  /* what one graph holds of an object */
     struct user_object *object;
     unsigned count;
 };
+
+/* One share more and one fewer in a graph's list. `move`: the caller's references become its. */
+CUresult user_object_retain(struct user_share **list, CUuserObject handle, unsigned count, bool move);
+CUresult user_object_release(struct user_share **list, CUuserObject handle, unsigned count);
 
 /* Releases and frees a graph's list. */
 void user_objects_release(struct user_share *list);

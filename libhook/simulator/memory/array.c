@@ -7,10 +7,10 @@
 
 #include <stdlib.h>
 
-#include "space/allocation.h"
 #include "driver/entry.h"
 #include "driver/object.h"
-#include "engine/stream.h"
+#include "engine/queue.h"
+#include "space/allocation.h"
 
 struct array {
     struct context *context;

@@ -5,11 +5,6 @@
 
 #include "engine/work.h"
 
-enum copy_wait {
-    COPY_ASYNC,                      /* returns at once where the driver's does */
-    COPY_SYNC,                       /* returns when the bytes are there */
-};
-
 /* One side, by a pointer of the host, of the device, or by what it is itself. */
 struct side side_host(const void *pointer);
 struct side side_device(CUdeviceptr address);
@@ -19,8 +14,5 @@ struct work copy_line(struct side to, struct side from, size_t bytes);
 CUresult copy_from_2d(const CUDA_MEMCPY2D *copy, struct work *work);
 CUresult copy_from_3d(const CUDA_MEMCPY3D *copy, struct work *work);
 CUresult copy_from_peer(const CUDA_MEMCPY3D_PEER *copy, struct work *work);
-
-/* Hands the copy to the stream in the current context. */
-CUresult copy_submit(CUstream stream, struct work work, enum copy_wait wait);
 
 #endif

@@ -5,34 +5,12 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "space/allocation.h"
 #include "driver/entry.h"
-#include "driver/object.h"
-#include "engine/stream.h"
-
-static size_t page(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
-
-static size_t whole_pages(size_t size)
-{
-    return (size + page() - 1) / page() * page();
-}
-
-void host_free(struct allocation *allocation)
-{
-    host_unmap(allocation->base);
-    if (allocation->residency != NULL)
-        residency_drop(allocation->residency);
-    if (allocation->kind != REGISTERED_HOST)
-        munmap((void *)(uintptr_t)allocation->base, whole_pages(allocation->size));
-    allocation_remove(allocation);
-}
+#include "engine/queue.h"
+#include "space/allocation.h"
 
 static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, unsigned flags)
 {
@@ -134,7 +112,8 @@ API(cuMemFreeHost, void *memory)
 /* Whether every page is there, as locking it would find out. */
 static bool is_mapped(void *memory, size_t size)
 {
-    uintptr_t first = (uintptr_t)memory / page() * page();
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = (uintptr_t)memory / page * page;
     size_t length = (uintptr_t)memory + size - first;
     return madvise((void *)first, whole_pages(length), MADV_NORMAL) == 0 || errno != ENOMEM;
 }

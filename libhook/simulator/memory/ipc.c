@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "space/allocation.h"
 #include "driver/entry.h"
-#include "engine/stream.h"
+#include "engine/queue.h"
+#include "space/allocation.h"
 
 #define HANDLE_MAGIC 0x6e76736861726531ull
 

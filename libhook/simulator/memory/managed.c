@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Advice on managed memory, and moving it about (residency.h). Nothing here
+ * Advice on managed memory, and moving it about (residency.h). Nothing of that
  * changes a byte: the card and the processor see the same memory. Advice about
  * other memory is refused, as by the driver.
  */
-#include "space/allocation.h"
-#include "driver/entry.h"
-#include "space/residency.h"
-#include "engine/stream.h"
+#include "memory/managed.h"
 
-/* Of an allocation that contains the range; NULL: it is not managed. With the lock. */
-static struct residency *managed_at(CUdeviceptr address, size_t size)
+#include "driver/entry.h"
+
+struct residency *managed_at(CUdeviceptr address, size_t size)
 {
     const struct allocation *allocation = allocation_find(address);
     bool managed = allocation != NULL && allocation->kind == ALLOCATED_MANAGED
@@ -18,7 +16,7 @@ static struct residency *managed_at(CUdeviceptr address, size_t size)
     return managed ? allocation->residency : NULL;
 }
 
-static CUresult check_device(int type, int id)
+CUresult managed_check(int type, int id)
 {
     if (type == CU_MEM_LOCATION_TYPE_DEVICE && device_at(id) == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
@@ -26,7 +24,7 @@ static CUresult check_device(int type, int id)
         ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUmemLocation place_of(CUdevice device)
+CUmemLocation managed_place(CUdevice device)
 {
     return device == CU_DEVICE_CPU
         ? (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST}
@@ -38,7 +36,7 @@ static CUresult advise(CUdeviceptr address, size_t size, CUmem_advise advice, CU
     /* Whether something is mostly read is no matter of a place. */
     if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY
         || (advice > CU_MEM_ADVISE_UNSET_READ_MOSTLY
-            && check_device((int)place.type, place.id) != CUDA_SUCCESS))
+            && managed_check((int)place.type, place.id) != CUDA_SUCCESS))
         return CUDA_ERROR_INVALID_VALUE;
     allocations_lock();
     struct residency *residency = managed_at(address, size);
@@ -51,7 +49,7 @@ static CUresult advise(CUdeviceptr address, size_t size, CUmem_advise advice, CU
 API(cuMemAdvise, CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device)
 {
     ENTER(ENTRY_CONTEXT);
-    return advise(address, size, advice, place_of(device));
+    return advise(address, size, advice, managed_place(device));
 }
 
 API(cuMemAdvise_v2, CUdeviceptr address, size_t size, CUmem_advise advice,
@@ -59,65 +57,6 @@ API(cuMemAdvise_v2, CUdeviceptr address, size_t size, CUmem_advise advice,
 {
     ENTER(ENTRY_CONTEXT);
     return advise(address, size, advice, location);
-}
-
-static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, CUstream handle)
-{
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    allocations_lock();
-    bool managed = managed_at(address, size) != NULL;
-    allocations_unlock();
-    if (!managed)
-        return CUDA_ERROR_INVALID_VALUE;
-    result = check_device((int)place.type, place.id);
-    if (result != CUDA_SUCCESS)
-        return result;
-    bool to_card = place.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    struct work work = {.kind = WORK_PREFETCH,
-                        .prefetch = {.address = address, .size = size,
-                                     .gpu = to_card ? device_at(place.id)->gpu : RESIDENCY_HOST}};
-    pthread_mutex_lock(&engine_lock);
-    result = stream_submit(stream, &work);
-    pthread_mutex_unlock(&engine_lock);
-    allocations_lock();
-    struct residency *residency = managed_at(address, size);
-    if (result == CUDA_SUCCESS && residency != NULL)
-        residency_prefetched(residency, address, size, place);
-    allocations_unlock();
-    return result;
-}
-
-API(cuMemPrefetchAsync, CUdeviceptr address, size_t size, CUdevice device, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return prefetch(address, size, place_of(device), stream);
-}
-
-API(cuMemPrefetchAsync_ptsz, CUdeviceptr address, size_t size, CUdevice device, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return prefetch(address, size, place_of(device),
-                    stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
-
-API(cuMemPrefetchAsync_v2, CUdeviceptr address, size_t size, CUmemLocation location,
-    unsigned int flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return flags != 0 ? CUDA_ERROR_INVALID_VALUE
-                      : prefetch(address, size, location, stream);
-}
-
-API(cuMemPrefetchAsync_v2_ptsz, CUdeviceptr address, size_t size, CUmemLocation location,
-    unsigned int flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return flags != 0 ? CUDA_ERROR_INVALID_VALUE
-                      : prefetch(address, size, location,
-                                 stream == NULL ? CU_STREAM_PER_THREAD : stream);
 }
 
 static CUresult attribute_of(void *data, size_t room, CUmem_range_attribute attribute,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory as cuMemAlloc gives it, and the figures of the card. */
-#include "space/allocation.h"
 #include "driver/entry.h"
+#include "engine/queue.h"
+#include "space/allocation.h"
 #include "space/pool.h"
-#include "engine/stream.h"
 
 static CUresult allocate(CUdeviceptr *address, size_t size)
 {

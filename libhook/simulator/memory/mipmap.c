@@ -2,9 +2,9 @@
 /* Mipmapped arrays: an array for each level, half as long in each direction as the one before. */
 #include <stdlib.h>
 
-#include "memory/array.h"
 #include "driver/entry.h"
 #include "driver/object.h"
+#include "memory/array.h"
 
 #define LEVELS 32
 

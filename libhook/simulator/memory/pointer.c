@@ -2,9 +2,9 @@
 /* What a pointer says of itself. */
 #include <string.h>
 
-#include "space/allocation.h"
 #include "driver/entry.h"
-#include "space/pool_state.h"
+#include "space/allocation.h"
+#include "space/pool.h"
 
 struct known {
     CUdeviceptr base, mapping_base;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pools from the outside: making them, asking them, choosing one. */
-#include "space/allocation.h"
 #include "driver/entry.h"
 #include "driver/object.h"
-#include "space/pool_state.h"
+#include "space/allocation.h"
+#include "space/pool.h"
 
 API(cuMemPoolCreate, CUmemoryPool *handle, const CUmemPoolProps *properties)
 {

@@ -4,8 +4,8 @@
 
 #include "driver/entry.h"
 #include "driver/object.h"
+#include "engine/queue.h"
 #include "space/space.h"
-#include "engine/stream.h"
 
 static struct physical *physical_from(CUmemGenericAllocationHandle handle)
 {

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What functions say of themselves. */
-#include <string.h>
 
 #include "driver/entry.h"
 #include "module/module.h"
-#include "driver/object.h"
 
 static CUresult attribute_of(int *value, CUfunction_attribute attribute, CUfunction handle)
 {

@@ -3,9 +3,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "driver/context.h"
 #include "driver/entry.h"
-#include "module/module.h"
 #include "driver/object.h"
+#include "module/module.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     /* protects the instances */
 

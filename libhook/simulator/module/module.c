@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "space/allocation.h"
 #include "driver/entry.h"
 #include "driver/object.h"
-#include "engine/stream.h"
+#include "engine/queue.h"
+#include "space/allocation.h"
 
 const struct function *function_from(CUfunction handle)
 {

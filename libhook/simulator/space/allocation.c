@@ -9,10 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-#include "driver/entry.h"
-#include "space/pool.h"
-#include "engine/stream.h"
+#include "driver/context.h"
 
 #define UNIT 512u
 #define UNITS (PHYSICAL_GRAIN / UNIT)
@@ -295,20 +294,25 @@ void host_unmap(CUdeviceptr base)
     space_unlock();
 }
 
-void allocations_end(struct context *context)
+size_t whole_pages(size_t size)
 {
-    allocations_lock();
-    for (size_t i = state.count; i > 0; i--) {
-        struct allocation *allocation = state.list[i - 1];
-        if (allocation->context != context)
-            continue;
-        if (allocation->kind == ALLOCATED_POOL)
-            pool_loses(allocation);
-        else if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_IMPORT
-                 || allocation->kind == ALLOCATED_VARIABLE)
-            device_free(allocation);
-        else
-            host_free(allocation);
-    }
-    allocations_unlock();
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (size + page - 1) / page * page;
+}
+
+void host_free(struct allocation *allocation)
+{
+    host_unmap(allocation->base);
+    if (allocation->residency != NULL)
+        residency_drop(allocation->residency);
+    if (allocation->kind != REGISTERED_HOST)
+        munmap((void *)(uintptr_t)allocation->base, whole_pages(allocation->size));
+    allocation_remove(allocation);
+}
+
+void allocations_each(const struct context *context, void (*act)(struct allocation *))
+{
+    for (size_t i = state.count; i > 0; i--)
+        if (state.list[i - 1]->context == context)
+            act(state.list[i - 1]);
 }

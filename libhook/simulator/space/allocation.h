@@ -61,13 +61,14 @@ void device_free(struct allocation *allocation);     /* with the lock held */
 void allocations_open(const struct pool *pool, uint32_t to);
 void allocations_close(const struct pool *pool, uint32_t to);
 
-/* Frees all that the context allocated; its work has ended. */
-void allocations_end(struct context *context);
+/* Does something to each allocation of the context; it may remove it. */
+void allocations_each(const struct context *context, void (*act)(struct allocation *));
 
 /* Memory of the host that all devices know: managed (then with where its pages
  * lie), allocated, registered. With the lock held. */
 bool host_map(void *memory, size_t size, struct residency *residency);
 void host_unmap(CUdeviceptr base);
+size_t whole_pages(size_t size);     /* in bytes, as host_free() gives them back */
 void host_free(struct allocation *allocation);
 
 #endif

@@ -7,12 +7,15 @@
 #ifndef NVSHARE_SIMULATOR_GRAPH_MEMORY_H
 #define NVSHARE_SIMULATOR_GRAPH_MEMORY_H
 
-#include "engine/stream.h"
+#include "driver/context.h"
 
-struct graph_memory;
+struct graph_memory {
+    unsigned references;
+    CUdeviceptr address;
+};
 
 /* All with the engine's lock held. */
-CUresult graph_memory_capture(struct stream *stream, size_t size, CUdeviceptr *address);
+CUresult graph_memory_new(struct context *context, size_t size, struct graph_memory **memory);
 void graph_memory_hold(struct graph_memory *memory);
 void graph_memory_drop(struct graph_memory *memory);
 

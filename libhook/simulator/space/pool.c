@@ -7,17 +7,12 @@
  * back to its pool, which keeps it for the next allocation of the same size as
  * long as it holds no more than its release threshold, 0 by default.
  */
-#include "space/pool_state.h"
+#include "space/pool.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "space/allocation.h"
-#include "stream/capture.h"
-#include "driver/entry.h"
-#include "space/graph_memory.h"
 #include "driver/object.h"
-#include "engine/stream.h"
+#include "space/allocation.h"
 
 static struct pool *pools;           /* under the allocations' lock */
 
@@ -72,7 +67,7 @@ bool pool_shrink(struct pool *pool, uint64_t most)
     return any;
 }
 
-void pool_free_now(struct allocation *allocation)
+static void free_now(struct allocation *allocation)
 {
     struct pool *pool = allocation->pool;
     struct kept *kept = malloc(sizeof *kept);
@@ -101,7 +96,7 @@ void pool_give_back(CUdeviceptr address)
     struct allocation *allocation = allocation_find(address);
     bool found = allocation != NULL && allocation->base == address;
     if (found && allocation->pool != NULL)
-        pool_free_now(allocation);
+        free_now(allocation);
     else if (found)
         device_free(allocation);     /* cuMemAlloc's may be freed in a stream, too */
     allocations_unlock();
@@ -118,7 +113,6 @@ bool pools_trim(struct device *device)
     return any;
 }
 
-/* With the allocations' lock held. */
 static bool reuse(struct pool *pool, size_t size, CUdeviceptr *address)
 {
     for (struct kept **place = &pool->kept; *place != NULL; place = &(*place)->next) {
@@ -135,8 +129,8 @@ static bool reuse(struct pool *pool, size_t size, CUdeviceptr *address)
     return false;
 }
 
-static CUresult take(struct pool *pool, struct context *context, size_t size,
-                     CUdeviceptr *address)
+CUresult pool_take(struct pool *pool, struct context *context, size_t size,
+                   CUdeviceptr *address)
 {
     CUresult result = CUDA_SUCCESS;
     allocations_lock();
@@ -162,125 +156,4 @@ static CUresult take(struct pool *pool, struct context *context, size_t size,
         pool->reserved_high = pool->reserved;
     allocations_unlock();
     return CUDA_SUCCESS;
-}
-
-static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, CUstream handle)
-{
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (address == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (size == 0) {
-        *address = 0;
-        return CUDA_SUCCESS;
-    }
-    pthread_mutex_lock(&engine_lock);
-    bool capturing = stream->capture != NULL;
-    result = capturing ? graph_memory_capture(stream, size, address) : capture_allows(stream);
-    pthread_mutex_unlock(&engine_lock);
-    if (capturing)
-        return result;
-    if (result == CUDA_SUCCESS)
-        result = capture_prohibits();
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct context *context = stream->context;
-    result = take(pool, context, size, address);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY)
-        return result;
-    /* As the driver: what was freed but not come to yet may be enough. */
-    pthread_mutex_lock(&engine_lock);
-    context_wait(context);
-    pthread_mutex_unlock(&engine_lock);
-    pools_trim(pool->device);
-    return take(pool, context, size, address);
-}
-
-static CUresult free_async(CUdeviceptr address, CUstream handle)
-{
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS || address == 0)
-        return result;
-    struct work work = {.kind = WORK_FREE, .freed = address};
-    allocations_lock();
-    struct allocation *allocation = allocation_find(address);
-    bool graphs = allocation != NULL && allocation->base == address && allocation->graphs;
-    allocations_unlock();
-    pthread_mutex_lock(&engine_lock);
-    bool capturing = stream->capture != NULL;
-    /* The node says that the graph is done with it; the next launch finds it again. */
-    if (capturing)
-        result = graphs ? capture_add(stream, &(struct work){.kind = WORK_FREE})
-                        : CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&engine_lock);
-    if (capturing)
-        return result;
-    result = capture_prohibits();
-    if (result != CUDA_SUCCESS)
-        return result;
-    allocations_lock();
-    allocation = allocation_find(address);
-    bool pooled = allocation != NULL && allocation->base == address && !allocation->hidden
-        && !allocation->freeing
-        && (allocation->kind == ALLOCATED_POOL || allocation->kind == ALLOCATED);
-    if (pooled)
-        allocation->freeing = true;
-    allocations_unlock();
-    if (!pooled)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    result = stream_submit(stream, &work);
-    pthread_mutex_unlock(&engine_lock);
-    return result;
-}
-
-#define POOL_OF_DEVICE pool_current(context_current()->device)
-
-API(cuMemAllocAsync, CUdeviceptr *address, size_t size, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return allocate(address, size, POOL_OF_DEVICE, stream);
-}
-
-API(cuMemAllocAsync_ptsz, CUdeviceptr *address, size_t size, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return allocate(address, size, POOL_OF_DEVICE,
-                    stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
-
-static CUresult allocate_from(CUdeviceptr *address, size_t size, CUmemoryPool pool,
-                              CUstream stream)
-{
-    return pool_from(pool) == NULL ? CUDA_ERROR_INVALID_VALUE
-                                   : allocate(address, size, pool_from(pool), stream);
-}
-
-API(cuMemAllocFromPoolAsync, CUdeviceptr *address, size_t size, CUmemoryPool pool,
-    CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return allocate_from(address, size, pool, stream);
-}
-
-API(cuMemAllocFromPoolAsync_ptsz, CUdeviceptr *address, size_t size, CUmemoryPool pool,
-    CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return allocate_from(address, size, pool, stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
-
-API(cuMemFreeAsync, CUdeviceptr address, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return free_async(address, stream);
-}
-
-API(cuMemFreeAsync_ptsz, CUdeviceptr address, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return free_async(address, stream == NULL ? CU_STREAM_PER_THREAD : stream);
 }

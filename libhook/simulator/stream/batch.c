@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many copies or prefetches in one call. They may be done in any order; here, in theirs. */
-#include "memory/array.h"
-#include "memory/copy.h"
 #include "driver/entry.h"
+#include "memory/array.h"
+#include "stream/copy_submit.h"
 
 struct batch {
     CUdeviceptr *to, *from;

@@ -6,60 +6,14 @@
  * one of its events, and the graph that grows. Each captured stream knows the
  * nodes that its next one will depend on, its ends. Once broken, a capture
  * stays broken: everything in it fails until its origin ends it.
- *
- * Calls that are unsafe meanwhile, those that might wait for captured work,
- * fail and break the captures they are unsafe for. Which those are depends on
- * the mode of the thread that calls and on the mode of each capture.
  */
-#include "stream/capture_state.h"
+#include "stream/capture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/entry.h"
 #include "engine/event.h"
 #include "graph/graph.h"
-
-struct captures captures;
-
-/* Its address tells threads apart. */
-__thread CUstreamCaptureMode capture_thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-
-CUresult capture_prohibits(void)
-{
-    if (atomic_load(&captures.count) == 0 || capture_thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_SUCCESS;
-    CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&engine_lock);
-    for (struct capture *capture = captures.list; capture != NULL; capture = capture->next) {
-        bool own = capture->thread == &capture_thread_mode
-            && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-        bool others = capture_thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL
-            && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-        if (!own && !others)
-            continue;
-        capture->broken = true;
-        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-    pthread_mutex_unlock(&engine_lock);
-    return result;
-}
-
-static struct capture *capture_numbered(unsigned long long id)
-{
-    struct capture *capture = captures.list;
-    while (capture != NULL && capture->id != id)
-        capture = capture->next;
-    return capture;
-}
-
-bool capture_break(unsigned long long id)
-{
-    struct capture *capture = capture_numbered(id);
-    if (capture != NULL)
-        capture->broken = true;
-    return capture != NULL;
-}
 
 void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count)
 {

@@ -3,15 +3,13 @@
 #ifndef NVSHARE_SIMULATOR_CAPTURE_H
 #define NVSHARE_SIMULATOR_CAPTURE_H
 
+#include "driver/captures.h"
 #include "engine/stream.h"
+#include "engine/work.h"
 
 struct event;
 
-/* What a call that is unsafe during captures gets, in the calling thread's
- * mode: success, or an error, and then the captures in question are broken. */
-CUresult capture_prohibits(void);
-
-/* All below: with the engine's lock held. */
+/* All with the engine's lock held. */
 
 /* Adds a node with the work behind the stream's last ones. Takes what the work points to as stream_queue does. */
 CUresult capture_add(struct stream *stream, const struct work *work);
@@ -22,12 +20,17 @@ CUresult capture_wait(struct stream *stream, struct event *event);
  * stream while a blocking stream of its context is: that breaks the capture. */
 CUresult capture_allows(struct stream *stream);
 
+bool capture_blocks(const struct stream *stream);    /* a capture makes the NULL stream unusable */
+
 /* Synchronising with a capturing stream, or with a context that has one, breaks the capture. */
 CUresult capture_forbids_stream(struct stream *stream);
 CUresult capture_forbids_context(struct context *context);
-bool capture_break(unsigned long long id);       /* false: it has ended */
 
-/* A captured stream is destroyed. */
-void capture_leave(struct stream *stream);
+void capture_leave(struct stream *stream);           /* a captured stream is destroyed */
+void capture_finish(struct capture *capture);        /* over, for every stream in it */
+
+/* A capture's nodes that the stream's next one depends on. */
+void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count);
+void capture_add_ends(struct stream *stream, struct node *const *nodes, size_t count);
 
 #endif

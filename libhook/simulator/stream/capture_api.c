@@ -2,9 +2,10 @@
 /* Captures from the outside: beginning, ending, asking. */
 #include <stdlib.h>
 
-#include "stream/capture_state.h"
 #include "driver/entry.h"
 #include "graph/graph.h"
+#include "stream/capture.h"
+#include "stream/submit.h"
 
 static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph into,
                       const CUgraphNode *after, size_t count)

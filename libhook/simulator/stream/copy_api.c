@@ -3,9 +3,9 @@
  * The entry points that copy. Each stands here once; COPY makes of it the one
  * for the NULL stream and the one for the thread's own default stream.
  */
-#include "memory/array.h"
-#include "memory/copy.h"
 #include "driver/entry.h"
+#include "memory/array.h"
+#include "stream/copy_submit.h"
 
 #define UNPACK(...) __VA_ARGS__
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The entry points that fill memory with a value, of every width and shape. */
+#include "driver/entry.h"
 #include "space/allocation.h"
 #include "stream/capture.h"
-#include "driver/entry.h"
-#include "engine/stream.h"
+#include "stream/submit.h"
 
 static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t value,
                     unsigned element, size_t width, size_t height, bool async)

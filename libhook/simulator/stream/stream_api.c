@@ -1,26 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The entry points of streams, and the order of whole contexts. */
-#include <stdlib.h>
 
-#include "stream/capture.h"
-#include "context/current.h"
 #include "driver/entry.h"
-#include "engine/event.h"
 #include "driver/object.h"
-#include "engine/stream.h"
-
-CUresult stream_from(CUstream handle, struct context *context, struct stream **stream)
-{
-    bool own = handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-    CUresult result = own ? context_check(context) : CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!own && !object_is(handle, OBJECT_STREAM))
-        return CUDA_ERROR_INVALID_HANDLE;
-    *stream = handle == CU_STREAM_PER_THREAD ? current_stream(context)
-        : own ? context->legacy : (struct stream *)handle;
-    return context_check((*stream)->context);
-}
+#include "engine/event.h"
+#include "stream/capture.h"
+#include "stream/submit.h"
 
 static CUresult create(CUstream *handle, unsigned flags, int priority)
 {

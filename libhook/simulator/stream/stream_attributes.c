@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "driver/entry.h"
-#include "engine/stream.h"
+#include "stream/submit.h"
 
 static bool is_attribute(CUstreamAttrID attribute)
 {

@@ -4,10 +4,9 @@
  * value. Their first versions are there by name, and the driver supports them
  * on no card unless its administrator set NVreg_EnableStreamMemOPs.
  */
-#include "space/allocation.h"
-#include "stream/capture.h"
 #include "driver/entry.h"
-#include "engine/stream.h"
+#include "space/allocation.h"
+#include "stream/submit.h"
 
 /* Memory of pools is not for them, as little as another device's. */
 static bool is_pooled(CUdeviceptr address)

@@ -6,9 +6,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "table/entries.h"
 #include "driver/entry.h"
 #include "shared/shared_state.h"
+
+/* Only its address counts here; the prototype, by which a program calls it, stands with the function. */
+#define ENTRY(symbol, name, version, per_thread)                                         \
+    extern __attribute__((visibility("default"))) char at_##symbol __asm__(#symbol);
+#define HIDDEN(symbol, name, version, per_thread) extern char at_##symbol __asm__(#symbol);
+#define UNSUPPORTED(symbol, name, version, per_thread)                                   \
+    __attribute__((visibility("default"))) CUresult at_##symbol(void) __asm__(#symbol);  \
+    CUresult at_##symbol(void)                                                           \
+    {                                                                                    \
+        CUresult entered = entry(#symbol, ENTRY_INIT);                                   \
+        return entered != CUDA_SUCCESS ? entered : CUDA_ERROR_NOT_SUPPORTED;             \
+    }
+#include "table/entries.def"
+#undef ENTRY
+#undef UNSUPPORTED
+#undef HIDDEN
+
+struct entry_point {
+    const char *name;                /* as cuGetProcAddress is asked for it */
+    void *function;
+    int version;                     /* of CUDA, that it came with */
+    int per_thread;                  /* it means the thread's own default stream */
+};
+
+static const struct entry_point entry_points[] = {
+#define ENTRY(symbol, name, version, per_thread) {#name, &at_##symbol, version, per_thread},
+#define HIDDEN(symbol, name, version, per_thread) {#name, &at_##symbol, version, per_thread},
+#define UNSUPPORTED(symbol, name, version, per_thread)                                   \
+    {#name, (void *)at_##symbol, version, per_thread},
+#include "table/entries.def"
+};
+
+#define ENTRY_POINTS (sizeof entry_points / sizeof *entry_points)
 
 static int by_name(const void *key, const void *element)
 {
@@ -23,8 +55,8 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
         || version > SHARED_CUDA_VERSION)
         return CUDA_ERROR_INVALID_VALUE;
     bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    const struct entry_point *best = NULL, *end = entry_points + entry_point_count;
-    const struct entry_point *first = bsearch(name, entry_points, entry_point_count,
+    const struct entry_point *best = NULL, *end = entry_points + ENTRY_POINTS;
+    const struct entry_point *first = bsearch(name, entry_points, ENTRY_POINTS,
                                               sizeof *entry_points, by_name);
     while (first != NULL && first > entry_points && strcmp(first[-1].name, name) == 0)
         first--;

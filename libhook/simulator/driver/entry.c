@@ -3,14 +3,16 @@
  * The life of the driver in a process, and the beginning of every call.
  */
 #define _GNU_SOURCE
+#include "driver/entry.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "stream/capture.h"
+#include "driver/captures.h"
 #include "driver/context.h"
-#include "driver/entry.h"
+#include "driver/failure.h"
 
 enum { BEFORE, RUNNING, ENDED, FORKED };
 
@@ -32,7 +34,7 @@ static void ended(void)
     atomic_compare_exchange_strong(&life, &running, ENDED);
 }
 
-CUresult driver_start(void)
+static CUresult start(void)
 {
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&starting);
@@ -97,7 +99,7 @@ API(cuInit, unsigned int flags)
     ENTER(ENTRY_ANY);
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    return driver_start();
+    return start();
 }
 
 API(cuDriverGetVersion, int *version)

@@ -1,57 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "driver/context.h"
+#include "context/life.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "space/allocation.h"
-#include "stream/capture.h"
-#include "context/current.h"
 #include "driver/entry.h"
 #include "driver/object.h"
-#include "engine/stream.h"
-
-pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
-struct context *all_contexts;
+#include "engine/queue.h"
+#include "space/pool.h"
+#include "stream/capture.h"
 
 static uint64_t context_cost(void)
 {
     return size_setting("NVSHARE_SIM_CONTEXT", 8ull << 20);
 }
 
-/* A fault spoils the whole process: all contexts that it has, on whichever device, and no other
- * comes to life in it any more. */
-static _Atomic int fault;
-
-void context_fault(CUresult error)
-{
-    int none = CUDA_SUCCESS;
-    atomic_compare_exchange_strong(&fault, &none, (int)error);
-}
-
-CUresult context_error(void)
-{
-    return (CUresult)atomic_load(&fault);
-}
-
-CUresult context_check(struct context *context)
-{
-    if (context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!atomic_load(&context->alive))
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return context_error();
-}
-
-struct context *context_from(CUcontext handle)
-{
-    if (handle == NULL)
-        return context_current();
-    return object_is(handle, OBJECT_CONTEXT) ? (struct context *)handle : NULL;
-}
-
-/* With context_lock held. Brings a new or dead context to life. */
-static CUresult enliven(struct context *context, unsigned flags)
+CUresult context_enliven(struct context *context, unsigned flags)
 {
     static _Atomic unsigned long long made;
     if (context_error() != CUDA_SUCCESS)
@@ -79,7 +43,7 @@ static CUresult enliven(struct context *context, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static struct context *new_context(struct device *device, bool primary)
+struct context *context_make(struct device *device, bool primary)
 {
     struct context *context = calloc(1, sizeof *context);
     if (context == NULL)
@@ -93,8 +57,19 @@ static struct context *new_context(struct device *device, bool primary)
     return context;
 }
 
-/* With context_lock held: waits for its work, then frees all that it holds. */
-static void end_context(struct context *context)
+/* With the allocations' lock held. */
+static void free_allocation(struct allocation *allocation)
+{
+    if (allocation->kind == ALLOCATED_POOL)
+        pool_loses(allocation);
+    else if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_IMPORT
+             || allocation->kind == ALLOCATED_VARIABLE)
+        device_free(allocation);
+    else
+        host_free(allocation);
+}
+
+void context_end(struct context *context)
 {
     pthread_mutex_lock(&engine_lock);
     for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
@@ -113,7 +88,9 @@ static void end_context(struct context *context)
     pthread_mutex_unlock(&engine_lock);
     if (!context->primary)           /* a primary one may become current even so */
         object_remove(context);
-    allocations_end(context);
+    allocations_lock();
+    allocations_each(context, free_allocation);
+    allocations_unlock();
     shared_count_context(context->device->gpu, -1);
     shared_give_back(context->device->gpu, context_cost());
 }
@@ -126,12 +103,12 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&context_lock);
-    struct context *context = new_context(device, false);
-    CUresult result = context != NULL ? enliven(context, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+    struct context *context = context_make(device, false);
+    CUresult result = context != NULL ? context_enliven(context, flags) : CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_unlock(&context_lock);
     if (result != CUDA_SUCCESS)
         return result;
-    current_push(context);
+    context_push(context);
     *handle = (CUcontext)context;
     return CUDA_SUCCESS;
 }
@@ -177,10 +154,10 @@ static CUresult destroy(CUcontext handle)
         return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&context_lock);
     if (atomic_load(&context->alive))
-        end_context(context);
+        context_end(context);
     pthread_mutex_unlock(&context_lock);
     if (context_current() == context)
-        current_pop();
+        context_pop();
     return CUDA_SUCCESS;
 }
 
@@ -219,131 +196,5 @@ API(cuCtxAttach, CUcontext *context, unsigned int flags)
     context_current()->attached++;
     pthread_mutex_unlock(&context_lock);
     *context = (CUcontext)context_current();
-    return CUDA_SUCCESS;
-}
-
-API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
-{
-    ENTER(ENTRY_INIT);
-    struct device *device = device_at(ordinal);
-    if (handle == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&context_lock);
-    if (device->primary == NULL)
-        device->primary = new_context(device, true);
-    if (device->primary == NULL)
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    else if (!atomic_load(&device->primary->alive))
-        result = enliven(device->primary, device->primary_flags);
-    if (result == CUDA_SUCCESS) {
-        device->retains++;
-        *handle = (CUcontext)device->primary;
-    }
-    pthread_mutex_unlock(&context_lock);
-    return result;
-}
-
-/* With context_lock held. */
-static void end_primary(struct device *device)
-{
-    if (device->primary != NULL && atomic_load(&device->primary->alive))
-        end_context(device->primary);
-}
-
-/* One retain too few is what the first version says nothing of. */
-static CUresult release(CUdevice ordinal, CUresult too_often)
-{
-    struct device *device = device_at(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&context_lock);
-    bool retained = device->retains > 0;
-    device->retains -= retained;
-    if (device->retains == 0)
-        end_primary(device);
-    pthread_mutex_unlock(&context_lock);
-    return retained ? CUDA_SUCCESS : too_often;
-}
-
-API(cuDevicePrimaryCtxRelease, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return release(device, CUDA_SUCCESS);
-}
-
-API(cuDevicePrimaryCtxRelease_v2, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return release(device, CUDA_ERROR_INVALID_CONTEXT);
-}
-
-/* Whoever retained it holds it still, empty; only the first version forgets them. */
-static CUresult reset(CUdevice ordinal, bool forget)
-{
-    struct device *device = device_at(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&context_lock);
-    if (forget)
-        device->retains = 0;
-    end_primary(device);
-    pthread_mutex_unlock(&context_lock);
-    return CUDA_SUCCESS;
-}
-
-API(cuDevicePrimaryCtxReset, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return reset(device, true);
-}
-
-API(cuDevicePrimaryCtxReset_v2, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return reset(device, false);
-}
-
-static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
-{
-    struct device *device = device_at(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if ((flags & ~0xffu) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&context_lock);
-    device->primary_flags = flags;
-    if (device->primary != NULL)
-        device->primary->flags = flags | CU_CTX_MAP_HOST;
-    pthread_mutex_unlock(&context_lock);
-    return CUDA_SUCCESS;
-}
-
-API(cuDevicePrimaryCtxSetFlags, CUdevice device, unsigned int flags)
-{
-    ENTER(ENTRY_INIT);
-    return set_primary_flags(device, flags);
-}
-
-API(cuDevicePrimaryCtxSetFlags_v2, CUdevice device, unsigned int flags)
-{
-    ENTER(ENTRY_INIT);
-    return set_primary_flags(device, flags);
-}
-
-API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *active)
-{
-    ENTER(ENTRY_INIT);
-    struct device *device = device_at(ordinal);
-    if (flags == NULL || active == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&context_lock);
-    *flags = device->primary_flags;
-    *active = device->primary != NULL && atomic_load(&device->primary->alive);
-    pthread_mutex_unlock(&context_lock);
     return CUDA_SUCCESS;
 }

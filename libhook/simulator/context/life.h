@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How contexts begin and end. */
+#ifndef NVSHARE_SIMULATOR_LIFE_H
+#define NVSHARE_SIMULATOR_LIFE_H
+
+#include "driver/context.h"
+
+/* All with context_lock held. */
+struct context *context_make(struct device *device, bool primary);   /* not alive yet; NULL: no memory */
+CUresult context_enliven(struct context *context, unsigned flags);   /* a new or a dead one */
+void context_end(struct context *context);   /* waits for its work, then frees all that it holds */
+
+#endif

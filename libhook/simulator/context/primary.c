@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Primary contexts: one for each device, which those who retain it share. */
+#include "context/life.h"
+#include "driver/entry.h"
+
+API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
+{
+    ENTER(ENTRY_INIT);
+    struct device *device = device_at(ordinal);
+    if (handle == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&context_lock);
+    if (device->primary == NULL)
+        device->primary = context_make(device, true);
+    if (device->primary == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    else if (!atomic_load(&device->primary->alive))
+        result = context_enliven(device->primary, device->primary_flags);
+    if (result == CUDA_SUCCESS) {
+        device->retains++;
+        *handle = (CUcontext)device->primary;
+    }
+    pthread_mutex_unlock(&context_lock);
+    return result;
+}
+
+/* With context_lock held. */
+static void end_primary(struct device *device)
+{
+    if (device->primary != NULL && atomic_load(&device->primary->alive))
+        context_end(device->primary);
+}
+
+/* One retain too few is what the first version says nothing of. */
+static CUresult release(CUdevice ordinal, CUresult too_often)
+{
+    struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&context_lock);
+    bool retained = device->retains > 0;
+    device->retains -= retained;
+    if (device->retains == 0)
+        end_primary(device);
+    pthread_mutex_unlock(&context_lock);
+    return retained ? CUDA_SUCCESS : too_often;
+}
+
+API(cuDevicePrimaryCtxRelease, CUdevice device)
+{
+    ENTER(ENTRY_INIT);
+    return release(device, CUDA_SUCCESS);
+}
+
+API(cuDevicePrimaryCtxRelease_v2, CUdevice device)
+{
+    ENTER(ENTRY_INIT);
+    return release(device, CUDA_ERROR_INVALID_CONTEXT);
+}
+
+/* Whoever retained it holds it still, empty; only the first version forgets them. */
+static CUresult reset(CUdevice ordinal, bool forget)
+{
+    struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&context_lock);
+    if (forget)
+        device->retains = 0;
+    end_primary(device);
+    pthread_mutex_unlock(&context_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuDevicePrimaryCtxReset, CUdevice device)
+{
+    ENTER(ENTRY_INIT);
+    return reset(device, true);
+}
+
+API(cuDevicePrimaryCtxReset_v2, CUdevice device)
+{
+    ENTER(ENTRY_INIT);
+    return reset(device, false);
+}
+
+static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
+{
+    struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if ((flags & ~0xffu) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&context_lock);
+    device->primary_flags = flags;
+    if (device->primary != NULL)
+        device->primary->flags = flags | CU_CTX_MAP_HOST;
+    pthread_mutex_unlock(&context_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuDevicePrimaryCtxSetFlags, CUdevice device, unsigned int flags)
+{
+    ENTER(ENTRY_INIT);
+    return set_primary_flags(device, flags);
+}
+
+API(cuDevicePrimaryCtxSetFlags_v2, CUdevice device, unsigned int flags)
+{
+    ENTER(ENTRY_INIT);
+    return set_primary_flags(device, flags);
+}
+
+API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *active)
+{
+    ENTER(ENTRY_INIT);
+    struct device *device = device_at(ordinal);
+    if (flags == NULL || active == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&context_lock);
+    *flags = device->primary_flags;
+    *active = device->primary != NULL && atomic_load(&device->primary->alive);
+    pthread_mutex_unlock(&context_lock);
+    return CUDA_SUCCESS;
+}

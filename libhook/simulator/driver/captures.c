@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "driver/captures.h"
+
+#include "driver/context.h"
+
+struct captures captures;
+
+/* Its address tells threads apart. */
+__thread CUstreamCaptureMode capture_thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUresult capture_prohibits(void)
+{
+    if (atomic_load(&captures.count) == 0 || capture_thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&engine_lock);
+    for (struct capture *capture = captures.list; capture != NULL; capture = capture->next) {
+        bool own = capture->thread == &capture_thread_mode
+            && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+        bool others = capture_thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL
+            && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if (!own && !others)
+            continue;
+        capture->broken = true;
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+struct capture *capture_numbered(unsigned long long id)
+{
+    struct capture *capture = captures.list;
+    while (capture != NULL && capture->id != id)
+        capture = capture->next;
+    return capture;
+}
+
+bool capture_break(unsigned long long id)
+{
+    struct capture *capture = capture_numbered(id);
+    if (capture != NULL)
+        capture->broken = true;
+    return capture != NULL;
+}

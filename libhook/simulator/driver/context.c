@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "driver/context.h"
+
+#include <stdlib.h>
+
+#include "driver/object.h"
+
+#define DEPTH 64
+
+pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
+struct context *all_contexts;
+
+/* Of the calling thread: the last one is current; NULL may be. */
+static __thread struct {
+    struct context *contexts[DEPTH];
+    int depth;
+} stack;
+
+/* A fault spoils the whole process: all contexts that it has, on whichever device, and no other
+ * comes to life in it any more. */
+static _Atomic int fault;
+
+void context_fault(CUresult error)
+{
+    int none = CUDA_SUCCESS;
+    atomic_compare_exchange_strong(&fault, &none, (int)error);
+}
+
+CUresult context_error(void)
+{
+    return (CUresult)atomic_load(&fault);
+}
+
+CUresult context_check(struct context *context)
+{
+    if (context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!atomic_load(&context->alive))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return context_error();
+}
+
+struct context *context_from(CUcontext handle)
+{
+    if (handle == NULL)
+        return context_current();
+    return object_is(handle, OBJECT_CONTEXT) ? (struct context *)handle : NULL;
+}
+
+struct context *context_current(void)
+{
+    return stack.depth > 0 ? stack.contexts[stack.depth - 1] : NULL;
+}
+
+void context_push(struct context *context)
+{
+    if (stack.depth == DEPTH)
+        abort();
+    stack.contexts[stack.depth++] = context;
+}
+
+void context_pop(void)
+{
+    if (stack.depth > 0)
+        stack.depth--;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The entry points of graphs as a whole. */
+#include <stdlib.h>
+
+#include "driver/entry.h"
+#include "graph/graph.h"
+#include "graph/user_object.h"
+
+API(cuGraphCreate, CUgraph *handle, unsigned int flags)
+{
+    ENTER(ENTRY_INIT);
+    if (handle == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUgraph)graph_make();
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphDestroy, CUgraph handle)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || graph->child)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    graph_free(graph);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphClone, CUgraph *handle, CUgraph original)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(original);
+    if (handle == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    *handle = (CUgraph)graph_clone(graph);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphNodeFindInClone, CUgraphNode *node, CUgraphNode original, CUgraph handle)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (node == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    *node = (CUgraphNode)graph_counterpart(graph, (const struct node *)original);
+    pthread_mutex_unlock(&engine_lock);
+    return *node != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuGraphDestroyNode, CUgraphNode handle)
+{
+    ENTER(ENTRY_INIT);
+    struct node *node = node_from(handle);
+    if (node == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    struct graph *graph = node->graph;
+    size_t kept = 0;
+    for (size_t i = 0; i < graph->count; i++) {
+        struct node *other = graph->nodes[i];
+        size_t left = 0;
+        for (size_t j = 0; j < other->after_count; j++)
+            if (other->after[j] != node)
+                other->after[left++] = other->after[j];
+        other->after_count = left;
+        if (other != node)
+            graph->nodes[kept++] = other;
+    }
+    graph->count = kept;
+    node_free(node);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+/* The lists that graphs give of themselves: as many as there is room for, and how many there are. */
+static CUresult give_nodes(struct node *const *found, size_t count, CUgraphNode *nodes,
+                           size_t *room)
+{
+    for (size_t i = 0; nodes != NULL && i < *room; i++)
+        nodes[i] = i < count ? (CUgraphNode)found[i] : NULL;
+    if (nodes == NULL || *room > count)
+        *room = count;
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || room == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    give_nodes(graph->nodes, graph->count, nodes, room);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || room == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    struct node **roots = calloc(graph->count + 1, sizeof(struct node *));
+    size_t count = 0;
+    for (size_t i = 0; roots != NULL && i < graph->count; i++)
+        if (graph->nodes[i]->after_count == 0)
+            roots[count++] = graph->nodes[i];
+    give_nodes(roots, count, nodes, room);
+    free(roots);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphNodeGetType, CUgraphNode handle, CUgraphNodeType *type)
+{
+    ENTER(ENTRY_INIT);
+    if (type == NULL || node_from(handle) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *type = node_from(handle)->type;
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphRetainUserObject, CUgraph handle, CUuserObject object, unsigned int count,
+    unsigned int flags)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || flags > CU_GRAPH_USER_OBJECT_MOVE)
+        return CUDA_ERROR_INVALID_VALUE;
+    return user_object_retain(&graph->user_objects, object, count,
+                              flags == CU_GRAPH_USER_OBJECT_MOVE);
+}
+
+API(cuGraphReleaseUserObject, CUgraph handle, CUuserObject object, unsigned int count)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    return graph == NULL ? CUDA_ERROR_INVALID_VALUE
+                         : user_object_release(&graph->user_objects, object, count);
+}

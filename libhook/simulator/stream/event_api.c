@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The entry points of events. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "driver/captures.h"
+#include "driver/entry.h"
+#include "driver/object.h"
+#include "engine/event.h"
+#include "stream/capture.h"
+#include "stream/submit.h"
+
+static struct event *event_from(CUevent handle)
+{
+    return object_is(handle, OBJECT_EVENT) ? (struct event *)handle : NULL;
+}
+
+API(cuEventCreate, CUevent *handle, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (handle == NULL || flags > 7
+        || ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct event *event = calloc(1, sizeof *event);
+    if (event == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    event->context = context_current();
+    event->references = 1;
+    event->flags = flags;
+    object_add(event, OBJECT_EVENT);
+    *handle = (CUevent)event;
+    return CUDA_SUCCESS;
+}
+
+/* In a broken context even this fails, though the handle goes. */
+static CUresult destroy(CUevent handle)
+{
+    struct event *event = event_from(handle);
+    if (event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = context_error();
+    object_remove(event);
+    pthread_mutex_lock(&engine_lock);
+    event_drop(event);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+API(cuEventDestroy, CUevent handle)
+{
+    ENTER(ENTRY_INIT);
+    return destroy(handle);
+}
+
+API(cuEventDestroy_v2, CUevent handle)
+{
+    ENTER(ENTRY_INIT);
+    return destroy(handle);
+}
+
+static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
+{
+    struct event *event = event_from(handle);
+    struct stream *stream;
+    CUresult result = stream_from(stream_handle, context_current(), &stream);
+    if (event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (flags > CU_EVENT_RECORD_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (event->context != stream->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    struct work work = {.kind = WORK_RECORD, .event = event};
+    pthread_mutex_lock(&engine_lock);
+    if (stream->capture != NULL) {
+        result = flags == CU_EVENT_RECORD_EXTERNAL ? capture_add(stream, &work)
+                                                   : capture_record(stream, event);
+    } else if (flags == CU_EVENT_RECORD_EXTERNAL) {
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    } else {
+        result = capture_allows(stream);
+        if (result == CUDA_SUCCESS)
+            event_set(event, stream, stream_queue(stream, &work, 1, NULL, 0));
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+API(cuEventRecord, CUevent event, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return record(event, stream, 0);
+}
+
+API(cuEventRecordWithFlags, CUevent event, CUstream stream, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return record(event, stream, flags);
+}
+
+static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags)
+{
+    struct event *event = event_from(handle);
+    struct stream *stream;
+    CUresult result = stream_from(stream_handle, context_current(), &stream);
+    if (event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (flags > CU_EVENT_WAIT_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work work = {.kind = WORK_WAIT_EVENT, .event = event};
+    pthread_mutex_lock(&engine_lock);
+    if (event->capture_id != 0 || stream->capture != NULL) {
+        result = flags == CU_EVENT_WAIT_EXTERNAL && stream->capture != NULL
+            ? capture_add(stream, &work) : capture_wait(stream, event);
+    } else {
+        result = capture_allows(stream);
+        if (result == CUDA_SUCCESS && !event_reached(event))
+            stream_queue(stream, &work, 1, &event->last, 1);
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+API(cuStreamWaitEvent, CUstream stream, CUevent event, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return wait_event(stream, event, flags);
+}
+
+API(cuStreamWaitEvent_ptsz, CUstream stream, CUevent event, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return wait_event(stream == NULL ? CU_STREAM_PER_THREAD : stream, event, flags);
+}
+
+API(cuEventRecord_ptsz, CUevent event, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return record(event, stream == NULL ? CU_STREAM_PER_THREAD : stream, 0);
+}
+
+API(cuEventRecordWithFlags_ptsz, CUevent event, CUstream stream, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return record(event, stream == NULL ? CU_STREAM_PER_THREAD : stream, flags);
+}
+
+/* An event of a capture cannot be asked; asking breaks the capture. */
+static CUresult check_askable(struct event *event)
+{
+    pthread_mutex_lock(&engine_lock);
+    CUresult result = event->capture_id == 0 ? CUDA_SUCCESS
+        : capture_break(event->capture_id) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&engine_lock);
+    return result == CUDA_SUCCESS ? capture_prohibits() : result;
+}
+
+API(cuEventQuery, CUevent handle)
+{
+    ENTER(ENTRY_INIT | ENTRY_CALLBACK);
+    struct event *event = event_from(handle);
+    if (event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = check_askable(event);
+    pthread_mutex_lock(&engine_lock);
+    if (result == CUDA_SUCCESS)
+        result = context_check(event->context);
+    if (result == CUDA_SUCCESS && !event_reached(event))
+        result = CUDA_ERROR_NOT_READY;
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+API(cuEventSynchronize, CUevent handle)
+{
+    ENTER(ENTRY_INIT);
+    struct event *event = event_from(handle);
+    if (event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = check_askable(event);
+    pthread_mutex_lock(&engine_lock);
+    if (result == CUDA_SUCCESS)
+        result = context_check(event->context);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        /* A driver has freed the event with its context: anything may happen there. */
+        fputs("simulated GPU: an event is waited for that went with its context\n", stderr);
+        abort();
+    }
+    if (result == CUDA_SUCCESS && event->last.stream != NULL)
+        result = stream_wait(event->last.stream, event->last.number);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_handle)
+{
+    struct event *from = event_from(from_handle), *to = event_from(to_handle);
+    if (milliseconds == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (from == NULL || to == NULL || from->context != to->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (((from->flags | to->flags) & CU_EVENT_DISABLE_TIMING) != 0)
+        return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&engine_lock);
+    CUresult result = context_check(from->context);
+    if (result == CUDA_SUCCESS && (from->last.stream == NULL || to->last.stream == NULL))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS && (!event_reached(from) || !event_reached(to)))
+        result = CUDA_ERROR_NOT_READY;
+    pthread_mutex_unlock(&engine_lock);
+    if (result == CUDA_SUCCESS)
+        *milliseconds = (float)((double)(int64_t)(atomic_load(&to->time)
+                                                  - atomic_load(&from->time)) / 1e6);
+    return result;
+}
+
+API(cuEventElapsedTime, float *milliseconds, CUevent from, CUevent to)
+{
+    ENTER(ENTRY_INIT);
+    return elapsed(milliseconds, from, to);
+}
+
+API(cuEventElapsedTime_v2, float *milliseconds, CUevent from, CUevent to)
+{
+    ENTER(ENTRY_INIT);
+    return elapsed(milliseconds, from, to);
+}

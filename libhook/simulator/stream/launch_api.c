@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The entry points that launch kernels and functions of the host. */
+#include "driver/entry.h"
+#include "module/launch.h"
+#include "stream/submit.h"
+
+static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3],
+                       CUstream handle, void **parameters, void **extra)
+{
+    struct stream *stream;
+    struct work work;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result == CUDA_SUCCESS)
+        result = launch_work(function, grid, block, parameters, extra, stream->context, &work);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&engine_lock);
+    result = stream_submit(stream, &work);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+#define GRID unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,         \
+             unsigned int by, unsigned int bz, unsigned int shared
+#define DIMENSIONS (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}
+
+API(cuLaunchKernel, CUfunction function, GRID, CUstream stream, void **parameters, void **extra)
+{
+    ENTER(ENTRY_CONTEXT);
+    (void)shared;
+    return launch(function, DIMENSIONS, stream, parameters, extra);
+}
+
+API(cuLaunchKernel_ptsz, CUfunction function, GRID, CUstream stream, void **parameters,
+    void **extra)
+{
+    ENTER(ENTRY_CONTEXT);
+    (void)shared;
+    return launch(function, DIMENSIONS, stream == NULL ? CU_STREAM_PER_THREAD : stream,
+                  parameters, extra);
+}
+
+API(cuLaunchCooperativeKernel, CUfunction function, GRID, CUstream stream, void **parameters)
+{
+    ENTER(ENTRY_CONTEXT);
+    (void)shared;
+    return launch(function, DIMENSIONS, stream, parameters, NULL);
+}
+
+API(cuLaunchCooperativeKernel_ptsz, CUfunction function, GRID, CUstream stream,
+    void **parameters)
+{
+    ENTER(ENTRY_CONTEXT);
+    (void)shared;
+    return launch(function, DIMENSIONS, stream == NULL ? CU_STREAM_PER_THREAD : stream,
+                  parameters, NULL);
+}
+
+static CUresult launch_configured(const CUlaunchConfig *config, CUfunction function,
+                                  void **parameters, void **extra, bool per_thread)
+{
+    if (config == NULL || (config->numAttrs != 0 && config->attrs == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    unsigned grid[] = {config->gridDimX, config->gridDimY, config->gridDimZ};
+    unsigned block[] = {config->blockDimX, config->blockDimY, config->blockDimZ};
+    CUstream stream = config->hStream == NULL && per_thread ? CU_STREAM_PER_THREAD
+                                                            : config->hStream;
+    return launch(function, grid, block, stream, parameters, extra);
+}
+
+API(cuLaunchKernelEx, const CUlaunchConfig *config, CUfunction function, void **parameters,
+    void **extra)
+{
+    ENTER(ENTRY_CONTEXT);
+    return launch_configured(config, function, parameters, extra, false);
+}
+
+API(cuLaunchKernelEx_ptsz, const CUlaunchConfig *config, CUfunction function, void **parameters,
+    void **extra)
+{
+    ENTER(ENTRY_CONTEXT);
+    return launch_configured(config, function, parameters, extra, true);
+}
+
+static CUresult launch_host(CUstream handle, struct work work)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&engine_lock);
+    result = stream_submit(stream, &work);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+static CUresult launch_function(CUstream stream, CUhostFn function, void *data)
+{
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return launch_host(stream, (struct work){.kind = WORK_HOST, .host = {function, data}});
+}
+
+API(cuLaunchHostFunc, CUstream stream, CUhostFn function, void *data)
+{
+    ENTER(ENTRY_CONTEXT);
+    return launch_function(stream, function, data);
+}
+
+API(cuLaunchHostFunc_ptsz, CUstream stream, CUhostFn function, void *data)
+{
+    ENTER(ENTRY_CONTEXT);
+    return launch_function(stream == NULL ? CU_STREAM_PER_THREAD : stream, function, data);
+}
+
+static CUresult add_callback(CUstream given, CUstream stream, CUstreamCallback function,
+                             void *data, unsigned flags)
+{
+    if (function == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return launch_host(stream, (struct work){.kind = WORK_CALLBACK,
+                                             .callback = {function, data, given}});
+}
+
+API(cuStreamAddCallback, CUstream stream, CUstreamCallback function, void *data,
+    unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return add_callback(stream, stream, function, data, flags);
+}
+
+API(cuStreamAddCallback_ptsz, CUstream stream, CUstreamCallback function, void *data,
+    unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    return add_callback(stream, stream == NULL ? CU_STREAM_PER_THREAD : stream, function, data,
+                        flags);
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Allocating and freeing in the order of streams. */
+#include "driver/captures.h"
+#include "driver/entry.h"
+#include "space/graph_memory.h"
+#include "space/pool.h"
+#include "stream/capture.h"
+#include "stream/submit.h"
+
+/* An allocation node: the graph holds the memory. With the engine's lock held. */
+static CUresult allocate_in_graph(CUdeviceptr *address, size_t size, struct stream *stream)
+{
+    struct work work = {.kind = WORK_GRAPH_MEMORY};
+    CUresult result = graph_memory_new(stream->context, size, &work.memory);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = capture_add(stream, &work);
+    if (result == CUDA_SUCCESS)
+        *address = work.memory->address;
+    graph_memory_drop(work.memory);  /* the node holds it now */
+    return result;
+}
+
+static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, CUstream handle)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (address == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (size == 0) {
+        *address = 0;
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&engine_lock);
+    bool capturing = stream->capture != NULL;
+    result = capturing ? allocate_in_graph(address, size, stream) : capture_allows(stream);
+    pthread_mutex_unlock(&engine_lock);
+    if (capturing)
+        return result;
+    if (result == CUDA_SUCCESS)
+        result = capture_prohibits();
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct context *context = stream->context;
+    result = pool_take(pool, context, size, address);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
+    /* As the driver: what was freed but not come to yet may be enough. */
+    pthread_mutex_lock(&engine_lock);
+    context_wait(context);
+    pthread_mutex_unlock(&engine_lock);
+    pools_trim(pool->device);
+    return pool_take(pool, context, size, address);
+}
+
+static CUresult free_async(CUdeviceptr address, CUstream handle)
+{
+    struct stream *stream;
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS || address == 0)
+        return result;
+    struct work work = {.kind = WORK_FREE, .freed = address};
+    allocations_lock();
+    struct allocation *allocation = allocation_find(address);
+    bool graphs = allocation != NULL && allocation->base == address && allocation->graphs;
+    allocations_unlock();
+    pthread_mutex_lock(&engine_lock);
+    bool capturing = stream->capture != NULL;
+    /* The node says that the graph is done with it; the next launch finds it again. */
+    if (capturing)
+        result = graphs ? capture_add(stream, &(struct work){.kind = WORK_FREE})
+                        : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&engine_lock);
+    if (capturing)
+        return result;
+    result = capture_prohibits();
+    if (result != CUDA_SUCCESS)
+        return result;
+    allocations_lock();
+    allocation = allocation_find(address);
+    bool pooled = allocation != NULL && allocation->base == address && !allocation->hidden
+        && !allocation->freeing
+        && (allocation->kind == ALLOCATED_POOL || allocation->kind == ALLOCATED);
+    if (pooled)
+        allocation->freeing = true;
+    allocations_unlock();
+    if (!pooled)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&engine_lock);
+    result = stream_submit(stream, &work);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
+#define POOL_OF_DEVICE pool_current(context_current()->device)
+
+API(cuMemAllocAsync, CUdeviceptr *address, size_t size, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return allocate(address, size, POOL_OF_DEVICE, stream);
+}
+
+API(cuMemAllocAsync_ptsz, CUdeviceptr *address, size_t size, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return allocate(address, size, POOL_OF_DEVICE,
+                    stream == NULL ? CU_STREAM_PER_THREAD : stream);
+}
+
+static CUresult allocate_from(CUdeviceptr *address, size_t size, CUmemoryPool pool,
+                              CUstream stream)
+{
+    return pool_from(pool) == NULL ? CUDA_ERROR_INVALID_VALUE
+                                   : allocate(address, size, pool_from(pool), stream);
+}
+
+API(cuMemAllocFromPoolAsync, CUdeviceptr *address, size_t size, CUmemoryPool pool,
+    CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return allocate_from(address, size, pool, stream);
+}
+
+API(cuMemAllocFromPoolAsync_ptsz, CUdeviceptr *address, size_t size, CUmemoryPool pool,
+    CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return allocate_from(address, size, pool, stream == NULL ? CU_STREAM_PER_THREAD : stream);
+}
+
+API(cuMemFreeAsync, CUdeviceptr address, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return free_async(address, stream);
+}
+
+API(cuMemFreeAsync_ptsz, CUdeviceptr address, CUstream stream)
+{
+    ENTER(ENTRY_CONTEXT);
+    return free_async(address, stream == NULL ? CU_STREAM_PER_THREAD : stream);
+}

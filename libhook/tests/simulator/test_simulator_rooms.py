@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Within the simulator nothing uses what lies in a room above, and no files use each other."""
+
+from libhook.tests.rooms import Rooms
+from libhook.tests.simulator.conftest import LIBHOOK, SIMULATOR
+
+ROOMS = Rooms(
+    ["nvml", "table", "context", "stream", "graph", "module", "memory", "engine", "space",
+     "driver", "shared"],
+    sources=LIBHOOK / "simulator",
+    objects=SIMULATOR,
+)
+
+
+def test_every_file_has_a_room() -> None:
+    assert not ROOMS.homeless()
+
+
+def test_nothing_goes_up() -> None:
+    assert not ROOMS.upward()
+
+
+def test_no_files_are_in_a_circle() -> None:
+    assert not ROOMS.circles()
+
+
+def test_nvml_is_a_library_of_its_own() -> None:
+    used = {name for user, used in ROOMS.uses.items() if user.startswith("nvml/") for name in used}
+    assert {name.split("/")[0] for name in used} == {"nvml", "shared"}
