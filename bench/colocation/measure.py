@@ -76,7 +76,7 @@ async def _all(
         place = folder / NOTEBOOKS
         try:
             report.day = await notebooks.measure(
-                report.card, wanted.cells, place, shown, save_idle=wanted.save_idle,
+                report.card, wanted.cells, place, shown, presave=wanted.presave,
                 turns=wanted.turns)
         except NvshareError as error:
             report.failures.append(Failure(NOTEBOOKS, str(error)))

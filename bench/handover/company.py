@@ -18,7 +18,7 @@ def run(
     examine = {"NVSHARE_EXAMINE": "1" if examined else "0"}
     with card.log.open("ab") as log, sharing(
         "--tq", card.quantum(quantum), "--anti-thrash", mode, "--capacity", capacity,
-        "--swap-budget", str(card.budget), "--give-way", "on" if gives_way else "off",
+        "--swap-budget", str(card.budget), "--bus-sharing", "on" if gives_way else "off",
         environment={**card.environment, **examine}, log=log,
     ) as daemon:
         outcomes = perform(tasks, daemon.environment)

@@ -43,7 +43,7 @@ HOST_PART = 2                           # of the host memory that is left
 def coveted(card: Card) -> bool:
     """Whether there is somebody who may come for the memory of those who are idle."""
     together = card.groups.total("need") <= card.settings.capacity
-    return card.settings.save_idle and not together and _short(card) > 0
+    return card.settings.presave and not together and _short(card) > 0
 
 
 def window(client: ScheduledClient) -> int:

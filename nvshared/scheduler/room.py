@@ -133,14 +133,14 @@ def _load_ahead(decision: Decision, client: ScheduledClient) -> None:
         victims = [c for c in _victims(decision) if c is not client]
         # What a holder has freed, it may need again, but hardly all of it soon.
         taking.take(victims, short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
-        taking.order(ahead=card.settings.give_way)
+        taking.order(ahead=card.settings.bus_sharing)
     if card.patience[Way.IN].giving or client.moves or not decision.due(client.load_after):
         return
     piece = max(0, min(_wants(client), card.free - cushion, card.settings.step))
     if client.cut or (piece > 0 and (
         piece >= min(_wants(client), card.settings.step) or _coming(decision) == 0
     )):
-        ahead = card.settings.give_way
+        ahead = card.settings.bus_sharing
         decision.load(client, client.ordered + piece, client.memory.host, ahead=ahead)
 
 

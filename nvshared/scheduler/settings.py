@@ -50,8 +50,8 @@ class Settings:
     anti_thrash: AntiThrash = AntiThrash.AUTO
     step: int = GIB                     # what one EVICT or LOAD moves, so that the two overlap
     gather: int = 0                     # after the scheduler's start, only listen for so long
-    give_way: bool = True               # moves ahead of time wait for a program's copies
-    save_idle: bool = True              # what may have to leave is copied before that
+    bus_sharing: bool = True            # moves ahead of time wait for a program's copies
+    presave: bool = True                # what may have to leave is copied before that
     drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
     stuck_after: int = 10 * SECOND      # before an order without an answer is reported
     accounting: Accounting = Accounting()       # of compute limits

@@ -286,7 +286,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     tq = 0 if endless else quantum.told(card, blocked)
     idle_window = quantum.idle_window(card, blocked)
     coveted = not card.contended and readiness.coveted(card)
-    copies = (card.contended or coveted) and card.settings.give_way     # they are to say when
+    copies = (card.contended or coveted) and card.settings.bus_sharing   # they are to say when
     told = Told(card.contended, tq, idle_window, copies, coveted)
     changed = card.groups.news("turns")
     if not endless or card.told_turns != told:

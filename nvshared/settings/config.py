@@ -204,12 +204,12 @@ class Config:
         "gpu", quantity.duration, 1_000_000,
         "how long to listen to programs after a restart before any decision", metavar="TIME",
         words="1s")
-    give_way: bool = _setting(
+    bus_sharing: bool = _setting(
         "gpu", quantity.switch, True,
         "moves ahead of a program's turn wait while the running program copies between host and "
         "card in the same direction, for half of the time at most; on or off",
         metavar="SWITCH", words="on")
-    save_idle: bool = _setting(
+    presave: bool = _setting(
         "gpu", quantity.switch, True,
         "while nobody waits, copy idle programs' memory to the host, if others may need its "
         "room, so that it can leave at once; on or off", metavar="SWITCH", words="on")

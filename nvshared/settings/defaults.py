@@ -67,8 +67,8 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         host_budget=budget // max(1, len(cards)),
         step=PAGE,
         gather=config.gather,
-        give_way=config.give_way,
-        save_idle=config.save_idle,
+        bus_sharing=config.bus_sharing,
+        presave=config.presave,
         drain_patience=config.drain_patience,
         stuck_after=config.stuck_after,
         accounting=Accounting(

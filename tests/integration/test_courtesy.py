@@ -394,7 +394,7 @@ def test_one_that_dies_while_it_copies_leaves_nothing_behind(site: Site) -> None
 
 def test_it_can_be_turned_off(site: Site) -> None:
     with (site.folder / "nvshared.conf").open("a") as configuration:
-        configuration.write("give-way = off\n")
+        configuration.write("bus-sharing = off\n")
     site.start("--tq", "3600", "--anti-thrash", "on", "--trace", str(site.folder / "trace"))
     runs = wanting(site, 400 * MIB)
     pump([runs], lambda: runs.running)

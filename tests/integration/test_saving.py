@@ -128,7 +128,7 @@ def test_what_has_run_again_is_copied_again(
 
 
 def test_nothing_is_copied_if_that_is_turned_off(site: Site) -> None:
-    hook, one = begin(site, LEAVES, "--save-idle", "off")
+    hook, one = begin(site, LEAVES, "--presave", "off")
     assert one.hears() == "there"
     hook.say(Type.WANT)
     pump([hook], lambda: hook.running)

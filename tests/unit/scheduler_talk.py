@@ -51,7 +51,7 @@ class Talk:
         self.now = 0
         self.settings = Settings(
             capacity=int(capacity * GIB), total=int(capacity * GIB), host_budget=int(host * GIB),
-            anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND), save_idle=False,
+            anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND), presave=False,
             stuck_after=int(stuck_after * SECOND),
         )
         self.scheduler = Scheduler(self.settings, 0)

@@ -17,10 +17,10 @@ from tests.unit.scheduler_talk import SECOND, Talk, evicts, loads, stops, yields
 TQ = 30
 
 
-def three(*, capacity: float = 75, size: float = 30, give_way: bool = True) -> Talk:
+def three(*, capacity: float = 75, size: float = 30, bus_sharing: bool = True) -> Talk:
     """1 runs and 2 is next, none of it on the card; 3 lies there in its stead, as far as it can."""
     talk = Talk(capacity, step=5, mode=AntiThrash.ON, stuck_after=1000)
-    talk.settings = replace(talk.settings, give_way=give_way)
+    talk.settings = replace(talk.settings, bus_sharing=bus_sharing)
     talk.scheduler = Scheduler(talk.settings, 0)
     talk.join(3, size, size)
     talk.join(1, size, size)
@@ -153,7 +153,7 @@ def test_who_copies_all_the_time_has_the_bus_for_itself_for_half_of_it() -> None
 
 
 def test_it_can_be_turned_off() -> None:
-    talk = three(give_way=False)
+    talk = three(bus_sharing=False)
     actions = talk.want(2)
     assert not any(action.watched for action in actions if isinstance(action, Run))
     assert not any(action.ahead for action in actions if isinstance(action, Evict | Load))

@@ -46,7 +46,7 @@ class Tenants(RuleBasedStateMachine):
         self.resized = False
         settings = Settings(
             capacity=capacity, total=capacity, host_budget=capacity * host // 2, step=step,
-            tq=tq, anti_thrash=mode, gather=5 * SECOND, save_idle=saves,
+            tq=tq, anti_thrash=mode, gather=5 * SECOND, presave=saves,
         )
         block = settings.block * halves // 2
         self.world = World(

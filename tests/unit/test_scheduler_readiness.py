@@ -22,7 +22,7 @@ def sizes(orders: list[Save]) -> list[tuple[int, float]]:
 def talking(step: float = 1000, host: float = 1000, capacity: float = 100) -> Talk:
     """With the setting on, which other stories have off."""
     talk = Talk(capacity=capacity, host=host, step=step)
-    talk.settings = replace(talk.settings, save_idle=True)
+    talk.settings = replace(talk.settings, presave=True)
     talk.scheduler = Scheduler(talk.settings, 0)
     return talk
 
@@ -167,7 +167,7 @@ def test_nobody_is_stopped_or_copied_where_all_fit() -> None:
 def test_nothing_is_copied_where_it_is_turned_off() -> None:
     talk = talking()
     at_rest(talk)
-    talk.tell(SettingsChanged(replace(talk.settings, save_idle=False)))
+    talk.tell(SettingsChanged(replace(talk.settings, presave=False)))
     assert not saves(talk.wait(10))
 
 
