@@ -31,7 +31,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         help=f"where nvshared listens, if not at the usual place (or set {SOCKET_VARIABLE})",
     )
     parser.add_argument(
-        "command", metavar="PROGRAM", nargs=argparse.REMAINDER, help="and its arguments"
+        "command", metavar="PROGRAM", nargs=argparse.REMAINDER, help="the program, and its arguments behind it"
     )
 
 
@@ -73,9 +73,9 @@ VERB = Verb(
     summary="run a program that shares its GPU with others",
     description=(
         "Runs a CUDA program with libnvshare.so preloaded, in addition to what LD_PRELOAD names "
-        "already. The program, and those that it starts, then take turns on the GPU with other "
-        "such programs, each with all of the GPU's memory. The program replaces this command, so "
-        "the exit status is the program's."
+        "already. The program, and those that it starts, share the GPU with other such programs, "
+        "each with all of the GPU's memory. The program replaces this command, so the exit status "
+        "is the program's."
     ),
     examples=(
         ("nvsharectl run -- python train.py --epochs 3", "one program"),
