@@ -31,7 +31,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         help=f"where nvshared listens, if not at the usual place (or set {SOCKET_VARIABLE})",
     )
     parser.add_argument(
-        "command", metavar="PROGRAM", nargs=argparse.REMAINDER, help="the program, and its arguments behind it"
+        "command", metavar="PROGRAM", nargs=argparse.REMAINDER,
+        help="the program, and its arguments behind it",
     )
 
 
