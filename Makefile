@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #   make demo     two programs that do not fit together share one GPU, shown live
-#   make test     every test that this machine allows, and what was left out
+#   make test     every test that this machine allows but the long ones, and what was left out
+#   make test-long      the long ones: random, stress and fuzzing, under sanitizers too
 #   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
+#                       JOBS=1: one test at a time, else two
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
 #   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
@@ -25,18 +27,28 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-.PHONY: demo test $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot build install dist clean needs environment
+# Tests at a time. A card, and a container of the system level, are for one.
+JOBS ?= 2
+PYTEST = $(VENV)/bin/python -m pytest
+AT_ONCE = -n $(JOBS) --dist=loadgroup
+
+.PHONY: demo test test-long $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
 
 test: build $(VENV)/test-ready
 	@$(MAKE) -C libhook -s -j2 all
-	$(VENV)/bin/python -m pytest
+	$(PYTEST) $(AT_ONCE)
+
+test-long: build $(VENV)/test-ready
+	@$(MAKE) -C libhook -s -j2 all
+	$(PYTEST) $(AT_ONCE) -m long
 
 $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
 	@$(MAKE) -C libhook -s -j2 all
-	$(VENV)/bin/python -m pytest $(if $(filter hook,$*),libhook/tests,--require=$* tests/$*)
+	$(PYTEST) $(if $(filter gpu system,$*),,$(AT_ONCE)) \
+		$(if $(filter hook,$*),libhook/tests,--require=$* tests/$*)
 
 bench-gate: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/gate -s

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvshared.hook.protocol import Flag, Limits, Memory, Record, Type, decode, encode
+from tests.integration.fakehook import PATIENCE
 
 MIB = 1 << 20
 
@@ -106,7 +107,7 @@ class Commander:
 
     def _listen_until(self, done: Callable[[], bool], awaited: str) -> None:
         """Only listens. Not for silence: one that runs has always something to say."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not done():
             assert time.monotonic() < deadline, f"somebody does not {awaited}: {self.hooks}"
             self.receive(1)

@@ -25,7 +25,7 @@ from nvshared.hook import protocol
 from nvshared.hook.protocol import Flag, Limits, Memory, Record, Type
 
 Socket = socket.socket                  # in Hook, `socket` is a field
-PATIENCE = 60                           # seconds; only a test that fails waits so long
+PATIENCE = 600                          # seconds; only a test that fails waits so long
 SEND_PATIENCE = struct.pack("ll", PATIENCE, 0)      # struct timeval
 
 

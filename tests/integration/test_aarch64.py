@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import PATIENCE
 
 ARM = "aarch64-linux-gnu"
-PATIENCE = 240.0
 
 pytestmark = pytest.mark.skipif(
     shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,

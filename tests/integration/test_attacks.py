@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.hook.protocol import Memory, Record, Type, encode
 from nvshared.hook.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from nvshared.report.log import BURST
 from nvshared.report.scrapes import SCRAPES_AT_MOST
 from tests.bus.service import PrivateBus, private_bus
-from tests.conftest import no_bus
 from tests.integration.attacker import ATTACKS
 from tests.integration.busattacks import BUS_ATTACKS
 from tests.integration.conftest import MIB, ROOT, Process, Site
@@ -133,7 +133,7 @@ def hand_over(site: Site, card: int = 0) -> None:
     hooks = [wanting(site, card), wanting(site, card)]
     turns: list[Hook] = []
     while len(turns) < HAND_OVERS:
-        ready, _, _ = select.select([hook.socket for hook in hooks], [], [], 60)
+        ready, _, _ = select.select([hook.socket for hook in hooks], [], [], PATIENCE)
         assert ready, f"nothing happens any more, after {len(turns)} turns"
         for hook in hooks:
             if hook.socket not in ready:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.fakehook import PATIENCE
+
 ROOT = Path(__file__).parents[2]
-PATIENCE = 300.0                        # seconds; a run takes ten
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.integration.conftest import MIB, Site
+from tests.integration.fakehook import PATIENCE
 from tests.integration.test_captures import alone
 from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
 from tests.integration.test_pools import POOLS
@@ -62,7 +63,7 @@ print(json.dumps(results), flush=True)
 def hears(program: Program) -> None:
     """What of its calls came to the card has failed, and the program has ended."""
     try:
-        said, errors = program.popen.communicate(timeout=60)
+        said, errors = program.popen.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         pytest.fail("it waits for its turn for ever")
     assert program.popen.returncode == 0, errors

@@ -190,7 +190,7 @@ call("cuStreamBeginCapture_v2", streams[2], c_int(RELAXED))
 call("cuMemFree_v2", first)              # which cannot wait
 call("cuStreamEndCapture", streams[2], byref(graph))
 reached[0] = 1
-thread.join(10)
+thread.join()
 reached[1] = 1
 call("cuStreamSynchronize", streams[1])
 call("cuCtxSynchronize")

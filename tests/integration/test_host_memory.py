@@ -161,10 +161,9 @@ for turn in range(2):
     assert get(address.value + 120 * MIB - 1, 1) == bytes([turn + 1])
     held = sum(size for _, size in kept())
     end()
-    until = time.monotonic() + 20
-    while kept() and time.monotonic() < until:
+    while kept():
         time.sleep(0.01)
-    print(json.dumps([held, sum(size for _, size in kept())]), flush=True)
+    print(json.dumps(held), flush=True)
     sys.stdin.readline()
 '''
 
@@ -183,9 +182,7 @@ def test_it_goes_when_the_context_has_gone_that_it_was_registered_in(
         hook = take_the_card(site)
         program.go_on()
         give_it_back(hook)
-        held, left = program.hears()
-        assert held >= 120 * MIB
-        assert left == 0
+        assert program.hears() >= 120 * MIB
         eventually(lambda: counted(site)[-1] == 0)
         program.go_on()
     program.ends_well()

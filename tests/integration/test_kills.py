@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import PATIENCE
 
 BUILD = ROOT / "libhook" / "build"
-PATIENCE = 120.0                        # seconds; generous, machines that test are slow
 PROGRAMS = 3                            # of which any two fit together, but never all
 SETTINGS = ("--tq", "100ms", "--capacity", "240MiB")
 

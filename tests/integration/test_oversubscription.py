@@ -6,8 +6,8 @@ import subprocess
 
 from nvshared.hook.protocol import Type
 from tests.integration.conftest import MIB, Site
-from tests.integration.fakehook import pump
-from tests.integration.test_kills import BUILD, PATIENCE
+from tests.integration.fakehook import PATIENCE, pump
+from tests.integration.test_kills import BUILD
 from tests.integration.test_managed import CONTEXTS, on_the_card, program
 from tests.integration.test_own_memory import give_it_back
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nvshared.hook.protocol import Type
 from tests.integration.conftest import MIB, ROOT, Site
-from tests.integration.fakehook import Hook, pump
+from tests.integration.fakehook import PATIENCE, Hook, pump
 from tests.integration.test_kills import BUILD
 
 PRELUDE = '''
@@ -91,7 +91,7 @@ class Program:
         self.popen.stdin.flush()
 
     def ends_well(self) -> None:
-        _, errors = self.popen.communicate(timeout=60)
+        _, errors = self.popen.communicate(timeout=PATIENCE)
         assert self.popen.returncode == 0, errors
 
 

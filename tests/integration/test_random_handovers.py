@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.commander import MIB, Commander
+from tests.integration.fakehook import PATIENCE
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
 # In a minute or so each; NVSHARE_TEST_TURNS=10000 is the whole of it, half an hour under TSan.
@@ -64,7 +65,7 @@ def finish(commander: Commander, programs: list[subprocess.Popen[str]]) -> list[
     commander.ending = True
     for program in programs:
         program.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE
     while any(program.poll() is None for program in programs):
         assert time.monotonic() < deadline, "they do not end"
         commander.step()
@@ -87,7 +88,7 @@ def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int
         if dead:
             _, errors = dead[0].communicate()
             pytest.fail(f"a program ended with {dead[0].returncode}: {errors[-4000:]}")
-        assert time.monotonic() - moved < 60, f"nobody ran for a minute: {commander.hooks}"
+        assert time.monotonic() - moved < PATIENCE, f"nobody runs any more: {commander.hooks}"
 
 
 @pytest.mark.parametrize("sanitizer", TURNS)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from conftest import no_bus
 from nvshared.control import Daemon as Control
 from tests.bus.service import private_bus
-from tests.conftest import no_bus
 from tests.integration.conftest import CARD, MIB, Site
+from tests.integration.fakehook import PATIENCE
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 from tests.integration.test_terms import Eventually
 
@@ -399,7 +400,7 @@ assert allocate(78 * MIB) and left() == 0
 def test_a_number_that_is_none_is_said_to_be_none(site: Site) -> None:
     site.start()
     one = program(site, "free(allocate(64 * MIB))", keep="soon")
-    _, said = one.popen.communicate(timeout=60)
+    _, said = one.popen.communicate(timeout=PATIENCE)
     assert one.popen.returncode == 0
     assert "NVSHARE_KEEP_FREED_MS=soon is not a number of milliseconds up to 3600000; it is 1000" \
         in said

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from tests.bus.service import private_bus
-from tests.conftest import no_bus
 from tests.integration.conftest import MIB, ROOT, Site
 from tests.integration.test_kills import BUILD, await_state, finish, program
 

@@ -194,9 +194,9 @@ def test_the_worker_asks_in_its_own_thread_and_hands_over_answers_and_errors() -
     worker = Worker(ask, post, ["good", "bad"])
     answers: list[Sample | NvshareError] = []
     worker.question("good", answers.append)
-    assert arrived.acquire(timeout=60)
+    assert arrived.acquire()
     worker.question("bad", answers.append)
-    assert arrived.acquire(timeout=60)
+    assert arrived.acquire()
     assert answers == []
     for function in posted:
         function()
@@ -213,7 +213,7 @@ def test_a_card_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.Monke
 
     def ask(uuid: str) -> Sample:
         if uuid == FACTS.uuid:
-            hangs.wait(60)
+            hangs.wait()
         return Sample(memory_used=GIB)
 
     worker = Worker(ask, answered.put, [FACTS.uuid, OTHER.uuid])
@@ -224,12 +224,12 @@ def test_a_card_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.Monke
         joined(gpu, number, Noted())
     for _ in range(3):
         time.pass_by(SECOND)
-        answered.get(timeout=60)()
+        answered.get()()
         assert gpus[1].sample.memory_used == GIB
         gpus[1].sample = Sample()
     assert gpus[0].sample == Sample()
     asking = [one.name for one in threading.enumerate() if one.name.startswith("nvml GPU-")]
     assert sorted(asking) == [f"nvml {FACTS.uuid}", f"nvml {OTHER.uuid}"]     # one for each card
     hangs.set()
-    answered.get(timeout=60)()
+    answered.get()()
     assert gpus[0].sample.memory_used == GIB

@@ -46,7 +46,6 @@ def run(program: Path, library: Path, driver: Path, *preloads: Path, stderr: str
         env=recorded.environment(library, driver, *preloads),
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, stderr)
     return done.stdout.splitlines()

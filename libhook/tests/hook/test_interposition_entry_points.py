@@ -49,7 +49,6 @@ def run(program: str, library: Path, driver: Path, *arguments: object) -> Any:
         env=recorded.environment(library, driver),
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)

@@ -83,7 +83,6 @@ def run(driver: Path, library: Path, body: str) -> None:
         [sys.executable, "-c", PRELUDE + body, str(driver), str(library)],
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

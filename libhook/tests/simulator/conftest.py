@@ -41,7 +41,6 @@ def run_python(environment: dict[str, str]) -> Python:
             env=environment | variables,
             capture_output=True,
             text=True,
-            timeout=60,
             check=False,
         )
         assert result.returncode == 0, result.stderr

@@ -3,7 +3,9 @@
 
 A level is a folder under tests/. `pytest` alone skips the levels that cannot
 run here and says at the end which and why; with `--require=LEVEL`, as
-`make test-LEVEL` has it, one that cannot run is a failure.
+`make test-LEVEL` has it, one that cannot run is a failure. Tests that are
+marked `long` are a level across the folders: `pytest` leaves them out, unless
+it is run with `-m long`, as `make test-long` does, or with `-m ""`.
 """
 
 import ctypes
@@ -13,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,7 +27,7 @@ settings.register_profile("repeat", derandomize=True, deadline=None, suppress_he
 settings.register_profile("explore", deadline=None, suppress_health_check=slow)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parent / "tests"
 
 
 def no_bus() -> str:
@@ -76,22 +79,44 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LEFT_OUT = pytest.StashKey[dict[str, str]]()
+LONG = pytest.StashKey[int]()           # how many tests were left out because they are long
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips the tests of the levels that cannot run."""
+    """Skips the tests of the levels that cannot run; those of a card run one after the other."""
+    for item in items:
+        if item.path.is_relative_to(TESTS / "gpu"):
+            item.add_marker(pytest.mark.xdist_group("gpu"))
     for level, why in config.stash[LEFT_OUT].items():
         for item in items:
             if item.path.is_relative_to(TESTS / level):
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Counts the long ones. Where several processes run the tests, each finds the same."""
+    if items:
+        config = items[0].config
+        config.stash[LONG] = sum(item.get_closest_marker("long") is not None for item in items)
+        getattr(config, "workeroutput", {})["long"] = config.stash[LONG]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process that ran tests tells the first one what it has left out."""
+    node.config.stash[LONG] = getattr(node, "workeroutput", {}).get("long", 0)
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Says what was left out, whether or not there was a test in it."""
-    left_out = config.stash[LEFT_OUT]
-    if left_out and not config.getoption("--require"):
+    cannot_run = config.stash[LEFT_OUT]
+    left_out = {} if config.getoption("--require") else {**cannot_run}
+    if number := config.stash.get(LONG, 0):
+        left_out["long"] = f"{number} tests take many minutes; make test-long runs them"
+    if left_out:
         terminalreporter.section("levels left out")
         for level, why in left_out.items():
             terminalreporter.write_line(f"{level}: {why}")
