@@ -7,11 +7,11 @@ from nvshared.settings.config import options
 
 INTRODUCTION = """\
 # SPDX-License-Identifier: Apache-2.0
-# The settings of nvshared, with their defaults; nvshared.conf(5) describes them.
-# Rather than here, settings may be changed in files of one's own,
-# /etc/nvshare/nvshared.conf.d/*.conf, which are read after this one.
-# They are read again by: systemctl reload nvshared
-# Then those of [gpu] and debug hold at once, the others from the next start:
+# The settings of nvshared, with their defaults. nvshared.conf(5) describes them.
+# Better than changing this file: put your settings into files of your own,
+# /etc/nvshare/nvshared.conf.d/*.conf. They are read after this one.
+# To read all of them again: systemctl reload nvshared
+# Settings of [gpu] and debug then hold at once, the others from the next start:
 # systemctl restart nvshared
 """
 # What the service and its units settle, and a person who runs it by hand gives as an option.
