@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many copies or prefetches in one call. They may be done in any order; here, in theirs. */
-#include "driver/entry.h"
+/* Many copies in one call. They may be done in any order; here, in theirs. */
 #include "memory/array.h"
 #include "stream/copy_submit.h"
+#include "stream/submit.h"
 
 struct batch {
     CUdeviceptr *to, *from;
@@ -44,31 +44,12 @@ static CUresult copy_lines(const struct batch *batch, size_t *failed)
               CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count
 #define LINES_TO(stream) (&(struct batch){to, from, sizes, count, attributes, indices,   \
                                           attribute_count, stream})
-#define DEFAULT(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
-API(cuMemcpyBatchAsync, LINES, size_t *failed, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return copy_lines(LINES_TO(stream), failed);
-}
+API_PTSZ(cuMemcpyBatchAsync, (LINES, size_t *failed, CUstream stream),
+         return copy_lines(LINES_TO(on), failed);)
 
-API(cuMemcpyBatchAsync_ptsz, LINES, size_t *failed, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return copy_lines(LINES_TO(DEFAULT(stream)), failed);
-}
-
-API(cuMemcpyBatchAsync_v2, LINES, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return copy_lines(LINES_TO(stream), NULL);
-}
-
-API(cuMemcpyBatchAsync_v2_ptsz, LINES, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return copy_lines(LINES_TO(DEFAULT(stream)), NULL);
-}
+API_PTSZ(cuMemcpyBatchAsync_v2, (LINES, CUstream stream),
+         return copy_lines(LINES_TO(on), NULL);)
 
 /* An array's offset counts bytes here; formats wider than one are not looked at. */
 static CUresult operand(const CUmemcpy3DOperand *operand, size_t width, size_t height,
@@ -119,78 +100,12 @@ static CUresult copy_blocks(size_t count, const CUDA_MEMCPY3D_BATCH_OP *list, si
     return CUDA_SUCCESS;
 }
 
-API(cuMemcpy3DBatchAsync, size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
-    unsigned long long flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return copy_blocks(count, list, failed, flags, stream);
-}
+API_PTSZ(cuMemcpy3DBatchAsync,
+         (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed, unsigned long long flags,
+          CUstream stream),
+         return copy_blocks(count, list, failed, flags, on);)
 
-API(cuMemcpy3DBatchAsync_ptsz, size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
-    unsigned long long flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return copy_blocks(count, list, failed, flags, DEFAULT(stream));
-}
-
-API(cuMemcpy3DBatchAsync_v2, size_t count, CUDA_MEMCPY3D_BATCH_OP *list,
-    unsigned long long flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return copy_blocks(count, list, NULL, flags, stream);
-}
-
-API(cuMemcpy3DBatchAsync_v2_ptsz, size_t count, CUDA_MEMCPY3D_BATCH_OP *list,
-    unsigned long long flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return copy_blocks(count, list, NULL, flags, DEFAULT(stream));
-}
-
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation location,
-                               unsigned int flags, CUstream stream);
-
-struct prefetches {
-    CUdeviceptr *addresses;
-    size_t *sizes;
-    size_t count;
-    CUmemLocation *places;
-    size_t *firsts;                  /* per place: the first prefetch that goes there */
-    size_t place_count;
-};
-
-static CUresult prefetch_all(const struct prefetches *list, unsigned long long flags,
-                             CUstream stream)
-{
-    CUresult result = CUDA_SUCCESS;
-    if (list->count == 0 || list->addresses == NULL || list->sizes == NULL || list->places == NULL
-        || list->firsts == NULL || list->place_count == 0 || list->place_count > list->count
-        || list->firsts[0] != 0 || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream == NULL || stream == CU_STREAM_LEGACY)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0, place = 0; i < list->count && result == CUDA_SUCCESS; i++) {
-        while (place + 1 < list->place_count && list->firsts[place + 1] <= i)
-            place++;
-        result = cuMemPrefetchAsync_v2(list->addresses[i], list->sizes[i], list->places[place], 0,
-                                       stream);
-    }
-    return result;
-}
-
-#define PREFETCHES CUdeviceptr *addresses, size_t *sizes, size_t count,                  \
-                   CUmemLocation *places, size_t *firsts, size_t place_count
-#define ALL_PREFETCHES (&(struct prefetches){addresses, sizes, count, places, firsts,    \
-                                             place_count})
-
-API(cuMemPrefetchBatchAsync, PREFETCHES, unsigned long long flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return prefetch_all(ALL_PREFETCHES, flags, stream);
-}
-
-API(cuMemPrefetchBatchAsync_ptsz, PREFETCHES, unsigned long long flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return prefetch_all(ALL_PREFETCHES, flags, DEFAULT(stream));
-}
+API_PTSZ(cuMemcpy3DBatchAsync_v2,
+         (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags,
+          CUstream stream),
+         return copy_blocks(count, list, NULL, flags, on);)

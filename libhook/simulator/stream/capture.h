@@ -11,7 +11,8 @@ struct event;
 
 /* All with the engine's lock held. */
 
-/* Adds a node with the work behind the stream's last ones. Takes what the work points to as stream_queue does. */
+/* Adds a node with the work behind the stream's last ones. Takes what the work points to as
+ * stream_queue does. */
 CUresult capture_add(struct stream *stream, const struct work *work);
 CUresult capture_record(struct stream *stream, struct event *event);
 CUresult capture_wait(struct stream *stream, struct event *event);

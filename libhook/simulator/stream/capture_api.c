@@ -90,32 +90,17 @@ static CUresult end(CUstream handle, CUgraph *graph)
     return result;
 }
 
-#define DEFAULT(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
-
-/* Each call for both default streams; `on` is the stream it is about. */
-#define CAPTURE_API(name, parameters, ...)                                               \
-    API(name, CUstream stream parameters)                                                \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        CUstream on = stream;                                                            \
-        return __VA_ARGS__;                                                              \
-    }                                                                                    \
-    API(name##_ptsz, CUstream stream parameters)                                         \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        CUstream on = DEFAULT(stream);                                                   \
-        return __VA_ARGS__;                                                              \
-    }
-#define WITH(...) , __VA_ARGS__
-
-CAPTURE_API(cuStreamBeginCapture, , begin(on, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, 0))
-CAPTURE_API(cuStreamBeginCapture_v2, WITH(CUstreamCaptureMode mode), begin(on, mode, NULL, NULL, 0))
-CAPTURE_API(cuStreamBeginCaptureToGraph,
-            WITH(CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges,
-                 size_t count, CUstreamCaptureMode mode),
-            (void)edges, graph == NULL ? CUDA_ERROR_INVALID_VALUE
-                                       : begin(on, mode, graph, after, count))
-CAPTURE_API(cuStreamEndCapture, WITH(CUgraph *graph), end(on, graph))
+API_PTSZ(cuStreamBeginCapture, (CUstream stream),
+         return begin(on, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, 0);)
+API_PTSZ(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode),
+         return begin(on, mode, NULL, NULL, 0);)
+API_PTSZ(cuStreamBeginCaptureToGraph,
+         (CUstream stream, CUgraph graph, const CUgraphNode *after,
+          const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
+         (void)edges;
+         return graph == NULL ? CUDA_ERROR_INVALID_VALUE
+                              : begin(on, mode, graph, after, count);)
+API_PTSZ(cuStreamEndCapture, (CUstream stream, CUgraph *graph), return end(on, graph);)
 
 API(cuThreadExchangeStreamCaptureMode, CUstreamCaptureMode *mode)
 {
@@ -169,18 +154,19 @@ static CUresult tell(CUstream handle, struct info info)
     return result;
 }
 
-CAPTURE_API(cuStreamIsCapturing, WITH(CUstreamCaptureStatus *status),
-            tell(on, (struct info){.status = status}))
-CAPTURE_API(cuStreamGetCaptureInfo, WITH(CUstreamCaptureStatus *status, cuuint64_t *id),
-            tell(on, (struct info){.status = status, .id = id}))
-CAPTURE_API(cuStreamGetCaptureInfo_v2,
-            WITH(CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                 const CUgraphNode **ends, size_t *count),
-            tell(on, (struct info){status, id, graph, ends, NULL, count}))
-CAPTURE_API(cuStreamGetCaptureInfo_v3,
-            WITH(CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                 const CUgraphNode **ends, const CUgraphEdgeData **edges, size_t *count),
-            tell(on, (struct info){status, id, graph, ends, edges, count}))
+API_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status),
+         return tell(on, (struct info){.status = status});)
+API_PTSZ(cuStreamGetCaptureInfo,
+         (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id),
+         return tell(on, (struct info){.status = status, .id = id});)
+API_PTSZ(cuStreamGetCaptureInfo_v2,
+         (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+          const CUgraphNode **ends, size_t *count),
+         return tell(on, (struct info){status, id, graph, ends, NULL, count});)
+API_PTSZ(cuStreamGetCaptureInfo_v3,
+         (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+          const CUgraphNode **ends, const CUgraphEdgeData **edges, size_t *count),
+         return tell(on, (struct info){status, id, graph, ends, edges, count});)
 
 static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
 {
@@ -204,10 +190,11 @@ static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsign
     return result;
 }
 
-CAPTURE_API(cuStreamUpdateCaptureDependencies,
-            WITH(CUgraphNode *nodes, size_t count, unsigned int flags),
-            update(on, nodes, count, flags))
-CAPTURE_API(cuStreamUpdateCaptureDependencies_v2,
-            WITH(CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
-                 unsigned int flags),
-            (void)edges, update(on, nodes, count, flags))
+API_PTSZ(cuStreamUpdateCaptureDependencies,
+         (CUstream stream, CUgraphNode *nodes, size_t count, unsigned int flags),
+         return update(on, nodes, count, flags);)
+API_PTSZ(cuStreamUpdateCaptureDependencies_v2,
+         (CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+          unsigned int flags),
+         (void)edges;
+         return update(on, nodes, count, flags);)

@@ -87,17 +87,10 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
     return result;
 }
 
-API(cuEventRecord, CUevent event, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return record(event, stream, 0);
-}
+API_PTSZ(cuEventRecord, (CUevent event, CUstream stream), return record(event, on, 0);)
 
-API(cuEventRecordWithFlags, CUevent event, CUstream stream, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return record(event, stream, flags);
-}
+API_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags),
+         return record(event, on, flags);)
 
 static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags)
 {
@@ -124,29 +117,8 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
     return result;
 }
 
-API(cuStreamWaitEvent, CUstream stream, CUevent event, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return wait_event(stream, event, flags);
-}
-
-API(cuStreamWaitEvent_ptsz, CUstream stream, CUevent event, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return wait_event(stream == NULL ? CU_STREAM_PER_THREAD : stream, event, flags);
-}
-
-API(cuEventRecord_ptsz, CUevent event, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return record(event, stream == NULL ? CU_STREAM_PER_THREAD : stream, 0);
-}
-
-API(cuEventRecordWithFlags_ptsz, CUevent event, CUstream stream, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return record(event, stream == NULL ? CU_STREAM_PER_THREAD : stream, flags);
-}
+API_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags),
+         return wait_event(on, event, flags);)
 
 /* An event of a capture cannot be asked; asking breaks the capture. */
 static CUresult check_askable(struct event *event)

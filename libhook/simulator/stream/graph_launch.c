@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launching executable graphs. */
-#include "driver/entry.h"
 #include "graph/exec.h"
 #include "stream/capture.h"
 #include "stream/submit.h"
@@ -22,17 +21,7 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle)
     return result;
 }
 
-API(cuGraphLaunch, CUgraphExec exec, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return launch(exec, stream);
-}
-
-API(cuGraphLaunch_ptsz, CUgraphExec exec, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return launch(exec, stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
+API_PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream stream), return launch(exec, on);)
 
 /* There is nothing to upload. */
 static CUresult upload(CUgraphExec exec, CUstream stream_handle)
@@ -43,14 +32,4 @@ static CUresult upload(CUgraphExec exec, CUstream stream_handle)
         : graph_exec_from(exec) == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-API(cuGraphUpload, CUgraphExec exec, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return upload(exec, stream);
-}
-
-API(cuGraphUpload_ptsz, CUgraphExec exec, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return upload(exec, stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
+API_PTSZ(cuGraphUpload, (CUgraphExec exec, CUstream stream), return upload(exec, on);)

@@ -24,37 +24,15 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
              unsigned int by, unsigned int bz, unsigned int shared
 #define DIMENSIONS (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}
 
-API(cuLaunchKernel, CUfunction function, GRID, CUstream stream, void **parameters, void **extra)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)shared;
-    return launch(function, DIMENSIONS, stream, parameters, extra);
-}
+API_PTSZ(cuLaunchKernel,
+         (CUfunction function, GRID, CUstream stream, void **parameters, void **extra),
+         (void)shared;
+         return launch(function, DIMENSIONS, on, parameters, extra);)
 
-API(cuLaunchKernel_ptsz, CUfunction function, GRID, CUstream stream, void **parameters,
-    void **extra)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)shared;
-    return launch(function, DIMENSIONS, stream == NULL ? CU_STREAM_PER_THREAD : stream,
-                  parameters, extra);
-}
-
-API(cuLaunchCooperativeKernel, CUfunction function, GRID, CUstream stream, void **parameters)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)shared;
-    return launch(function, DIMENSIONS, stream, parameters, NULL);
-}
-
-API(cuLaunchCooperativeKernel_ptsz, CUfunction function, GRID, CUstream stream,
-    void **parameters)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)shared;
-    return launch(function, DIMENSIONS, stream == NULL ? CU_STREAM_PER_THREAD : stream,
-                  parameters, NULL);
-}
+API_PTSZ(cuLaunchCooperativeKernel,
+         (CUfunction function, GRID, CUstream stream, void **parameters),
+         (void)shared;
+         return launch(function, DIMENSIONS, on, parameters, NULL);)
 
 static CUresult launch_configured(const CUlaunchConfig *config, CUfunction function,
                                   void **parameters, void **extra, bool per_thread)
@@ -101,17 +79,8 @@ static CUresult launch_function(CUstream stream, CUhostFn function, void *data)
     return launch_host(stream, (struct work){.kind = WORK_HOST, .host = {function, data}});
 }
 
-API(cuLaunchHostFunc, CUstream stream, CUhostFn function, void *data)
-{
-    ENTER(ENTRY_CONTEXT);
-    return launch_function(stream, function, data);
-}
-
-API(cuLaunchHostFunc_ptsz, CUstream stream, CUhostFn function, void *data)
-{
-    ENTER(ENTRY_CONTEXT);
-    return launch_function(stream == NULL ? CU_STREAM_PER_THREAD : stream, function, data);
-}
+API_PTSZ(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data),
+         return launch_function(on, function, data);)
 
 static CUresult add_callback(CUstream given, CUstream stream, CUstreamCallback function,
                              void *data, unsigned flags)
@@ -122,17 +91,6 @@ static CUresult add_callback(CUstream given, CUstream stream, CUstreamCallback f
                                              .callback = {function, data, given}});
 }
 
-API(cuStreamAddCallback, CUstream stream, CUstreamCallback function, void *data,
-    unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return add_callback(stream, stream, function, data, flags);
-}
-
-API(cuStreamAddCallback_ptsz, CUstream stream, CUstreamCallback function, void *data,
-    unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return add_callback(stream, stream == NULL ? CU_STREAM_PER_THREAD : stream, function, data,
-                        flags);
-}
+API_PTSZ(cuStreamAddCallback,
+         (CUstream stream, CUstreamCallback function, void *data, unsigned int flags),
+         return add_callback(stream, on, function, data, flags);)

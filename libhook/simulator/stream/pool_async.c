@@ -96,18 +96,8 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
 
 #define POOL_OF_DEVICE pool_current(context_current()->device)
 
-API(cuMemAllocAsync, CUdeviceptr *address, size_t size, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return allocate(address, size, POOL_OF_DEVICE, stream);
-}
-
-API(cuMemAllocAsync_ptsz, CUdeviceptr *address, size_t size, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return allocate(address, size, POOL_OF_DEVICE,
-                    stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
+API_PTSZ(cuMemAllocAsync, (CUdeviceptr *address, size_t size, CUstream stream),
+         return allocate(address, size, POOL_OF_DEVICE, on);)
 
 static CUresult allocate_from(CUdeviceptr *address, size_t size, CUmemoryPool pool,
                               CUstream stream)
@@ -116,28 +106,9 @@ static CUresult allocate_from(CUdeviceptr *address, size_t size, CUmemoryPool po
                                    : allocate(address, size, pool_from(pool), stream);
 }
 
-API(cuMemAllocFromPoolAsync, CUdeviceptr *address, size_t size, CUmemoryPool pool,
-    CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return allocate_from(address, size, pool, stream);
-}
+API_PTSZ(cuMemAllocFromPoolAsync,
+         (CUdeviceptr *address, size_t size, CUmemoryPool pool, CUstream stream),
+         return allocate_from(address, size, pool, on);)
 
-API(cuMemAllocFromPoolAsync_ptsz, CUdeviceptr *address, size_t size, CUmemoryPool pool,
-    CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return allocate_from(address, size, pool, stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
-
-API(cuMemFreeAsync, CUdeviceptr address, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return free_async(address, stream);
-}
-
-API(cuMemFreeAsync_ptsz, CUdeviceptr address, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return free_async(address, stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
+API_PTSZ(cuMemFreeAsync, (CUdeviceptr address, CUstream stream),
+         return free_async(address, on);)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Moving managed memory about, in the order of streams. */
-#include "driver/entry.h"
 #include "memory/managed.h"
 #include "stream/submit.h"
 
@@ -33,32 +32,47 @@ static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, 
     return result;
 }
 
-API(cuMemPrefetchAsync, CUdeviceptr address, size_t size, CUdevice device, CUstream stream)
+API_PTSZ(cuMemPrefetchAsync,
+         (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
+         return prefetch(address, size, managed_place(device), on);)
+
+API_PTSZ(cuMemPrefetchAsync_v2,
+         (CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags,
+          CUstream stream),
+         return flags != 0 ? CUDA_ERROR_INVALID_VALUE : prefetch(address, size, location, on);)
+
+struct prefetches {
+    CUdeviceptr *addresses;
+    size_t *sizes;
+    size_t count;
+    CUmemLocation *places;
+    size_t *firsts;                  /* per place: the first prefetch that goes there */
+    size_t place_count;
+};
+
+static CUresult prefetch_all(const struct prefetches *list, unsigned long long flags,
+                             CUstream stream)
 {
-    ENTER(ENTRY_CONTEXT);
-    return prefetch(address, size, managed_place(device), stream);
+    CUresult result = CUDA_SUCCESS;
+    if (list->count == 0 || list->addresses == NULL || list->sizes == NULL || list->places == NULL
+        || list->firsts == NULL || list->place_count == 0 || list->place_count > list->count
+        || list->firsts[0] != 0 || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream == NULL || stream == CU_STREAM_LEGACY)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0, place = 0; i < list->count && result == CUDA_SUCCESS; i++) {
+        while (place + 1 < list->place_count && list->firsts[place + 1] <= i)
+            place++;
+        result = cuMemPrefetchAsync_v2(list->addresses[i], list->sizes[i], list->places[place], 0,
+                                       stream);
+    }
+    return result;
 }
 
-API(cuMemPrefetchAsync_ptsz, CUdeviceptr address, size_t size, CUdevice device, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return prefetch(address, size, managed_place(device),
-                    stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
+#define PREFETCHES CUdeviceptr *addresses, size_t *sizes, size_t count,                  \
+                   CUmemLocation *places, size_t *firsts, size_t place_count
+#define ALL_PREFETCHES (&(struct prefetches){addresses, sizes, count, places, firsts,    \
+                                             place_count})
 
-API(cuMemPrefetchAsync_v2, CUdeviceptr address, size_t size, CUmemLocation location,
-    unsigned int flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return flags != 0 ? CUDA_ERROR_INVALID_VALUE
-                      : prefetch(address, size, location, stream);
-}
-
-API(cuMemPrefetchAsync_v2_ptsz, CUdeviceptr address, size_t size, CUmemLocation location,
-    unsigned int flags, CUstream stream)
-{
-    ENTER(ENTRY_CONTEXT);
-    return flags != 0 ? CUDA_ERROR_INVALID_VALUE
-                      : prefetch(address, size, location,
-                                 stream == NULL ? CU_STREAM_PER_THREAD : stream);
-}
+API_PTSZ(cuMemPrefetchBatchAsync, (PREFETCHES, unsigned long long flags, CUstream stream),
+         return prefetch_all(ALL_PREFETCHES, flags, on);)

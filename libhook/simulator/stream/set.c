@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The entry points that fill memory with a value, of every width and shape. */
-#include "driver/entry.h"
 #include "space/allocation.h"
 #include "stream/capture.h"
 #include "stream/submit.h"
@@ -31,58 +30,19 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     return result;
 }
 
-/* For one width: a line and a plane, each with and without a stream, each for both default streams. */
+/* For one width: a line and a plane, each with and without a stream. */
 #define SET(bits, type, element)                                                         \
-    API(cuMemsetD##bits##_v2, CUdeviceptr address, type value, size_t count)             \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return set(CU_STREAM_LEGACY, address, 0, value, element, count, 1, false);       \
-    }                                                                                    \
-    API(cuMemsetD##bits##_v2_ptds, CUdeviceptr address, type value, size_t count)        \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return set(CU_STREAM_PER_THREAD, address, 0, value, element, count, 1, false);   \
-    }                                                                                    \
-    API(cuMemsetD2D##bits##_v2, CUdeviceptr address, size_t pitch, type value,           \
-        size_t width, size_t height)                                                     \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return set(CU_STREAM_LEGACY, address, pitch, value, element, width, height,      \
-                   false);                                                               \
-    }                                                                                    \
-    API(cuMemsetD2D##bits##_v2_ptds, CUdeviceptr address, size_t pitch, type value,      \
-        size_t width, size_t height)                                                     \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return set(CU_STREAM_PER_THREAD, address, pitch, value, element, width, height,  \
-                   false);                                                               \
-    }                                                                                    \
-    API(cuMemsetD##bits##Async, CUdeviceptr address, type value, size_t count,           \
-        CUstream stream)                                                                 \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return set(stream, address, 0, value, element, count, 1, true);                  \
-    }                                                                                    \
-    API(cuMemsetD##bits##Async_ptsz, CUdeviceptr address, type value, size_t count,      \
-        CUstream stream)                                                                 \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return set(stream == NULL ? CU_STREAM_PER_THREAD : stream, address, 0, value,    \
-                   element, count, 1, true);                                             \
-    }                                                                                    \
-    API(cuMemsetD2D##bits##Async, CUdeviceptr address, size_t pitch, type value,         \
-        size_t width, size_t height, CUstream stream)                                    \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return set(stream, address, pitch, value, element, width, height, true);         \
-    }                                                                                    \
-    API(cuMemsetD2D##bits##Async_ptsz, CUdeviceptr address, size_t pitch, type value,    \
-        size_t width, size_t height, CUstream stream)                                    \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return set(stream == NULL ? CU_STREAM_PER_THREAD : stream, address, pitch,       \
-                   value, element, width, height, true);                                 \
-    }
+    API_PTDS(cuMemsetD##bits##_v2, (CUdeviceptr address, type value, size_t count),      \
+             return set(on, address, 0, value, element, count, 1, false);)               \
+    API_PTDS(cuMemsetD2D##bits##_v2, (CUdeviceptr address, size_t pitch, type value,     \
+                                      size_t width, size_t height),                      \
+             return set(on, address, pitch, value, element, width, height, false);)      \
+    API_PTSZ(cuMemsetD##bits##Async, (CUdeviceptr address, type value, size_t count,     \
+                                      CUstream stream),                                  \
+             return set(on, address, 0, value, element, count, 1, true);)                \
+    API_PTSZ(cuMemsetD2D##bits##Async, (CUdeviceptr address, size_t pitch, type value,   \
+                                        size_t width, size_t height, CUstream stream),   \
+             return set(on, address, pitch, value, element, width, height, true);)
 
 SET(8, unsigned char, 1)
 SET(16, unsigned short, 2)

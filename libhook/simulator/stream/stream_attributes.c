@@ -61,32 +61,13 @@ static CUresult copy(CUstream to_handle, CUstream from_handle)
 
 #define DEFAULT(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
-API(cuStreamGetAttribute, CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue *value)
-{
-    ENTER(ENTRY_CONTEXT);
-    return get(stream, attribute, value);
-}
+API_PTSZ(cuStreamGetAttribute,
+         (CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue *value),
+         return get(on, attribute, value);)
 
-API(cuStreamGetAttribute_ptsz, CUstream stream, CUstreamAttrID attribute,
-    CUstreamAttrValue *value)
-{
-    ENTER(ENTRY_CONTEXT);
-    return get(DEFAULT(stream), attribute, value);
-}
-
-API(cuStreamSetAttribute, CUstream stream, CUstreamAttrID attribute,
-    const CUstreamAttrValue *value)
-{
-    ENTER(ENTRY_CONTEXT);
-    return set(stream, attribute, value);
-}
-
-API(cuStreamSetAttribute_ptsz, CUstream stream, CUstreamAttrID attribute,
-    const CUstreamAttrValue *value)
-{
-    ENTER(ENTRY_CONTEXT);
-    return set(DEFAULT(stream), attribute, value);
-}
+API_PTSZ(cuStreamSetAttribute,
+         (CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue *value),
+         return set(on, attribute, value);)
 
 API(cuStreamCopyAttributes, CUstream to, CUstream from)
 {

@@ -3,7 +3,30 @@
 #ifndef NVSHARE_SIMULATOR_SUBMIT_H
 #define NVSHARE_SIMULATOR_SUBMIT_H
 
+#include "driver/entry.h"
 #include "engine/queue.h"
+
+/*
+ * Two entry points in one. A program is compiled with one of two default
+ * streams: the NULL stream, then it calls `name`; or each thread's own, then
+ * it calls `name_ptsz`, or `name_ptds` if it passes no stream. In the body
+ * `on` is the stream that is meant; the one that is passed is called `stream`.
+ */
+#define UNPACK(...) __VA_ARGS__
+#define API_ON(name, stream_meant, parameters, ...)                                      \
+    API(name, UNPACK parameters)                                                         \
+    {                                                                                    \
+        ENTER(ENTRY_CONTEXT);                                                            \
+        CUstream on = stream_meant;                                                      \
+        __VA_ARGS__                                                                      \
+    }
+#define API_PTSZ(name, parameters, ...)                                                  \
+    API_ON(name, stream, parameters, __VA_ARGS__)                                        \
+    API_ON(name##_ptsz, stream == NULL ? CU_STREAM_PER_THREAD : stream, parameters,      \
+           __VA_ARGS__)
+#define API_PTDS(name, parameters, ...)                                                  \
+    API_ON(name, CU_STREAM_LEGACY, parameters, __VA_ARGS__)                              \
+    API_ON(name##_ptds, CU_STREAM_PER_THREAD, parameters, __VA_ARGS__)
 
 /* The stream that a handle means to the calling thread in `context`. */
 CUresult stream_from(CUstream handle, struct context *context, struct stream **stream);

@@ -4,7 +4,6 @@
  * value. Their first versions are there by name, and the driver supports them
  * on no card unless its administrator set NVreg_EnableStreamMemOPs.
  */
-#include "driver/entry.h"
 #include "space/allocation.h"
 #include "stream/submit.h"
 
@@ -38,21 +37,11 @@ static CUresult submit(CUstream handle, const struct work *works, size_t count)
 }
 
 #define MEMORY_OP(name, value_type, work_kind, width)                                    \
-    API(name, CUstream stream, CUdeviceptr address, value_type value, unsigned int flags) \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        struct work work = {.kind = work_kind,                                           \
-                            .value = {address, value, width, flags}};                    \
-        return submit(stream, &work, 1);                                                 \
-    }                                                                                    \
-    API(name##_ptsz, CUstream stream, CUdeviceptr address, value_type value,             \
-        unsigned int flags)                                                              \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        struct work work = {.kind = work_kind,                                           \
-                            .value = {address, value, width, flags}};                    \
-        return submit(stream == NULL ? CU_STREAM_PER_THREAD : stream, &work, 1);         \
-    }
+    API_PTSZ(name, (CUstream stream, CUdeviceptr address, value_type value,              \
+                    unsigned int flags),                                                 \
+             struct work work = {.kind = work_kind,                                      \
+                                 .value = {address, value, width, flags}};               \
+             return submit(on, &work, 1);)
 
 MEMORY_OP(cuStreamWriteValue32_v2, cuuint32_t, WORK_WRITE_VALUE, 4)
 MEMORY_OP(cuStreamWriteValue64_v2, cuuint64_t, WORK_WRITE_VALUE, 8)
@@ -102,18 +91,6 @@ static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpP
     return submit(stream, works, number);
 }
 
-#define BATCH_API(name)                                                                  \
-    API(name, CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list,       \
-        unsigned int flags)                                                              \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return batch(stream, count, list, flags);                                        \
-    }                                                                                    \
-    API(name##_ptsz, CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list, \
-        unsigned int flags)                                                              \
-    {                                                                                    \
-        ENTER(ENTRY_CONTEXT);                                                            \
-        return batch(stream == NULL ? CU_STREAM_PER_THREAD : stream, count, list, flags); \
-    }
-
-BATCH_API(cuStreamBatchMemOp_v2)
+API_PTSZ(cuStreamBatchMemOp_v2,
+         (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list, unsigned int flags),
+         return batch(on, count, list, flags);)
