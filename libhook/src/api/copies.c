@@ -6,9 +6,8 @@
  * takes the address for one of host memory (cuMemcpyAsync), as measured on
  * driver 580.
  */
-#include "api/copies.h"
-
 #include "client/interposition.h"
+#include "flight/bus_sharing.h"
 
 /* As GATED; and it is known when such copies load the bus, and in which
  * direction (traffic.h). `waits`: it returns when all has been copied. */
@@ -40,8 +39,9 @@ static bool on_host(CUmemorytype type, CUdeviceptr address)
            || known == CU_MEMORYTYPE_HOST;
 }
 
-enum traffic_way copies_way(CUmemorytype from_type, CUdeviceptr from, CUmemorytype to_type,
-                            CUdeviceptr to)
+/* The driver is asked where an address lies if the type does not tell. */
+static enum traffic_way copies_way(CUmemorytype from_type, CUdeviceptr from,
+                                   CUmemorytype to_type, CUdeviceptr to)
 {
     bool from_host = on_host(from_type, from), to_host = on_host(to_type, to);
     return from_host == to_host ? TRAFFIC_NONE : from_host ? TRAFFIC_IN : TRAFFIC_OUT;

@@ -7,52 +7,24 @@
  * when the graph is instantiated or updated. Those calls wait at the gate,
  * inside which all memory is there.
  */
-#include "api/freight.h"
 #include "client/interposition.h"
 
-#define LAUNCH(name, stream_)                                                      \
-    EXPORT CUresult name(CUgraphExec graph, CUstream stream)                       \
-    {                                                                              \
-        gate_enter(stream_);                                                       \
-        struct traffic copies[TRAFFIC_WAYS];                                       \
-        bool watched = traffic_is_watched();                                       \
-        if (__builtin_expect(watched, 0))                                          \
-            freight_begins(copies, graph);                                         \
-        CUresult result = REAL(name)(graph, stream);                               \
-        if (__builtin_expect(watched, 0))                                          \
-            freight_ends(copies);                                                  \
-        gate_leave();                                                              \
-        return result;                                                             \
-    }
-
-LAUNCH(cuGraphLaunch, stream)
-LAUNCH(cuGraphLaunch_ptsz, PER_THREAD(stream))
+GATED_PTSZ(cuGraphLaunch, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
 GATED_PTSZ(cuGraphUpload, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
 
-#define INSTANTIATE(name, parameters, arguments)                                   \
-    EXPORT CUresult name parameters                                                \
-    {                                                                              \
-        gate_enter(GATE_NO_STREAM);                                                \
-        CUresult result = REAL(name) arguments;                                    \
-        if (result == CUDA_SUCCESS)                                                \
-            freight_weigh(*exec, graph);                                           \
-        gate_leave();                                                              \
-        return result;                                                             \
-    }
-
-INSTANTIATE(cuGraphInstantiate,
+GATED(cuGraphInstantiate, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size),
     (exec, graph, error_node, log, log_size))
-INSTANTIATE(cuGraphInstantiate_v2,
+GATED(cuGraphInstantiate_v2, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size),
     (exec, graph, error_node, log, log_size))
-INSTANTIATE(cuGraphInstantiateWithFlags,
+GATED(cuGraphInstantiateWithFlags, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, unsigned long long flags),
     (exec, graph, flags))
-INSTANTIATE(cuGraphInstantiateWithParams,
+GATED(cuGraphInstantiateWithParams, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *options),
     (exec, graph, options))
-INSTANTIATE(cuGraphInstantiateWithParams_ptsz,
+GATED(cuGraphInstantiateWithParams_ptsz, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *options),
     (exec, graph, options))
 GATED(cuGraphExecUpdate, GATE_NO_STREAM,

@@ -30,11 +30,11 @@
  *   - while no move has been measured, speed is taken to be SPEED_FIRST, which is a slow
  *     bus's: then we say too late that it is over.
  *
- * A graph that is launched copies all that the copies in it come to (freight.c), and
- * a prefetch all that it names, although some of that may be there already.
+ * A prefetch counts as a copy of all that it names, although some of that may be there
+ * already.
  *
- * Not seen are the copies of managed memory that migrates, of batches of 3D copies, which
- * hardly any program makes, and those of kernels that reach for the host's memory.
+ * Not seen are the copies in graphs, of managed memory that migrates, of batches of 3D
+ * copies, which hardly any program makes, and of kernels that reach for the host's memory.
  * While anything is being captured, copies in streams are not counted.
  */
 #include "flight/bus_sharing.h"
