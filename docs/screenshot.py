@@ -96,9 +96,9 @@ async def _moment(bus: str) -> tuple[Snapshot, Snapshot, float]:
 
 
 def _tells(snapshot: Snapshot) -> bool:
-    """One has the GPU and all of its memory there; of those that wait or idle some is away."""
+    """One computes with all of its memory there; of those that wait or idle some is away."""
     states = {client.state: client for client in snapshot.clients}
-    if set(states) != {"running", "waiting", "idle"}:
+    if set(states) != {"running", "waiting", "idle"} or not snapshot.gpus[0].utilization:
         return False
     running_now = states.pop("running")
     return running_now.swapped == 0 and all(client.swapped for client in states.values())
