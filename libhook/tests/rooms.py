@@ -46,10 +46,10 @@ class Rooms:
         exceptions: Mapping[str, str] | None = None,
     ) -> None:
         self._order = list(order)
-        self._sources = sources
+        self._sources = sources.resolve()
         self._objects = objects
         self._exceptions = dict(exceptions or {})
-        self._paths = sorted(path for path in sources.rglob("*") if path.suffix in TEXT)
+        self._paths = sorted(path for path in self._sources.rglob("*") if path.suffix in TEXT)
 
     @cached_property
     def uses(self) -> dict[str, dict[str, set[str]]]:
