@@ -33,8 +33,8 @@ DOES = {
     "swapped": "memory_allocate|memory_free|managed_allocate|managed_free"
                "|chunk_(?!access_of|range_of|properties|mapped_in|anchor)"
                "|pool_(?!of|tell)",
-    "anchored": "chunk_anchor",
-    "shared": "share_give|import_(open|close)",
+    "anchored": "vmm_pin_in_place",
+    "shared": "ipc_export|import_(open|close)",
     "peers": "peer_access",
     "answered": "memory_(describe|information|total|is_ours|set_sync_memops)"
                 "|managed_last_prefetch"

@@ -15,9 +15,9 @@
     EXPORT CUresult name parameters                              \
     {                                                            \
         gate_enter(GATE_NO_STREAM);                              \
-        TRAFFIC_BEGINS(copied, way, bytes, waits);               \
+        BUS_COPY_BEGINS(copied, way, bytes, waits);               \
         CUresult result = REAL(name) arguments;                  \
-        TRAFFIC_ENDS(copied);                                    \
+        BUS_COPY_ENDS(copied);                                    \
         gate_leave();                                            \
         return result;                                           \
     }
@@ -40,14 +40,14 @@ static bool on_host(CUmemorytype type, CUdeviceptr address)
 }
 
 /* The driver is asked where an address lies if the type does not tell. */
-static enum traffic_way copies_way(CUmemorytype from_type, CUdeviceptr from,
+static enum bus_way copies_way(CUmemorytype from_type, CUdeviceptr from,
                                    CUmemorytype to_type, CUdeviceptr to)
 {
     bool from_host = on_host(from_type, from), to_host = on_host(to_type, to);
-    return from_host == to_host ? TRAFFIC_NONE : from_host ? TRAFFIC_IN : TRAFFIC_OUT;
+    return from_host == to_host ? BUS_NONE : from_host ? BUS_IN : BUS_OUT;
 }
 
-static enum traffic_way way_of(CUdeviceptr to, CUdeviceptr from)
+static enum bus_way way_of(CUdeviceptr to, CUdeviceptr from)
 {
     return copies_way(CU_MEMORYTYPE_UNIFIED, from, CU_MEMORYTYPE_UNIFIED, to);
 }
@@ -58,9 +58,9 @@ static enum traffic_way way_of(CUdeviceptr to, CUdeviceptr from)
 #define BYTES_3D(copy) ((copy) == NULL ? 0 : BYTES_2D(copy) * (copy)->Depth)
 
 /* They are taken to go all the way that the first one goes. */
-static enum traffic_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
+static enum bus_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
 {
-    return to == NULL || from == NULL ? TRAFFIC_NONE : way_of(to[0], from[0]);
+    return to == NULL || from == NULL ? BUS_NONE : way_of(to[0], from[0]);
 }
 
 /* One after the other with the program. */
@@ -71,10 +71,10 @@ COPYING_PTDS(cuMemcpy, way_of(to, from), bytes,
 GATED_PTDS(cuMemcpyPeer, GATE_NO_STREAM,
     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
     (to, to_context, from, from_context, bytes))
-COPYING_PTDS(cuMemcpyHtoD_v2, TRAFFIC_IN, bytes,
+COPYING_PTDS(cuMemcpyHtoD_v2, BUS_IN, bytes,
     (CUdeviceptr to, const void *from, size_t bytes),
     (to, from, bytes))
-COPYING_PTDS(cuMemcpyDtoH_v2, TRAFFIC_OUT, bytes,
+COPYING_PTDS(cuMemcpyDtoH_v2, BUS_OUT, bytes,
     (void *to, CUdeviceptr from, size_t bytes),
     (to, from, bytes))
 GATED_PTDS(cuMemcpyDtoD_v2, GATE_NO_STREAM,
@@ -86,10 +86,10 @@ GATED_PTDS(cuMemcpyDtoA_v2, GATE_NO_STREAM,
 GATED_PTDS(cuMemcpyAtoD_v2, GATE_NO_STREAM,
     (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes),
     (to, from, from_offset, bytes))
-COPYING_PTDS(cuMemcpyHtoA_v2, TRAFFIC_IN, bytes,
+COPYING_PTDS(cuMemcpyHtoA_v2, BUS_IN, bytes,
     (CUarray to, size_t to_offset, const void *from, size_t bytes),
     (to, to_offset, from, bytes))
-COPYING_PTDS(cuMemcpyAtoH_v2, TRAFFIC_OUT, bytes,
+COPYING_PTDS(cuMemcpyAtoH_v2, BUS_OUT, bytes,
     (void *to, CUarray from, size_t from_offset, size_t bytes),
     (to, from, from_offset, bytes))
 GATED_PTDS(cuMemcpyAtoA_v2, GATE_NO_STREAM,
@@ -109,19 +109,19 @@ GATED_PTSZ(cuMemcpyPeerAsync, GATE_NO_STREAM,
     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
      CUstream stream),
     (to, to_context, from, from_context, bytes, stream))
-COPYING_PTSZ(cuMemcpyHtoDAsync_v2, TRAFFIC_IN, bytes,
+COPYING_PTSZ(cuMemcpyHtoDAsync_v2, BUS_IN, bytes,
     (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
-COPYING_PTSZ(cuMemcpyDtoHAsync_v2, TRAFFIC_OUT, bytes,
+COPYING_PTSZ(cuMemcpyDtoHAsync_v2, BUS_OUT, bytes,
     (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
 GATED_PTSZ(cuMemcpyDtoDAsync_v2, GATE_NO_STREAM,
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
-COPYING_PTSZ(cuMemcpyHtoAAsync_v2, TRAFFIC_IN, bytes,
+COPYING_PTSZ(cuMemcpyHtoAAsync_v2, BUS_IN, bytes,
     (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream),
     (to, to_offset, from, bytes, stream))
-COPYING_PTSZ(cuMemcpyAtoHAsync_v2, TRAFFIC_OUT, bytes,
+COPYING_PTSZ(cuMemcpyAtoHAsync_v2, BUS_OUT, bytes,
     (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
     (to, from, from_offset, bytes, stream))
 COPYING_PTSZ(cuMemcpy2DAsync_v2, WAY_OF(copy), BYTES_2D(copy),
@@ -136,12 +136,12 @@ GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
 
 /* Many at once. */
 
-COPYING_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), traffic_sum(sizes, count),
+COPYING_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), bus_sharing_sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      size_t *failed, CUstream stream),
     (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream))
-COPYING_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), traffic_sum(sizes, count),
+COPYING_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), bus_sharing_sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      CUstream stream),

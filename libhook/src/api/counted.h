@@ -35,13 +35,13 @@ static inline size_t counted_round(size_t bytes, size_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* holdings.c: what the driver's pools hold. Begin and end as pinned_begin()
+/* driver_pools.c: what the driver's pools hold. Begin and end as pinned_begin()
  * and pinned_end() do, around an allocation from `handle` (NULL: the device's
  * current pool) outside captures; `counted` goes from one to the other. */
-void holding_add(CUmemoryPool handle, CUdevice device);        /* the program made it */
-CUresult holding_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
-void holding_ends(CUmemoryPool handle, bool counted);
-CUresult holding_destroy(CUmemoryPool handle);     /* calls the driver */
+void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program made it */
+CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
+void driver_pool_ends(CUmemoryPool handle, bool counted);
+CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
 /* Pools give memory back on their own, some time after it was freed. Counts
  * again what the driver's hold, after giving back what ours hold too much; to
  * be called after a drain, with no lock held. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Physical memory that the program creates and maps itself. Most of it can
- * leave the card: chunk.h. The rest is the driver's, and counted.
+ * leave the card: vmm_allocation.h. The rest is the driver's, and counted.
  *
  * The driver's is on the card until nothing refers to it: neither a handle
  * (the one it was created with, or one from cuMemRetainAllocationHandle, which
@@ -19,9 +19,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "memory/vmm_allocation.h"
-#include "client/client.h"
 #include "block/region.h"
+#include "client/client.h"
+#include "memory/vmm_allocation.h"
 
 struct physical {
     unsigned references;             /* handles and mappings */
@@ -106,7 +106,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
         || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return REAL(cuMemCreate)(handle, size, properties, flags);
     CUresult result;
-    if (handle != NULL && flags == 0 && chunk_create(handle, size, properties, &result))
+    if (handle != NULL && flags == 0 && vmm_create(handle, size, properties, &result))
         return result;
     result = pinned_begin_on(properties->location.id, size);
     if (result != CUDA_SUCCESS)
@@ -126,7 +126,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     CUresult result;
-    if (chunk_release(handle, &result))
+    if (vmm_release(handle, &result))
         return result;
     result = REAL(cuMemRelease)(handle);
     if (result == CUDA_SUCCESS && !client_none()) {
@@ -143,7 +143,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 {
     if (memory_is_ours((CUdeviceptr)address))
         return CUDA_ERROR_INVALID_VALUE;
-    if (handle != NULL && chunk_retain((CUdeviceptr)address, handle))
+    if (handle != NULL && vmm_retain((CUdeviceptr)address, handle))
         return CUDA_SUCCESS;
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
     CUdeviceptr start;
@@ -165,7 +165,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     if (memory_is_ours(address))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result;
-    if (chunk_map(address, size, offset, handle, flags, &result))
+    if (vmm_map(address, size, offset, handle, flags, &result))
         return result;
     result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && !client_none()) {
@@ -198,7 +198,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
     if (memory_is_ours(address))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result;
-    if (!chunk_unmap(address, size, &result))
+    if (!vmm_unmap(address, size, &result))
         result = REAL(cuMemUnmap)(address, size);
     if (result == CUDA_SUCCESS && !client_none())
         forget_mappings(address, size);
@@ -211,14 +211,14 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAcce
     if (memory_is_ours(address))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result;
-    return chunk_set_access(address, size, access, count, &result)
+    return vmm_set_access(address, size, access, count, &result)
                ? result : REAL(cuMemSetAccess)(address, size, access, count);
 }
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
     /* The driver does not give up addresses where something is mapped. */
-    return memory_is_ours(address) || chunk_mapped_in(address, size)
+    return memory_is_ours(address) || vmm_mapped_in(address, size)
                ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemAddressFree)(address, size);
 }
 
@@ -228,7 +228,7 @@ EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size
 {
     if (memory_is_ours(address))
         return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = chunk_anchor_range(address, size);
+    CUresult result = vmm_pin_range_in_place(address, size);
     return result != CUDA_SUCCESS
                ? result : REAL(cuMulticastBindAddr)(multicast, offset, address, size, flags);
 }
@@ -237,7 +237,7 @@ EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_
                                    CUmemGenericAllocationHandle handle, size_t start, size_t size,
                                    unsigned long long flags)
 {
-    CUresult result = chunk_anchor(&handle);
+    CUresult result = vmm_pin_in_place(&handle);
     return result != CUDA_SUCCESS
                ? result
                : REAL(cuMulticastBindMem)(multicast, offset, handle, start, size, flags);
@@ -249,10 +249,10 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloca
                                              unsigned long long flags)
 {
     CUmemAllocationProp properties;
-    if (chunk_properties(handle, &properties)
+    if (vmm_properties(handle, &properties)
         && (type == CU_MEM_HANDLE_TYPE_NONE || (type & ~properties.requestedHandleTypes) != 0))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = chunk_anchor(&handle);
+    CUresult result = vmm_pin_in_place(&handle);
     return result != CUDA_SUCCESS
                ? result : REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
 }
@@ -260,7 +260,7 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloca
 EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
                                                        CUmemGenericAllocationHandle handle)
 {
-    return properties != NULL && chunk_properties(handle, properties)
+    return properties != NULL && vmm_properties(handle, properties)
                ? CUDA_SUCCESS : REAL(cuMemGetAllocationPropertiesFromHandle)(properties, handle);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pools. Where memory of ours serves (ordered.c) it is asked first; what the
- * driver's own pools hold is counted (holdings.c).
+ * driver's own pools hold is counted (driver_pools.c).
  *
  * During a capture nothing is allocated: the call becomes a node of the
  * graph, and graph memory is the driver's.
@@ -30,7 +30,7 @@ static bool served(CUmemoryPool handle, CUdeviceptr *address, size_t bytes, CUst
 static CUresult begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
 {
     if (!client_none() && !capturing(stream))
-        return holding_begins(handle, bytes, stream, counted);
+        return driver_pool_begins(handle, bytes, stream, counted);
     gate_enter(stream);
     return CUDA_SUCCESS;
 }
@@ -46,7 +46,7 @@ static CUresult begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool 
         if (result != CUDA_SUCCESS)                                                \
             return result;                                                         \
         result = REAL(name) arguments;                                             \
-        holding_ends(handle, counted);                                             \
+        driver_pool_ends(handle, counted);                                             \
         return result;                                                             \
     }
 
@@ -100,14 +100,14 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
         && properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->usage == 0)
         pool_add(*pool, properties->location.id, properties->maxSize);
     else
-        holding_add(*pool, properties->location.id);
+        driver_pool_add(*pool, properties->location.id);
     return result;
 }
 
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
     CUresult result;
-    return pool_destroy(handle, &result) ? result : holding_destroy(handle);
+    return pool_destroy(handle, &result) ? result : driver_pool_destroy(handle);
 }
 
 EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)

@@ -8,11 +8,11 @@
  */
 #include "client/interposition.h"
 
-#include "memory/vmm_allocation.h"
 #include "client/client.h"
-#include "memory/memory.h"
-#include "pool/pool.h"
 #include "ipc/ipc.h"
+#include "memory/memory.h"
+#include "memory/vmm_allocation.h"
+#include "pool/pool.h"
 
 /* Ids of ours are told from the driver's own by this bit. */
 #define OUR_ID (1ull << 62)
@@ -57,12 +57,12 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         /* Of what the program mapped itself the range is its reservation. */
-        chunk_range_of(address, &range, &range_size);
+        vmm_range_of(address, &range, &range_size);
         if (here)
             STORE(CUdeviceptr, range);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        chunk_range_of(address, &range, &range_size);
+        vmm_range_of(address, &range, &range_size);
         if (here)
             STORE(size_t, range_size);
         return CUDA_SUCCESS;
@@ -135,7 +135,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
 {
     if (value == NULL || !memory_is_ours(address)) {
         /* It is set for the sake of a device that reaches the memory by itself. */
-        CUresult result = chunk_anchor_range(address, 1);
+        CUresult result = vmm_pin_range_in_place(address, 1);
         return result != CUDA_SUCCESS ? result
                                       : REAL(cuPointerSetAttribute)(value, attribute, address);
     }
@@ -165,7 +165,7 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
                                CUdeviceptr address)
 {
     struct memory_description memory;
-    if (flags != NULL && location != NULL && chunk_access_of(address, location, flags))
+    if (flags != NULL && location != NULL && vmm_access_of(address, location, flags))
         return CUDA_SUCCESS;
     if (flags == NULL || location == NULL || !describe(address, &memory))
         return REAL(cuMemGetAccess)(flags, location, address);
@@ -185,7 +185,7 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
 
 static bool is_mapped_by_program(const void *memory)
 {
-    return chunk_mapped_in((uintptr_t)memory, 1);
+    return vmm_mapped_in((uintptr_t)memory, 1);
 }
 
 EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *memory,
@@ -219,7 +219,7 @@ EXPORT CUresult cuMemHostUnregister(void *memory)
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     CUresult result;
-    return handle != NULL && share_give(address, handle, &result)
+    return handle != NULL && ipc_export(address, handle, &result)
                ? result : REAL(cuIpcGetMemHandle)(handle, address);
 }
 
@@ -227,7 +227,7 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     EXPORT CUresult name(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)   \
     {                                                                                       \
         CUresult result;                                                                    \
-        return address != NULL && import_open(&handle, address, &result)                    \
+        return address != NULL && ipc_import_open(&handle, address, &result)                    \
                    ? result : REAL(name)(address, handle, flags);                           \
     }
 
@@ -237,7 +237,7 @@ OPEN(cuIpcOpenMemHandle_v2)
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
     CUresult result;
-    return import_close(address, &result) ? result : REAL(cuIpcCloseMemHandle)(address);
+    return ipc_import_close(address, &result) ? result : REAL(cuIpcCloseMemHandle)(address);
 }
 
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
@@ -245,7 +245,7 @@ EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address,
 {
     if (memory_is_ours(address))
         return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = chunk_anchor_range(address, size);
+    CUresult result = vmm_pin_range_in_place(address, size);
     return result != CUDA_SUCCESS
                ? result : REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
 }

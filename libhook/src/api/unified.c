@@ -5,8 +5,8 @@
  * that the library may have done, and the program means its own.
  */
 #include "api/counted.h"
-#include "memory/managed.h"
 #include "flight/bus_sharing.h"
+#include "memory/managed.h"
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
 {
@@ -34,9 +34,9 @@ static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t c
     }
 }
 
-static enum traffic_way way_to(CUmemLocation place)
+static enum bus_way way_to(CUmemLocation place)
 {
-    return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? TRAFFIC_IN : TRAFFIC_OUT;
+    return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? BUS_IN : BUS_OUT;
 }
 
 /* Gated, seen if it loads the bus, and remembered by `note` if the driver has agreed. */
@@ -44,9 +44,9 @@ static enum traffic_way way_to(CUmemLocation place)
     EXPORT CUresult name parameters                             \
     {                                                           \
         gate_enter(GATE_NO_STREAM);                             \
-        TRAFFIC_BEGINS(copied, way, bytes, false);              \
+        BUS_COPY_BEGINS(copied, way, bytes, false);              \
         CUresult result = REAL(name) arguments;                 \
-        TRAFFIC_ENDS(copied);                                   \
+        BUS_COPY_ENDS(copied);                                   \
         if (result == CUDA_SUCCESS)                             \
             note;                                               \
         gate_leave();                                           \
@@ -64,14 +64,14 @@ PREFETCH_PTSZ(cuMemPrefetchAsync_v2, way_to(location), count,
      CUstream stream),
     (address, count, location, flags, stream), managed_prefetched(address, count, location))
 /* They are taken to go all to where the first one goes. */
-#define BATCH_WAY (locations == NULL || location_count == 0 ? TRAFFIC_NONE : way_to(locations[0]))
-PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_WAY, traffic_sum(sizes, count),
+#define BATCH_WAY (locations == NULL || location_count == 0 ? BUS_NONE : way_to(locations[0]))
+PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_WAY, bus_sharing_sum(sizes, count),
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
     note_all(addresses, sizes, count, locations, location_indices, location_count))
 /* What is discarded is not copied. */
-PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, TRAFFIC_NONE, 0,
+PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/real.h"
 #include "block/region.h"
+#include "interpose/real.h"
 
 static struct alias **sorted;
 static size_t count, room;
@@ -78,7 +78,7 @@ static void withdraw(struct alias *alias)
     size_t index = search(alias->address);
     count--;
     memmove(&sorted[index], &sorted[index + 1], (count - index) * sizeof *sorted);
-    struct alias **link = &alias->chunk->aliases;
+    struct alias **link = &alias->vmm->aliases;
     while (*link != alias)
         link = &(*link)->next;
     *link = alias->next;
@@ -93,7 +93,7 @@ void alias_remove(struct alias *alias)
 
 static CUdeviceptr place_of(const struct alias *alias, const struct block *block)
 {
-    return alias->address + (block->address - alias->chunk->memory->base);
+    return alias->address + (block->address - alias->vmm->memory->base);
 }
 
 static CUresult map_at(const struct alias *alias, CUdeviceptr address, size_t size,
@@ -108,24 +108,24 @@ static CUresult map_at(const struct alias *alias, CUdeviceptr address, size_t si
     return result;
 }
 
-static struct chunk *chunk_of(const struct block *block)
+static struct vmm_allocation *vmm_of(const struct block *block)
 {
     const struct page_owner *owner = region_owner(block->address);
-    return owner != NULL && owner->kind == OWNER_LARGE ? ((const struct large *)owner)->chunk
+    return owner != NULL && owner->kind == OWNER_LARGE ? ((const struct large *)owner)->vmm
                                                        : NULL;
 }
 
 CUresult block_map_aliases(struct block *block)
 {
-    struct chunk *chunk = chunk_of(block);
-    struct alias *last = chunk == NULL ? NULL : chunk->aliases;
+    struct vmm_allocation *vmm = vmm_of(block);
+    struct alias *last = vmm == NULL ? NULL : vmm->aliases;
     CUresult result = CUDA_SUCCESS;
     while (last != NULL && result == CUDA_SUCCESS) {
         result = map_at(last, place_of(last, block), block->size, block->handle);
         if (result == CUDA_SUCCESS)
             last = last->next;
     }
-    for (struct alias *done = last == NULL ? NULL : chunk->aliases; done != last;
+    for (struct alias *done = last == NULL ? NULL : vmm->aliases; done != last;
          done = done->next)
         REAL(cuMemUnmap)(place_of(done, block), block->size);
     return result;
@@ -133,9 +133,9 @@ CUresult block_map_aliases(struct block *block)
 
 CUresult block_unmap_aliases(struct block *block)
 {
-    struct chunk *chunk = chunk_of(block);
+    struct vmm_allocation *vmm = vmm_of(block);
     CUresult result = CUDA_SUCCESS;
-    for (struct alias *alias = chunk == NULL ? NULL : chunk->aliases;
+    for (struct alias *alias = vmm == NULL ? NULL : vmm->aliases;
          alias != NULL && result == CUDA_SUCCESS; alias = alias->next)
         result = REAL(cuMemUnmap)(place_of(alias, block), block->size);
     return result;
@@ -143,7 +143,7 @@ CUresult block_unmap_aliases(struct block *block)
 
 static CUresult map_blocks(const struct alias *alias)
 {
-    const struct large *memory = alias->chunk->memory;
+    const struct large *memory = alias->vmm->memory;
     CUresult result = CUDA_SUCCESS;
     size_t done = 0;
     while (done < memory->block_count && result == CUDA_SUCCESS) {
@@ -173,41 +173,41 @@ static void learn_range(struct alias *alias)
     alias->range_size = size;
 }
 
-CUresult alias_add(struct chunk *chunk, CUdeviceptr address)
+CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address)
 {
     bool any;
-    if (!alias_whole(address, chunk->size, &any) || any)
+    if (!alias_whole(address, vmm->size, &any) || any)
         return CUDA_ERROR_INVALID_VALUE;
     struct alias *alias = calloc(1, sizeof *alias);
     if (alias == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *alias = (struct alias){
-        .address = address, .size = chunk->size, .chunk = chunk, .next = chunk->aliases,
-        .range = address, .range_size = chunk->size,
+        .address = address, .size = vmm->size, .vmm = vmm, .next = vmm->aliases,
+        .range = address, .range_size = vmm->size,
     };
-    CUresult result = chunk->memory != NULL
-        ? map_blocks(alias) : map_at(alias, address, chunk->size, chunk->real);
+    CUresult result = vmm->memory != NULL
+        ? map_blocks(alias) : map_at(alias, address, vmm->size, vmm->real);
     if (result != CUDA_SUCCESS) {
         free(alias);
         return result;
     }
     if (!insert(alias)) {
-        REAL(cuMemUnmap)(address, chunk->size);
+        REAL(cuMemUnmap)(address, vmm->size);
         free(alias);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    chunk->aliases = alias;
-    chunk->written = true;
+    vmm->aliases = alias;
+    vmm->written = true;
     learn_range(alias);
     return CUDA_SUCCESS;
 }
 
-CUresult alias_map_anchored(const struct chunk *chunk)
+CUresult alias_map_pinned(const struct vmm_allocation *vmm)
 {
     CUresult result = CUDA_SUCCESS;
-    for (struct alias *alias = chunk->aliases; alias != NULL && result == CUDA_SUCCESS;
+    for (struct alias *alias = vmm->aliases; alias != NULL && result == CUDA_SUCCESS;
          alias = alias->next)
-        result = map_at(alias, alias->address, alias->size, chunk->real);
+        result = map_at(alias, alias->address, alias->size, vmm->real);
     return result;
 }
 

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
+#include "block/region.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "block/region.h"
 
 static bool usable(enum block_state state)
 {
@@ -26,12 +26,12 @@ void block_set_state(struct block *block, enum block_state state)
     block->state = state;
 }
 
-bool block_saved(const struct block *block)
+bool block_presaved(const struct block *block)
 {
     return block->right == block->client->turns;
 }
 
-void block_note_saved(struct block *block)
+void block_note_presaved(struct block *block)
 {
     block->right = block->client->granted ? 0 : block->client->turns;
 }

@@ -24,7 +24,7 @@ enum block_state {
     BLOCK_SWAPPED,                   /* its bytes are in its host slot */
     BLOCK_COMING,                    /* mapped; being copied in */
     BLOCK_SHARED,                    /* others reach it too: on the card for good, and pinned */
-    BLOCK_LOST,                      /* its bytes are nowhere any more (forfeit.c), and it counts nowhere */
+    BLOCK_LOST, /* its bytes are nowhere any more (context_failed.c), and it counts nowhere */
 };
 
 struct host_slot {
@@ -51,7 +51,7 @@ struct block {
     struct client *client;
     enum block_state state;
     bool doomed;                     /* freed while on the move; its mover finishes it */
-    bool held;                       /* may not move now */
+    bool immovable;                  /* now */
     size_t managed;                  /* bytes of managed memory that it is, at the driver's address */
     bool hosted;                     /* managed: away, and counted as host memory */
     bool mostly_read;                /* managed: to be advised again once it is away */
@@ -59,7 +59,7 @@ struct block {
     CUmemGenericAllocationHandle handle;
     struct host_slot slot;           /* kept while resident, unless host memory is short */
     uint64_t right;                  /* the client's turn before which its slot held what it holds;
-                                        see block_saved(). 0: never */
+                                        see block_presaved(). 0: never */
     struct look look;
     struct content part;             /* as it was when it left for the last time, if `parted` */
     struct content content;          /* of the slot, if `known`; of what is leaving, if `looked` */
@@ -67,16 +67,16 @@ struct block {
     bool zero;                       /* swapped without a slot: cleared when it comes back */
     bool seen, light;                /* looked at once; all zero when that was last done */
     bool restless;                   /* had changed when it left for the last time */
-    bool saving;                     /* LEAVING only until it has been copied: it stays */
+    bool presaving;                  /* LEAVING only until it has been copied: it stays */
     struct block *older, *younger;
 };
 
 void block_set_state(struct block *block, enum block_state state);
 /* It is on the card, and its slot holds the same: the program has not run since they
  * were made equal. */
-bool block_saved(const struct block *block);
+bool block_presaved(const struct block *block);
 /* They have just been made equal. What a running program has may change at once. */
-void block_note_saved(struct block *block);
+void block_note_presaved(struct block *block);
 /* A new block, empty, at the end of its client's list; counted as allocated. NULL: no memory. */
 struct block *block_new(struct client *client, CUdeviceptr address, size_t size);
 /* Who may reach a client's memory: fills at most CLIENTS_MAX entries and returns how many. */
@@ -105,10 +105,10 @@ void managed_sent(struct block *block);
 /* managed.c: all managed memory of a context, which is about to go. */
 void managed_context_ends(CUcontext context);
 
-/* forfeit.c: something could not be moved. If that is because the context has failed for good,
+/* context_failed.c: something could not be moved. If that is because the context has failed for good,
  * all of the client's memory goes. What is on the move has failed as well, and goes when that
  * is answered. Service thread. */
-void forfeit_if_failed(struct client *client);
+void release_if_context_failed(struct client *client);
 
 /* host.c: host memory for swapped blocks. */
 

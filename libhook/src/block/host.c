@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #include "block/host_memory.h"
-#include "interpose/real.h"
 #include "block/region.h"
+#include "interpose/real.h"
 
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
@@ -268,7 +268,7 @@ bool host_take(struct client *client, struct block *block, uint64_t allowance)
     /* The oldest leave last, so they miss the slots they keep the least. */
     for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger) {
         if (kept->state != BLOCK_RESIDENT || kept->slot.slab == NULL
-            || (block->saving && block_saved(kept)))
+            || (block->presaving && block_presaved(kept)))
             continue;                /* nothing is won by saving one instead of another */
         host_give(kept);
         if (place_anywhere(client, block))

@@ -19,10 +19,10 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-#include "interpose/log.h"
 #include "block/numa.h"
-#include "interpose/real.h"
 #include "block/region.h"
+#include "interpose/log.h"
+#include "interpose/real.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */

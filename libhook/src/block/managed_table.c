@@ -6,7 +6,7 @@
 #include <string.h>
 
 static struct managed **table;
-static size_t table_count, table_promised, table_room;
+static size_t table_count, table_reserved, table_room;
 
 /* The place of the first that begins behind `address`. */
 static size_t place_behind(CUdeviceptr address)
@@ -29,9 +29,9 @@ struct managed *managed_find(CUdeviceptr address)
     return managed != NULL && address - managed->base < managed->size ? managed : NULL;
 }
 
-bool managed_promise(void)
+bool managed_reserve(void)
 {
-    if (table_count + table_promised == table_room) {
+    if (table_count + table_reserved == table_room) {
         size_t room = table_room == 0 ? 64 : table_room * 2;
         struct managed **larger = realloc(table, room * sizeof *table);
         if (larger == NULL)
@@ -39,7 +39,7 @@ bool managed_promise(void)
         table = larger;
         table_room = room;
     }
-    table_promised++;
+    table_reserved++;
     return true;
 }
 
@@ -61,7 +61,7 @@ void managed_strike(struct managed *managed)
 void managed_withdraw(struct managed *managed)
 {
     managed_strike(managed);
-    table_promised++;
+    table_reserved++;
 }
 
 struct managed *managed_strike_of(CUcontext context)
@@ -75,7 +75,7 @@ struct managed *managed_strike_of(CUcontext context)
     return NULL;
 }
 
-void managed_unpromise(void)
+void managed_unreserve(void)
 {
-    table_promised--;
+    table_reserved--;
 }

@@ -27,8 +27,8 @@ struct managed {
 /* The one that contains `address`, or NULL. */
 struct managed *managed_find(CUdeviceptr address);
 /* Keeps a place for one that is to be entered. False: no memory. */
-bool managed_promise(void);
-void managed_unpromise(void);        /* it is entered now, or never will be */
+bool managed_reserve(void);
+void managed_unreserve(void);        /* it is entered now, or never will be */
 void managed_enter(struct managed *managed);
 void managed_strike(struct managed *managed);
 void managed_withdraw(struct managed *managed); /* the same, and its place stays promised to it */

@@ -11,10 +11,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "service/caches.h"
 #include "interpose/driver.h"
-#include "nvshare/protocol.h"
 #include "memory/spare.h"
+#include "nvshare/protocol.h"
+#include "service/caches.h"
 
 #define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */
 #define CONTEXTS_MAX 16
@@ -54,7 +54,7 @@ struct client {
     /* Something is absent or the room is too small: GATE_STARVED(client) is set. */
     bool starved;
     bool room_asked;
-    bool remapping;                  /* the gate is shut for a moment, by anchor.c */
+    bool remapping;                  /* the gate is shut for a moment, by pin_in_place.c */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
     struct caches caches;
 
@@ -72,7 +72,7 @@ struct client {
 
     int socket;                      /* -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT asked */
-    /* promise.c. Those of threads that have asked to pin something and not begun to; and
+    /* commit.c. Those of threads that have asked to pin something and not begun to; and
      * whether one waits for a place there. */
     struct open_question {
         uint64_t number;             /* 0: the place is free */
@@ -145,7 +145,7 @@ void client_update(struct client *client);
 void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
 uint64_t client_need(const struct client *client);
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
-/* promise.c. Waits, releasing the lock meanwhile, until allocated + pinned + pending
+/* commit.c. Waits, releasing the lock meanwhile, until allocated + pinned + pending
  * may grow by `bytes`. False: refused. */
 bool client_commit(struct client *client, uint64_t bytes);
 /* The same if then `pins` more bytes will be pinned, which count as that for the daemon
@@ -174,7 +174,7 @@ void pinned_context_ends(CUcontext context);
  * service thread reconnects. */
 void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
                  uint64_t bytes, uint64_t microseconds);
-/* The same, of what its answer will be looked for: promise.c. */
+/* The same, of what its answer will be looked for: commit.c. */
 void client_question(struct client *client, unsigned type, uint64_t number, uint64_t bytes,
                      uint64_t host);
 void client_wake(struct client *client);          /* the service thread has something to do */
@@ -197,8 +197,8 @@ bool connection_next(int socket, unsigned type, struct nvshare_record *record);
 /* swap.c: carries out an EVICT; `*flags` gets what went wrong. Service thread,
  * service_lock held, memory_lock not. Returns bytes moved. */
 uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags);
-/* save.c: the same with a SAVE. Returns bytes that could leave without a copy now. */
-uint64_t swap_save(struct client *client, const struct nvshare_record *order, unsigned *flags);
+/* presave.c: the same with a SAVE. Returns bytes that could leave without a copy now. */
+uint64_t swap_presave(struct client *client, const struct nvshare_record *order, unsigned *flags);
 /* load.c: the same with this LOAD and those that arrive meanwhile, answered too. */
 void swap_in(struct client *client, const struct nvshare_record *order);
 /* orders.c: this order, which is being carried out, is to end now (YIELD). */

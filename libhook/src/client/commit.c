@@ -17,8 +17,8 @@
  */
 #include <pthread.h>
 
-#include "interpose/bell.h"
 #include "client/client_state.h"
+#include "interpose/bell.h"
 
 #define TAKEN_WITHIN_US 60000000
 

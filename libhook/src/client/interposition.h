@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 
-#include "interpose/driver.h"
 #include "client/gate.h"
+#include "interpose/driver.h"
 #include "interpose/real.h"
 
 /* Seen by programs; and our own references, such as the list of wrappers,

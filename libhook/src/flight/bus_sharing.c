@@ -5,7 +5,7 @@
  * What the daemon has moved ahead of time shares the bus with them, and shall
  * not: so a client that runs while others wait says when they begin and when they
  * have ended (COPYING), each direction by itself; nvshared/scheduler/courtesy.py
- * has what follows. Only copies of TRAFFIC_LEAST and more are looked at: what is
+ * has what follows. Only copies of BUS_COPY_LEAST and more are looked at: what is
  * smaller, parameters and scalars, is over before anybody could give way. The rest
  * cost a look at one word while nobody asks, and a lock of our own, held for a few
  * instructions, while somebody does; that is nothing next to the 20 us that a MiB takes.
@@ -61,30 +61,30 @@ struct flow {
 };
 
 /* Protects all that follows; nothing is locked or called by its holder. */
-static pthread_mutex_t traffic_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct flow flows[CLIENTS_MAX][TRAFFIC_WAYS];
-static unsigned periods[CLIENTS_MAX];        /* counts calls of traffic_watch() */
-static uint64_t speeds[TRAFFIC_WAYS] = { SPEED_FIRST, SPEED_FIRST };
+static pthread_mutex_t sharing_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct flow flows[CLIENTS_MAX][BUS_WAYS];
+static unsigned periods[CLIENTS_MAX]; /* counts calls of bus_sharing_watch() */
+static uint64_t speeds[BUS_WAYS] = { SPEED_FIRST, SPEED_FIRST };
 
-_Atomic uint32_t traffic_watched;
+_Atomic uint32_t bus_sharing_watched;
 
 static bool is_watched(const struct client *client)
 {
-    return (atomic_load(&traffic_watched) >> client->index & 1) != 0;
+    return (atomic_load(&bus_sharing_watched) >> client->index & 1) != 0;
 }
 
-void traffic_begins(struct traffic *copy, enum traffic_way way, uint64_t bytes, bool waits)
+void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bool waits)
 {
     copy->client = NULL;
-    struct client *client = way == TRAFFIC_NONE ? NULL : client_current();
+    struct client *client = way == BUS_NONE ? NULL : client_current();
     if (client == NULL || !is_watched(client) || (!waits && capture_going_on()))
         return;
     uint64_t now = now_microseconds();
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&traffic_lock);
+    pthread_mutex_lock(&sharing_lock);
     struct flow *flow = &flows[client->index][way];
-    *copy = (struct traffic){ client, way, periods[client->index] };
+    *copy = (struct bus_copy){ client, way, periods[client->index] };
     if (now - flow->window > WINDOW_US) {
         flow->window = now;
         flow->bytes = 0;
@@ -95,40 +95,40 @@ void traffic_begins(struct traffic *copy, enum traffic_way way, uint64_t bytes, 
         flow->until = (flow->until > now ? flow->until : now) + bytes / speeds[way];
     bool news = flow->bytes >= HEAVY && !flow->heavy;
     flow->heavy |= news;
-    pthread_mutex_unlock(&traffic_lock);
+    pthread_mutex_unlock(&sharing_lock);
     if (news)
         client_wake(client);
     pthread_setcancelstate(cancel, NULL);
 }
 
-void traffic_ends(const struct traffic *copy)
+void bus_copy_ends(const struct bus_copy *copy)
 {
     if (copy->client == NULL)
         return;
     uint64_t now = now_microseconds();
-    pthread_mutex_lock(&traffic_lock);
+    pthread_mutex_lock(&sharing_lock);
     struct flow *flow = &flows[copy->client->index][copy->way];
     if (copy->period == periods[copy->client->index]) {
         flow->inside--;
         if (flow->until < now)
             flow->until = now;
     }
-    pthread_mutex_unlock(&traffic_lock);
+    pthread_mutex_unlock(&sharing_lock);
 }
 
-void traffic_watch(const struct client *client, bool watched)
+void bus_sharing_watch(const struct client *client, bool watched)
 {
     if (is_watched(client) == watched)
         return;
-    pthread_mutex_lock(&traffic_lock);
+    pthread_mutex_lock(&sharing_lock);
     periods[client->index]++;
-    for (int way = 0; way < TRAFFIC_WAYS; way++)
+    for (int way = 0; way < BUS_WAYS; way++)
         flows[client->index][way] = (struct flow){ .inside = 0 };
-    pthread_mutex_unlock(&traffic_lock);
+    pthread_mutex_unlock(&sharing_lock);
     if (watched)
-        atomic_fetch_or(&traffic_watched, (uint32_t)1 << client->index);
+        atomic_fetch_or(&bus_sharing_watched, (uint32_t)1 << client->index);
     else
-        atomic_fetch_and(&traffic_watched, ~((uint32_t)1 << client->index));
+        atomic_fetch_and(&bus_sharing_watched, ~((uint32_t)1 << client->index));
 }
 
 /* True: that is news. */
@@ -150,17 +150,17 @@ static bool look(struct flow *flow, uint64_t now)
     return true;
 }
 
-void traffic_step(struct client *client)
+void bus_sharing_step(struct client *client)
 {
     if (!is_watched(client))
         return;
     uint64_t now = now_microseconds();
     struct flow *flow = flows[client->index];
-    pthread_mutex_lock(&traffic_lock);
-    bool in = look(&flow[TRAFFIC_IN], now), out = look(&flow[TRAFFIC_OUT], now);
-    unsigned flags = (flow[TRAFFIC_IN].told ? NVSHARE_INWARD : 0)
-                     | (flow[TRAFFIC_OUT].told ? NVSHARE_OUTWARD : 0);
-    pthread_mutex_unlock(&traffic_lock);
+    pthread_mutex_lock(&sharing_lock);
+    bool in = look(&flow[BUS_IN], now), out = look(&flow[BUS_OUT], now);
+    unsigned flags = (flow[BUS_IN].told ? NVSHARE_INWARD : 0)
+                     | (flow[BUS_OUT].told ? NVSHARE_OUTWARD : 0);
+    pthread_mutex_unlock(&sharing_lock);
     if (!in && !out)
         return;
     pthread_mutex_lock(&memory_lock);
@@ -168,13 +168,13 @@ void traffic_step(struct client *client)
     pthread_mutex_unlock(&memory_lock);
 }
 
-void traffic_measured(enum traffic_way way, uint64_t bytes, uint64_t microseconds)
+void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds)
 {
     if (bytes < MEASURED_LEAST || microseconds == 0)
         return;
     uint64_t speed = bytes / microseconds;
-    pthread_mutex_lock(&traffic_lock);
+    pthread_mutex_lock(&sharing_lock);
     if (speed > speeds[way] && speed <= SPEED_MOST)
         speeds[way] = speed;
-    pthread_mutex_unlock(&traffic_lock);
+    pthread_mutex_unlock(&sharing_lock);
 }

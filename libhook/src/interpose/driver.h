@@ -16,7 +16,8 @@
 #include <cuda.h>
 #else
 #include "interpose/driver_types.h"
-#include "api/copy_types.h"
+
+#include "interpose/copy_types.h"   /* uses the types of the former */
 #endif
 
 #endif

@@ -23,8 +23,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "interpose/symbols.h"
 #include "interpose/real.h"
+#include "interpose/symbols.h"
 
 _Atomic(void *) lookup_real_dlsym;
 _Atomic(void *) lookup_real_dlvsym;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The importer's end of the connection to a process that shares memory
- * (shop.c). Whoever answers there may be somebody else, and may say anything:
+ * (ipc_server.c). Whoever answers there may be somebody else, and may say anything:
  * nothing of it counts without the secret of the handle, and whatever comes
  * with a message that does not count is closed.
  */
@@ -16,16 +16,16 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client/client_state.h"
 #include "block/region.h"
+#include "client/client_state.h"
 
 #define PATIENCE_MS 5000             /* for an owner that says nothing */
 #define PAGES_MAX (1u << 20)         /* 2 TiB; a size from elsewhere is not to be trusted */
 
-int fetch_begin(const struct share_ticket *ticket, bool *again)
+int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
 {
     struct sockaddr_un address;
-    unsigned length = share_socket(ticket->name, &address);
+    unsigned length = ipc_socket(ticket->name, &address);
     uint64_t end = now_microseconds() + PATIENCE_MS * 1000;
     int from = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     *again = false;
@@ -79,12 +79,12 @@ static int only_file(struct msghdr *message)
     return -1;
 }
 
-int fetch_piece(int from, const struct share_ticket *ticket, struct share_piece *piece, bool *again)
+int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *part, bool *again)
 {
     union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
-    struct iovec part = { piece, sizeof *piece };
+    struct iovec bytes = { part, sizeof *part };
     struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1,
+        .msg_iov = &bytes, .msg_iovlen = 1,
         .msg_control = &control, .msg_controllen = sizeof control.space,
     };
     *again = false;
@@ -97,10 +97,10 @@ int fetch_piece(int from, const struct share_ticket *ticket, struct share_piece 
     }
     int file = only_file(&message);
     *again = got == 0 && file < 0;
-    bool sound = got == (ssize_t)sizeof *piece && (message.msg_flags & MSG_TRUNC) == 0
-        && piece->secret == ticket->secret && piece->size > 0 && piece->size % PAGE == 0
-        && piece->left >= piece->size && piece->left % PAGE == 0
-        && piece->left / PAGE <= PAGES_MAX;
+    bool sound = got == (ssize_t)sizeof *part && (message.msg_flags & MSG_TRUNC) == 0
+        && part->secret == ticket->secret && part->size > 0 && part->size % PAGE == 0
+        && part->left >= part->size && part->left % PAGE == 0
+        && part->left / PAGE <= PAGES_MAX;
     if (!sound && file >= 0) {
         close(file);
         file = -1;

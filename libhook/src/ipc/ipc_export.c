@@ -7,7 +7,7 @@
  * What others reach must stay where it is. A block becomes shared by being
  * copied into memory that can be exported, which takes its place at the same
  * address and never leaves the card. One block after the other, so that the
- * card needs room for one more only. The descriptors are handed out in shop.c.
+ * card needs room for one more only. The descriptors are handed out in ipc_server.c.
  */
 #define _GNU_SOURCE
 #include "ipc/ipc.h"
@@ -15,14 +15,14 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "memory/allocation.h"
-#include "client/client.h"
-#include "swap/exclusive.h"
-#include "interpose/real.h"
 #include "block/region.h"
+#include "client/client.h"
+#include "interpose/real.h"
+#include "memory/allocation.h"
+#include "swap/exclusive.h"
 
 /* The allocation that is asked for, or NULL. memory_lock is held. */
-static struct page_owner *find(const struct share_request *request,
+static struct page_owner *find(const struct ipc_request *request,
                                struct memory_description *description)
 {
     bool found = allocation_describe(request->address, description)
@@ -31,21 +31,21 @@ static struct page_owner *find(const struct share_request *request,
     return owner != NULL && owner->kind != OWNER_IMPORT ? owner : NULL;
 }
 
-int share_export(const struct share_request *request, size_t index, struct share_piece *piece)
+int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
 {
     struct memory_description description;
     int file = -1;
     pthread_mutex_lock(&memory_lock);
     struct page_owner *owner = find(request, &description);
     size_t count = owner == NULL ? 0 : allocation_blocks(owner);
-    *piece = (struct share_piece){ .left = 0 };
+    *part = (struct ipc_part){ .left = 0 };
     for (size_t i = index; i < count; i++)
-        piece->left += allocation_block(owner, i)->size;
+        part->left += allocation_block(owner, i)->size;
     if (index < count) {
         const struct block *block = allocation_block(owner, index);
-        piece->size = block->size;
-        piece->offset = request->address - allocation_block(owner, 0)->address;
-        piece->bytes = description.size;
+        part->size = block->size;
+        part->offset = request->address - allocation_block(owner, 0)->address;
+        part->bytes = description.size;
         if (block->state != BLOCK_SHARED
             || REAL(cuMemExportToShareableHandle)(&file, block->handle,
                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
@@ -128,7 +128,7 @@ static uint64_t not_shared(struct page_owner *owner)
     return bytes;
 }
 
-bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
+bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
     if (client_forked())
@@ -144,11 +144,11 @@ bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
     *result = CUDA_ERROR_INVALID_VALUE;
     if (!memory_describe(address, &description) || !description.ipc)
         return true;
-    struct share_ticket ticket = {
-        .magic = SHARE_MAGIC,
+    struct ipc_ticket ticket = {
+        .magic = IPC_MAGIC,
         .request = { .address = description.base, .id = description.id },
     };
-    if (!shop_open(&ticket)) {
+    if (!ipc_server_open(&ticket)) {
         *result = CUDA_ERROR_OPERATING_SYSTEM;
         return true;
     }

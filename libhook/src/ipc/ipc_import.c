@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of another process, fetched from it block by block (fetch.c) and
+ * Memory of another process, fetched from it block by block (ipc_client.c) and
  * mapped here. It is on the card as long as its owner is, and counts there.
  *
  * As with the driver, memory that is opened again while it is open is the same
@@ -15,34 +15,34 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "memory/allocation.h"
+#include "block/region.h"
 #include "client/client.h"
 #include "client/client_state.h"
 #include "interpose/real.h"
-#include "block/region.h"
+#include "memory/allocation.h"
 
 #define TRIES 64
 
-struct import {
+struct ipc_import {
     struct page_owner owner;         /* its client is NULL */
-    struct share_ticket ticket;
+    struct ipc_ticket ticket;
     CUdevice device;                 /* where the memory lies */
-    CUdeviceptr range;               /* of all pieces */
+    CUdeviceptr range;               /* of all parts */
     size_t range_size;
     size_t mapped;                   /* bytes of it */
     CUdeviceptr base;                /* of the allocation in it */
     size_t size;
     unsigned long long id;
     unsigned opened;
-    struct import *next;
+    struct ipc_import *next;
     size_t count;
     CUmemGenericAllocationHandle handles[];
 };
 
-static struct import *imports;       /* protected by memory_lock */
+static struct ipc_import *imports;   /* protected by memory_lock */
 
-bool import_describe(const struct import *import, CUdeviceptr address,
-                     struct memory_description *description)
+bool ipc_import_describe(const struct ipc_import *import, CUdeviceptr address,
+                         struct memory_description *description)
 {
     if (address - import->base >= import->size)
         return false;
@@ -56,16 +56,16 @@ bool import_describe(const struct import *import, CUdeviceptr address,
     return true;
 }
 
-static struct import *same(const struct share_ticket *ticket)
+static struct ipc_import *same(const struct ipc_ticket *ticket)
 {
-    struct import *import = imports;
+    struct ipc_import *import = imports;
     while (import != NULL && memcmp(&import->ticket, ticket, sizeof *ticket) != 0)
         import = import->next;
     return import;
 }
 
 /* Takes away what of it was mapped. memory_lock is held. */
-static void unmap(struct import *import)
+static void unmap(struct ipc_import *import)
 {
     for (size_t i = 0; i < import->count; i++)
         REAL(cuMemRelease)(import->handles[i]);
@@ -74,9 +74,9 @@ static void unmap(struct import *import)
     free(import);
 }
 
-static void forget(struct import *import)
+static void forget(struct ipc_import *import)
 {
-    struct import **link = &imports;
+    struct ipc_import **link = &imports;
     while (*link != import)
         link = &(*link)->next;
     *link = import->next;
@@ -84,18 +84,18 @@ static void forget(struct import *import)
     unmap(import);
 }
 
-void import_context_ends(CUcontext context)
+void ipc_import_context_ends(CUcontext context)
 {
-    struct import *import = imports;
+    struct ipc_import *import = imports;
     while (import != NULL) {
-        struct import *next = import->next;
+        struct ipc_import *next = import->next;
         if (import->owner.context == context)
             forget(import);
         import = next;
     }
 }
 
-static CUresult map_piece(struct import *import, size_t offset, size_t size, int file)
+static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, int file)
 {
     CUmemAllocationProp properties;
     CUmemGenericAllocationHandle handle;
@@ -127,18 +127,18 @@ static CUresult map_piece(struct import *import, size_t offset, size_t size, int
                                 import->device == here ? 1 : 2);
 }
 
-/* All pieces; the first has come. memory_lock is held by none of this. */
-static CUresult fetch_all(int from, const struct share_ticket *ticket, struct share_piece *piece,
-                          int file, struct import **made)
+/* All parts; the first has come. memory_lock is held by none of this. */
+static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
+                          int file, struct ipc_import **made)
 {
-    size_t total = piece->left, offset = 0;
+    size_t total = part->left, offset = 0;
     bool again;
-    if (piece->bytes == 0 || piece->offset >= total
-        || piece->bytes > total - piece->offset) {
+    if (part->bytes == 0 || part->offset >= total
+        || part->bytes > total - part->offset) {
         close(file);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    struct import *import = calloc(1, sizeof *import + total / PAGE * sizeof import->handles[0]);
+    struct ipc_import *import = calloc(1, sizeof *import + total / PAGE * sizeof import->handles[0]);
     if (import == NULL) {
         close(file);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -146,7 +146,7 @@ static CUresult fetch_all(int from, const struct share_ticket *ticket, struct sh
     import->owner.kind = OWNER_IMPORT;
     import->ticket = *ticket;
     import->range_size = total;
-    import->size = piece->bytes;
+    import->size = part->bytes;
     REAL(cuCtxGetCurrent)(&import->owner.context);
     pthread_mutex_lock(&memory_lock);
     CUresult result = region_take(total, &import->range);
@@ -156,14 +156,14 @@ static CUresult fetch_all(int from, const struct share_ticket *ticket, struct sh
         free(import);
         return result;
     }
-    import->base = import->range + piece->offset;
+    import->base = import->range + part->offset;
     while (file >= 0 && result == CUDA_SUCCESS) {
-        result = map_piece(import, offset, piece->size, file);
+        result = map_part(import, offset, part->size, file);
         close(file);
-        offset += piece->size;
+        offset += part->size;
         file = result == CUDA_SUCCESS && offset < total
-            ? fetch_piece(from, ticket, piece, &again) : -1;
-        if (file >= 0 && piece->left != total - offset) {
+            ? ipc_client_part(from, ticket, part, &again) : -1;
+        if (file >= 0 && part->left != total - offset) {
             close(file);
             file = -1;
         }
@@ -178,18 +178,18 @@ static CUresult fetch_all(int from, const struct share_ticket *ticket, struct sh
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Asks until it has a first piece or knows that there is none: an owner with too
- * many visitors shows those the door that it has not yet heard of. */
-static CUresult fetch_new(const struct share_ticket *ticket, struct import **made)
+/* Asks until it has a first part or knows that there is none: an owner with too
+ * many peers drops connections it has not read. */
+static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **made)
 {
     bool again = true;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     for (unsigned tries = 0; again && tries < TRIES; tries++) {
-        struct share_piece piece;
-        int from = fetch_begin(ticket, &again);
-        int file = from < 0 ? -1 : fetch_piece(from, ticket, &piece, &again);
+        struct ipc_part part;
+        int from = ipc_client_begin(ticket, &again);
+        int file = from < 0 ? -1 : ipc_client_part(from, ticket, &part, &again);
         if (file >= 0)
-            result = fetch_all(from, ticket, &piece, file, made);
+            result = fetch_all(from, ticket, &part, file, made);
         if (from >= 0)
             close(from);
     }
@@ -198,14 +198,14 @@ static CUresult fetch_new(const struct share_ticket *ticket, struct import **mad
 
 /* No lock is held while the owner is waited for; so another thread may have opened
  * the same in the meantime. */
-static CUresult open_new(const struct share_ticket *ticket, CUdeviceptr *address)
+static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
 {
-    struct import *import = NULL;    /* which gcc 13 cannot tell is always set */
+    struct ipc_import *import = NULL; /* which gcc 13 cannot tell is always set */
     CUresult result = fetch_new(ticket, &import);
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&memory_lock);
-    struct import *known = same(ticket);
+    struct ipc_import *known = same(ticket);
     if (known != NULL) {
         unmap(import);
         import = known;
@@ -221,19 +221,19 @@ static CUresult open_new(const struct share_ticket *ticket, CUdeviceptr *address
     return CUDA_SUCCESS;
 }
 
-bool import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result)
+bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result)
 {
-    struct share_ticket ticket;
+    struct ipc_ticket ticket;
     _Static_assert(sizeof ticket <= sizeof *handle, "it must fit");
     memcpy(&ticket, handle, sizeof ticket);
-    if (ticket.magic != SHARE_MAGIC || client_forked())
+    if (ticket.magic != IPC_MAGIC || client_forked())
         return false;
-    if (shop_own(&ticket)) {
+    if (ipc_server_own(&ticket)) {
         *result = CUDA_ERROR_INVALID_CONTEXT;
         return true;
     }
     pthread_mutex_lock(&memory_lock);
-    struct import *known = same(&ticket);
+    struct ipc_import *known = same(&ticket);
     if (known != NULL) {
         known->opened++;
         *address = known->base;
@@ -248,20 +248,20 @@ bool import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *r
 }
 
 /* What begins at this address, or NULL. memory_lock is held. */
-static struct import *import_at(CUdeviceptr address)
+static struct ipc_import *import_at(CUdeviceptr address)
 {
     struct page_owner *owner = region_owner(address);
-    struct import *import = owner != NULL && owner->kind == OWNER_IMPORT
-        ? (struct import *)owner : NULL;
+    struct ipc_import *import = owner != NULL && owner->kind == OWNER_IMPORT
+        ? (struct ipc_import *)owner : NULL;
     return import != NULL && import->base == address ? import : NULL;
 }
 
-bool import_close(CUdeviceptr address, CUresult *result)
+bool ipc_import_close(CUdeviceptr address, CUresult *result)
 {
     if (client_forked())
         return false;
     pthread_mutex_lock(&memory_lock);
-    struct import *import = import_at(address);
+    struct ipc_import *import = import_at(address);
     CUcontext context = import != NULL ? import->owner.context : NULL;
     pthread_mutex_unlock(&memory_lock);
     if (import == NULL)

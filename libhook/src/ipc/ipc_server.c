@@ -5,11 +5,11 @@
  * memory is gone with this process anyway, nothing but the two has to know of
  * it, and the daemon may come and go.
  *
- * Anybody may connect. So nobody is waited for: all visitors are looked after
+ * Anybody may connect. So nobody is waited for: all peers are looked after
  * at once, what one of them is sent waits in the socket only as long as he
  * takes it, and one who says nothing goes when he has had his time or when
  * somebody else needs the place. The lock of memory is held for one driver
- * call per block. What a visitor must show is his user and the secret of the
+ * call per block. What a peer must show is his user and the secret of the
  * handle; the socket's name is no secret.
  */
 #define _GNU_SOURCE
@@ -29,14 +29,14 @@
 #include "client/client_state.h"
 #include "interpose/log.h"
 
-#define VISITORS_MAX 32
+#define PEERS_MAX 32
 #define PATIENCE_MS 2000
 #define PAUSE_MS 100                 /* when the program has no descriptor to spare */
 
-struct visitor {
+struct peer {
     int socket;
     bool asked;
-    struct share_request request;
+    struct ipc_request request;
     size_t index;                    /* of the block that is next */
     uint64_t heard;                  /* when he last did something, in microseconds */
 };
@@ -46,9 +46,9 @@ static struct {
     bool open;
     int listener;
     struct { uint64_t name[2], asker, owner; } random;
-} shop = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} server = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-unsigned share_socket(const uint64_t name[2], struct sockaddr_un *address)
+unsigned ipc_socket(const uint64_t name[2], struct sockaddr_un *address)
 {
     *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
     /* Abstract: nothing to remove. */
@@ -58,11 +58,11 @@ unsigned share_socket(const uint64_t name[2], struct sockaddr_un *address)
     return (unsigned)(offsetof(struct sockaddr_un, sun_path) + 1 + (unsigned)length);
 }
 
-static bool send_piece(int to, const struct share_piece *piece, int file)
+static bool send_part(int to, const struct ipc_part *part, int file)
 {
     union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
-    struct iovec part = { (void *)piece, sizeof *piece };
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+    struct iovec bytes = { (void *)part, sizeof *part };
+    struct msghdr message = { .msg_iov = &bytes, .msg_iovlen = 1 };
     if (file >= 0) {
         message.msg_control = &control;
         message.msg_controllen = sizeof control.space;
@@ -72,50 +72,50 @@ static bool send_piece(int to, const struct share_piece *piece, int file)
         };
         memcpy(CMSG_DATA(header), &file, sizeof file);
     }
-    return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *piece;
+    return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *part;
 }
 
 /* Hears what he wants. False: he is to go. */
-static bool hear(struct visitor *visitor)
+static bool hear(struct peer *peer)
 {
-    char packet[sizeof visitor->request + 1];        /* a longer one shows as longer */
-    ssize_t size = recv(visitor->socket, packet, sizeof packet, MSG_DONTWAIT);
+    char packet[sizeof peer->request + 1]; /* a longer one shows as longer */
+    ssize_t size = recv(peer->socket, packet, sizeof packet, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
-    if (size != (ssize_t)sizeof visitor->request)
+    if (size != (ssize_t)sizeof peer->request)
         return false;
-    memcpy(&visitor->request, packet, sizeof visitor->request);
-    visitor->asked = true;
-    if (visitor->request.secret == shop.random.asker)
+    memcpy(&peer->request, packet, sizeof peer->request);
+    peer->asked = true;
+    if (peer->request.secret == server.random.asker)
         return true;
-    const struct share_piece nothing = { .left = 0 };
-    send_piece(visitor->socket, &nothing, -1);       /* he goes in any case */
+    const struct ipc_part nothing = { .left = 0 };
+    send_part(peer->socket, &nothing, -1); /* he goes in any case */
     return false;
 }
 
-/* Gives him the next piece; there is space for it. False: it was the last, or failed. */
-static bool give(struct visitor *visitor)
+/* Gives him the next part; there is space for it. False: it was the last, or failed. */
+static bool give(struct peer *peer)
 {
-    struct share_piece piece;
-    int file = share_export(&visitor->request, visitor->index++, &piece);
-    piece.secret = shop.random.owner;
-    bool sent = send_piece(visitor->socket, &piece, file) && file >= 0;
+    struct ipc_part part;
+    int file = ipc_export_part(&peer->request, peer->index++, &part);
+    part.secret = server.random.owner;
+    bool sent = send_part(peer->socket, &part, file) && file >= 0;
     if (file >= 0)
         close(file);
-    return sent && piece.left > piece.size;
+    return sent && part.left > part.size;
 }
 
-static void dismiss(struct visitor *visitor)
+static void dismiss(struct peer *peer)
 {
-    shutdown(visitor->socket, SHUT_RDWR);            /* a forked child may have it, too */
-    close(visitor->socket);
-    visitor->socket = -1;
+    shutdown(peer->socket, SHUT_RDWR); /* a forked child may have it, too */
+    close(peer->socket);
+    peer->socket = -1;
 }
 
-static struct visitor *place(struct visitor *visitors)
+static struct peer *place(struct peer *peers)
 {
-    struct visitor *best = visitors;
-    for (struct visitor *each = visitors; each < visitors + VISITORS_MAX; each++) {
+    struct peer *best = peers;
+    for (struct peer *each = peers; each < peers + PEERS_MAX; each++) {
         if (each->socket < 0)
             return each;
         if (each->asked != best->asked ? best->asked : each->heard < best->heard)
@@ -126,43 +126,43 @@ static struct visitor *place(struct visitor *visitors)
 }
 
 /* Lets one in. False: there was nobody, or cannot be now, for want of descriptors. */
-static bool let_in(int listener, struct visitor *visitors, bool *short_of_files)
+static bool let_in(int listener, struct peer *peers, bool *short_of_files)
 {
-    struct ucred peer;
-    socklen_t length = sizeof peer;
-    const int little = 1;            /* the least there is: a piece or two under way */
+    struct ucred credentials;
+    socklen_t length = sizeof credentials;
+    const int little = 1;            /* the least there is: a part or two under way */
     int to = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (to < 0) {
         *short_of_files = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
         return false;
     }
-    struct visitor visitor = { .socket = to, .heard = now_microseconds() };
+    struct peer peer = { .socket = to, .heard = now_microseconds() };
     setsockopt(to, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
-    if (getsockopt(to, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0
-        || (peer.uid != geteuid() && peer.uid != 0) || !hear(&visitor))
-        dismiss(&visitor);
+    if (getsockopt(to, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0
+        || (credentials.uid != geteuid() && credentials.uid != 0) || !hear(&peer))
+        dismiss(&peer);
     else
-        *place(visitors) = visitor;
+        *place(peers) = peer;
     return true;
 }
 
-static void look_after(struct visitor *visitor, bool ready)
+static void look_after(struct peer *peer, bool ready)
 {
     uint64_t now = now_microseconds();
-    bool stays = now - visitor->heard < PATIENCE_MS * 1000;
+    bool stays = now - peer->heard < PATIENCE_MS * 1000;
     if (ready) {
-        visitor->heard = now;
-        stays = visitor->asked ? give(visitor) : hear(visitor);
+        peer->heard = now;
+        stays = peer->asked ? give(peer) : hear(peer);
     }
     if (!stays)
-        dismiss(visitor);
+        dismiss(peer);
 }
 
 /* A program may close what is not its own, and then have the number for a socket of its own. */
 static bool is_ours(int listener)
 {
     struct sockaddr_un ours, is;
-    unsigned length = share_socket(shop.random.name, &ours);
+    unsigned length = ipc_socket(server.random.name, &ours);
     socklen_t actual = sizeof is;
     return getsockname(listener, (struct sockaddr *)&is, &actual) == 0 && actual == length
         && memcmp(&ours, &is, length) == 0;
@@ -171,98 +171,98 @@ static bool is_ours(int listener)
 static void *give_out(void *argument)
 {
     int listener = (int)(intptr_t)argument;
-    struct visitor visitors[VISITORS_MAX];
-    struct pollfd ready[VISITORS_MAX + 1];           /* the last is the listener */
+    struct peer peers[PEERS_MAX];
+    struct pollfd ready[PEERS_MAX + 1]; /* the last is the listener */
     bool short_of_files = false;
-    for (unsigned i = 0; i < VISITORS_MAX; i++)
-        visitors[i] = (struct visitor){ .socket = -1 };
+    for (unsigned i = 0; i < PEERS_MAX; i++)
+        peers[i] = (struct peer){ .socket = -1 };
     while (is_ours(listener)) {
         int timeout = short_of_files ? PAUSE_MS : -1;
-        for (unsigned i = 0; i < VISITORS_MAX; i++) {
+        for (unsigned i = 0; i < PEERS_MAX; i++) {
             ready[i] = (struct pollfd){
-                .fd = visitors[i].socket, .events = visitors[i].asked ? POLLOUT : POLLIN,
+                .fd = peers[i].socket, .events = peers[i].asked ? POLLOUT : POLLIN,
             };
-            if (visitors[i].socket >= 0 && timeout < 0)
+            if (peers[i].socket >= 0 && timeout < 0)
                 timeout = PATIENCE_MS;
         }
-        ready[VISITORS_MAX] = (struct pollfd){
+        ready[PEERS_MAX] = (struct pollfd){
             .fd = short_of_files ? -1 : listener, .events = POLLIN,
         };
-        if (poll(ready, VISITORS_MAX + 1, timeout) < 0)
+        if (poll(ready, PEERS_MAX + 1, timeout) < 0)
             continue;
-        for (unsigned i = 0; i < VISITORS_MAX; i++)
-            if (visitors[i].socket >= 0)
-                look_after(&visitors[i], ready[i].revents != 0);
+        for (unsigned i = 0; i < PEERS_MAX; i++)
+            if (peers[i].socket >= 0)
+                look_after(&peers[i], ready[i].revents != 0);
         short_of_files = false;
-        for (unsigned i = 0; i < VISITORS_MAX && ready[VISITORS_MAX].revents != 0; i++)
-            if (!is_ours(listener) || !let_in(listener, visitors, &short_of_files))
+        for (unsigned i = 0; i < PEERS_MAX && ready[PEERS_MAX].revents != 0; i++)
+            if (!is_ours(listener) || !let_in(listener, peers, &short_of_files))
                 break;
     }
     debug("memory is no longer given to other processes: the program has closed the socket");
-    for (unsigned i = 0; i < VISITORS_MAX; i++)
-        if (visitors[i].socket >= 0)
-            dismiss(&visitors[i]);
-    pthread_mutex_lock(&shop.lock);
-    shop.open = false;
-    pthread_mutex_unlock(&shop.lock);
+    for (unsigned i = 0; i < PEERS_MAX; i++)
+        if (peers[i].socket >= 0)
+            dismiss(&peers[i]);
+    pthread_mutex_lock(&server.lock);
+    server.open = false;
+    pthread_mutex_unlock(&server.lock);
     return NULL;
 }
 
-bool shop_own(const struct share_ticket *ticket)
+bool ipc_server_own(const struct ipc_ticket *ticket)
 {
-    pthread_mutex_lock(&shop.lock);
-    bool own = shop.open
-        && memcmp(ticket->name, shop.random.name, sizeof shop.random.name) == 0;
-    pthread_mutex_unlock(&shop.lock);
+    pthread_mutex_lock(&server.lock);
+    bool own = server.open
+        && memcmp(ticket->name, server.random.name, sizeof server.random.name) == 0;
+    pthread_mutex_unlock(&server.lock);
     return own;
 }
 
-/* Opens it. shop.lock is held. */
+/* Opens it. server.lock is held. */
 static void begin(void)
 {
     struct sockaddr_un address;
     sigset_t all, before;
     pthread_t thread;
-    if (getrandom(&shop.random, sizeof shop.random, 0) != (ssize_t)sizeof shop.random)
+    if (getrandom(&server.random, sizeof server.random, 0) != (ssize_t)sizeof server.random)
         return;
-    unsigned length = share_socket(shop.random.name, &address);
-    shop.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    unsigned length = ipc_socket(server.random.name, &address);
+    server.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (shop.listener >= 0 && bind(shop.listener, (struct sockaddr *)&address, length) == 0
-        && listen(shop.listener, SOMAXCONN) == 0)
-        shop.open = pthread_create(&thread, NULL, give_out,
-                                   (void *)(intptr_t)shop.listener) == 0;
+    if (server.listener >= 0 && bind(server.listener, (struct sockaddr *)&address, length) == 0
+        && listen(server.listener, SOMAXCONN) == 0)
+        server.open = pthread_create(&thread, NULL, give_out,
+                                   (void *)(intptr_t)server.listener) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (shop.open) {
+    if (server.open) {
         pthread_setname_np(thread, "nvshare-ipc");
         pthread_detach(thread);
-    } else if (shop.listener >= 0) {
-        close(shop.listener);
+    } else if (server.listener >= 0) {
+        close(server.listener);
     }
 }
 
-bool shop_open(struct share_ticket *ticket)
+bool ipc_server_open(struct ipc_ticket *ticket)
 {
     int cancel;
     /* A thread cancelled in getrandom() would keep the lock. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&shop.lock);
-    if (!shop.open)
+    pthread_mutex_lock(&server.lock);
+    if (!server.open)
         begin();
-    memcpy(ticket->name, shop.random.name, sizeof ticket->name);
-    ticket->secret = shop.random.owner;
-    ticket->request.secret = shop.random.asker;
-    bool possible = shop.open;
-    pthread_mutex_unlock(&shop.lock);
+    memcpy(ticket->name, server.random.name, sizeof ticket->name);
+    ticket->secret = server.random.owner;
+    ticket->request.secret = server.random.asker;
+    bool possible = server.open;
+    pthread_mutex_unlock(&server.lock);
     pthread_setcancelstate(cancel, NULL);
     return possible;
 }
 
-void shop_abandon(void)
+void ipc_server_abandon(void)
 {
-    if (shop.open && is_ours(shop.listener))
-        close(shop.listener);
-    shop.open = false;
-    pthread_mutex_init(&shop.lock, NULL);            /* whoever held it is not in this process */
+    if (server.open && is_ours(server.listener))
+        close(server.listener);
+    server.open = false;
+    pthread_mutex_init(&server.lock, NULL); /* whoever held it is not in this process */
 }

@@ -10,8 +10,8 @@
 #define NVSHARE_ALLOCATION_H
 
 #include "block/block.h"
-#include "memory/memory.h"
 #include "interpose/ring.h"
+#include "memory/memory.h"
 
 #define SMALL_MAX ((size_t)1 << 20)
 
@@ -32,7 +32,7 @@ struct large {
     bool spare;                      /* freed, and kept: spare.c */
     uint64_t freed_at;               /* us */
     struct ring order, alike;        /* among its client's spares */
-    struct chunk *chunk;             /* it is the home of; NULL: the program's by cuMemAlloc */
+    struct vmm_allocation *vmm;      /* it is the home of; NULL: the program's by cuMemAlloc */
     size_t block_count;
     struct block *blocks[];
 };
@@ -72,11 +72,11 @@ bool managed_describe(CUdeviceptr address, struct memory_description *descriptio
 size_t allocation_blocks(struct page_owner *owner);
 struct block *allocation_block(struct page_owner *owner, size_t index);
 
-/* import.c: memory of another process, mapped here. */
-struct import;
-bool import_describe(const struct import *import, CUdeviceptr address,
-                     struct memory_description *description);
-void import_context_ends(CUcontext context);
+/* ipc_import.c: memory of another process, mapped here. */
+struct ipc_import;
+bool ipc_import_describe(const struct ipc_import *import, CUdeviceptr address,
+                         struct memory_description *description);
+void ipc_import_context_ends(CUcontext context);
 
 struct block *slab_block(struct slab *slab);
 unsigned long long allocation_id(void);           /* a new one */

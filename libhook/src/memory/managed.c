@@ -31,12 +31,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/allocation.h"
+#include "block/managed_table.h"
 #include "client/client.h"
 #include "interpose/log.h"
-#include "block/managed_table.h"
-#include "memory/memory.h"
 #include "interpose/real.h"
+#include "memory/allocation.h"
+#include "memory/memory.h"
 
 #define GRAIN ((size_t)64 << 10)     /* in which the driver gives pages of the card */
 #define ATTACH_GLOBAL 1u
@@ -48,7 +48,7 @@ static struct managed *freed;
 static void hold(struct managed *managed, bool held)
 {
     for (size_t i = 0; i < managed->block_count; i++)
-        managed->blocks[i]->held = held;
+        managed->blocks[i]->immovable = held;
 }
 
 static void discard(struct managed *managed)
@@ -76,12 +76,12 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
             return NULL;
         }
         block->managed = length;
-        block->held = true;
+        block->immovable = true;
         client->managed += block->size;
         managed->blocks[managed->block_count] = block;
         left -= length;
     }
-    if (!managed_promise()) {
+    if (!managed_reserve()) {
         discard(managed);
         return NULL;
     }
@@ -125,7 +125,7 @@ static struct managed *reserve_beyond(struct client *client, CUcontext context, 
     *managed = (struct managed){
         .size = bytes, .client = client, .context = context, .beyond = size,
     };
-    if (!managed_promise()) {
+    if (!managed_reserve()) {
         discard(managed);
         return NULL;
     }
@@ -177,7 +177,7 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
         CUdeviceptr made = 0;
         result = make(managed, flags, &made);
         pthread_mutex_lock(&memory_lock);
-        managed_unpromise();
+        managed_unreserve();
         if (result == CUDA_SUCCESS) {
             place(managed, made);
             *address = made;
@@ -258,7 +258,7 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
             link = &(*link)->next_freed;
         *link = managed->next_freed;
         hold(managed, false);
-        managed_unpromise();
+        managed_unreserve();
         if (*result == CUDA_SUCCESS || managed->context == NULL)
             discard(managed);
         else

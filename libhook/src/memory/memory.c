@@ -15,12 +15,12 @@
 #include <stdlib.h>
 
 #include "block/alias.h"
+#include "block/region.h"
 #include "client/client.h"
+#include "interpose/real.h"
 #include "memory/managed.h"
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
-#include "interpose/real.h"
-#include "block/region.h"
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
@@ -214,14 +214,14 @@ bool memory_free(CUdeviceptr address, CUresult *result)
 static bool describe_alias(CUdeviceptr address, struct memory_description *description)
 {
     const struct alias *alias = alias_at(address);
-    if (alias == NULL || alias->chunk->memory == NULL)
+    if (alias == NULL || alias->vmm->memory == NULL)
         return false;
     *description = (struct memory_description){
         .base = alias->address,
         .size = alias->size,
-        .device = alias->chunk->client->device,
-        .id = alias->chunk->memory->id,
-        .handle_types = alias->chunk->properties.requestedHandleTypes,
+        .device = alias->vmm->client->device,
+        .id = alias->vmm->memory->id,
+        .handle_types = alias->vmm->properties.requestedHandleTypes,
     };
     return true;
 }
@@ -234,7 +234,7 @@ bool allocation_describe(CUdeviceptr address, struct memory_description *descrip
     if (owner->kind == OWNER_SLAB)
         return slab_find((struct slab *)owner, address, description);
     if (owner->kind == OWNER_IMPORT)
-        return import_describe((struct import *)owner, address, description);
+        return ipc_import_describe((struct ipc_import *)owner, address, description);
     const struct large *large = (struct large *)owner;
     if (large->freeing || address - large->base >= large->size)
         return false;
@@ -349,10 +349,10 @@ void memory_context_ends(CUcontext context)
     while (waited_in == context)
         pthread_cond_wait(&memory_changed, &memory_lock);
     release_deferred(context, deferrals);
-    import_context_ends(context);
+    ipc_import_context_ends(context);
     managed_context_ends(context);
     pinned_context_ends(context);
-    lanes_context_ends(context);
+    pending_frees_context_ends(context);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];
         if (client == NULL)

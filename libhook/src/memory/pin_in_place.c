@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks that must stay on the card, in one piece and under a handle of the
- * driver's. Such memory is made beside the chunk, the content copied, and then
+ * VMM allocations that must stay on the card, in one piece and under a handle of the
+ * driver's. Such memory is made beside the VMM allocation, the content copied, and then
  * mapped in its place, while nothing runs that could touch either.
  *
  * Nothing has changed until the copy is complete. Only then is the old memory
@@ -11,10 +11,10 @@
 
 #include <pthread.h>
 
-#include "swap/exclusive.h"
+#include "block/region.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "block/region.h"
+#include "swap/exclusive.h"
 
 /* The driver's memory for the copy, mapped where only we know. */
 struct copy {
@@ -24,41 +24,41 @@ struct copy {
 
 /* memory_lock is held by all these, and nothing moves. */
 
-static void unmake(struct chunk *chunk, struct copy *copy, bool mapped)
+static void unmake(struct vmm_allocation *vmm, struct copy *copy, bool mapped)
 {
-    if (!mapped || REAL(cuMemUnmap)(copy->address, chunk->size) == CUDA_SUCCESS)
-        region_give(copy->address, chunk->size);
+    if (!mapped || REAL(cuMemUnmap)(copy->address, vmm->size) == CUDA_SUCCESS)
+        region_give(copy->address, vmm->size);
 }
 
-static CUresult make(struct chunk *chunk, struct copy *copy)
+static CUresult make(struct vmm_allocation *vmm, struct copy *copy)
 {
     const CUmemAccessDesc access = {
-        .location = chunk->properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        .location = vmm->properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    CUresult result = region_take(chunk->size, &copy->address);
+    CUresult result = region_take(vmm->size, &copy->address);
     if (result != CUDA_SUCCESS)
         return result;
-    result = REAL(cuMemCreate)(&copy->handle, chunk->size, &chunk->properties, 0);
+    result = REAL(cuMemCreate)(&copy->handle, vmm->size, &vmm->properties, 0);
     if (result != CUDA_SUCCESS) {
-        unmake(chunk, copy, false);
+        unmake(vmm, copy, false);
         return result;
     }
-    result = REAL(cuMemMap)(copy->address, chunk->size, 0, copy->handle, 0);
+    result = REAL(cuMemMap)(copy->address, vmm->size, 0, copy->handle, 0);
     bool mapped = result == CUDA_SUCCESS;
     if (mapped)
-        result = REAL(cuMemSetAccess)(copy->address, chunk->size, &access, 1);
+        result = REAL(cuMemSetAccess)(copy->address, vmm->size, &access, 1);
     if (result != CUDA_SUCCESS) {
-        unmake(chunk, copy, mapped);
+        unmake(vmm, copy, mapped);
         REAL(cuMemRelease)(copy->handle);
     }
     return result;
 }
 
 /* Releases memory_lock while the card copies. */
-static CUresult fill(struct chunk *chunk, const struct copy *copy)
+static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
 {
-    const struct large *memory = chunk->memory;
-    CUstream stream = chunk->client->copy_stream;
+    const struct large *memory = vmm->memory;
+    CUstream stream = vmm->client->copy_stream;
     pthread_mutex_unlock(&memory_lock);
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++) {
@@ -71,51 +71,51 @@ static CUresult fill(struct chunk *chunk, const struct copy *copy)
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-static CUresult put_in_place(struct chunk *chunk, const struct copy *copy)
+static CUresult put_in_place(struct vmm_allocation *vmm, const struct copy *copy)
 {
-    struct large *memory = chunk->memory;
+    struct large *memory = vmm->memory;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++)
         result = block_unmap_aliases(memory->blocks[i]);
-    chunk->memory = NULL;
-    chunk->real = copy->handle;
-    chunk->client->memory.pinned += chunk->size;
+    vmm->memory = NULL;
+    vmm->real = copy->handle;
+    vmm->client->memory.pinned += vmm->size;
     large_release(memory);
-    return result == CUDA_SUCCESS ? alias_map_anchored(chunk) : result;
+    return result == CUDA_SUCCESS ? alias_map_pinned(vmm) : result;
 }
 
 static CUresult replace(void *argument)
 {
-    struct chunk *chunk = argument;
+    struct vmm_allocation *vmm = argument;
     struct copy copy;
-    CUresult result = make(chunk, &copy);
+    CUresult result = make(vmm, &copy);
     if (result != CUDA_SUCCESS)
         return result;
-    if (chunk->written)
-        result = fill(chunk, &copy);
-    unmake(chunk, &copy, true);
+    if (vmm->written)
+        result = fill(vmm, &copy);
+    unmake(vmm, &copy, true);
     if (result != CUDA_SUCCESS) {
         REAL(cuMemRelease)(copy.handle);
         return result;
     }
-    result = put_in_place(chunk, &copy);
+    result = put_in_place(vmm, &copy);
     if (result != CUDA_SUCCESS)
         debug("memory that was to stay on the card is lost: error %d", (int)result);
     return result;
 }
 
-CUresult anchor(struct chunk *chunk)
+CUresult pin_in_place(struct vmm_allocation *vmm)
 {
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    while (chunk->anchoring)
+    while (vmm->pinning)
         pthread_cond_wait(&memory_changed, &memory_lock);
     pthread_setcancelstate(cancel, NULL);
-    if (chunk->memory == NULL)
+    if (vmm->memory == NULL)
         return CUDA_SUCCESS;
-    chunk->anchoring = true;
-    CUresult result = exclusively(chunk->client, chunk->size, chunk->size, replace, chunk);
-    chunk->anchoring = false;
+    vmm->pinning = true;
+    CUresult result = exclusively(vmm->client, vmm->size, vmm->size, replace, vmm);
+    vmm->pinning = false;
     pthread_cond_broadcast(&memory_changed);
     return result;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_ANCHOR_H
-#define NVSHARE_ANCHOR_H
+#ifndef NVSHARE_PIN_IN_PLACE_H
+#define NVSHARE_PIN_IN_PLACE_H
 
 #include "block/alias.h"
 
-/* Makes a chunk one piece of the driver's memory that stays on the card; see
- * chunk_anchor(). With memory_lock held, which is released meanwhile; the
+/* Makes a VMM allocation one piece of the driver's memory that stays on the card; see
+ * vmm_pin_in_place(). With memory_lock held, which is released meanwhile; the
  * caller holds a reference. */
-CUresult anchor(struct chunk *chunk);
+CUresult pin_in_place(struct vmm_allocation *vmm);
 
 #endif

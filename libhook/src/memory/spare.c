@@ -51,10 +51,10 @@
 
 #include <stdlib.h>
 
-#include "memory/allocation.h"
+#include "block/region.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "block/region.h"
+#include "memory/allocation.h"
 
 #define DEFAULT_STAY_MS 1000
 #define STAY_MOST_MS 3600000
@@ -117,7 +117,7 @@ static bool still(const struct large *large)
 {
     for (size_t i = 0; i < large->block_count; i++) {
         const struct block *block = large->blocks[i];
-        if (block->state != BLOCK_RESIDENT || block->held || block->doomed)
+        if (block->state != BLOCK_RESIDENT || block->immovable || block->doomed)
             return false;
     }
     return true;
@@ -128,8 +128,8 @@ bool spare_keep(struct large *large)
     struct client *client = large->owner.client;
     struct spares *spares = &client->spares;
     uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
-    /* Without a context it is a pool's or a chunk's. */
-    if (spares->stay == 0 || size > most || large->owner.context == NULL || large->chunk != NULL
+    /* Without a context it is a pool's or a VMM allocation's. */
+    if (spares->stay == 0 || size > most || large->owner.context == NULL || large->vmm != NULL
         || !spares_may_stay(client) || crowded(client) || !still(large))
         return false;
     if (spares->bytes + size > most)

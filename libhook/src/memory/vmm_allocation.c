@@ -5,17 +5,17 @@
  * What cuMemCreate gives a program here is a number of ours. Behind it stands
  * memory as cuMemAlloc would give it: blocks of at most 128 MiB at a home, an
  * address range of ours, where they are mapped whenever they are on the card,
- * and where they are copied from and to. Where the program maps the chunk,
+ * and where they are copied from and to. Where the program maps the VMM allocation,
  * the same blocks are mapped a second time (alias.c). So content survives
- * while a chunk is mapped nowhere, one chunk may be mapped at several places,
+ * while a VMM allocation is mapped nowhere, one VMM allocation may be mapped at several places,
  * and a large one can leave in part.
  *
  * A program maps seldom, so mapping waits at the gate until the memory is
  * there, and the driver itself says what is valid and what is not.
  *
  * Some uses need one handle of the driver's, and memory that stays: export to
- * another process, multicast, NICs. A chunk is turned into such memory when
- * that is first asked for (anchor.c); its number and its addresses go on to
+ * another process, multicast, NICs. A VMM allocation is turned into such memory when
+ * that is first asked for (pin_in_place.c); its number and its addresses go on to
  * mean the same.
  */
 #include "memory/vmm_allocation.h"
@@ -25,28 +25,28 @@
 #include <string.h>
 
 #include "block/alias.h"
-#include "memory/pin_in_place.h"
+#include "block/region.h"
 #include "client/client.h"
 #include "client/gate.h"
 #include "interpose/real.h"
-#include "block/region.h"
+#include "memory/pin_in_place.h"
 
 #define OUR_HANDLES ((CUmemGenericAllocationHandle)0x6e76 << 48)
 #define BUCKETS 4096
 
-static struct chunk *buckets[BUCKETS];             /* protected by memory_lock */
+static struct vmm_allocation *buckets[BUCKETS]; /* protected by memory_lock */
 
-static struct chunk **bucket_of(CUmemGenericAllocationHandle handle)
+static struct vmm_allocation **bucket_of(CUmemGenericAllocationHandle handle)
 {
     return &buckets[handle % BUCKETS];
 }
 
-static struct chunk *find(CUmemGenericAllocationHandle handle)
+static struct vmm_allocation *find(CUmemGenericAllocationHandle handle)
 {
-    struct chunk *chunk = *bucket_of(handle);
-    while (chunk != NULL && chunk->handle != handle)
-        chunk = chunk->next;
-    return chunk != NULL && chunk->references > 0 ? chunk : NULL;
+    struct vmm_allocation *vmm = *bucket_of(handle);
+    while (vmm != NULL && vmm->handle != handle)
+        vmm = vmm->next;
+    return vmm != NULL && vmm->references > 0 ? vmm : NULL;
 }
 
 /* A sparse array's memory is mapped by the driver's own hand. */
@@ -58,7 +58,7 @@ static bool can_move(const CUmemAllocationProp *properties)
 }
 
 /* Whether the driver would make memory of this kind. What is special about it
- * (that it can be exported, or compressed) matters only once it is anchored,
+ * (that it can be exported, or compressed) matters only once it is pinned in place,
  * but a program must hear at once that it cannot be had. */
 static bool accepted(const CUmemAllocationProp *properties)
 {
@@ -83,26 +83,26 @@ static bool accepted(const CUmemAllocationProp *properties)
     return true;
 }
 
-bool chunk_create(CUmemGenericAllocationHandle *handle, size_t size,
-                  const CUmemAllocationProp *properties, CUresult *result)
+bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
+                const CUmemAllocationProp *properties, CUresult *result)
 {
     static uint64_t made;            /* protected by memory_lock */
     int device = properties->location.id;
     if (size == 0 || size % PAGE != 0 || !can_move(properties) || device < 0
         || device >= CLIENTS_MAX || !accepted(properties))
         return false;
-    struct chunk *chunk = calloc(1, sizeof *chunk);
+    struct vmm_allocation *vmm = calloc(1, sizeof *vmm);
     pthread_mutex_lock(&memory_lock);
     struct client *client = clients[device];
-    if (client == NULL || chunk == NULL) {
+    if (client == NULL || vmm == NULL) {
         pthread_mutex_unlock(&memory_lock);
-        free(chunk);
+        free(vmm);
         return false;
     }
     CUdeviceptr home;
     *result = large_allocate(client, NULL, size, &home);
     if (*result == CUDA_SUCCESS) {
-        *chunk = (struct chunk){
+        *vmm = (struct vmm_allocation){
             .handle = OUR_HANDLES + ++made,
             .properties = *properties,
             .size = size,
@@ -110,76 +110,76 @@ bool chunk_create(CUmemGenericAllocationHandle *handle, size_t size,
             .memory = (struct large *)region_owner(home),
             .references = 1,
         };
-        chunk->memory->chunk = chunk;
-        chunk->next = *bucket_of(chunk->handle);
-        *bucket_of(chunk->handle) = chunk;
-        *handle = chunk->handle;
+        vmm->memory->vmm = vmm;
+        vmm->next = *bucket_of(vmm->handle);
+        *bucket_of(vmm->handle) = vmm;
+        *handle = vmm->handle;
     } else {
-        free(chunk);
+        free(vmm);
     }
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
-void chunk_drop(struct chunk *chunk)
+void vmm_drop(struct vmm_allocation *vmm)
 {
-    if (chunk->references > 0 || chunk->aliases != NULL)
+    if (vmm->references > 0 || vmm->aliases != NULL)
         return;
-    struct chunk **link = bucket_of(chunk->handle);
-    while (*link != chunk)
+    struct vmm_allocation **link = bucket_of(vmm->handle);
+    while (*link != vmm)
         link = &(*link)->next;
-    *link = chunk->next;
-    if (chunk->memory != NULL)
-        large_release(chunk->memory);
-    else if (REAL(cuMemRelease)(chunk->real) == CUDA_SUCCESS)
-        chunk->client->memory.pinned -= chunk->size;
-    client_update(chunk->client);
-    free(chunk);
+    *link = vmm->next;
+    if (vmm->memory != NULL)
+        large_release(vmm->memory);
+    else if (REAL(cuMemRelease)(vmm->real) == CUDA_SUCCESS)
+        vmm->client->memory.pinned -= vmm->size;
+    client_update(vmm->client);
+    free(vmm);
 }
 
-bool chunk_release(CUmemGenericAllocationHandle handle, CUresult *result)
+bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result)
 {
     if (client_none())
         return false;
     pthread_mutex_lock(&memory_lock);
-    struct chunk *chunk = find(handle);
-    if (chunk != NULL) {
-        chunk->references--;
-        chunk_drop(chunk);
+    struct vmm_allocation *vmm = find(handle);
+    if (vmm != NULL) {
+        vmm->references--;
+        vmm_drop(vmm);
     }
     pthread_mutex_unlock(&memory_lock);
     *result = CUDA_SUCCESS;
-    return chunk != NULL;
+    return vmm != NULL;
 }
 
-bool chunk_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
+bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 {
     if (client_none())
         return false;
     pthread_mutex_lock(&memory_lock);
     struct alias *alias = alias_at(address);
     if (alias != NULL) {
-        alias->chunk->references++;
-        *handle = alias->chunk->handle;
+        alias->vmm->references++;
+        *handle = alias->vmm->handle;
     }
     pthread_mutex_unlock(&memory_lock);
     return alias != NULL;
 }
 
-bool chunk_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
+bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
 {
     if (client_none())
         return false;
     pthread_mutex_lock(&memory_lock);
-    struct chunk *chunk = find(handle);
-    if (chunk != NULL)
-        *properties = chunk->properties;
+    struct vmm_allocation *vmm = find(handle);
+    if (vmm != NULL)
+        *properties = vmm->properties;
     pthread_mutex_unlock(&memory_lock);
-    return chunk != NULL;
+    return vmm != NULL;
 }
 
-bool chunk_mapped_in(CUdeviceptr address, size_t size)
+bool vmm_mapped_in(CUdeviceptr address, size_t size)
 {
     if (client_none())
         return false;
@@ -190,8 +190,8 @@ bool chunk_mapped_in(CUdeviceptr address, size_t size)
     return any;
 }
 
-bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
-                     unsigned long long *flags)
+bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
+                   unsigned long long *flags)
 {
     if (client_none())
         return false;
@@ -208,7 +208,7 @@ bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
     return alias != NULL;
 }
 
-bool chunk_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 {
     if (client_none())
         return false;
@@ -235,8 +235,8 @@ static void leave(void)
     gate_leave();
 }
 
-bool chunk_map(CUdeviceptr address, size_t size, size_t offset,
-               CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
+bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
+             CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
 {
     if (client_none())
         return false;
@@ -246,20 +246,20 @@ bool chunk_map(CUdeviceptr address, size_t size, size_t offset,
     if (!ours)
         return false;
     enter();
-    struct chunk *chunk = find(handle);            /* may have been released meanwhile */
-    if (chunk == NULL || size == 0 || address % PAGE != 0 || flags != 0)
+    struct vmm_allocation *vmm = find(handle); /* may have been released meanwhile */
+    if (vmm == NULL || size == 0 || address % PAGE != 0 || flags != 0)
         *result = CUDA_ERROR_INVALID_VALUE;
-    else if (offset != 0 || size != chunk->size)
+    else if (offset != 0 || size != vmm->size)
         *result = CUDA_ERROR_NOT_SUPPORTED;        /* the driver, too, maps whole handles only */
     else
-        *result = alias_add(chunk, address);
+        *result = alias_add(vmm, address);
     leave();
     return true;
 }
 
-bool chunk_unmap(CUdeviceptr address, size_t size, CUresult *result)
+bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
 {
-    if (!chunk_mapped_in(address, size))
+    if (!vmm_mapped_in(address, size))
         return false;
     bool any;
     enter();
@@ -268,18 +268,18 @@ bool chunk_unmap(CUdeviceptr address, size_t size, CUresult *result)
     struct alias *alias;
     while (*result == CUDA_SUCCESS && (alias = alias_from(address)) != NULL
            && alias->address - address < size) {
-        struct chunk *chunk = alias->chunk;
+        struct vmm_allocation *vmm = alias->vmm;
         alias_remove(alias);
-        chunk_drop(chunk);
+        vmm_drop(vmm);
     }
     leave();
     return true;
 }
 
-bool chunk_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
-                      size_t count, CUresult *result)
+bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                    size_t count, CUresult *result)
 {
-    if (!chunk_mapped_in(address, size))
+    if (!vmm_mapped_in(address, size))
         return false;
     bool any;
     enter();
@@ -295,26 +295,26 @@ bool chunk_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *a
     return true;
 }
 
-CUresult chunk_anchor(CUmemGenericAllocationHandle *handle)
+CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
 {
     if (client_none())
         return CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
-    struct chunk *chunk = find(*handle);
+    struct vmm_allocation *vmm = find(*handle);
     CUresult result = CUDA_SUCCESS;
-    if (chunk != NULL) {
-        chunk->references++;
-        result = anchor(chunk);
+    if (vmm != NULL) {
+        vmm->references++;
+        result = pin_in_place(vmm);
         if (result == CUDA_SUCCESS)
-            *handle = chunk->real;
-        chunk->references--;
-        chunk_drop(chunk);
+            *handle = vmm->real;
+        vmm->references--;
+        vmm_drop(vmm);
     }
     pthread_mutex_unlock(&memory_lock);
     return result;
 }
 
-CUresult chunk_anchor_range(CUdeviceptr address, size_t size)
+CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
 {
     if (client_none())
         return CUDA_SUCCESS;
@@ -324,12 +324,12 @@ CUresult chunk_anchor_range(CUdeviceptr address, size_t size)
     struct alias *alias;
     while (result == CUDA_SUCCESS && address < end && (alias = alias_from(address)) != NULL
            && alias->address < end) {
-        struct chunk *chunk = alias->chunk;
+        struct vmm_allocation *vmm = alias->vmm;
         address = alias->address + alias->size;
-        chunk->references++;
-        result = anchor(chunk);
-        chunk->references--;
-        chunk_drop(chunk);
+        vmm->references++;
+        result = pin_in_place(vmm);
+        vmm->references--;
+        vmm_drop(vmm);
     }
     pthread_mutex_unlock(&memory_lock);
     return result;

@@ -6,44 +6,44 @@
  * not ours: the wrapper calls the driver instead; else *result holds what to
  * return.
  */
-#ifndef NVSHARE_CHUNK_H
-#define NVSHARE_CHUNK_H
+#ifndef NVSHARE_VMM_ALLOCATION_H
+#define NVSHARE_VMM_ALLOCATION_H
 
 #include <stdbool.h>
 
 #include "interpose/driver.h"
 
 /* False: no client on that device, or memory of a kind that cannot move. */
-bool chunk_create(CUmemGenericAllocationHandle *handle, size_t size,
-                  const CUmemAllocationProp *properties, CUresult *result);
-bool chunk_release(CUmemGenericAllocationHandle handle, CUresult *result);
+bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
+                const CUmemAllocationProp *properties, CUresult *result);
+bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result);
 /* False: none of ours is mapped at this address. */
-bool chunk_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle);
-bool chunk_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties);
+bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle);
+bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties);
 
 /* These three pass the gate: what they change must be on the card for the
  * driver to see it. False: nothing of ours is concerned. */
-bool chunk_map(CUdeviceptr address, size_t size, size_t offset,
-               CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result);
-bool chunk_unmap(CUdeviceptr address, size_t size, CUresult *result);
-bool chunk_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
-                      size_t count, CUresult *result);
+bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
+             CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result);
+bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result);
+bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                    size_t count, CUresult *result);
 
 /* Whether anything of ours is mapped in the range. */
-bool chunk_mapped_in(CUdeviceptr address, size_t size);
+bool vmm_mapped_in(CUdeviceptr address, size_t size);
 /* What a processor may do at an address. False: none of ours is mapped there. */
-bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
-                     unsigned long long *flags);
+bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
+                   unsigned long long *flags);
 /* The reservation around an address, as pointer attributes tell it. False: the same. */
-bool chunk_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size);
+bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size);
 
 /* Memory that others than this program's kernels are about to reach stays on
  * the card from now on, for good. *handle becomes the driver's own handle;
  * one that is not ours is left as it is. CUDA_ERROR_OUT_OF_MEMORY if the card
  * has no room for a copy of it, CUDA_ERROR_NOT_READY if the program's work
  * did not end; then all is as before. */
-CUresult chunk_anchor(CUmemGenericAllocationHandle *handle);
+CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
 /* The same for all that is mapped in a range. */
-CUresult chunk_anchor_range(CUdeviceptr address, size_t size);
+CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
 
 #endif

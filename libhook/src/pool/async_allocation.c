@@ -3,26 +3,26 @@
 
 #include <stdlib.h>
 
-#include "interpose/real.h"
 #include "block/region.h"
+#include "interpose/real.h"
 
 #define BUCKETS 16384
-#define MOST ((size_t)1 << 46)       /* bytes, in one piece */
-#define SEARCHED 256                 /* pieces of a class, when one is wanted */
+#define MOST ((size_t)1 << 46)       /* bytes, in one allocation */
+#define SEARCHED 256                 /* allocations of a class, when one is wanted */
 
-static struct piece *buckets[BUCKETS];
+static struct async_allocation *buckets[BUCKETS];
 
-static struct piece **bucket_of(CUdeviceptr address)
+static struct async_allocation **bucket_of(CUdeviceptr address)
 {
     return &buckets[address * 0x9E3779B97F4A7C15u >> 50];
 }
 
-struct piece *piece_at(CUdeviceptr address)
+struct async_allocation *async_at(CUdeviceptr address)
 {
-    struct piece *piece = *bucket_of(address);
-    while (piece != NULL && piece->address != address)
-        piece = piece->next;
-    return piece;
+    struct async_allocation *async = *bucket_of(address);
+    while (async != NULL && async->address != address)
+        async = async->next;
+    return async;
 }
 
 /* The bytes that an allocation takes, and the class of those that take about as many. */
@@ -35,41 +35,41 @@ static size_t room_of(size_t bytes, unsigned *class)
     return room;
 }
 
-static struct piece *new_piece(CUdeviceptr address, struct pool *pool)
+static struct async_allocation *new_async(CUdeviceptr address, struct pool *pool)
 {
-    struct piece *piece = calloc(1, sizeof *piece);
-    if (piece == NULL)
+    struct async_allocation *async = calloc(1, sizeof *async);
+    if (async == NULL)
         return NULL;
-    piece->address = address;
-    piece->pool = pool;
-    ring_clear(&piece->order);
-    ring_clear(&piece->alike);
-    piece->next = *bucket_of(address);
-    *bucket_of(address) = piece;
-    return piece;
+    async->address = address;
+    async->pool = pool;
+    ring_clear(&async->order);
+    ring_clear(&async->alike);
+    async->next = *bucket_of(address);
+    *bucket_of(address) = async;
+    return async;
 }
 
-static void forget(struct piece *piece)
+static void forget(struct async_allocation *async)
 {
-    struct piece **link = bucket_of(piece->address);
-    while (*link != piece)
+    struct async_allocation **link = bucket_of(async->address);
+    while (*link != async)
         link = &(*link)->next;
-    *link = piece->next;
-    free(piece);
+    *link = async->next;
+    free(async);
 }
 
 /* Altogether. */
-static void release(struct piece *piece)
+static void release(struct async_allocation *async)
 {
-    struct pool *pool = piece->pool;
-    ring_leave(&piece->order);
-    ring_leave(&piece->alike);
-    allocation_release(piece->address);
+    struct pool *pool = async->pool;
+    ring_leave(&async->order);
+    ring_leave(&async->alike);
+    allocation_release(async->address);
     if (pool != NULL) {
-        pool->reserved -= piece->room;
+        pool->reserved -= async->room;
         pool_leave(pool);
     }
-    forget(piece);
+    forget(async);
 }
 
 bool pool_shrink(struct pool *pool, uint64_t keep)
@@ -80,80 +80,80 @@ bool pool_shrink(struct pool *pool, uint64_t keep)
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     pool->users++;
     while (!ring_empty(&pool->idle) && pool->reserved > keep)
-        release(RING_MEMBER(pool->idle.next, struct piece, order));
+        release(RING_MEMBER(pool->idle.next, struct async_allocation, order));
     pool_leave(pool);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return true;
 }
 
-void piece_idle(struct piece *piece)
+void async_idle(struct async_allocation *async)
 {
-    if (piece->pool == NULL || piece->pool->destroyed)
-        release(piece);
+    if (async->pool == NULL || async->pool->destroyed)
+        release(async);
     else
-        ring_append(&piece->pool->idle, &piece->order);
+        ring_append(&async->pool->idle, &async->order);
 }
 
-struct piece *piece_retire(CUdeviceptr address)
+struct async_allocation *async_retire(CUdeviceptr address)
 {
-    struct piece *piece = piece_at(address);
-    if (piece == NULL) {
-        piece = new_piece(address, NULL);
-        if (piece != NULL && !allocation_retire(address)) {
-            forget(piece);
+    struct async_allocation *async = async_at(address);
+    if (async == NULL) {
+        async = new_async(address, NULL);
+        if (async != NULL && !allocation_retire(address)) {
+            forget(async);
             return NULL;
         }
-    } else if (piece->freed || !allocation_retire(address)) {
+    } else if (async->freed || !allocation_retire(address)) {
         return NULL;
     }
-    if (piece == NULL)
+    if (async == NULL)
         return NULL;
-    piece->freed = true;
-    if (piece->pool != NULL) {
-        piece->pool->used -= piece->size;
-        ring_append(&piece->pool->freed[piece->class], &piece->alike);
+    async->freed = true;
+    if (async->pool != NULL) {
+        async->pool->used -= async->size;
+        ring_append(&async->pool->freed[async->class], &async->alike);
     }
-    return piece;
+    return async;
 }
 
 /* Whether work in the context's `stream` may have it now. */
-static bool usable(const struct piece *piece, CUcontext context, uint64_t stream)
+static bool usable(const struct async_allocation *async, CUcontext context, uint64_t stream)
 {
-    if (piece->lane == NULL && (piece->stream == 0 || piece->pool->opportunistic))
+    if (async->pending == NULL && (async->stream == 0 || async->pool->opportunistic))
         return true;
-    return piece->stream == stream && stream != 0 && piece->context == context;
+    return async->stream == stream && stream != 0 && async->context == context;
 }
 
 /* The smallest that is large enough and not much larger; latest freed first. */
-static struct piece *fitting(const struct pool *pool, size_t room, unsigned class,
-                             CUcontext context, uint64_t stream)
+static struct async_allocation *fitting(const struct pool *pool, size_t room, unsigned class,
+                                        CUcontext context, uint64_t stream)
 {
     size_t most = room + (class < SLAB_CLASSES ? 0 : room / 8);
-    struct piece *best = NULL;
+    struct async_allocation *best = NULL;
     unsigned last = class < SLAB_CLASSES ? class : class + 1, searched = 0;
-    for (; class <= last && class < PIECE_CLASSES; class++) {
+    for (; class <= last && class < ASYNC_CLASSES; class++) {
         const struct ring *head = &pool->freed[class];
         for (struct ring *link = head->previous; link != head && searched++ < SEARCHED;
              link = link->previous) {
-            struct piece *piece = RING_MEMBER(link, struct piece, alike);
-            if (piece->room < room || piece->room > most || !usable(piece, context, stream)
-                || (best != NULL && best->room <= piece->room))
+            struct async_allocation *async = RING_MEMBER(link, struct async_allocation, alike);
+            if (async->room < room || async->room > most || !usable(async, context, stream)
+                || (best != NULL && best->room <= async->room))
                 continue;
-            best = piece;
-            if (piece->room == room)
-                return piece;
+            best = async;
+            if (async->room == room)
+                return async;
         }
     }
     return best;
 }
 
-static void reuse(struct piece *piece, size_t bytes)
+static void reuse(struct async_allocation *async, size_t bytes)
 {
-    lane_leave(piece);
-    ring_leave(&piece->alike);
-    piece->freed = false;
-    piece->size = bytes;
-    allocation_renew(piece->address, bytes);
+    pending_frees_leave(async);
+    ring_leave(&async->alike);
+    async->freed = false;
+    async->size = bytes;
+    allocation_renew(async->address, bytes);
 }
 
 /* Before it takes `room` bytes more. Beyond its threshold a pool keeps nothing
@@ -170,7 +170,7 @@ static bool make_way(struct pool *pool, size_t room)
 }
 
 static CUresult make(struct pool *pool, struct client *client, size_t bytes, size_t room,
-                     unsigned class, struct piece **piece)
+                     unsigned class, struct async_allocation **async)
 {
     CUdeviceptr address;
     if (!make_way(pool, room))
@@ -180,40 +180,40 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
                                          : large_allocate(client, NULL, bytes, &address);
     if (result != CUDA_SUCCESS)
         return result;
-    *piece = new_piece(address, pool);
-    if (*piece == NULL) {
+    *async = new_async(address, pool);
+    if (*async == NULL) {
         allocation_retire(address);
         allocation_release(address);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pool->users++;
-    (*piece)->size = bytes;
-    (*piece)->room = room;
-    (*piece)->class = class;
+    (*async)->size = bytes;
+    (*async)->room = room;
+    (*async)->class = class;
     pool->reserved += room;
     if (pool->reserved > pool->reserved_high)
         pool->reserved_high = pool->reserved;
     return CUDA_SUCCESS;
 }
 
-CUresult piece_take(struct pool *pool, struct client *client, size_t bytes, CUcontext context,
+CUresult async_take(struct pool *pool, struct client *client, size_t bytes, CUcontext context,
                     uint64_t stream, CUdeviceptr *address)
 {
     unsigned class;
     if (bytes > MOST)
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t room = room_of(bytes, &class);
-    struct piece *piece = fitting(pool, room, class, context, stream);
-    if (piece == NULL && lanes_look())
-        piece = fitting(pool, room, class, context, stream);
-    if (piece != NULL) {
-        reuse(piece, bytes);
+    struct async_allocation *async = fitting(pool, room, class, context, stream);
+    if (async == NULL && pending_frees_look())
+        async = fitting(pool, room, class, context, stream);
+    if (async != NULL) {
+        reuse(async, bytes);
     } else {
-        CUresult result = make(pool, client, bytes, room, class, &piece);
+        CUresult result = make(pool, client, bytes, room, class, &async);
         if (result != CUDA_SUCCESS)
             return result;
     }
-    *address = piece->address;
+    *address = async->address;
     pool->used += bytes;
     if (pool->used + pool->lost > pool->used_high)
         pool->used_high = pool->used + pool->lost;

@@ -27,18 +27,18 @@
 
 #define POOL_GRAIN ((size_t)32 << 20)
 
-struct holding {
+struct driver_pool {
     CUmemoryPool handle;
     CUdevice device;
     size_t counted;                  /* bytes, of the client of that device */
-    struct holding *next;
+    struct driver_pool *next;
 };
 
 /* Protects the list and what is in it. Held while the driver is asked about a
  * pool; memory_lock may be taken under it, not the other way round. */
-static pthread_mutex_t holdings_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct holding *holdings;
-static _Atomic bool any_holdings;
+static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct driver_pool *driver_pools;
+static _Atomic bool any_driver_pools;
 
 /* Asking a pool for an attribute breaks other threads' captures in global
  * mode, unless this thread says it does not mind. */
@@ -55,35 +55,35 @@ static size_t pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, s
     return REAL(cuMemPoolGetAttribute)(pool, attribute, &value) == CUDA_SUCCESS ? value : otherwise;
 }
 
-static struct holding *known(CUmemoryPool handle)
+static struct driver_pool *known(CUmemoryPool handle)
 {
-    struct holding *pool = holdings;
+    struct driver_pool *pool = driver_pools;
     while (pool != NULL && pool->handle != handle)
         pool = pool->next;
     return pool;
 }
 
-static struct holding *add(CUmemoryPool handle, CUdevice device)
+static struct driver_pool *add(CUmemoryPool handle, CUdevice device)
 {
-    struct holding *pool = malloc(sizeof *pool);
+    struct driver_pool *pool = malloc(sizeof *pool);
     if (pool != NULL) {
-        *pool = (struct holding){ handle, device, 0, holdings };
-        holdings = pool;
-        atomic_store(&any_holdings, true);
+        *pool = (struct driver_pool){ handle, device, 0, driver_pools };
+        driver_pools = pool;
+        atomic_store(&any_driver_pools, true);
     }
     return pool;
 }
 
 /* The pool's entry, if its memory counts. The device's default pool is the
  * only one that the program did not make. NULL `handle`: the device's current. */
-static struct holding *counted_pool(CUmemoryPool handle)
+static struct driver_pool *counted_pool(CUmemoryPool handle)
 {
     CUdevice device;
     CUmemoryPool usual;
     if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
         || (handle == NULL && REAL(cuDeviceGetMemPool)(&handle, device) != CUDA_SUCCESS))
         return NULL;
-    struct holding *pool = known(handle);
+    struct driver_pool *pool = known(handle);
     if (pool == NULL && REAL(cuDeviceGetDefaultMemPool)(&usual, device) == CUDA_SUCCESS
         && usual == handle)
         pool = add(handle, device);
@@ -91,7 +91,7 @@ static struct holding *counted_pool(CUmemoryPool handle)
 }
 
 /* How much of the card an allocation may take. */
-static size_t expected_growth(const struct holding *pool, size_t bytes)
+static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
 {
     size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
     size_t used = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
@@ -104,7 +104,7 @@ static size_t expected_growth(const struct holding *pool, size_t bytes)
 
 /* Returns bytes by which it has grown, to be counted by the caller; bytes by
  * which it has shrunk are no longer counted. */
-static size_t recount(struct holding *pool)
+static size_t recount(struct driver_pool *pool)
 {
     size_t before = pool->counted;
     pool->counted = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, before);
@@ -117,11 +117,11 @@ static size_t recount(struct holding *pool)
 void pools_recount(void)
 {
     pools_settle();
-    if (!atomic_load_explicit(&any_holdings, memory_order_relaxed) || client_forked())
+    if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed) || client_forked())
         return;
     CUstreamCaptureMode mode = relax();
-    pthread_mutex_lock(&holdings_lock);
-    for (struct holding *pool = holdings; pool != NULL; pool = pool->next) {
+    pthread_mutex_lock(&driver_pools_lock);
+    for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next) {
         size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                          pool->counted);
         if (reserved < pool->counted) {
@@ -129,19 +129,19 @@ void pools_recount(void)
             pool->counted = reserved;
         }
     }
-    pthread_mutex_unlock(&holdings_lock);
+    pthread_mutex_unlock(&driver_pools_lock);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-CUresult holding_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
+CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
 {
     CUstreamCaptureMode mode = relax();
-    pthread_mutex_lock(&holdings_lock);
-    const struct holding *pool = counted_pool(handle);
+    pthread_mutex_lock(&driver_pools_lock);
+    const struct driver_pool *pool = counted_pool(handle);
     *counted = pool != NULL && pinned_counts_on(pool->device);
     size_t growth = *counted ? expected_growth(pool, bytes) : 0;
     CUdevice device = *counted ? pool->device : CU_DEVICE_INVALID;
-    pthread_mutex_unlock(&holdings_lock);
+    pthread_mutex_unlock(&driver_pools_lock);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     if (*counted)
         return pinned_begin_on(device, growth);
@@ -149,42 +149,42 @@ CUresult holding_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool
     return CUDA_SUCCESS;
 }
 
-void holding_ends(CUmemoryPool handle, bool counted)
+void driver_pool_ends(CUmemoryPool handle, bool counted)
 {
     if (!counted) {
         gate_leave();
         return;
     }
     CUstreamCaptureMode mode = relax();
-    pthread_mutex_lock(&holdings_lock);
+    pthread_mutex_lock(&driver_pools_lock);
     /* Another thread may have destroyed it meanwhile. */
-    struct holding *pool = counted_pool(handle);
+    struct driver_pool *pool = counted_pool(handle);
     size_t growth = pool == NULL ? 0 : recount(pool);
-    pthread_mutex_unlock(&holdings_lock);
+    pthread_mutex_unlock(&driver_pools_lock);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     pinned_end(growth);
 }
 
-void holding_add(CUmemoryPool handle, CUdevice device)
+void driver_pool_add(CUmemoryPool handle, CUdevice device)
 {
     if (client_none())
         return;
-    pthread_mutex_lock(&holdings_lock);
+    pthread_mutex_lock(&driver_pools_lock);
     add(handle, device);
-    pthread_mutex_unlock(&holdings_lock);
+    pthread_mutex_unlock(&driver_pools_lock);
 }
 
 /* A pool that is destroyed while some of it is allocated keeps that until it
  * is freed, and can no longer be asked. That much stays counted. */
-CUresult holding_destroy(CUmemoryPool handle)
+CUresult driver_pool_destroy(CUmemoryPool handle)
 {
     CUstreamCaptureMode mode = relax();
-    pthread_mutex_lock(&holdings_lock);
+    pthread_mutex_lock(&driver_pools_lock);
     size_t used = pool_attribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
-    struct holding *gone = known(handle);
+    struct driver_pool *gone = known(handle);
     if (result == CUDA_SUCCESS && gone != NULL) {
-        struct holding **link = &holdings;
+        struct driver_pool **link = &driver_pools;
         while (*link != gone)
             link = &(*link)->next;
         *link = gone->next;
@@ -193,7 +193,7 @@ CUresult holding_destroy(CUmemoryPool handle)
                           gone->counted - (used < gone->counted ? used : gone->counted));
         free(gone);
     }
-    pthread_mutex_unlock(&holdings_lock);
+    pthread_mutex_unlock(&driver_pools_lock);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return result;
 }

@@ -3,18 +3,18 @@
  * Stream-ordered allocation, swappable.
  *
  * To a pool whose memory nobody else can hold belong, besides what the driver
- * has in it (nothing, as a rule), pieces of ours: allocated like those of
+ * has in it (nothing, as a rule), allocations of ours: allocated like those of
  * cuMemAlloc, so that they leave the card and come back, but of no context.
  * An address is good at once, which is earlier than a stream asks for, so
  * allocating never waits.
  *
  * Nor does freeing. The address ends at the call; the memory, when the stream
- * comes there, which an event tells (lane.c). Until then the piece waits in
- * the stream's lane, and then it is idle in its pool. An allocation takes
- *   1. a free piece that fits and was freed in the same stream, waiting or
+ * comes there, which an event tells (pending_frees.c). Until then the allocation waits in
+ * the stream's pending list, and then it is idle in its pool. An allocation takes
+ *   1. a free allocation that fits and was freed in the same stream, waiting or
  *      not, since the stream's own order keeps the two uses apart; or one that
  *      is idle, unless the program forbids that to its pool;
- *   2. else new memory; but first the pool gives back idle pieces, the oldest
+ *   2. else new memory; but first the pool gives back idle allocations, the oldest
  *      first, beyond its release threshold.
  * Fits: the same place in a slab, or pages of which at most an eighth is lost.
  * The driver gives back what exceeds the threshold when the program
@@ -25,14 +25,14 @@
  * memory that would be refused is given back first, and waited for.
  *
  * A pool whose memory others may hold (that can be exported, or was imported),
- * or of other than device memory, stays the driver's: holdings.c.
+ * or of other than device memory, stays the driver's: driver_pools.c.
  */
 #include <pthread.h>
 
 #include "client/client.h"
+#include "interpose/real.h"
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
-#include "interpose/real.h"
 
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result)
@@ -55,7 +55,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
         ours = client != NULL;
         if (ours) {
             pool->users++;
-            *result = piece_take(pool, client, bytes, context, name, address);
+            *result = async_take(pool, client, bytes, context, name, address);
             pool_leave(pool);
         }
         pthread_mutex_unlock(&memory_lock);
@@ -73,18 +73,18 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
         return false;
     if (capture_refuses(result))
         return true;
-    *result = lane_mark(stream, &mark);
+    *result = pending_frees_mark(stream, &mark);
     if (*result != CUDA_SUCCESS)
         return true;
     pthread_mutex_lock(&memory_lock);
-    struct piece *piece = piece_retire(address);
-    if (piece != NULL) {
-        lane_put(piece, &mark);
+    struct async_allocation *async = async_retire(address);
+    if (async != NULL) {
+        pending_frees_put(async, &mark);
         /* What no pool will use again is waited for by nobody else. */
-        if (piece->pool == NULL || piece->pool->destroyed)
-            lanes_look();
+        if (async->pool == NULL || async->pool->destroyed)
+            pending_frees_look();
     } else {
-        lane_unmark(&mark);
+        pending_frees_unmark(&mark);
         *result = CUDA_ERROR_INVALID_VALUE;
     }
     pthread_mutex_unlock(&memory_lock);
@@ -98,16 +98,16 @@ bool pool_free(CUdeviceptr address, CUresult *result)
     if (capture_refuses(result))
         return true;
     pthread_mutex_lock(&memory_lock);
-    struct piece *piece = piece_at(address);
-    bool ours = piece != NULL;
+    struct async_allocation *async = async_at(address);
+    bool ours = async != NULL;
     if (ours)
-        *result = piece_retire(address) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        *result = async_retire(address) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (ours && *result == CUDA_SUCCESS) {
-        struct pool *pool = piece->pool;
+        struct pool *pool = async->pool;
         pool->users++;
-        pool->lost += piece->size;
-        piece->stream = 0;
-        piece_idle(piece);
+        pool->lost += async->size;
+        async->stream = 0;
+        async_idle(async);
         pool_shrink(pool, pool->threshold);
         pool_leave(pool);
     }
@@ -118,8 +118,8 @@ bool pool_free(CUdeviceptr address, CUresult *result)
 CUmemoryPool pool_of(CUdeviceptr address)
 {
     pthread_mutex_lock(&memory_lock);
-    const struct piece *piece = piece_at(address);
-    CUmemoryPool handle = piece == NULL || piece->pool == NULL ? NULL : piece->pool->handle;
+    const struct async_allocation *async = async_at(address);
+    CUmemoryPool handle = async == NULL || async->pool == NULL ? NULL : async->pool->handle;
     pthread_mutex_unlock(&memory_lock);
     return handle;
 }

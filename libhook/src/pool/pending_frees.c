@@ -11,10 +11,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "client/client_state.h"
-#include "pool/async_allocation.h"
-#include "interpose/real.h"
 #include "block/region.h"
+#include "client/client_state.h"
+#include "interpose/real.h"
+#include "pool/async_allocation.h"
 
 /* An event, used again and again as long as its context lives. */
 struct marker {
@@ -29,16 +29,16 @@ struct stock {
     struct stock *next;
 };
 
-struct lane {
+struct pending_frees {
     struct stock *stock;
     uint64_t stream;
     unsigned marks;                  /* being made for it */
-    struct ring pieces;              /* by the order of their events */
-    struct lane *next;
+    struct ring allocations;         /* by the order of their events */
+    struct pending_frees *next;
 };
 
 static struct stock *stocks;
-static struct lane *lanes;
+static struct pending_frees *pending_lists;
 
 static CUstreamCaptureMode relax(void)
 {
@@ -59,20 +59,20 @@ static struct stock *stock_of(CUcontext context)
     return stock;
 }
 
-static struct lane *lane_of(CUcontext context, uint64_t stream)
+static struct pending_frees *pending_frees_of(CUcontext context, uint64_t stream)
 {
-    struct lane *lane = lanes;
-    while (lane != NULL && (lane->stream != stream || lane->stock->context != context))
-        lane = lane->next;
-    if (lane != NULL)
-        return lane;
+    struct pending_frees *pending = pending_lists;
+    while (pending != NULL && (pending->stream != stream || pending->stock->context != context))
+        pending = pending->next;
+    if (pending != NULL)
+        return pending;
     struct stock *stock = stock_of(context);
-    lane = stock == NULL ? NULL : malloc(sizeof *lane);
-    if (lane == NULL)
+    pending = stock == NULL ? NULL : malloc(sizeof *pending);
+    if (pending == NULL)
         return NULL;
-    *lane = (struct lane){ .stock = stock, .stream = stream, .next = lanes };
-    ring_clear(&lane->pieces);
-    return lanes = lane;
+    *pending = (struct pending_frees){ .stock = stock, .stream = stream, .next = pending_lists };
+    ring_clear(&pending->allocations);
+    return pending_lists = pending;
 }
 
 static void give(struct stock *stock, struct marker *marker)
@@ -91,7 +91,7 @@ static CUresult record(CUstream stream, struct marker *marker)
     return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
 }
 
-CUresult lane_mark(CUstream stream, struct mark *mark)
+CUresult pending_frees_mark(CUstream stream, struct mark *mark)
 {
     CUcontext context, current = NULL;
     CUdevice device;
@@ -100,14 +100,14 @@ CUresult lane_mark(CUstream stream, struct mark *mark)
         return result;
     uint64_t name = stream_name(stream);
     pthread_mutex_lock(&memory_lock);
-    mark->lane = lane_of(context, name);
-    mark->marker = mark->lane == NULL ? NULL : mark->lane->stock->markers;
+    mark->pending = pending_frees_of(context, name);
+    mark->marker = mark->pending == NULL ? NULL : mark->pending->stock->markers;
     if (mark->marker != NULL)
-        mark->lane->stock->markers = mark->marker->next;
-    else if (mark->lane != NULL)
+        mark->pending->stock->markers = mark->marker->next;
+    else if (mark->pending != NULL)
         mark->marker = calloc(1, sizeof *mark->marker);
     if (mark->marker != NULL)
-        mark->lane->marks++;
+        mark->pending->marks++;
     pthread_mutex_unlock(&memory_lock);
     if (mark->marker == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -123,96 +123,96 @@ CUresult lane_mark(CUstream stream, struct mark *mark)
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     if (result != CUDA_SUCCESS) {
         pthread_mutex_lock(&memory_lock);
-        lane_unmark(mark);
+        pending_frees_unmark(mark);
         pthread_mutex_unlock(&memory_lock);
     }
     return result;
 }
 
-void lane_unmark(const struct mark *mark)
+void pending_frees_unmark(const struct mark *mark)
 {
-    mark->lane->marks--;
+    mark->pending->marks--;
     if (mark->marker->event != NULL)
-        give(mark->lane->stock, mark->marker);
+        give(mark->pending->stock, mark->marker);
     else
         free(mark->marker);
 }
 
-void lane_put(struct piece *piece, const struct mark *mark)
+void pending_frees_put(struct async_allocation *async, const struct mark *mark)
 {
-    mark->lane->marks--;
-    piece->lane = mark->lane;
-    piece->marker = mark->marker;
-    piece->stream = mark->lane->stream;
-    piece->context = mark->lane->stock->context;
-    ring_append(&mark->lane->pieces, &piece->order);
+    mark->pending->marks--;
+    async->pending = mark->pending;
+    async->marker = mark->marker;
+    async->stream = mark->pending->stream;
+    async->context = mark->pending->stock->context;
+    ring_append(&mark->pending->allocations, &async->order);
 }
 
-void lane_leave(struct piece *piece)
+void pending_frees_leave(struct async_allocation *async)
 {
-    ring_leave(&piece->order);
-    if (piece->lane == NULL)
+    ring_leave(&async->order);
+    if (async->pending == NULL)
         return;
-    give(piece->lane->stock, piece->marker);
-    piece->lane = NULL;
-    piece->marker = NULL;
+    give(async->pending->stock, async->marker);
+    async->pending = NULL;
+    async->marker = NULL;
 }
 
-static void is_done(struct piece *piece)
+static void is_done(struct async_allocation *async)
 {
-    lane_leave(piece);
-    piece_idle(piece);
+    pending_frees_leave(async);
+    async_idle(async);
 }
 
-static struct piece *first(const struct lane *lane)
+static struct async_allocation *first(const struct pending_frees *pending)
 {
-    return RING_MEMBER(lane->pieces.next, struct piece, order);
+    return RING_MEMBER(pending->allocations.next, struct async_allocation, order);
 }
 
 /* A context that has failed for good runs nothing any more. */
-static bool reached(const struct piece *piece)
+static bool reached(const struct async_allocation *async)
 {
-    return REAL(cuEventQuery)(piece->marker->event) != CUDA_ERROR_NOT_READY;
+    return REAL(cuEventQuery)(async->marker->event) != CUDA_ERROR_NOT_READY;
 }
 
-static bool look(struct lane *lane)
+static bool look(struct pending_frees *pending)
 {
     bool any = false;
-    while (!ring_empty(&lane->pieces) && reached(first(lane))) {
-        is_done(first(lane));
+    while (!ring_empty(&pending->allocations) && reached(first(pending))) {
+        is_done(first(pending));
         any = true;
     }
     return any;
 }
 
-bool lanes_look(void)
+bool pending_frees_look(void)
 {
     bool any = false;
-    if (lanes == NULL)
+    if (pending_lists == NULL)
         return false;
     CUstreamCaptureMode mode = relax();
-    for (struct lane **link = &lanes, *lane; (lane = *link) != NULL;) {
-        any |= look(lane);
-        if (!ring_empty(&lane->pieces) || lane->marks > 0) {
-            link = &lane->next;
+    for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
+        any |= look(pending);
+        if (!ring_empty(&pending->allocations) || pending->marks > 0) {
+            link = &pending->next;
             continue;
         }
-        *link = lane->next;
-        free(lane);
+        *link = pending->next;
+        free(pending);
     }
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return any;
 }
 
-bool lanes_wait(void)
+bool pending_frees_wait(void)
 {
-    struct lane *lane = lanes;
-    while (lane != NULL && ring_empty(&lane->pieces))
-        lane = lane->next;
-    if (lane == NULL)
+    struct pending_frees *pending = pending_lists;
+    while (pending != NULL && ring_empty(&pending->allocations))
+        pending = pending->next;
+    if (pending == NULL)
         return false;
-    struct stock *stock = lane->stock;
-    CUevent event = first(lane)->marker->event;
+    struct stock *stock = pending->stock;
+    CUevent event = first(pending)->marker->event;
     stock->waiting++;
     pthread_mutex_unlock(&memory_lock);
     CUstreamCaptureMode mode = relax();
@@ -221,41 +221,41 @@ bool lanes_wait(void)
     pthread_mutex_lock(&memory_lock);
     if (--stock->waiting == 0)
         pthread_cond_broadcast(&memory_changed);
-    lanes_look();
+    pending_frees_look();
     return true;
 }
 
 /* The context's memory goes with it, in whichever stream it was freed. */
-static void drop_memory_of(CUcontext context, struct lane *lane)
+static void drop_memory_of(CUcontext context, struct pending_frees *pending)
 {
-    for (struct ring *link = lane->pieces.next, *next; link != &lane->pieces; link = next) {
-        struct piece *piece = RING_MEMBER(link, struct piece, order);
+    for (struct ring *link = pending->allocations.next, *next; link != &pending->allocations; link = next) {
+        struct async_allocation *async = RING_MEMBER(link, struct async_allocation, order);
         next = link->next;
-        if (piece->pool == NULL
-            && ((struct page_owner *)region_owner(piece->address))->context == context)
-            is_done(piece);
+        if (async->pool == NULL
+            && ((struct page_owner *)region_owner(async->address))->context == context)
+            is_done(async);
     }
 }
 
 /* Its events are destroyed with it, and its work is done; so nobody waits for one for long. */
-void lanes_context_ends(CUcontext context)
+void pending_frees_context_ends(CUcontext context)
 {
     const struct stock *own = stocks;
     while (own != NULL && own->context != context)
         own = own->next;
     while (own != NULL && own->waiting > 0)
         pthread_cond_wait(&memory_changed, &memory_lock);
-    for (struct lane **link = &lanes, *lane; (lane = *link) != NULL;) {
-        bool ends = lane->stock->context == context;
-        while (ends && !ring_empty(&lane->pieces))
-            is_done(first(lane));
-        drop_memory_of(context, lane);
-        if (!ends || lane->marks > 0) {
-            link = &lane->next;
+    for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
+        bool ends = pending->stock->context == context;
+        while (ends && !ring_empty(&pending->allocations))
+            is_done(first(pending));
+        drop_memory_of(context, pending);
+        if (!ends || pending->marks > 0) {
+            link = &pending->next;
             continue;
         }
-        *link = lane->next;
-        free(lane);
+        *link = pending->next;
+        free(pending);
     }
     for (struct stock *stock = stocks; stock != NULL; stock = stock->next)
         while (stock->context == context && stock->markers != NULL) {

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 
 #include "client/client.h"
-#include "pool/async_allocation.h"
 #include "interpose/real.h"
+#include "pool/async_allocation.h"
 
 static struct pool *pools;           /* protected by memory_lock, as all of this */
 
@@ -32,7 +32,7 @@ static struct pool *add(CUmemoryPool handle, CUdevice device, size_t most)
         .handle = handle, .device = device, .most = most, .opportunistic = true, .next = pools,
     };
     ring_clear(&pool->idle);
-    for (unsigned i = 0; i < PIECE_CLASSES; i++)
+    for (unsigned i = 0; i < ASYNC_CLASSES; i++)
         ring_clear(&pool->freed[i]);
     return pools = pool;
 }
@@ -197,7 +197,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
 void pool_trim(CUmemoryPool handle, size_t keep)
 {
     pthread_mutex_lock(&memory_lock);
-    lanes_look();
+    pending_frees_look();
     struct pool *pool = pool_named(handle);
     if (pool != NULL)
         pool_shrink(pool, keep);
@@ -206,7 +206,7 @@ void pool_trim(CUmemoryPool handle, size_t keep)
 
 static void settle(void)
 {
-    lanes_look();
+    pending_frees_look();
     for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
         next = pool->next;
         pool_shrink(pool, pool->threshold);
@@ -275,7 +275,7 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* Idle pieces of the client's pools. */
+/* Idle allocations of the client's pools. */
 static bool give_back(const struct client *client)
 {
     bool any = false;
@@ -289,10 +289,10 @@ static bool give_back(const struct client *client)
 
 bool pools_yield(const struct client *client, bool wait)
 {
-    lanes_look();
+    pending_frees_look();
     if (give_back(client))
         return true;
-    while (wait && lanes_wait())
+    while (wait && pending_frees_wait())
         if (give_back(client))
             return true;
     return false;

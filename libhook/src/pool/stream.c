@@ -7,9 +7,9 @@
  */
 #include <stdatomic.h>
 
+#include "interpose/real.h"
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
-#include "interpose/real.h"
 
 #define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit */
 

@@ -15,13 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "block/numa.h"
 #include "client/client_state.h"
 #include "client/gate.h"
+#include "client/interposition.h"
 #include "interpose/glibc.h"
 #include "interpose/injection.h"
-#include "client/interposition.h"
 #include "interpose/log.h"
-#include "block/numa.h"
 #include "interpose/real.h"
 #include "ipc/ipc.h"
 
@@ -54,7 +54,7 @@ bool client_forked(void)
 static void in_child(void)
 {
     gate_abandon();
-    shop_abandon();
+    ipc_server_abandon();
     for (unsigned i = 0; i < CLIENTS_MAX; i++)
         if (clients[i] != NULL && clients[i]->socket >= 0)
             close(clients[i]->socket);

@@ -43,10 +43,10 @@
 
 #include "client/client.h"
 #include "client/client_state.h"
-#include "service/frameworks.h"
-#include "service/interpreter.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "service/frameworks.h"
+#include "service/interpreter.h"
 
 /* The bus carries that both ways in 10 ms. The work in flight, for whose end freeing
  * waits, takes up to 50 ms, but goes on meanwhile. */

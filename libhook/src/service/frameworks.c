@@ -17,9 +17,9 @@
  */
 #include "service/frameworks.h"
 
-#include "service/interpreter.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "service/interpreter.h"
 
 /* The functions return false where Python has raised something. */
 struct framework {

@@ -7,8 +7,8 @@
  */
 #include <pthread.h>
 
-#include "service/caches.h"
 #include "client/gate.h"
+#include "service/caches.h"
 #include "service/service.h"
 
 void idleness_forget(struct idleness *idle)

@@ -5,12 +5,12 @@
  */
 #include <pthread.h>
 
-#include "interpose/bell.h"
-#include "block/block.h"
 #include "api/counted.h"
+#include "block/block.h"
+#include "flight/bus_sharing.h"
+#include "interpose/bell.h"
 #include "interpose/log.h"
 #include "service/service.h"
-#include "flight/bus_sharing.h"
 
 /* From here on its memory may change. */
 static void begin_turn(struct client *client)
@@ -24,7 +24,7 @@ static void run(struct client *client, const struct nvshare_record *order)
     pthread_mutex_lock(&memory_lock);
     client->contended = (order->flags & NVSHARE_CONTENDED) != 0;
     client->coveted = (order->flags & NVSHARE_COVETED) != 0;
-    traffic_watch(client, (order->flags & NVSHARE_WATCHED) != 0);
+    bus_sharing_watch(client, (order->flags & NVSHARE_WATCHED) != 0);
     if (order->microseconds != 0)
         client->idle_window = order->microseconds;
     if (!client->granted) {
@@ -44,7 +44,7 @@ static void stop(struct client *client)
     client->stopping = true;
     client->granted = false;
     client->room_asked = false;
-    traffic_watch(client, false);
+    bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
     bool drained = drain_all(client->drain_patience, true);
@@ -95,7 +95,7 @@ static void save(struct client *client, const struct nvshare_record *order)
 {
     uint64_t began = now_microseconds();
     unsigned flags = 0;
-    uint64_t bytes = swap_save(client, order, &flags);
+    uint64_t bytes = swap_presave(client, order, &flags);
     pthread_mutex_lock(&memory_lock);
     client_send(client, NVSHARE_SAVED, flags, order->number, bytes, now_microseconds() - began);
     client_update(client);

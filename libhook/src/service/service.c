@@ -10,14 +10,14 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "interpose/bell.h"
 #include "block/block.h"
 #include "client/gate.h"
-#include "interpose/log.h"
+#include "flight/bus_sharing.h"
 #include "flight/pace.h"
+#include "interpose/bell.h"
+#include "interpose/log.h"
 #include "interpose/real.h"
 #include "service/service.h"
-#include "flight/bus_sharing.h"
 
 #define REPORT_INTERVAL_US 5000
 #define IDLE_LOOK_US 5000
@@ -33,7 +33,7 @@ void service_disconnect(struct client *client)
     client->socket = -1;
     spares_drop(client, SPARES_ALL);
     client->postponed.type = 0;
-    traffic_watch(client, false);
+    bus_sharing_watch(client, false);
     bell_ring(&client->heard);
     pthread_mutex_unlock(&memory_lock);
 }
@@ -44,7 +44,7 @@ void service_introduce(struct client *client, uint64_t number)
     client->room_asked = false;
     client_hears(client, client->question, NULL);
     client->introduced++;
-    traffic_watch(client, false);
+    bus_sharing_watch(client, false);
     client_send(client, NVSHARE_HELLO,
                 (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
                 number, client->limits.commit, 0);
@@ -176,7 +176,7 @@ void *service_run(void *argument)
             caches_rest(client);
         }
         pressing = pace_pressing(client);
-        traffic_step(client);
+        bus_sharing_step(client);
         pthread_mutex_unlock(&service_lock);
     }
 }

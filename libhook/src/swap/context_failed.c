@@ -43,7 +43,7 @@ static CUresult error_of_all(const struct client *client)
     return error;
 }
 
-void forfeit_if_failed(struct client *client)
+void release_if_context_failed(struct client *client)
 {
     CUresult error = error_of_all(client);
     if (error == CUDA_SUCCESS)

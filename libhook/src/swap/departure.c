@@ -36,7 +36,7 @@ static size_t unsaved(struct block *const *blocks, size_t count, struct block **
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++)
-        if (!blocks[i]->managed && !block_saved(blocks[i]))
+        if (!blocks[i]->managed && !block_presaved(blocks[i]))
             found[kept++] = blocks[i];
     return kept;
 }
@@ -93,7 +93,7 @@ struct block *departure_next(struct departure *departure, uint64_t wanted)
 
 enum verdict departure_judge(struct departure *departure, struct block *block)
 {
-    if (block_saved(block))
+    if (block_presaved(block))
         return UNCHANGED;
     if (!departure->looked)
         return CHANGED;
@@ -114,7 +114,7 @@ bool departure_copy(struct departure *departure, struct block *block)
     if (departure->provision.client == NULL && !departure->stays && !block->managed
         && block->slot.slab == NULL)
         host_provide(client, order->host, &departure->provision);
-    block->saving = departure->stays;
+    block->presaving = departure->stays;
     bool has_slot = host_take(client, block, order->host);
     block->restless = block->known;
     block->known = false;            /* the slot is about to be overwritten */
@@ -126,14 +126,14 @@ bool departure_copy(struct departure *departure, struct block *block)
     if (!has_slot)
         departure->flags |= NVSHARE_NO_HOST_MEMORY;
     if (!has_slot || block->doomed) {
-        block->saving = false;
+        block->presaving = false;
         victim_stays(block);
         return has_slot;
     }
     enum start started = pipeline_start(client, &departure->line, block, &departure->progress,
                                         order);
     if (started != STARTED) {
-        block->saving = false;
+        block->presaving = false;
         departure->progress.failed |= started == NOT_STARTED;
         departure->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
         victim_stays(block);

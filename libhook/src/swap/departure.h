@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks on their way to the host: what leaving (swap.c) and saving (save.c) have in
+ * Blocks on their way to the host: what leaving (swap.c) and saving (presave.c) have in
  * common. All functions are called on the service thread with memory_lock held.
  */
 #ifndef NVSHARE_DEPARTURE_H

@@ -36,7 +36,7 @@ static struct block *next_absent(struct client *client)
 {
     struct block *block = client->blocks;
     while (block != NULL
-           && ((block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED) || block->held))
+           && ((block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED) || block->immovable))
         block = block->younger;
     return block;
 }
@@ -105,7 +105,7 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
     if (load->progress.failed && client->absent > 0)
         load->flags |= NVSHARE_DRIVER_ERROR;
     if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_DEVICE_MEMORY)) != 0)
-        forfeit_if_failed(client);
+        release_if_context_failed(client);
     client->room_asked = false;
     client_send(client, NVSHARE_LOADED, load->flags, load->order.number, load->progress.bytes,
                 now - *since);

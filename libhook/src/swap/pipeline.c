@@ -6,10 +6,10 @@
 
 #include <pthread.h>
 
-#include "swap/content.h"
+#include "flight/bus_sharing.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "flight/bus_sharing.h"
+#include "swap/content.h"
 
 bool swap_enter_context(struct client *client)
 {
@@ -56,15 +56,15 @@ void pipeline_complete(struct client *client, struct pipeline *line)
         managed_sent(block);
     pthread_mutex_lock(&memory_lock);
 
-    bool left = block->state == BLOCK_LEAVING, stays = block->saving;
+    bool left = block->state == BLOCK_LEAVING, stays = block->presaving;
     if (result == CUDA_SUCCESS && !block->zero && !block->managed) {
         line->bytes += move.bytes;
-        traffic_measured(left ? TRAFFIC_OUT : TRAFFIC_IN, line->bytes,
+        bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes,
                          now_microseconds() - line->since);
     }
     if (!move.last)
         return;                      /* what has failed fails what comes after it, too */
-    block->saving = false;
+    block->presaving = false;
     if (left && !stays && result == CUDA_SUCCESS)
         result = block_unmap(block);
     if (result == CUDA_SUCCESS) {
@@ -72,7 +72,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
         if (left)
             block->known = block->looked;
         if (block->slot.slab != NULL && !block->zero)
-            block_note_saved(block);
+            block_note_presaved(block);
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;

@@ -10,7 +10,7 @@
  * comes, it leaves as fast as memory can be unmapped.
  *
  * What was saved is right as long as the program has not run, and no longer: a block
- * notes the turn before which its slot was made equal to it (block_saved()), and so
+ * notes the turn before which its slot was made equal to it (block_presaved()), and so
  * does what was brought in. A turn ends that at once, whatever the program then does.
  * No look is needed, for while the gate is shut and all has drained nobody writes.
  *
@@ -28,7 +28,7 @@ static uint64_t ready_bytes(const struct client *client)
 {
     uint64_t bytes = 0;
     for (const struct block *block = client->blocks; block != NULL; block = block->younger)
-        if (block->state == BLOCK_RESIDENT && !block->held && victim_is_ready(block))
+        if (block->state == BLOCK_RESIDENT && !block->immovable && victim_is_ready(block))
             bytes += block->size;
     return bytes;
 }
@@ -42,7 +42,7 @@ static bool save(struct departure *departure, struct block *block)
             return departure_copy(departure, block);
         case UNCHANGED:
             block->restless = false;
-            block_note_saved(block);
+            block_note_presaved(block);
             break;
         case EMPTY:
             break;
@@ -52,7 +52,7 @@ static bool save(struct departure *departure, struct block *block)
     return true;
 }
 
-uint64_t swap_save(struct client *client, const struct nvshare_record *order, unsigned *flags)
+uint64_t swap_presave(struct client *client, const struct nvshare_record *order, unsigned *flags)
 {
     struct departure departing = departure(client, order, true);
     bool more = swap_enter_context(client);

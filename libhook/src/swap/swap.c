@@ -18,10 +18,10 @@
  * brought in holds nothing. And those that are to leave are looked at first
  * (content.c): what is all zero just goes, and is cleared when it comes back; what is
  * as it came in goes too, as its slot is still right. What was saved or brought in since
- * the program ran (save.c) goes without a look.
+ * the program ran (presave.c) goes without a look.
  *
  * What is moved ahead of time may have to leave the bus to a program that copies
- * (traffic.c). Then the daemon sends YIELD, which is looked for before each block and
+ * (bus_sharing.c). Then the daemon sends YIELD, which is looked for before each block and
  * each piece of one (pipeline.h), and the order ends there: what has not left stays.
  */
 #include <pthread.h>
@@ -80,7 +80,7 @@ static bool leave(struct departure *departure, struct block *block)
         victim_stays(block);
         return true;
     }
-    bool saved = block_saved(block), gone;
+    bool saved = block_presaved(block), gone;
     enum verdict verdict = departure_judge(departure, block);
     if (verdict == CHANGED)
         return departure_copy(departure, block);
@@ -114,7 +114,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_record *order, uns
     }
     departure_end(&departing);
     if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_HOST_MEMORY)) != 0)
-        forfeit_if_failed(client);
+        release_if_context_failed(client);
     /* What could not leave still fills its room. */
     uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
     if (filled > before)

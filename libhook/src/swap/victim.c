@@ -5,7 +5,7 @@
  * Those that cost least go first: what held nothing but zeros when it was last
  * looked at crosses the bus neither way; what came back once as it had left
  * does not on the way out, nor does what has been saved or brought in since the program
- * ran (save.c); then all the rest. Among equals the youngest go first, and so always in
+ * ran (presave.c); then all the rest. Among equals the youngest go first, and so always in
  * the same order: when a little less than all must go, the same old blocks stay each
  * time, and so do the host slots of the others.
  *
@@ -29,19 +29,19 @@ static enum rank rank_of(const struct block *block)
 {
     if (block->light)
         return ZERO;
-    return block_saved(block) || (block->known && !block->restless) ? UNCHANGED : OTHER;
+    return block_presaved(block) || (block->known && !block->restless) ? UNCHANGED : OTHER;
 }
 
 bool victim_is_ready(const struct block *block)
 {
-    return block_saved(block) || (content_known(block) && block->light);
+    return block_presaved(block) || (content_known(block) && block->light);
 }
 
 struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
 {
     for (; *rank < RANKS; ++*rank)
         for (struct block *block = client->youngest; block != NULL; block = block->older)
-            if (block->state == BLOCK_RESIDENT && !block->held
+            if (block->state == BLOCK_RESIDENT && !block->immovable
                 && rank_of(block) <= (enum rank)*rank
                 && !(unready && (block->managed || victim_is_ready(block))))
                 return block;

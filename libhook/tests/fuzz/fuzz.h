@@ -77,10 +77,10 @@ void state_begin(void);              /* nothing is allocated yet */
 void state_check(void);
 
 /* Visitors of the socket where this process gives out what `ticket` means. */
-struct share_ticket;
-void visitors_step(const struct share_ticket *ticket, struct input *input);
+struct ipc_ticket;
+void visitors_step(const struct ipc_ticket *ticket, struct input *input);
 void visitors_leave(void);
-void visitors_fetch(const struct share_ticket *ticket, uint64_t bytes);   /* an honest one has it all */
+void visitors_fetch(const struct ipc_ticket *ticket, uint64_t bytes); /* an honest one has it all */
 
 /* An owner that answers an import with one lie, or none; the import must fail, or succeed. */
 void liar_step(struct input *input);

@@ -27,7 +27,7 @@ enum lie {
 
 static struct {
     int listener;
-    struct share_ticket ticket;
+    struct ipc_ticket ticket;
     size_t pieces;
     CUmemGenericAllocationHandle memory[PIECES_MAX];
     enum lie lie;
@@ -54,9 +54,9 @@ static int file_for(size_t index, bool lies)
     return file;
 }
 
-static struct share_piece say(size_t index, bool lies)
+static struct ipc_part say(size_t index, bool lies)
 {
-    struct share_piece piece = {
+    struct ipc_part piece = {
         .secret = liar.ticket.secret, .left = (liar.pieces - index) * PAGE, .size = PAGE,
         .offset = 256, .bytes = liar.pieces * PAGE - 512,
     };
@@ -79,13 +79,13 @@ static struct share_piece say(size_t index, bool lies)
 }
 
 /* One piece as it is or is not. False: no more after it. */
-static bool send_piece(int to, size_t index)
+static bool send_part(int to, size_t index)
 {
     union { char space[CMSG_SPACE(FILES_MAX * sizeof(int))]; struct cmsghdr aligned; } control;
     bool lies = liar.lie != TRUTH && index == liar.where;
     if (lies && liar.lie == HANG_UP)
         return false;
-    struct { struct share_piece piece; char more[8]; } packet = { say(index, lies), { 0 } };
+    struct { struct ipc_part piece; char more[8]; } packet = { say(index, lies), { 0 } };
     struct iovec part = { &packet, sizeof packet.piece };
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
     if (lies && (liar.lie == SHORT || liar.lie == LONG))
@@ -114,14 +114,14 @@ static void *answer(void *argument)
 {
     (void)argument;
     for (;;) {
-        struct share_request request;
+        struct ipc_request request;
         int to = accept4(liar.listener, NULL, NULL, SOCK_CLOEXEC);
         if (to < 0)
             return NULL;             /* shut down */
         if (recv(to, &request, sizeof request, 0) == (ssize_t)sizeof request) {
             MUST(memcmp(&request, &liar.ticket.request, sizeof request) == 0,
                  "it asks for something else");
-            for (size_t i = 0; i < liar.pieces && send_piece(to, i); i++)
+            for (size_t i = 0; i < liar.pieces && send_part(to, i); i++)
                 continue;
         }
         close(to);
@@ -141,11 +141,11 @@ static void begin(struct input *input)
     liar.pieces = 1 + take(input, 1) % PIECES_MAX;
     liar.where = liar.lie >= OF_ALL ? 0 : take(input, 1) % liar.pieces;
     number++;
-    liar.ticket = (struct share_ticket){
-        .magic = SHARE_MAGIC, .name = { (uint64_t)getpid(), number }, .secret = ~number,
+    liar.ticket = (struct ipc_ticket){
+        .magic = IPC_MAGIC, .name = { (uint64_t)getpid(), number }, .secret = ~number,
         .request = { .secret = 1, .address = 2, .id = 3 },
     };
-    unsigned length = share_socket(liar.ticket.name, &address);
+    unsigned length = ipc_socket(liar.ticket.name, &address);
     liar.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     MUST(bind(liar.listener, (struct sockaddr *)&address, length) == 0
          && listen(liar.listener, 4) == 0, "no socket: %s", strerror(errno));

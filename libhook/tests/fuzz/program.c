@@ -14,7 +14,7 @@
 #define QUEUE 32
 #define PIECE_MAX (12 * MIB)         /* PIECES of them are MOST */
 
-static struct piece {
+static struct async_allocation {
     CUdeviceptr address;             /* 0: none */
     size_t size;
     unsigned value;
@@ -33,7 +33,7 @@ static void succeed(CUresult result, const char *what)
     MUST(result == CUDA_SUCCESS, "%s: error %d", what, (int)result);
 }
 
-static void allocate(struct piece *piece, uint8_t with)
+static void allocate(struct async_allocation *piece, uint8_t with)
 {
     static const size_t sizes[] = { 512, 4096, 100000, MIB, 2 * MIB, 3 * MIB, 7 * MIB, PIECE_MAX };
     CUdeviceptr address = 0;
@@ -60,7 +60,7 @@ static void allocate(struct piece *piece, uint8_t with)
     piece->address = address;
 }
 
-static void compare(struct piece *piece)
+static void compare(struct async_allocation *piece)
 {
     static unsigned words[PIECE_MAX / 4];
     if (piece->address == 0)
@@ -72,14 +72,14 @@ static void compare(struct piece *piece)
              words[i], piece->value);
 }
 
-static void release(struct piece *piece)
+static void release(struct async_allocation *piece)
 {
     if (piece->address != 0)
         succeed(cuMemFree_v2(piece->address), "freeing");
     piece->address = 0;
 }
 
-static void ask(const struct piece *piece)
+static void ask(const struct async_allocation *piece)
 {
     size_t free_bytes, total, size;
     CUdeviceptr base;
@@ -93,7 +93,7 @@ static void ask(const struct piece *piece)
 
 static void call(uint8_t what, uint8_t with)
 {
-    struct piece *piece = &pieces[what / 8 % PIECES];
+    struct async_allocation *piece = &pieces[what / 8 % PIECES];
     switch (what % 8) {
     case 0: case 1: case 2:
         allocate(piece, with);
@@ -108,7 +108,7 @@ static void call(uint8_t what, uint8_t with)
         ask(piece);
         break;
     case 7:
-        for (struct piece *each = pieces; each < pieces + PIECES; each++) {
+        for (struct async_allocation *each = pieces; each < pieces + PIECES; each++) {
             compare(each);
             if (with & 1)
                 release(each);

@@ -21,7 +21,7 @@
 
 static CUdeviceptr memory;
 static void *volatile kept;          /* what it is to the hook; the search for leaks sees this */
-static struct share_ticket ticket;
+static struct ipc_ticket ticket;
 static struct { size_t files, threads, card; } before;
 
 static void succeed(CUresult result, const char *what)
@@ -140,7 +140,7 @@ static void settle(void)
 static void step(struct input *input)
 {
     uint8_t kind = (uint8_t)take(input, 1);
-    struct share_ticket false_ticket = ticket;
+    struct ipc_ticket false_ticket = ticket;
     if (kind < 180) {
         visitors_step(&ticket, input);
     } else if (kind < 220) {

@@ -40,7 +40,7 @@ static void check(struct client *client)
         kept += block->slot.slab != NULL || block->hosted ? block->size : 0;
         managed += block->managed && !lost ? block->size : 0;
         away += block->hosted ? block->size : 0;
-        MUST(!block->saving && (!block_saved(block) || block->slot.slab != NULL),
+        MUST(!block->presaving && (!block_presaved(block) || block->slot.slab != NULL),
              "a block is said to be on the host, and is not");
         MUST(block->state != BLOCK_LEAVING && block->state != BLOCK_COMING && !block->doomed,
              "a block is on the move without an order");

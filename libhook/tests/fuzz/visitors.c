@@ -18,10 +18,10 @@ static struct {
     bool knows;                      /* has shown the secret */
 } visitors[VISITORS];
 
-static void come(const struct share_ticket *ticket, unsigned who)
+static void come(const struct ipc_ticket *ticket, unsigned who)
 {
     struct sockaddr_un address;
-    unsigned length = share_socket(ticket->name, &address);
+    unsigned length = ipc_socket(ticket->name, &address);
     if (visitors[who].socket != 0)
         close(visitors[who].socket);
     visitors[who].socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -50,9 +50,9 @@ static void say(unsigned who, void *packet, size_t size, unsigned files)
         sendmsg(visitors[who].socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-static void ask(const struct share_ticket *ticket, unsigned who, struct input *input)
+static void ask(const struct ipc_ticket *ticket, unsigned who, struct input *input)
 {
-    struct share_request request = ticket->request;
+    struct ipc_request request = ticket->request;
     uint8_t change = (uint8_t)take(input, 1);
     if (change % 4 == 1)
         request.secret ^= (uint64_t)1 << change % 64;
@@ -66,7 +66,7 @@ static void ask(const struct share_ticket *ticket, unsigned who, struct input *i
 
 static void garbage(unsigned who, struct input *input)
 {
-    uint8_t packet[2 * sizeof(struct share_request)];
+    uint8_t packet[2 * sizeof(struct ipc_request)];
     size_t size = take(input, 1) % (sizeof packet + 1);
     for (size_t i = 0; i < size; i++)
         packet[i] = (uint8_t)take(input, 1);
@@ -77,7 +77,7 @@ static void garbage(unsigned who, struct input *input)
 static void hear(unsigned who)
 {
     union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
-    struct share_piece piece;
+    struct ipc_part piece;
     struct iovec part = { &piece, sizeof piece };
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1,
@@ -95,19 +95,19 @@ static void hear(unsigned who)
     MUST(visitors[who].knows, "memory was given to one who did not show the secret");
 }
 
-void visitors_fetch(const struct share_ticket *ticket, uint64_t bytes)
+void visitors_fetch(const struct ipc_ticket *ticket, uint64_t bytes)
 {
     uint64_t got = 0, left = 1;
     bool again = true;
     for (unsigned tries = 0; again && tries < TRIES; tries++) {
-        struct share_piece piece;
-        int from = fetch_begin(ticket, &again);
-        int file = from < 0 ? -1 : fetch_piece(from, ticket, &piece, &again);
+        struct ipc_part piece;
+        int from = ipc_client_begin(ticket, &again);
+        int file = from < 0 ? -1 : ipc_client_part(from, ticket, &piece, &again);
         while (file >= 0) {
             close(file);
             got += piece.size;
             left = piece.left - piece.size;
-            file = left != 0 ? fetch_piece(from, ticket, &piece, &again) : -1;
+            file = left != 0 ? ipc_client_part(from, ticket, &piece, &again) : -1;
         }
         if (from >= 0)
             close(from);
@@ -117,7 +117,7 @@ void visitors_fetch(const struct share_ticket *ticket, uint64_t bytes)
          (unsigned long long)got, (unsigned long long)bytes);
 }
 
-void visitors_step(const struct share_ticket *ticket, struct input *input)
+void visitors_step(const struct ipc_ticket *ticket, struct input *input)
 {
     uint8_t what = (uint8_t)take(input, 1);
     unsigned who = (unsigned)take(input, 1) % VISITORS;

@@ -47,7 +47,7 @@ SEEN int core_way, core_waits;       /* which way they went, and whether the cal
 SEEN int core_copies;                /* that began and have not ended */
 
 _Atomic uint64_t gate_closed = 1;
-_Atomic uint32_t traffic_watched SEEN;
+_Atomic uint32_t bus_sharing_watched SEEN;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 
 struct gate_thread *gate_register_thread(void)
@@ -63,7 +63,7 @@ void gate_wait(struct gate_thread *self, CUstream stream)
     core_entered++;
 }
 
-void traffic_begins(struct traffic *copy, enum traffic_way way, uint64_t bytes, bool waits)
+void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bool waits)
 {
     copy->client = (struct client *)&core_copies;
     core_copied = bytes;
@@ -72,7 +72,7 @@ void traffic_begins(struct traffic *copy, enum traffic_way way, uint64_t bytes, 
     core_copies++;
 }
 
-void traffic_ends(const struct traffic *copy)
+void bus_copy_ends(const struct bus_copy *copy)
 {
     if (copy->client != NULL)
         core_copies--;
@@ -269,96 +269,96 @@ void pinned_forget(uint64_t key)
 /* Nothing that the program creates itself is ours here: what wrappers do then
  * is what these tests look at. The rest is tested on the simulated card. */
 
-bool chunk_create(CUmemGenericAllocationHandle *handle, size_t size,
+bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
                   const CUmemAllocationProp *properties, CUresult *result)
 {
     (void)handle, (void)size, (void)properties, (void)result;
     return false;
 }
 
-bool chunk_release(CUmemGenericAllocationHandle handle, CUresult *result)
+bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result)
 {
     (void)handle, (void)result;
     return false;
 }
 
-bool chunk_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
+bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 {
     (void)address, (void)handle;
     return false;
 }
 
-bool chunk_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
+bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
 {
     (void)handle, (void)properties;
     return false;
 }
 
-bool chunk_map(CUdeviceptr address, size_t size, size_t offset,
+bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
                CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
 {
     (void)address, (void)size, (void)offset, (void)handle, (void)flags, (void)result;
     return false;
 }
 
-bool chunk_unmap(CUdeviceptr address, size_t size, CUresult *result)
+bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
 {
     (void)address, (void)size, (void)result;
     return false;
 }
 
-bool chunk_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                       size_t count, CUresult *result)
 {
     (void)address, (void)size, (void)access, (void)count, (void)result;
     return false;
 }
 
-bool chunk_mapped_in(CUdeviceptr address, size_t size)
+bool vmm_mapped_in(CUdeviceptr address, size_t size)
 {
     (void)address, (void)size;
     return core_mapped;
 }
 
-bool chunk_access_of(CUdeviceptr address, const CUmemLocation *location,
+bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
                      unsigned long long *flags)
 {
     (void)address, (void)location, (void)flags;
     return false;
 }
 
-bool chunk_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 {
     (void)address, (void)base, (void)size;
     return false;
 }
 
-CUresult chunk_anchor(CUmemGenericAllocationHandle *handle)
+CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
 {
     (void)handle;
     return CUDA_SUCCESS;
 }
 
-CUresult chunk_anchor_range(CUdeviceptr address, size_t size)
+CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
 {
     (void)address, (void)size;
     return CUDA_SUCCESS;
 }
 
-bool share_give(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
+bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     (void)handle;
     *result = CUDA_ERROR_INVALID_VALUE;
     return memory_is_ours(address);
 }
 
-bool import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result)
+bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result)
 {
     (void)handle, (void)address, (void)result;
     return false;
 }
 
-bool import_close(CUdeviceptr address, CUresult *result)
+bool ipc_import_close(CUdeviceptr address, CUresult *result)
 {
     (void)address, (void)result;
     return false;

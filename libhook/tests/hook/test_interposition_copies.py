@@ -4,7 +4,7 @@
 from libhook.tests.hook.wrappers import Wrappers
 
 COPIES = """
-watched = ctypes.c_uint32.in_dll(library, "traffic_watched")
+watched = ctypes.c_uint32.in_dll(library, "bus_sharing_watched")
 IN, OUT, NONE = 0, 1, -1
 
 def seen(name, *arguments):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
-TYPES = (SOURCE / "interpose" / "driver_types.h", SOURCE / "api" / "copy_types.h")
+TYPES = (SOURCE / "interpose" / "driver_types.h", SOURCE / "interpose" / "copy_types.h")
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 needs_cuda_h = pytest.mark.skipif(

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What promise.c stands on: one client, a clock, and a daemon that is a test. Threads that
+ * What commit.c stands on: one client, a clock, and a daemon that is a test. Threads that
  * sleep go on when the test has answered, as in the program.
  */
 #include "interpose/bell.h"

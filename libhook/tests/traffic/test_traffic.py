@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a program's copies are said to load the bus: traffic.c with a clock that the test sets."""
+"""When a program's copies are said to load the bus: bus_sharing.c with a clock that the test sets."""
 
 import ctypes
 import subprocess

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What traffic.c stands on: one client, a clock that a test sets, and what was
+ * What bus_sharing.c stands on: one client, a clock that a test sets, and what was
  * sent. As a program of its own (with THREADS) many threads copy while another
  * one looks and changes its mind whether it wants to know, for a sanitizer to see.
  */
@@ -53,45 +53,45 @@ void client_send(struct client *client, unsigned type, unsigned said, uint64_t n
 
 SEEN void watch(bool watched)
 {
-    traffic_watch(&one, watched);
+    bus_sharing_watch(&one, watched);
 }
 
 SEEN void look(void)
 {
-    traffic_step(&one);
+    bus_sharing_step(&one);
 }
 
 SEEN bool is_watched(void)
 {
-    return traffic_is_watched();
+    return bus_sharing_is_watched();
 }
 
 SEEN void measured(int way, uint64_t bytes, uint64_t microseconds)
 {
-    traffic_measured((enum traffic_way)way, bytes, microseconds);
+    bus_sharing_measured((enum bus_way)way, bytes, microseconds);
 }
 
 /* Calls of the program under way; by number. */
-static struct traffic calls[8];
+static struct bus_copy calls[8];
 
 SEEN void begin(unsigned call, int way, uint64_t bytes, bool waits)
 {
-    traffic_begins(&calls[call], (enum traffic_way)way, bytes, waits);
+    bus_copy_begins(&calls[call], (enum bus_way)way, bytes, waits);
 }
 
 SEEN void end(unsigned call)
 {
-    traffic_ends(&calls[call]);
+    bus_copy_ends(&calls[call]);
 }
 
 #ifdef THREADS
 static void *copies(void *argument)
 {
     for (unsigned i = 0; i < 20000; i++) {
-        struct traffic copy;
-        traffic_begins(&copy, (enum traffic_way)(i % 2), 4 * TRAFFIC_LEAST, i % 3 == 0);
+        struct bus_copy copy;
+        bus_copy_begins(&copy, (enum bus_way)(i % 2), 4 * BUS_COPY_LEAST, i % 3 == 0);
         atomic_fetch_add(&clock_us, 100);
-        traffic_ends(&copy);
+        bus_copy_ends(&copy);
     }
     return argument;
 }
@@ -104,7 +104,7 @@ int main(void)
         pthread_create(&threads[i], NULL, copies, NULL);
     for (unsigned i = 0; i < 20000; i++) {
         look();
-        traffic_measured(TRAFFIC_IN, (uint64_t)64 << 20, 3000 - i % 2000);
+        bus_sharing_measured(BUS_IN, (uint64_t)64 << 20, 3000 - i % 2000);
         if (i % 50 == 0)
             watch(i % 100 != 0);
     }
