@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a program's copies are said to load the bus: bus_sharing.c with a clock that the test sets."""
+"""When copies of a program are said to load the bus: bus_sharing.c, with a clock of the test."""
 
 import ctypes
 import subprocess
@@ -18,7 +18,7 @@ INWARD, OUTWARD = 1 << 9, 1 << 10       # protocol.h
 LINGER, SPACING = 5000, 25_000          # us
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
          f"-I{SOURCE.parent}/include", "-pthread"]
-SOURCES = [str(HERE / "traffic_double.c"), str(SOURCE / "flight" / "bus_sharing.c")]
+SOURCES = [str(HERE / "bus_sharing_double.c"), str(SOURCE / "flight" / "bus_sharing.c")]
 
 
 class Program:
@@ -52,7 +52,7 @@ class Program:
 
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("traffic") / "traffic.so"
+    library = tmp_path_factory.mktemp("bus_sharing") / "bus_sharing.so"
     subprocess.run(["gcc", *FLAGS, "-fPIC", "-shared", "-fvisibility=hidden", *SOURCES,
                     "-o", library], check=True)
     return library

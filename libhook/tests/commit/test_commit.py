@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library says of memory that it was granted to pin: promise.c on promise_double.c."""
+"""What the library says of memory that it was granted to pin: commit.c on commit_double.c."""
 
 import ctypes
 import subprocess
@@ -86,7 +86,7 @@ def process(tmp_path: Path) -> Process:
     subprocess.run(
         ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
          "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
-         HERE / "promise_double.c",
+         HERE / "commit_double.c",
          SOURCE / "client" / "commit.c", "-o", library, "-pthread"], check=True)
     return Process(library)
 
