@@ -15,8 +15,47 @@
 #include "client/gate.h"
 #include "interpose/real.h"
 
-struct client *clients[CLIENTS_MAX];
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
+struct client *clients[CLIENTS_MAX];
+static _Atomic unsigned client_count;
+static bool forked;
+
+bool client_none(void)
+{
+    return client_count == 0;
+}
+
+bool client_forked(void)
+{
+    return forked;
+}
+
+void client_enter(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    __atomic_store_n(&clients[client->index], client, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&memory_lock);
+    client_count++;
+}
+
+void client_withdraw(const struct client *client)
+{
+    client_count--;
+    pthread_mutex_lock(&memory_lock);
+    clients[client->index] = NULL;
+    pthread_mutex_unlock(&memory_lock);
+}
+
+void clients_abandon(void)
+{
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        if (clients[i] != NULL && clients[i]->socket >= 0)
+            close(clients[i]->socket);
+    client_count = 0;
+    forked = true;
+}
 
 uint64_t now_microseconds(void)
 {

@@ -135,6 +135,11 @@ extern pthread_mutex_t service_lock;
 
 extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never removed */
 
+/* client_none() and client_forked() are in client.h. Attaching: */
+void client_enter(struct client *client);
+void client_withdraw(const struct client *client); /* it was for nothing, and nothing was allocated */
+void clients_abandon(void);                       /* in a forked child */
+
 struct client *client_current(void);              /* of the current context's device, or NULL */
 
 /* The following with memory_lock held. */

@@ -22,9 +22,6 @@
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
 
-pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
-
 /* What was freed during a capture: the latest first. */
 struct deferred {
     CUdeviceptr address;

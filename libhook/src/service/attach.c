@@ -35,19 +35,6 @@
 
 /* Protects attaching: one thread at a time. memory_lock may be taken inside. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic unsigned client_count;
-
-bool client_none(void)
-{
-    return client_count == 0;
-}
-
-static bool forked;
-
-bool client_forked(void)
-{
-    return forked;
-}
 
 /* In a forked child: the driver refuses its service there, so the library
  * does nothing either, and the parent's connection is the parent's alone. */
@@ -55,11 +42,7 @@ static void in_child(void)
 {
     gate_abandon();
     ipc_server_abandon();
-    for (unsigned i = 0; i < CLIENTS_MAX; i++)
-        if (clients[i] != NULL && clients[i]->socket >= 0)
-            close(clients[i]->socket);
-    client_count = 0;
-    forked = true;
+    clients_abandon();
 }
 
 static int open_patiently(void)
@@ -222,16 +205,10 @@ static void attach(CUdevice device, CUcontext context)
         prepared = true;
     }
     gate_close(GATE_STOPPED(client));
-    pthread_mutex_lock(&memory_lock);
-    __atomic_store_n(&clients[device], client, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&memory_lock);
-    client_count++;
+    client_enter(client);
     if (!start_service(client)) {
         /* The gate is this device's alone, and nothing was allocated yet. */
-        client_count--;
-        pthread_mutex_lock(&memory_lock);
-        clients[device] = NULL;
-        pthread_mutex_unlock(&memory_lock);
+        client_withdraw(client);
         gate_open(GATE_STOPPED(client));
         discard(client);
     }
