@@ -6,7 +6,7 @@
  * takes the address for one of host memory (cuMemcpyAsync), as measured on
  * driver 580.
  */
-#include "client/interposition.h"
+#include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 
 /* As GATED; and it is known when such copies load the bus, and in which

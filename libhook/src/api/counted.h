@@ -5,7 +5,7 @@
 #ifndef NVSHARE_COUNTED_H
 #define NVSHARE_COUNTED_H
 
-#include "client/interposition.h"
+#include "api/wrapper.h"
 #include "memory/memory.h"
 
 /* pinned_remember()'s keys: handles and addresses come from several heaps,

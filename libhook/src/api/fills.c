@@ -4,7 +4,7 @@
  * address (measured on driver 580), which is looked up when the graph is
  * instantiated.
  */
-#include "client/interposition.h"
+#include "api/wrapper.h"
 
 GATED_PTDS(cuMemsetD8_v2, GATE_NO_STREAM,
     (CUdeviceptr to, unsigned char value, size_t count),

@@ -7,7 +7,7 @@
  * when the graph is instantiated or updated. Those calls wait at the gate,
  * inside which all memory is there.
  */
-#include "client/interposition.h"
+#include "api/wrapper.h"
 
 GATED_PTSZ(cuGraphLaunch, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
 GATED_PTSZ(cuGraphUpload, stream, (CUgraphExec graph, CUstream stream), (graph, stream))

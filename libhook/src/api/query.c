@@ -6,7 +6,7 @@
  * answers differ, because such memory may leave the card at any time: it
  * cannot be registered with a NIC, nor exported.
  */
-#include "client/interposition.h"
+#include "api/wrapper.h"
 
 #include "client/client.h"
 #include "ipc/ipc.h"

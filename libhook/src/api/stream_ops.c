@@ -3,7 +3,7 @@
  * Stream memory operations: the GPU's front end writes to an address or waits
  * for a value there.
  */
-#include "client/interposition.h"
+#include "api/wrapper.h"
 
 GATED_PTSZ(cuStreamWriteValue32, stream,
     (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags),

@@ -6,7 +6,7 @@
  * Host functions and callbacks (cuLaunchHostFunc, cuStreamAddCallback) are no
  * work for the GPU and pass by; a stream may depend on them to get empty.
  */
-#include "client/interposition.h"
+#include "api/wrapper.h"
 
 GATED_PTSZ(cuLaunchKernel, stream,
     (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,

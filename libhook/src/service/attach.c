@@ -18,7 +18,7 @@
 #include "block/numa.h"
 #include "client/client_state.h"
 #include "client/gate.h"
-#include "client/interposition.h"
+#include "client/unknown_entry.h"
 #include "interpose/glibc.h"
 #include "interpose/injection.h"
 #include "interpose/log.h"
@@ -173,7 +173,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
         return NULL;
     }
     /* Only now: it says why, and where there is no daemon nobody wants to know. */
-    if (hook_disabled() || injection_forbids() || !can_start_threads() || !can_map(device)) {
+    if (unknown_entry_forbids() || injection_forbids() || !can_start_threads() || !can_map(device)) {
         close(client->socket);
         free(client);
         return NULL;

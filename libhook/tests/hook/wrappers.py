@@ -12,7 +12,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
 # Beside api/, what the wrappers need that is no double.
-REAL = ["interpose/log.c", "interpose/procaddress.c", "interpose/real.c", "interpose/symbols.c",
+REAL = ["client/unknown_entry.c", "interpose/log.c", "interpose/real.c", "interpose/symbols.c",
         "pool/driver_pools.c"]
 
 PRELUDE = """

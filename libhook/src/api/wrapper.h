@@ -2,10 +2,8 @@
 /*
  * What wrappers are made of. See hooks.def for how they are found.
  */
-#ifndef NVSHARE_INTERPOSITION_H
-#define NVSHARE_INTERPOSITION_H
-
-#include <stdbool.h>
+#ifndef NVSHARE_WRAPPER_H
+#define NVSHARE_WRAPPER_H
 
 #include "client/gate.h"
 #include "interpose/driver.h"
@@ -36,14 +34,5 @@
 #define GATED_PTDS(name, stream, parameters, arguments) \
     GATED(name, stream, parameters, arguments)          \
     GATED(name##_ptds, stream, parameters, arguments)
-
-/* The driver returned an entry point for `name` that we do not know, though
- * we hook other versions of it: it is newer than we are. */
-void hook_unknown_entry(const char *name);
-
-/* True once that has happened while no client was attached: none may be any
- * more, since the program can submit work past the gate. Says so on stderr
- * the first time it is asked, so ask only if there is a daemon to attach to. */
-bool hook_disabled(void);
 
 #endif

@@ -10,32 +10,10 @@
  * we hook others, the driver is newer than we are, and what the program would
  * submit there passes no gate. Then no client may be attached.
  */
-#include "client/interposition.h"
-
 #include <string.h>
 
-#include "client/client.h"
-#include "interpose/log.h"
-
-static _Atomic(const char *) unknown;              /* the first of them */
-
-void hook_unknown_entry(const char *name)
-{
-    const char *none = NULL;
-    if (atomic_compare_exchange_strong(&unknown, &none, name) && !client_none())
-        complain("this driver has a newer %s than this libnvshare.so knows: the program's work "
-                 "may pass it by. Update nvshare.", name);
-}
-
-bool hook_disabled(void)
-{
-    static atomic_flag told = ATOMIC_FLAG_INIT;
-    const char *name = atomic_load(&unknown);
-    if (name != NULL && client_none() && !atomic_flag_test_and_set(&told))
-        complain("this driver has a newer %s than this libnvshare.so knows. The GPU is used "
-                 "unshared. Update nvshare.", name);
-    return name != NULL && client_none();
-}
+#include "api/wrapper.h"
+#include "client/unknown_entry.h"
 
 /* "_v2", "_ptsz", "_v3_ptds", or nothing. */
 static bool is_suffix(const char *end)
@@ -67,7 +45,7 @@ static void translate(const char *symbol, void **entry)
     }
     const char *known = hook_of_base(symbol);
     if (known != NULL)
-        hook_unknown_entry(known);
+        unknown_entry(known);
 }
 
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags)
