@@ -12,8 +12,15 @@ from pathlib import Path
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMMAND_LONGEST = 256                   # characters; a command line may be megabytes
 
-UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)")
-POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+CGROUPS_LONGEST = 1 << 14               # bytes; a line for each controller of cgroup v1
+# systemd's own hierarchy under cgroup v1, then the unified one. A container has its scope in the
+# first, where both are there, and may be in its runtime's service in the second.
+HIERARCHIES = ("name=systemd", "")
+UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)")
+# The UID of a static pod has no dashes, and a slice's name has underscores in their place.
+POD = re.compile(
+    r"[/-]pod([0-9a-f]{8}([-_]?)[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12})(?![0-9a-f])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +66,14 @@ def describe(pid: int, uid: int) -> Peer:
     """What /proc says about a process."""
     name = _read(pid, "comm").rstrip("\n") or "?"
     command = _read(pid, "cmdline").replace("\0", " ").strip() or name
-    cgroup = _read(pid, "cgroup")
-    units = UNIT.findall(cgroup)
+    cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
     pod = POD.search(cgroup)
     return Peer(
         pid=pid,
         uid=uid,
         name=printable(name),
         command=printable(command[:COMMAND_LONGEST]),
-        unit=printable(units[-1]) if units else "",
+        unit=printable(_unit(cgroup)),
         pod=pod.group(1).replace("_", "-") if pod else "",
     )
 
@@ -91,9 +97,19 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _read(pid: int, name: str) -> str:
+def _unit(cgroup: str) -> str:
+    """The innermost one in the lines ID:CONTROLLERS:PATH of cgroups(7)."""
+    lines = [line.split(":", 2)[1:] for line in cgroup.splitlines() if line.count(":") > 1]
+    for hierarchy in HIERARCHIES:
+        for controllers, path in lines:
+            if controllers == hierarchy and (units := UNIT.findall(path)):
+                return str(units[-1])
+    return ""
+
+
+def _read(pid: int, name: str, longest: int = 4096) -> str:
     try:
         with Path(f"/proc/{pid}/{name}").open("rb") as file:
-            return file.read(4096).decode(errors="replace")
+            return file.read(longest).decode(errors="replace")
     except OSError:
         return ""
