@@ -40,7 +40,7 @@ DOES = {
                 "|managed_last_prefetch"
                 "|chunk_(access_of|range_of|properties|mapped_in)|pool_(of|tell)",
     "context": "client_attach|client_awaits_context|memory_context_ends",
-    "capture": "capture_(begins|ends)",
+    "capture": "capture_(new|over)",
     "translated": "hook_wrapper",
 }
 LEGEND = """\

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "client/client.h"
+#include "flight/capture_list.h"
 
 #define DEVICES 64
 
@@ -161,7 +162,7 @@ static void ends(CUcontext context)
     if (context == NULL)
         return;
     memory_context_ends(context);
-    captures_end_with(context);
+    capture_over(capture_take(NULL, context));
 }
 
 /* Others may fill the card so that a context finds no memory: then they are

@@ -47,7 +47,4 @@ CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
  * be called after a drain, with no lock held. */
 void pools_recount(void);
 
-/* capture.c: the captures going on in a context ended with it. */
-void captures_end_with(CUcontext context);
-
 #endif

@@ -9,6 +9,7 @@
 #include "api/wrapper.h"
 
 #include "client/client.h"
+#include "flight/capture.h"
 #include "ipc/ipc.h"
 #include "memory/memory.h"
 #include "memory/vmm_allocation.h"

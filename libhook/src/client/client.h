@@ -24,13 +24,4 @@ bool client_none(void);
 /* This is the child of a process that had one: a lock may be held for ever there. */
 bool client_forked(void);
 
-/* Stream capture. While any capture is going on nothing is called that would
- * break it. `begin` waits for a drain's critical section, a few microseconds. */
-void capture_begins(void);           /* before the driver's begin; undone by ends if that failed */
-void capture_ends(void);             /* after the driver's end, whatever it returned */
-bool capture_is_own(void);           /* one is going on that this thread has begun: capture.c */
-/* refusal.c: whether the driver refuses now, to this thread, to allocate, to free and the
- * like: then the call is to end with `*result`. No lock held. */
-bool capture_refuses(CUresult *result);
-
 #endif

@@ -240,10 +240,5 @@ void drain_abandon(struct drain *drain);
 bool drain_context(CUcontext context, CUresult *result);
 /* Of one that is about to be destroyed. False: a capture in it forbids that, or it has failed. */
 bool drain_ending(CUcontext context);
-bool capture_going_on(void);
-/* Keeps captures from beginning until capture_allow(), for calls that synchronise
- * a context on their own. False: one is going on. */
-bool capture_forbid(void);
-void capture_allow(void);
 
 #endif

@@ -42,6 +42,7 @@
 #include <pthread.h>
 
 #include "client/client_state.h"
+#include "flight/capture.h"
 
 #define HEAVY ((uint64_t)8 << 20)
 #define WINDOW_US 5000

@@ -5,10 +5,10 @@
  *
  * Synchronising a context, or recording all its work in an event
  * (cuCtxRecordEvent), invalidates any capture that is going on in it. So both
- * happen under capture_lock, which a thread must take to begin a capture, and
- * only while no capture is going on. Recording takes well under a
- * microsecond; the event is then polled without the lock. A driver without
- * cuCtxRecordEvent (before 12.5) is synchronised under the lock instead.
+ * happen while no capture is going on and none may begin (capture_forbid()).
+ * Recording takes well under a microsecond; afterwards captures may begin, and the
+ * event is polled. A driver without cuCtxRecordEvent (before 12.5) is synchronised
+ * there instead.
  *
  * A context that is about to be destroyed is waited for in any case: a capture in
  * it ends with it, and it does not disturb one in another context, which may last.
@@ -25,48 +25,11 @@
 #include "client/client.h"
 #include "client/client_state.h"
 #include "client/gate.h"
+#include "flight/capture.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 
 #define CAPTURE_PATIENCE_US 50000
-
-/* Protects `captures`, which may be read without. Held across driver calls that
- * return at once; nothing else is locked by its holder. */
-static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic unsigned captures;
-
-void capture_begins(void)
-{
-    pthread_mutex_lock(&capture_lock);
-    captures++;
-    pthread_mutex_unlock(&capture_lock);
-}
-
-void capture_ends(void)
-{
-    pthread_mutex_lock(&capture_lock);
-    captures--;
-    pthread_mutex_unlock(&capture_lock);
-}
-
-bool capture_going_on(void)
-{
-    return captures > 0;
-}
-
-bool capture_forbid(void)
-{
-    pthread_mutex_lock(&capture_lock);
-    if (captures == 0)
-        return true;
-    pthread_mutex_unlock(&capture_lock);
-    return false;
-}
-
-void capture_allow(void)
-{
-    pthread_mutex_unlock(&capture_lock);
-}
 
 /* `whatever`: also while a capture goes on. */
 static bool drain_one(CUcontext context, bool whatever, CUresult *result)
@@ -82,13 +45,10 @@ static bool drain_one(CUcontext context, bool whatever, CUresult *result)
     bool allowed = false;
     if (HAVE_REAL(cuCtxRecordEvent))
         *result = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-    if (*result == CUDA_SUCCESS) {
-        pthread_mutex_lock(&capture_lock);
-        allowed = captures == 0 || whatever;
-        if (allowed)
-            *result = event != NULL ? REAL(cuCtxRecordEvent)(context, event)
-                                    : REAL(cuCtxSynchronize)();
-        pthread_mutex_unlock(&capture_lock);
+    if (*result == CUDA_SUCCESS && (allowed = capture_forbid(whatever))) {
+        *result = event != NULL ? REAL(cuCtxRecordEvent)(context, event)
+                                : REAL(cuCtxSynchronize)();
+        capture_allow();
     }
     if (event != NULL) {
         if (allowed && *result == CUDA_SUCCESS)
@@ -129,15 +89,14 @@ static bool start(CUcontext context, CUevent *event)
     bool started = false;
     if (HAVE_REAL(cuCtxRecordEvent))
         REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-    pthread_mutex_lock(&capture_lock);
-    if (captures == 0) {
+    if (capture_forbid(false)) {
         CUresult result = *event != NULL ? REAL(cuCtxRecordEvent)(context, *event)
                                          : REAL(cuCtxSynchronize)();
         if (result != CUDA_SUCCESS)
             debug("a context cannot be drained any more: error %d", (int)result);
+        capture_allow();
         started = true;
     }
-    pthread_mutex_unlock(&capture_lock);
     if (!started && *event != NULL) {
         REAL(cuEventDestroy_v2)(*event);
         *event = NULL;

@@ -39,6 +39,7 @@
 
 #include "client/client_state.h"
 #include "client/gate.h"
+#include "flight/capture.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 

@@ -17,6 +17,7 @@
 #include "block/alias.h"
 #include "block/region.h"
 #include "client/client.h"
+#include "flight/capture.h"
 #include "interpose/real.h"
 #include "memory/managed.h"
 #include "pool/async_allocation.h"

@@ -30,6 +30,7 @@
 #include <pthread.h>
 
 #include "client/client.h"
+#include "flight/capture.h"
 #include "interpose/real.h"
 #include "pool/async_allocation.h"
 #include "pool/pool.h"

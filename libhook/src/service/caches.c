@@ -43,6 +43,7 @@
 
 #include "client/client.h"
 #include "client/client_state.h"
+#include "flight/capture.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 #include "service/frameworks.h"

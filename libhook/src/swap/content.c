@@ -51,6 +51,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "flight/capture.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 
@@ -174,7 +175,7 @@ static bool ready(struct client *client)
         return own->usable;
     own->settled = turned_off() || seed() == 0;
     /* Loading may synchronise the context, which no capture survives. */
-    if (own->settled || !capture_forbid())
+    if (own->settled || !capture_forbid(false))
         return false;
     CUresult result = load(client);
     capture_allow();

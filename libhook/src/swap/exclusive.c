@@ -12,6 +12,8 @@
 
 #include "client/client.h"
 #include "client/gate.h"
+#include "flight/capture.h"
+#include "flight/capture_list.h"
 #include "interpose/real.h"
 
 /* A STOP may come between waiting and shutting; work may depend on a thread at the gate. */

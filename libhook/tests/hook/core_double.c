@@ -9,6 +9,7 @@
 
 #include "memory/vmm_allocation.h"
 #include "client/client.h"
+#include "flight/capture.h"
 #include "client/gate.h"
 #include "interpose/log.h"
 #include "memory/managed.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is refused while a stream is being captured.
+ * Whether any stream is being captured, and what is refused meanwhile.
  *
  * Calls that might wait for captured work, or take effect now although the
  * program means them for every launch of the graph, the driver refuses, and it
@@ -12,9 +12,49 @@
  * a call of the same kind: to free nothing. That is refused where they are, and does
  * nothing where they are not (measured on driver 580, in all modes).
  */
-#include "client/client.h"
-#include "client/client_state.h"
+#include "flight/capture.h"
+
+#include <pthread.h>
+
 #include "interpose/real.h"
+
+/* Protects `captures`, which may be read without. Held across driver calls that
+ * return at once; nothing else is locked by its holder. */
+static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned captures;
+
+void capture_begins(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    captures++;
+    pthread_mutex_unlock(&capture_lock);
+}
+
+void capture_ends(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    captures--;
+    pthread_mutex_unlock(&capture_lock);
+}
+
+bool capture_going_on(void)
+{
+    return captures > 0;
+}
+
+bool capture_forbid(bool whatever)
+{
+    pthread_mutex_lock(&capture_lock);
+    if (captures == 0 || whatever)
+        return true;
+    pthread_mutex_unlock(&capture_lock);
+    return false;
+}
+
+void capture_allow(void)
+{
+    pthread_mutex_unlock(&capture_lock);
+}
 
 bool capture_refuses(CUresult *result)
 {

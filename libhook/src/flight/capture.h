@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream capture. While any capture is going on nothing is called that would break it.
+ */
+#ifndef NVSHARE_CAPTURE_H
+#define NVSHARE_CAPTURE_H
+
+#include <stdbool.h>
+
+#include "interpose/driver.h"
+
+/* A capture begins: before the driver's begin; undone by capture_ends() if that failed. Waits
+ * for who forbids it, a few microseconds. */
+void capture_begins(void);
+void capture_ends(void);             /* after the driver's end, whatever it returned */
+bool capture_going_on(void);
+
+/* Keeps captures from beginning until capture_allow(), for calls that synchronise
+ * a context on their own. False: one is going on, unless that does not matter (`whatever`). */
+bool capture_forbid(bool whatever);
+void capture_allow(void);
+
+/* Whether the driver refuses now, to this thread, to allocate, to free and the
+ * like: then the call is to end with `*result`. No lock held. */
+bool capture_refuses(CUresult *result);
+
+#endif

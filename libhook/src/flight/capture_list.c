@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which streams are being captured: told to capture.c exactly once at each
+ * beginning and each end.
+ *
+ * A capture is remembered under the stream it began in. It is over when that
+ * stream is no longer in capture after cuStreamEndCapture, whatever that
+ * returned: ended from another thread (error 908) it is over, asked for in a
+ * stream that only joined it (903) it is not; or when the stream or its
+ * context is destroyed. All as measured on driver 580.
+ */
+#include "flight/capture_list.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "flight/capture.h"
+#include "interpose/real.h"
+
+struct capture {
+    CUstream stream;
+    CUcontext context;
+    pthread_t thread;                /* that began it, and whose CU_STREAM_PER_THREAD it is */
+    struct capture *next;
+};
+
+/* Protects the list. Nothing is called while it is held. */
+static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct capture *captures;
+
+void capture_add(struct capture *capture)
+{
+    pthread_mutex_lock(&captures_lock);
+    capture->next = captures;
+    captures = capture;
+    pthread_mutex_unlock(&captures_lock);
+}
+
+static bool is_in(const struct capture *capture, CUstream stream)
+{
+    return capture->stream == stream
+           && (stream != CU_STREAM_PER_THREAD || pthread_equal(capture->thread, pthread_self()));
+}
+
+struct capture *capture_take(CUstream stream, CUcontext context)
+{
+    struct capture *taken = NULL;
+    pthread_mutex_lock(&captures_lock);
+    for (struct capture **link = &captures, *capture; (capture = *link) != NULL;) {
+        if (stream != NULL ? !is_in(capture, stream) : capture->context != context) {
+            link = &capture->next;
+            continue;
+        }
+        *link = capture->next;
+        capture->next = taken;
+        taken = capture;
+    }
+    pthread_mutex_unlock(&captures_lock);
+    return taken;
+}
+
+void capture_over(struct capture *taken)
+{
+    while (taken != NULL) {
+        struct capture *next = taken->next;
+        free(taken);
+        capture_ends();
+        taken = next;
+    }
+}
+
+bool capture_is_own(void)
+{
+    bool own = false;
+    pthread_mutex_lock(&captures_lock);
+    for (const struct capture *capture = captures; capture != NULL; capture = capture->next)
+        own = own || pthread_equal(capture->thread, pthread_self());
+    pthread_mutex_unlock(&captures_lock);
+    return own;
+}
+
+struct capture *capture_new(CUstream stream)
+{
+    struct capture *capture = malloc(sizeof *capture);
+    if (capture == NULL)
+        return NULL;
+    *capture = (struct capture){ .stream = stream, .thread = pthread_self() };
+    if (REAL(cuStreamGetCtx)(stream, &capture->context) != CUDA_SUCCESS
+        && REAL(cuCtxGetCurrent)(&capture->context) != CUDA_SUCCESS)
+        capture->context = NULL;
+    capture_begins();
+    return capture;
+}

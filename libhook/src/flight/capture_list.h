@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The captures that are going on. All functions may be called from any thread.
+ */
+#ifndef NVSHARE_CAPTURE_LIST_H
+#define NVSHARE_CAPTURE_LIST_H
+
+#include <stdbool.h>
+
+#include "interpose/driver.h"
+
+struct capture;
+
+/* One that the driver is about to begin in `stream`: it counts from now on. NULL: no memory. */
+struct capture *capture_new(CUstream stream);
+/* It has begun, or goes on after all. */
+void capture_add(struct capture *capture);
+/* Takes out those in `stream` or, if that is NULL, in `context`. NULL: there are none. */
+struct capture *capture_take(CUstream stream, CUcontext context);
+/* All of these are over: they count no longer. */
+void capture_over(struct capture *captures);
+
+/* One is going on that this thread has begun. */
+bool capture_is_own(void);
+
+#endif
