@@ -11,7 +11,7 @@ import sys
 
 from nvshared.control.connection import ControlConnection
 from nvshared.control.question import Question
-from nvshared.control.wire import NO_AUTO_START, call, size
+from nvshared.dbus.message import NO_AUTO_START, START, call, pack, size
 from nvshared.names import BUS_NAME, MANAGER_PATH
 
 AHEAD = 4                               # questions without an answer
@@ -28,14 +28,15 @@ class Asker(ControlConnection):
         for _ in range(AHEAD):
             self._send()
         while not select.select([sys.stdin], [], [], 0)[0]:
-            self._fill(16)
-            whole = size(bytes(self._buffer[:16]))
+            self._fill(START)
+            whole = sum(size(bytes(self._buffer[:START])))
             self._fill(whole)
             del self._buffer[:whole]
             self._send()
 
     def _send(self) -> None:
-        self._socket.sendall(call(self._next(), BUS_NAME, *EVERYTHING, flags=NO_AUTO_START))
+        question = call(BUS_NAME, *EVERYTHING, flags=NO_AUTO_START)
+        self._socket.sendall(pack(question, self._next()))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ test or in a demonstration, obey whoever started it.
 
 import os
 
-from dbus_next.constants import MessageFlag
-from dbus_next.message import Message
-from dbus_next.signature import Variant
-
-from nvshared.bus.connection import BUS, BusConnection, BusError
+from nvshared.bus.connection import BusConnection, BusError
+from nvshared.dbus.address import BUS
+from nvshared.dbus.message import ALLOW_INTERACTIVE_AUTHORIZATION, Message
+from nvshared.dbus.types import Variant
 from nvshared.errors import NotPermitted
 
 POLKIT = (
@@ -41,7 +40,7 @@ class Caller:
         self._polkit = polkit
         self.name: str = message.sender
         self.as_owner = False           # it may, as the program is its own
-        self.interactive = bool(message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
+        self.interactive = bool(message.flags & ALLOW_INTERACTIVE_AUTHORIZATION)
 
     async def uid(self) -> int:
         """User id of the caller. Raises BusError if it has left the bus."""

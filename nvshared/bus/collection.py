@@ -11,8 +11,9 @@ which a command on a machine with a few clients does not notice.
 
 import asyncio
 
-from nvshared.bus.packing import Body, array, entry, joined
+from nvshared.bus.members import Body
 from nvshared.bus.tree import SLICE, Tree
+from nvshared.dbus.writing import begin, end
 
 SHARE = 5                               # of the time, collections may take one part in so many
 
@@ -57,7 +58,8 @@ class Collection:
     async def _make(self) -> tuple[Body, float]:
         """And the seconds of work that it took."""
         loop = asyncio.get_running_loop()
-        entries: list[bytes] = []
+        out = bytearray()
+        objects = begin(out)
         spent, began = 0.0, loop.time()
         for path in tuple(self._tree.managed()):
             if (now := loop.time()) - began > SLICE:
@@ -65,6 +67,6 @@ class Collection:
                 await asyncio.sleep(0)
                 began = loop.time()
             if self._tree.interfaces(path):     # it may have gone meanwhile
-                entries.append(entry(path, self._tree.packed(path)))
-        body = Body(array(joined(entries)))
-        return body, spent + loop.time() - began
+                self._tree.put(out, path)
+        end(out, objects)
+        return Body(out), spent + loop.time() - began

@@ -17,18 +17,18 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from dbus_next.constants import MessageFlag
-from dbus_next.message import Message
-
 from nvshared.bus.authority import Caller
 from nvshared.bus.connection import BusConnection, BusError
-from nvshared.bus.members import Interface, Method, Owned
-from nvshared.bus.packing import Body, Packed
+from nvshared.bus.members import Body, Interface, Method, Owned
 from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
 from nvshared.bus.tree import Tree
+from nvshared.dbus.message import NO_REPLY_EXPECTED, Message
+from nvshared.dbus.types import WireError
+from nvshared.dbus.writing import encode
 from nvshared.errors import InvalidArgs, NotPermitted, NotRunning, NvshareError
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Dispatcher:
             refusal = LimitsExceeded(
                 f"{CALLS_EACH} calls of yours are under way already", "wait for an answer first"
             )
-            self._post(message, Message.new_error(message, refusal.bus_name, str(refusal)))
+            self._post(message, message.refusal(refusal.bus_name, str(refusal)))
             return
         self._of_caller[caller] += 1
         call = asyncio.get_running_loop().create_task(self._answer(message))
@@ -101,17 +101,15 @@ class Dispatcher:
         large = False
         try:
             reply = await self._outcome(message)
-            if isinstance(reply, Packed) and len(reply.packed) > LARGE:
+            if len(reply.body) > LARGE:
                 large = await self._large.acquire()
         except asyncio.CancelledError:
             stopping = NotRunning("nvshared is stopping")
-            self._post(message, Message.new_error(message, stopping.bus_name, str(stopping)))
+            self._post(message, message.refusal(stopping.bus_name, str(stopping)))
             return
         try:
             if _awaited(message):
                 await self._connection.deliver(reply)
-        except Exception:               # a result that is not of the type declared
-            self._post(message, _fault(message))
         finally:
             if large:
                 self._large.release()
@@ -123,7 +121,7 @@ class Dispatcher:
             return _answer(message, method, result)
         except NvshareError as error:
             name = error.name if isinstance(error, BusError) else error.bus_name
-            return Message.new_error(message, name, str(error))
+            return message.refusal(name, str(error))
         except Exception:
             return _fault(message)
 
@@ -137,9 +135,13 @@ class Dispatcher:
                 f"{method.name} takes arguments of type {method.signature!r}, "
                 f"not {message.signature!r}"
             )
+        try:
+            values = message.values()
+        except WireError as error:
+            raise InvalidArgs(f"the arguments of {method.name} cannot be read: {error}") from error
         caller = Caller(self._connection, message, polkit=self._polkit)
-        await _authorise(caller, interface, method, message)
-        result = method.function(interface, caller, *message.body)
+        await _authorise(caller, interface, method, values)
+        result = method.function(interface, caller, *values)
         return await result if inspect.isawaitable(result) else result
 
     def _find(self, message: Message) -> tuple[Interface, Method]:
@@ -166,38 +168,32 @@ class Dispatcher:
 
 
 def _awaited(message: Message) -> bool:
-    return not message.flags & MessageFlag.NO_REPLY_EXPECTED
+    return not message.flags & NO_REPLY_EXPECTED
 
 
 def _fault(message: Message) -> Message:
     """For what we did not foresee, while that is handled."""
     logger.exception("%s.%s failed", message.interface, message.member)
     sentence = f"{message.member} failed inside nvshared; its log says more"
-    return Message.new_error(message, NvshareError.bus_name, sentence)
+    return message.refusal(NvshareError.bus_name, sentence)
 
 
 def _answer(message: Message, method: Method, result: Any) -> Message:
     if isinstance(result, Body):
-        return Packed.answer(message, method.result, result)
-    match len(method.gives):
-        case 0:
-            values = []
-        case 1:
-            values = [result]
-        case _:
-            values = list(result)
-    return Message.new_method_return(message, method.result, values)
+        return message.reply(method.result, result)
+    values = [result] if len(method.gives) == 1 else result or ()
+    return message.reply(method.result, encode(method.result, values))
 
 
 async def _authorise(
-    caller: Caller, interface: Interface, method: Method, message: Message
+    caller: Caller, interface: Interface, method: Method, values: Sequence[Any]
 ) -> None:
     """Returns if the caller may call this. Raises NotPermitted if not."""
     match method.action:
         case Owned(action, obstacle):
             if await caller.administers():
                 return
-            found = obstacle(interface, await caller.uid(), *message.body)
+            found = obstacle(interface, await caller.uid(), *values)
             caller.as_owner = found is None
             if found is not None:
                 try:

@@ -5,8 +5,15 @@ import math
 
 from nvshared.bus.authority import Caller
 from nvshared.bus.manager import rows
-from nvshared.bus.members import ANYONE, Changes, Interface, Signal, method, readable
-from nvshared.bus.packing import Body
+from nvshared.bus.members import (
+    ANYONE,
+    Body,
+    Changes,
+    Interface,
+    SignalMember,
+    method,
+    readable,
+)
 from nvshared.names import (
     ACTION_MANAGE_CLIENTS,
     ACTION_SET_ANTI_THRASH,
@@ -24,8 +31,8 @@ UNKNOWN = (1 << 64) - 1                 # what a figure of type t is when nobody
 class GPUInterface(Interface, name=GPU_INTERFACE):
     """What the card is, how it is shared, and who has it."""
 
-    turn_started = Signal.of("TurnStarted", "client:o")
-    turn_ended = Signal.of("TurnEnded", "client:o reason:s held_usec:t")
+    turn_started = SignalMember.of("TurnStarted", "client:o")
+    turn_ended = SignalMember.of("TurnEnded", "client:o reason:s held_usec:t")
 
     def __init__(self, manager: Manager, gpu: GPU) -> None:
         self._manager = manager

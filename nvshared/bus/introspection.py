@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The XML by which an object on the bus tells what it can do.
 
-Written from the declarations and not by dbus-next, which knows neither the
-names of what a method returns nor how a property announces its changes.
+Written from the declarations in members.py.
 """
 
 from collections.abc import Iterable

@@ -9,8 +9,17 @@ from typing import Any
 from nvshared import __version__
 from nvshared.bus.authority import Caller
 from nvshared.bus.client import obstacle
-from nvshared.bus.members import ANYONE, Changes, Interface, Owned, Signal, method, readable
-from nvshared.bus.packing import Body, array, joined, text
+from nvshared.bus.members import (
+    ANYONE,
+    Body,
+    Changes,
+    Interface,
+    Owned,
+    SignalMember,
+    method,
+    readable,
+)
+from nvshared.dbus.writing import begin, end, pad, put_text
 from nvshared.errors import NvshareError
 from nvshared.names import (
     ACTION_MANAGE_CLIENTS,
@@ -31,13 +40,15 @@ _NUMBERS = struct.Struct("<III")
 
 def rows(clients: Iterable[Client]) -> Body:
     """Clients as a(uuuoa{sv}). There may be thousands, and anybody may ask."""
-    return Body(array(joined([_row(client) for client in clients])))
-
-
-def _row(client: Client) -> bytes:
-    start = _NUMBERS.pack(client.id, client.peer.pid, client.gpu.facts.index)
-    start += text(client_path(client.id))
-    return start + array(b"", len(start))
+    out = bytearray()
+    whole = begin(out)
+    for client in clients:
+        pad(out)
+        out += _NUMBERS.pack(client.id, client.peer.pid, client.gpu.facts.index)
+        put_text(out, client_path(client.id))
+        end(out, begin(out))
+    end(out, whole)
+    return Body(out)
 
 
 def owned(**setting: bool | None) -> Owned:
@@ -53,9 +64,9 @@ def owned(**setting: bool | None) -> Owned:
 class ManagerInterface(Interface, name=MANAGER_INTERFACE):
     """Names, types, and one line each for what Manager does."""
 
-    client_new = Signal.of("ClientNew", "id:u client:o")
-    client_removed = Signal.of("ClientRemoved", "id:u client:o")
-    client_stuck = Signal.of("ClientStuck", "client:o state:s waited_usec:t details:a{sv}")
+    client_new = SignalMember.of("ClientNew", "id:u client:o")
+    client_removed = SignalMember.of("ClientRemoved", "id:u client:o")
+    client_stuck = SignalMember.of("ClientStuck", "client:o state:s waited_usec:t details:a{sv}")
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager

@@ -2,7 +2,7 @@
 """How an interface on the bus is declared: methods, properties, signals.
 
     class GPUInterface(Interface, name="com.nvshare.GPU"):
-        turn_started = Signal.of("TurnStarted", "client:o")
+        turn_started = SignalMember.of("TurnStarted", "client:o")
 
         @method("SetTQ", "seconds:u", action=ACTION_SET_TQ)
         def set_tq(self, caller: Caller, seconds: int) -> None: ...
@@ -24,7 +24,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final, TypeVar
 
-from nvshared.bus.packing import joined, packer, padded
+from nvshared.dbus.writing import Writer, encode, pad, writer
+
+
+class Body(bytes):
+    """All that a method answers, ready to be sent. Methods may return one instead of values."""
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -109,14 +114,14 @@ class Property:
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class SignalMember:
     """A signal and what it carries."""
 
     name: str
     carries: tuple[Argument, ...]
 
     @classmethod
-    def of(cls, name: str, carries: str) -> "Signal":
+    def of(cls, name: str, carries: str) -> "SignalMember":
         """A signal from its name and "NAME:TYPE …"."""
         return cls(name, arguments(carries))
 
@@ -175,15 +180,18 @@ class Interface:
     name: ClassVar[str]
     methods: ClassVar[dict[str, Method]]
     properties: ClassVar[dict[str, Property]]
-    signals: ClassVar[dict[str, Signal]]
+    signals: ClassVar[dict[str, SignalMember]]
+    _entries: ClassVar[dict[str, tuple[bytes, Writer]]]     # how an entry of a property starts,
+                                                            # and what writes the rest of it
+    _moving: ClassVar[dict[str, Property]]                  # the properties that may change
     path: str = ""
-    _constant: bytes | None = None      # its properties that never change, packed
+    _constant: bytes | None = None      # its properties that never change, as bytes
 
     def __init_subclass__(cls, *, name: str) -> None:
         cls.name = name
         cls.methods, cls.properties, cls.signals = {}, {}, {}
         for value in vars(cls).values():
-            if isinstance(value, Signal):
+            if isinstance(value, SignalMember):
                 cls.signals[value.name] = value
                 continue
             for member in getattr(value, "declared_on_the_bus", ()):
@@ -191,6 +199,14 @@ class Interface:
                     cls.methods[member.name] = member
                 else:
                     cls.properties[member.name] = member
+        cls._entries = {
+            name: (encode("sg", [name, member.type]), writer(member.type))
+            for name, member in cls.properties.items()
+        }
+        cls._moving = {
+            name: member for name, member in cls.properties.items()
+            if member.changes is not Changes.NEVER
+        }
 
     def values(self, *changes: Changes) -> dict[str, Any]:
         """The properties by name as they are now; all, or those of these kinds."""
@@ -200,15 +216,19 @@ class Interface:
             if not changes or member.changes in changes
         }
 
-    def packed(self) -> bytes:
-        """All properties as they are now: the content of an a{sv}."""
+    def put(self, out: bytearray) -> None:
+        """Appends all properties as they are now: the content of an a{sv}."""
         if self._constant is None:
-            self._constant = self._pack(Changes.NEVER)
-        moving = self._pack(Changes.ANNOUNCED, Changes.SILENT)
-        return padded(self._constant) + moving if moving else self._constant
+            constant = bytearray()
+            self.put_properties(constant, self.values(Changes.NEVER))
+            self._constant = bytes(constant)
+        pad(out)
+        out += self._constant
+        self.put_properties(out, {name: one.get(self) for name, one in self._moving.items()})
 
-    def _pack(self, *changes: Changes) -> bytes:
-        return joined([
-            packer(name, member.type)(member.get(self))
-            for name, member in self.properties.items() if member.changes in changes
-        ])
+    def put_properties(self, out: bytearray, values: dict[str, Any]) -> None:
+        """Appends these: entries of an a{sv}."""
+        for name, value in values.items():
+            head, put_value = self._entries[name]
+            out += bytes(-len(out) % 8) + head
+            put_value(out, value)

@@ -19,7 +19,7 @@ from nvshared.bus.manager import ManagerInterface
 from nvshared.bus.members import Interface
 from nvshared.bus.standard import ObjectManager, standard
 from nvshared.bus.tree import Tree
-from nvshared.control.address import locate
+from nvshared.dbus.address import locate
 from nvshared.errors import NvshareError
 from nvshared.names import (
     BUS_NAME,

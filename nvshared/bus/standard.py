@@ -3,14 +3,13 @@
 
 from pathlib import Path
 
-from dbus_next.signature import Variant
-
 from nvshared.bus.authority import Caller
 from nvshared.bus.collection import Collection
 from nvshared.bus.introspection import document
-from nvshared.bus.members import ANYONE, Interface, Property, Signal, method
-from nvshared.bus.packing import Body, array, joined
+from nvshared.bus.members import ANYONE, Body, Interface, Property, SignalMember, method
 from nvshared.bus.tree import OBJECT_MANAGER, PROPERTIES, Tree
+from nvshared.dbus.types import Variant
+from nvshared.dbus.writing import begin, end
 from nvshared.errors import InvalidArgs, NvshareError
 
 
@@ -64,7 +63,7 @@ class Introspectable(Interface, name="org.freedesktop.DBus.Introspectable"):
 class Properties(Interface, name=PROPERTIES):
     """Reading and writing the properties of the other interfaces of the object."""
 
-    properties_changed = Signal.of(
+    properties_changed = SignalMember.of(
         "PropertiesChanged",
         "interface_name:s changed_properties:a{sv} invalidated_properties:as",
     )
@@ -81,8 +80,12 @@ class Properties(Interface, name=PROPERTIES):
     @method("GetAll", "interface_name:s", "properties:a{sv}", action=ANYONE)
     def get_all(self, _caller: Caller, interface_name: str) -> Body:
         """All properties of an interface; of all interfaces if the name is empty."""
-        found = [one.packed() for one in self._chosen(interface_name) if one.properties]
-        return Body(array(joined(found)))
+        out = bytearray()
+        properties = begin(out)
+        for interface in self._chosen(interface_name):
+            interface.put(out)
+        end(out, properties)
+        return Body(out)
 
     # Open as a method; each property that can be written has an action of its own.
     @method("Set", "interface_name:s property_name:s value:v", action=ANYONE)
@@ -93,9 +96,9 @@ class Properties(Interface, name=PROPERTIES):
         interface, member = self._find(interface_name, property_name)
         if member.set is None:
             raise PropertyReadOnly(f"{interface.name}.{property_name} cannot be written")
-        if value.signature != member.type:
+        if value.type != member.type:
             raise InvalidArgs(
-                f"property {property_name} has type {member.type!r}, not {value.signature!r}"
+                f"property {property_name} has type {member.type!r}, not {value.type!r}"
             )
         if isinstance(member.action, str):
             await caller.authorise(member.action)
@@ -119,10 +122,10 @@ class Properties(Interface, name=PROPERTIES):
 class ObjectManager(Interface, name=OBJECT_MANAGER):
     """All objects below this one, with one question."""
 
-    interfaces_added = Signal.of(
+    interfaces_added = SignalMember.of(
         "InterfacesAdded", "object_path:o interfaces_and_properties:a{sa{sv}}"
     )
-    interfaces_removed = Signal.of("InterfacesRemoved", "object_path:o interfaces:as")
+    interfaces_removed = SignalMember.of("InterfacesRemoved", "object_path:o interfaces:as")
 
     def __init__(self, tree: Tree) -> None:
         self._collection = Collection(tree)

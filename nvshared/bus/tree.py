@@ -14,19 +14,20 @@ a hand-over: signals go out in order, a little later, and a few at a time.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from dbus_next.message import Message
-
-from nvshared.bus.members import Changes, Interface, Signal
-from nvshared.bus.packing import Packed, arguments, entry, joined, packer, padded
+from nvshared.bus.members import Changes, Interface, SignalMember
+from nvshared.dbus.message import SIGNAL, Message
+from nvshared.dbus.writing import begin_entry, encode, end, writer
 
 COALESCE = 0.1                          # seconds between announcements, at least
 SLICE = 0.000_25                        # seconds of work at a time, then others have their turn
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 PROPERTIES = "org.freedesktop.DBus.Properties"
+
+_put_names = writer("as")
 
 
 class Tree:
@@ -57,8 +58,9 @@ class Tree:
             self._announced[interface] = interface.values(Changes.ANNOUNCED)
         self._objects[path] = {interface.name: interface for interface in interfaces}
         if self._managed(path) and self._post is not None:
-            described = entry(path, self.packed(path))
-            self._later(lambda: Packed.signal(
+            described = bytearray()     # as it is now
+            self.put(described, path)
+            self._later(lambda: _signal(
                 self.manager, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", described
             ))
 
@@ -69,8 +71,9 @@ class Tree:
             self._announced.pop(interface)
             self._dirty.pop(interface, None)
         if self._managed(path):
-            self._later(lambda: Message.new_signal(
-                self.manager, OBJECT_MANAGER, "InterfacesRemoved", "oas", [path, list(interfaces)]
+            self._later(lambda: _signal(
+                self.manager, OBJECT_MANAGER, "InterfacesRemoved", "oas",
+                encode("oas", [path, list(interfaces)]),
             ))
 
     def interfaces(self, path: str) -> dict[str, Interface]:
@@ -90,20 +93,22 @@ class Tree:
         """Paths of the objects that the object manager tells of."""
         return filter(self._managed, self._objects)
 
-    def packed(self, path: str) -> bytes:
-        """The interfaces of an object and their properties: the content of an a{sa{sv}}."""
-        return joined([
-            entry(name, interface.packed()) if interface.properties else _bare(name)
-            for name, interface in self._objects[path].items()
-        ])
+    def put(self, out: bytearray, path: str) -> None:
+        """Appends an object with its interfaces and their properties: an {oa{sa{sv}}}."""
+        interfaces = begin_entry(out, path)
+        for name, interface in self._objects[path].items():
+            properties = begin_entry(out, name)
+            if interface.properties:
+                interface.put(out)
+            end(out, properties)
+        end(out, interfaces)
 
-    def emit(self, interface: Interface, signal: Signal, *values: Any) -> None:
+    def emit(self, interface: Interface, signal: SignalMember, *values: Any) -> None:
         """Sends a signal from an object."""
         assert interface.signals[signal.name] is signal
         path = interface.path
-        types = [argument.type for argument in signal.carries]
-        self._later(lambda: Packed.signal(
-            path, interface.name, signal.name, signal.signature, arguments(types, values)
+        self._later(lambda: _signal(
+            path, interface.name, signal.name, signal.signature, encode(signal.signature, values)
         ))
 
     def changed(self, interface: Interface) -> None:
@@ -139,15 +144,15 @@ class Tree:
             return None                 # its object is gone
         now = interface.values(Changes.ANNOUNCED)
         self._announced[interface] = now
-        changes = [
-            packer(name, interface.properties[name].type)(value)
-            for name, value in now.items() if value != before[name]
-        ]
+        changes = {name: value for name, value in now.items() if value != before[name]}
         if not changes:
             return None
-        nothing_invalid = bytes(4)
-        body = padded(entry(interface.name, joined(changes)), 4) + nothing_invalid
-        return Packed.signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
+        body = bytearray()
+        changed = begin_entry(body, interface.name)
+        interface.put_properties(body, changes)
+        end(body, changed)
+        _put_names(body, ())            # of those that are no longer valid
+        return _signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
 
     def _later(self, make: Callable[[], Message | None]) -> None:
         if self._post is None:
@@ -170,7 +175,10 @@ class Tree:
             self._sender = loop.call_soon(self._send)
 
 
-@cache
-def _bare(name: str) -> bytes:
-    """An interface without properties."""
-    return entry(name, b"")
+def _signal(
+    path: str, interface: str, member: str, signature: str, body: bytes | bytearray
+) -> Message:
+    return Message(
+        SIGNAL, path=path, interface=interface, member=member, signature=signature,
+        body=bytes(body),
+    )

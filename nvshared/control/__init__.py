@@ -5,9 +5,9 @@
         for gpu in client.snapshot().gpus:
             print(gpu.name, gpu.tq)
 
-Everything a client wants to know comes with one question; and neither asyncio
-nor dbus-next is imported, since a command should be over before it is noticed. What
-only some commands need is imported by those methods that they call.
+Everything a client wants to know comes with one question. asyncio is not imported, since a
+command should be over before it is noticed. What only some commands need is imported by those
+methods that they call.
 """
 
 import sys

@@ -4,25 +4,24 @@
 import os
 from typing import Any
 
-from nvshared.control.address import connect, locate
 from nvshared.control.question import Question
-from nvshared.control.wire import (
+from nvshared.dbus.address import BEGIN, BUS, LET_IN, PATIENCE, connect, introduction, locate
+from nvshared.dbus.message import (
     ALLOW_INTERACTIVE_AUTHORIZATION,
     ERROR,
     METHOD_RETURN,
     NO_AUTO_START,
+    START,
     Message,
-    WireError,
     call,
-    parse,
+    pack,
     size,
+    unpack,
 )
+from nvshared.dbus.types import WireError
 from nvshared.errors import BusUnavailable, InvalidArgs, NotPermitted, NotRunning, NvshareError
 from nvshared.names import BUS_NAME
 
-PATIENCE = 25.0                         # seconds for an answer, as libdbus has it
-_BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
-_START = 16                             # bytes that tell how long a message is
 _DBUS_ERROR = "org.freedesktop.DBus.Error."
 
 
@@ -61,7 +60,7 @@ class ControlConnection:
         for question in questions:
             serials.append(self._next())
             try:
-                packet += call(serials[-1], BUS_NAME, *question, flags=flags)
+                packet += pack(call(BUS_NAME, *question, flags=flags), serials[-1])
             except WireError as error:
                 raise InvalidArgs(f"nvshared cannot be told that: {error}") from error
         self._greeting = b""
@@ -71,10 +70,9 @@ class ControlConnection:
             while not answers.keys() >= set(serials):
                 message = self._receive()
                 if message.kind == METHOD_RETURN:
-                    answers[message.reply_to] = message.body
+                    answers[message.reply_to] = message.values()
                 elif message.kind == ERROR:
-                    text = str(message.body[0]) if message.body else ""
-                    raise self._error(message.error, text)
+                    raise self._error(message.error, message.reason())
         except TimeoutError as error:
             raise _unanswered(NvshareError(
                 f"nvshared did not answer within {PATIENCE:.0f} seconds",
@@ -88,8 +86,7 @@ class ControlConnection:
 
     def _authenticate(self) -> None:
         try:
-            uid = str(os.geteuid()).encode().hex()
-            self._socket.sendall(f"\0AUTH EXTERNAL {uid}\r\n".encode())
+            self._socket.sendall(introduction())
             line = b""
             while not line.endswith(b"\r\n"):
                 byte = self._socket.recv(1)
@@ -100,22 +97,22 @@ class ControlConnection:
             raise BusUnavailable(
                 f"the message bus {self._bus!r} does not let us in: {error}"
             ) from error
-        if not line.startswith(b"OK "):
-            uid = str(os.geteuid())
+        if not line.startswith(LET_IN):
+            uid = os.geteuid()
             raise BusUnavailable(f"the message bus {self._bus!r} does not let uid {uid} in")
-        self._greeting = b"BEGIN\r\n" + call(self._next(), *_BUS, "Hello")
+        self._greeting = BEGIN + pack(call(*BUS, "Hello"), self._next())
 
     def _next(self) -> int:
         self._serial += 1
         return self._serial
 
     def _receive(self) -> Message:
-        self._fill(_START)
-        whole = size(bytes(self._buffer[:_START]))
-        self._fill(whole)
-        message = parse(bytes(self._buffer[:whole]))
-        del self._buffer[:whole]
-        return message
+        self._fill(START)
+        header, body = size(bytes(self._buffer[:START]))
+        self._fill(header + body)
+        data = bytes(self._buffer[:header + body])
+        del self._buffer[:header + body]
+        return unpack(data[:header], data[header:])
 
     def _fill(self, length: int) -> None:
         while len(self._buffer) < length:

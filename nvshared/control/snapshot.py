@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from nvshared.dbus.types import Variant
 from nvshared.errors import NvshareError
 from nvshared.names import (
     CLIENT_INTERFACE,
@@ -20,7 +21,7 @@ from nvshared.names import (
 
 UNKNOWN = (1 << 64) - 1                 # a figure of type t that nobody knows
 
-Properties = dict[str, Any]
+Properties = dict[str, Variant]         # as they come over the bus
 Objects = dict[str, dict[str, Properties]]
 
 
@@ -113,33 +114,29 @@ def _plain_fields(one: GPUSnapshot | ClientSnapshot) -> dict[str, Any]:
 
 def snapshot(manager: Properties, objects: Objects) -> Snapshot:
     """From the Manager's properties and what GetManagedObjects answers."""
-    gpus = [
-        _fill(GPUSnapshot, {
-            **one[GPU_INTERFACE],
-            **one[STATISTICS_INTERFACE],
-            "Holders": tuple(_number(path) for path in one[GPU_INTERFACE]["Holders"]),
-        })
-        for path, one in objects.items() if path.startswith(GPU_PATH + "/")
-    ]
-    clients = [
-        _fill(ClientSnapshot, {
-            **one[CLIENT_INTERFACE],
-            "Id": _number(path),
-            "GPU": _number(one[CLIENT_INTERFACE]["GPU"]),
-        })
-        for path, one in objects.items() if path.startswith(CLIENT_PATH + "/")
-    ]
-    found: Snapshot = _fill(Snapshot, {
-        **manager,
-        "GPUs": tuple(sorted(gpus, key=lambda one: one.index)),
-        "Clients": tuple(sorted(clients, key=lambda one: (one.gpu, one.id))),
+    gpus, clients = [], []
+    for path, interfaces in objects.items():
+        if path.startswith(GPU_PATH + "/"):
+            known = _values(interfaces[GPU_INTERFACE]) | _values(interfaces[STATISTICS_INTERFACE])
+            known["holders"] = tuple(map(_number, known["holders"]))
+            gpus.append(_fill(GPUSnapshot, known))
+        elif path.startswith(CLIENT_PATH + "/"):
+            known = _values(interfaces[CLIENT_INTERFACE])
+            known |= {"id": _number(path), "gpu": _number(known["gpu"])}
+            clients.append(_fill(ClientSnapshot, known))
+    found: Snapshot = _fill(Snapshot, _values(manager) | {
+        "gpus": tuple(sorted(gpus, key=lambda one: one.index)),
+        "clients": tuple(sorted(clients, key=lambda one: (one.gpu, one.id))),
     })
     return found
 
 
-def _fill(cls: Any, properties: Properties) -> Any:
+def _values(properties: Properties) -> dict[str, Any]:
+    return {name.lower(): variant.value for name, variant in properties.items()}
+
+
+def _fill(cls: Any, known: dict[str, Any]) -> Any:
     """The dataclass with each field from the property of that name."""
-    known = {name.lower(): value for name, value in properties.items()}
     names = [name.replace("_", "") for name in cls.__slots__]
     if missing := [name for name in names if name not in known]:
         raise NvshareError(

@@ -5,14 +5,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from dbus_next.constants import MessageType
-from dbus_next.message import Message
-
 from nvshared.bus.connection import BusConnection
 from nvshared.bus.dispatch import CALLS_EACH, LARGE, Dispatcher
-from nvshared.bus.members import ANYONE, Interface, method
-from nvshared.bus.packing import Body
+from nvshared.bus.members import ANYONE, Body, Interface, method
 from nvshared.bus.tree import Tree
+from nvshared.dbus.message import METHOD_CALL, Message
 from nvshared.errors import NotRunning
 from nvshared.names import MANAGER_PATH
 from tests.bus.service import Peeper
@@ -54,8 +51,8 @@ class SlowBus:
 
 def a_call(sender: str) -> Message:
     return Message(
-        path=MANAGER_PATH, interface=Library.name, member="Read", sender=sender, serial=5,
-        message_type=MessageType.METHOD_CALL,
+        METHOD_CALL, serial=5, path=MANAGER_PATH, interface=Library.name, member="Read",
+        sender=sender,
     )
 
 
@@ -97,7 +94,7 @@ async def test_whoever_waits_for_a_large_answer_hears_that_we_stop() -> None:
         bus.take(a_call(":1.1"))
     await dispatcher.close()
     assert len(bus.refused) == 2        # the first is on its way
-    assert {message.error_name for message in bus.refused} == {NotRunning.bus_name}
+    assert {message.error for message in bus.refused} == {NotRunning.bus_name}
 
 
 async def test_a_long_path_is_not_said_again_in_full(other: Peeper) -> None:

@@ -15,7 +15,7 @@ from dbus_next.signature import Variant
 from nvshared.bus import Publication
 from nvshared.bus.collection import Collection
 from nvshared.bus.dispatch import CALLS_EACH
-from nvshared.bus.packing import Body
+from nvshared.bus.members import Body
 from nvshared.bus.tree import Tree
 from nvshared.errors import ConfigError
 from nvshared.names import (
@@ -319,16 +319,16 @@ async def test_a_client_that_leaves_while_all_are_collected(
         other.result("GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager")
     )
     gone = 0
-    pack = Tree.packed
+    put = Tree.put
 
-    def packed(self: Tree, path: str) -> bytes:
+    def putting(self: Tree, out: bytearray, path: str) -> None:
         nonlocal gone
         if path == client_path(clients[1].id) and not gone:
             gone = clients[3].id
             manager.gpus[0].leave(clients[3])
-        return pack(self, path)
+        put(self, out, path)
 
-    monkeypatch.setattr(Tree, "packed", packed)
+    monkeypatch.setattr(Tree, "put", putting)
     found = await call
     kept = {client_path(one.id) for one in clients if one.id != gone}
     assert gone

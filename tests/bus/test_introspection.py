@@ -12,7 +12,7 @@ from nvshared.bus.client import ClientInterface
 from nvshared.bus.gpu import GPUInterface, StatisticsInterface
 from nvshared.bus.logcontrol import LogControl
 from nvshared.bus.manager import ManagerInterface
-from nvshared.bus.members import ANYONE, Interface, Method, Owned, Signal
+from nvshared.bus.members import ANYONE, Interface, Owned
 from nvshared.bus.standard import Introspectable, ObjectManager, PeerInterface, Properties
 from nvshared.names import LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler.actions import ClientState, TurnEnd
@@ -73,12 +73,12 @@ def test_every_member_is_described(interface: type[Interface]) -> None:
     for name in [*interface.methods, *interface.signals, *interface.properties]:
         (described,) = [one for one in comments if one.startswith(f"{name}:")]
         assert described.endswith("."), f"{interface.name}.{name}: no full sentence"
-    members: list[Method | Signal] = [*interface.methods.values(), *interface.signals.values()]
-    for member in members:
-        (described,) = [one for one in comments if one.startswith(f"{member.name}:")]
+    signals = [(one.name, one.carries) for one in interface.signals.values()]
+    methods = [(one.name, one.takes + one.gives) for one in interface.methods.values()]
+    for name, arguments in signals + methods:
+        (described,) = [one for one in comments if one.startswith(f"{name}:")]
         named = re.findall(r"@(\w+):", described)
-        arguments = member.carries if isinstance(member, Signal) else member.takes + member.gives
-        assert named == [argument.name for argument in arguments], member.name
+        assert named == [argument.name for argument in arguments], name
 
 
 def test_every_method_is_authorised_or_declared_open() -> None:

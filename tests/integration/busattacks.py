@@ -4,20 +4,16 @@
 Written on the bus's socket directly: libraries are too polite.
 """
 
-import os
 import random
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dbus_next.constants import MessageFlag
-from dbus_next.message import Message
-from dbus_next.signature import Variant
-
+from nvshared.dbus.address import BUS, introduction
+from nvshared.dbus.message import NO_REPLY_EXPECTED, call, pack
+from nvshared.dbus.types import Variant
 from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
 
-BUS = "org.freedesktop.DBus"
-QUIET = MessageFlag.NO_REPLY_EXPECTED
 AT_ONCE = 100                           # messages of one round
 
 
@@ -29,26 +25,22 @@ class Caller:
         self.serial = 0
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(address.removeprefix("unix:path="))
-        identity = str(os.getuid()).encode().hex()
-        self.socket.sendall(b"\0AUTH EXTERNAL " + identity.encode() + b"\r\n")
+        self.socket.sendall(introduction())
         if not self.socket.recv(1000).startswith(b"OK"):
             raise ConnectionRefusedError
         self.socket.sendall(b"BEGIN\r\n")
-        self.socket.sendall(self.message("Hello", to=BUS, path="/org/freedesktop/DBus", of=BUS))
+        self.socket.sendall(self.message("Hello", peer=BUS))
         self.socket.recv(1000)
 
     def message(
         self, member: str, signature: str = "", body: Sequence[Any] = (), *,
-        to: str = BUS_NAME, path: str = MANAGER_PATH, of: str = MANAGER_INTERFACE,
-        flags: MessageFlag = MessageFlag(0),        # noqa: B008
+        path: str = MANAGER_PATH, of: str = MANAGER_INTERFACE, flags: int = 0,
+        peer: tuple[str, str, str] | None = None,
     ) -> bytes:
         """A method call, ready to be sent."""
         self.serial += 1
-        made = Message(
-            destination=to, path=path, interface=of, member=member, signature=signature,
-            body=list(body), flags=flags, serial=self.serial,
-        )
-        return bytes(made._marshall(False))     # type: ignore[no-untyped-call]
+        to = peer or (BUS_NAME, path, of)
+        return pack(call(*to, member, signature, body, flags), self.serial)
 
     def hear(self) -> None:
         """Reads what there is."""
@@ -103,7 +95,7 @@ def change(caller: Caller, dice: random.Random) -> bytes:
 
 def change_quietly(caller: Caller, dice: random.Random) -> bytes:
     """The same, and no answer is wanted, so that the bus counts none."""
-    return caller.message("SetTQ", "u", [dice.randrange(1, 9)], flags=QUIET)
+    return caller.message("SetTQ", "u", [dice.randrange(1, 9)], flags=NO_REPLY_EXPECTED)
 
 
 def everything(caller: Caller, _: random.Random) -> bytes:

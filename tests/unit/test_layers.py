@@ -28,6 +28,7 @@ PURPOSES: dict[str, str] = {
     "sharing": "the GPUs, their clients, and the terms for these",
     "report": "what the daemon says: journal, metrics, trace, systemd",
     "hook": "the daemon's side of the library's protocol",
+    "dbus": "D-Bus, for both sides: addresses, messages, bytes",
     "control": "D-Bus, the client's side",
     "bus": "D-Bus, the server's side",
     "preload": "/etc/ld.so.preload, safely",
@@ -45,7 +46,8 @@ WORDS = {"errors", "names", "signal", "clock", "quantity"}
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,
     "preload": {"errors", "library"},
-    "control": WORDS,
+    "dbus": WORDS,
+    "control": {*WORDS, "dbus"},
     "tui": {*WORDS, "control"},
     "demo": {*WORDS, "library", "control", "tui"},
     "cli": {*WORDS, "library", "control", "tui", "demo", "doctor", "preload"},
@@ -53,7 +55,6 @@ ONLY_FROM: dict[str, set[str]] = {
 
 # Where a foreign library may be imported: a purpose, or a module of one.
 FOREIGN: dict[str, set[str]] = {
-    "dbus_next": {"bus", "control"},
     "pynvml": {"machine.nvml"},
     "rich": {"cli", "tui", "demo"},
     "prometheus_client": {"report.metrics"},

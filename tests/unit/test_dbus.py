@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client's D-Bus, held against dbus-next's in both directions."""
+"""Our D-Bus, held against dbus-next's in both directions."""
 
-import io
 from typing import Any
 
 import pytest
-from dbus_next._private.unmarshaller import Unmarshaller
 from dbus_next.constants import MessageFlag, MessageType
-from dbus_next.message import Message
-from dbus_next.signature import Variant as Theirs
+from dbus_next.message import Message as TheirMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.control import wire
+from nvshared.dbus.message import (
+    METHOD_CALL,
+    METHOD_RETURN,
+    NO_AUTO_START,
+    START,
+    Message,
+    call,
+    pack,
+    size,
+    unpack,
+)
+from nvshared.dbus.types import Variant, WireError, split
+from nvshared.dbus.writing import encode
+from tests.unit.dbusnext import received, sent, theirs
 
+NAMED = ("com.nvshare", "/com", "com.nvshare.Manager", "Do")
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 NUMBERS = {
     "y": (0, 2**8 - 1), "n": (-(2**15), 2**15 - 1), "q": (0, 2**16 - 1),
@@ -51,43 +62,30 @@ def compound(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
             lambda many: ("(" + "".join(type_ for type_, _ in many) + ")", [v for _, v in many])
         ),
         st.tuples(TEXT, inner).map(lambda pair: ("a{s" + pair[1][0] + "}", {pair[0]: pair[1][1]})),
-        inner.map(lambda one: ("v", wire.Variant(*one))),
+        inner.map(lambda one: ("v", Variant(*one))),
     )
 
 
 BODIES = st.lists(st.recursive(simple(), compound, max_leaves=6), max_size=4)
 
 
-def theirs(value: Any) -> Any:
-    """A value as dbus-next has it."""
-    if isinstance(value, wire.Variant):
-        return Theirs(value.type, theirs(value.value))
-    if isinstance(value, dict):
-        return {key: theirs(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [theirs(one) for one in value]
-    return value
-
-
-def bare(value: Any) -> Any:
-    """A value as it comes in: a variant is what is in it."""
-    if isinstance(value, wire.Variant):
-        return bare(value.value)
-    if isinstance(value, dict):
-        return {key: bare(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [bare(one) for one in value]
-    return value
+def whole(data: bytes) -> Message:
+    """The message that has these bytes."""
+    header, body = size(data[:START])
+    if header + body != len(data):
+        raise WireError("some bytes are left, or lack")
+    message = unpack(data[:header], data[header:])
+    message.values()
+    return message
 
 
 @given(BODIES)
 def test_dbus_next_reads_what_we_write(body: list[Typed]) -> None:
     signature = "".join(type_ for type_, _ in body)
     values = [value for _, value in body]
-    named = ("com.nvshare", "/com", "com.nvshare.Manager", "Do")
-    data = wire.call(7, *named, signature, tuple(values))
-    assert wire.size(data[:16]) == len(data)
-    read = Unmarshaller(io.BytesIO(data)).unmarshall()      # type: ignore[no-untyped-call]
+    data = pack(call(*NAMED, signature, values, NO_AUTO_START), 7)
+    assert sum(size(data)) == len(data)
+    read = received(data)
     assert (read.serial, read.destination, read.path) == (7, "com.nvshare", "/com")
     assert (read.interface, read.member) == ("com.nvshare.Manager", "Do")
     assert read.flags == MessageFlag.NO_AUTOSTART
@@ -99,50 +97,71 @@ def test_dbus_next_reads_what_we_write(body: list[Typed]) -> None:
 def test_we_read_what_dbus_next_writes(body: list[Typed]) -> None:
     signature = "".join(type_ for type_, _ in body)
     values = [value for _, value in body]
-    message = Message(
+    read = whole(sent(TheirMessage(
         message_type=MessageType.METHOD_RETURN, reply_serial=9, destination=":1.5",
         signature=signature, body=theirs(values), serial=3,
-    )
-    data = bytes(message._marshall())   # type: ignore[no-untyped-call]
-    assert wire.size(data) == len(data)
-    read = wire.parse(data)
-    assert (read.kind, read.serial, read.reply_to) == (wire.METHOD_RETURN, 3, 9)
-    assert read.body == bare(values)
+    )))
+    assert (read.kind, read.serial, read.reply_to) == (METHOD_RETURN, 3, 9)
+    assert (read.destination, read.values()) == (":1.5", values)
+
+
+def test_answers_and_errors_are_to_the_byte_what_dbus_next_makes() -> None:
+    asked = Message(METHOD_CALL, serial=9, path="/", member="Ask", sender=":1.123456")
+    their_call = TheirMessage(path="/", member="Ask", sender=":1.123456", serial=9)
+    for ours, other in (
+        (asked.reply("d", encode("d", [0.1])),
+         TheirMessage.new_method_return(their_call, "d", [0.1])),
+        (asked.refusal("com.nvshare.Error.Failed", "no"),
+         TheirMessage.new_error(their_call, "com.nvshare.Error.Failed", "no")),
+    ):
+        other.serial = 77
+        assert pack(ours, 77) == sent(other)
 
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_message(data: bytes) -> None:
     for kind in (b"l", b"B", b""):
         try:
-            wire.parse(kind + data)
-        except wire.WireError:
+            whole(kind + data)
+        except WireError:
             continue
 
 
 @given(BODIES, st.integers(0, 10_000), st.integers(0, 255))
 def test_a_damaged_message(body: list[Typed], place: int, byte: int) -> None:
     signature = "".join(type_ for type_, _ in body)
-    values = tuple(value for _, value in body)
-    data = bytearray(wire.call(7, "com.nvshare", "/com", "com.nvshare.M", "Do", signature, values))
+    data = bytearray(pack(call(*NAMED, signature, [value for _, value in body]), 7))
     data[place % len(data)] = byte
     try:
-        wire.parse(bytes(data))
-    except wire.WireError:
+        whole(bytes(data))
+    except WireError:
         return
+
+
+def test_values_within_values_without_end() -> None:
+    message = Message(METHOD_CALL, signature="v", body=b"\1v\0" * 10_000 + b"\1y\0\7")
+    with pytest.raises(WireError, match="too deep"):
+        message.values()
 
 
 @pytest.mark.parametrize("wrong", ["a", "(", "(i", "{", "z", ")", "a{", "ii)", "()", "a()"])
 def test_what_is_no_signature(wrong: str) -> None:
-    with pytest.raises(wire.WireError):
-        wire.split(wrong)
+    with pytest.raises(WireError):
+        split(wrong)
 
 
 @pytest.mark.parametrize(("type_", "value"), [("u", -1), ("u", 2**32), ("y", 256), ("u", "x")])
 def test_what_does_not_fit_its_type(type_: str, value: object) -> None:
-    with pytest.raises(wire.WireError, match=repr(value)):
-        wire.call(1, "com.nvshare", "/", "com.nvshare.M", "Do", type_, (value,))
+    with pytest.raises(WireError, match=repr(value)):
+        encode(type_, [value])
+
+
+def test_there_are_as_many_values_as_types() -> None:
+    for signature, values in (("u", []), ("u", [1, 2]), ("(uu)", [[1]])):
+        with pytest.raises(WireError):
+            encode(signature, values)
 
 
 def test_a_message_that_is_too_long() -> None:
-    with pytest.raises(wire.WireError, match="longer"):
-        wire.size(b"l\x02\0\x01" + (1 << 31).to_bytes(4, "little") + bytes(8))
+    with pytest.raises(WireError, match="longer"):
+        size(b"l\x02\0\x01" + (1 << 31).to_bytes(4, "little") + bytes(8))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a message bus is to be found.
+"""Where a message bus is to be found, and the first words to it.
 
 https://dbus.freedesktop.org/doc/dbus-specification.html#addresses
+https://dbus.freedesktop.org/doc/dbus-specification.html#auth-protocol
 """
 
 import os
@@ -11,6 +12,15 @@ import socket
 from nvshared.errors import BusUnavailable, InvalidArgs
 
 SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
+BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")  # it, as a peer
+PATIENCE = 25.0                         # seconds for an answer, as libdbus has it
+LET_IN = b"OK "                         # how its answer to `introduction` begins, if it lets us in
+BEGIN = b"BEGIN\r\n"                    # before the first message
+
+
+def introduction() -> bytes:
+    """Who we are. The bus answers with a line."""
+    return f"\0AUTH EXTERNAL {str(os.geteuid()).encode().hex()}\r\n".encode()
 
 
 def locate(bus: str) -> str:

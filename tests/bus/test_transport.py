@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes in from senders that nobody has vetted, and a bus that is slow, or hangs up."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from nvshared.bus.connection import LONGEST, LONGEST_HEADER, BusConnection
+from nvshared.dbus.message import ERROR, METHOD_RETURN, SIGNAL, Message, call, pack
+from nvshared.dbus.reading import reader
+from nvshared.dbus.types import TYPES_KEPT, Variant, WireError
+from nvshared.dbus.writing import encode
+from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
+
+MANY = 2000
+
+
+class Bus:
+    """The other end of a connection's socket, and the calls that have come in over it."""
+
+    def __init__(self, theirs: socket.socket, connection: BusConnection) -> None:
+        self.socket = theirs
+        self.connection = connection
+        self.calls: list[Message] = []
+        self._came = asyncio.Event()
+        connection.answer_calls(self._note)
+
+    def _note(self, message: Message) -> None:
+        self.calls.append(message)
+        self._came.set()
+
+    async def say(self, data: bytes) -> None:
+        """Sends these bytes."""
+        await asyncio.get_running_loop().sock_sendall(self.socket, data)
+
+    async def hear(self, length: int) -> bytes:
+        """So many bytes, or fewer at a time."""
+        return await asyncio.get_running_loop().sock_recv(self.socket, length)
+
+    async def called(self, times: int = 1) -> list[Message]:
+        """So many calls."""
+        async with asyncio.timeout(10):
+            while len(self.calls) < times:
+                self._came.clear()
+                await self._came.wait()
+        return self.calls
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[Bus]:
+    """Our buffer is much smaller than what is to go out."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    theirs.setblocking(False)
+    connection = BusConnection(*await asyncio.open_unix_connection(sock=ours))
+    with theirs:
+        yield Bus(theirs, connection)
+        theirs.close()
+        await connection.close()
+
+
+def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes:
+    """As somebody on the bus would send it."""
+    made = call("com.nvshare", path, MANAGER_INTERFACE, "SetTQ", signature, values)
+    return pack(made, 5)
+
+
+async def test_a_field_that_nobody_knows_is_left_out(bus: Bus) -> None:
+    """dbus-daemon would remove it, so it takes another bus to send such a thing."""
+    body = [[77, Variant("s", "kept: this is no header")]]
+    call = a_call("a(yv)", body)
+    fields = int.from_bytes(call[12:16], "little")
+    end = 16 + fields + -fields % 8
+    extra = bytes([77, 1, ord("s"), 0]) + (1).to_bytes(4, "little") + b"x\0"
+    length = fields + -fields % 8 + len(extra)
+    await bus.say(
+        call[:12] + length.to_bytes(4, "little") + call[16:end]
+        + extra + bytes(-len(extra) % 8) + call[end:]
+    )
+    (read,) = await bus.called()
+    assert (read.member, read.values()) == ("SetTQ", [body])
+
+
+async def test_a_body_longer_than_any_is_not_read(bus: Bus) -> None:
+    await bus.say(a_call("ay", bytes(LONGEST - 4)))
+    await bus.say(a_call("ay", bytes(LONGEST)))
+    await bus.say(a_call("u", 7))
+    fits, long, after = await bus.called(3)
+    assert fits.values() == [[0] * (LONGEST - 4)]
+    assert (long.signature, long.body) == (f"ay, and {LONGEST + 4} bytes long", b"")
+    assert after.values() == [7]
+
+
+async def test_what_is_for_nobody_is_passed_over(bus: Bus) -> None:
+    await bus.say(a_call("s", "x" * LONGEST, path="/" + "a" * LONGEST_HEADER))
+    for kind in (SIGNAL, 5, 200):
+        await bus.say(a_call().replace(b"l\1", b"l" + bytes([kind]), 1))
+    await bus.say(pack(Message(METHOD_RETURN, reply_to=77), 1))
+    await bus.say(pack(Message(ERROR, reply_to=77, error="com.nvshare.Odd"), 1))
+    await bus.say(a_call("u", 7))
+    (read,) = await bus.called()
+    assert read.values() == [7]
+
+
+async def test_it_goes_on_where_it_was_cut_off(bus: Bus) -> None:
+    whole = a_call("su", "x" * 100, 7)
+    for at in range(len(whole)):
+        assert not bus.calls
+        await bus.say(whole[at:at + 1])
+        await asyncio.sleep(0)
+    (read,) = await bus.called()
+    assert read.values() == ["x" * 100, 7]
+
+
+async def test_everything_else_has_its_turn_between_two_messages(bus: Bus) -> None:
+    await bus.say(a_call("u", 7) * 100)
+    await bus.called()
+    assert len(bus.calls) < 100
+    await bus.called(100)
+
+
+async def test_types_that_senders_make_up_are_forgotten(bus: Bus) -> None:
+    for number in range(TYPES_KEPT + 50):
+        made_up = f"({number:012b})".translate({ord("0"): "u", ord("1"): "i"})
+        await bus.say(a_call("v", Variant(made_up, [0] * 12)))
+    for read in await bus.called(TYPES_KEPT + 50):
+        assert read.values()[0].value == [0] * 12
+    assert reader.cache_info().currsize <= TYPES_KEPT
+
+
+@pytest.mark.parametrize("nonsense", [
+    b"GET / HTTP/1.1\r\n", a_call().replace(b"SetTQ", b"Set\xffQ"),
+    a_call().replace(b"\3\1s", b"\3\1o"), pack(Message(METHOD_RETURN), 1),
+])
+async def test_what_is_no_message_ends_the_connection(bus: Bus, nonsense: bytes) -> None:
+    await bus.say(nonsense)
+    with pytest.raises(WireError):
+        await bus.connection.lost()
+
+
+def said(number: int) -> Message:
+    """One message of many."""
+    return Message(
+        SIGNAL, path=MANAGER_PATH, interface=MANAGER_INTERFACE, member="News", signature="s",
+        body=encode("s", [str(number)]),
+    )
+
+
+async def test_it_waits_for_a_bus_that_is_slow(bus: Bus) -> None:
+    for number in range(MANY - 1):
+        bus.connection.post(said(number))
+    last = asyncio.ensure_future(bus.connection.deliver(said(MANY - 1)))
+    whole = b"".join(pack(said(number), number + 1) for number in range(MANY))
+    read = b""
+    while len(read) < len(whole):
+        assert read or not last.done()
+        read += await bus.hear(1000)
+    assert read == whole
+    await last
+    await bus.connection.deliver(said(0))       # it has not gone to sleep for good
+    assert await bus.hear(1000) == pack(said(0), MANY + 1)
+
+
+async def test_what_is_said_in_one_turn_goes_out_together(bus: Bus) -> None:
+    for number in range(3):
+        bus.connection.post(said(number))
+    assert await bus.hear(4000) == b"".join(pack(said(at), at + 1) for at in range(3))
+
+
+async def test_whoever_waits_hears_that_the_bus_is_gone(bus: Bus) -> None:
+    waiting = [
+        asyncio.ensure_future(bus.connection.deliver(said(number))) for number in range(MANY)
+    ]
+    await bus.hear(1)
+    bus.socket.close()
+    await asyncio.gather(*waiting)
+    with pytest.raises(OSError, match="reset"):
+        await bus.connection.lost()
+    bus.connection.post(said(0))        # to nobody
+    await bus.connection.deliver(said(0))
