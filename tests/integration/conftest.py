@@ -170,6 +170,13 @@ def large_site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
+def short_path() -> Iterator[Path]:
+    """As tmp_path, for what has sockets deep within: their names have 107 characters at most."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
 def public_site() -> Iterator[Site]:
     """The same where every user can get to, which the folders of pytest are not."""
     with tempfile.TemporaryDirectory(prefix="nvshare-") as name:

@@ -31,13 +31,13 @@ def listen_to_ctrl_c() -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def start(short_path: Path) -> Start:
     """Starts the benchmark; everything it makes lies in the test's folder."""
     def started(*options: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "bench.colocation.measure", "--simulate", "--variant", "big_50",
              "--shape", "alternating", "--tq", "5", "--scale", "0.001", *options],
-            cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, text=True,
+            cwd=ROOT, env={**os.environ, "TMPDIR": str(short_path)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen_to_ctrl_c,
         )
 
@@ -55,8 +55,10 @@ def processes(folder: Path, other_than: int) -> list[int]:
     return found
 
 
-def test_two_programs_that_do_not_fit_are_measured_and_right(start: Start, tmp_path: Path) -> None:
-    kept = tmp_path / "kept" / "report.json"
+def test_two_programs_that_do_not_fit_are_measured_and_right(
+    start: Start, short_path: Path
+) -> None:
+    kept = short_path / "kept" / "report.json"
     run = start("--json", "--output", str(kept))
     output, errors = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, errors
@@ -71,22 +73,22 @@ def test_two_programs_that_do_not_fit_are_measured_and_right(start: Start, tmp_p
     assert trial["trace"]["handovers"] > 0
     assert [one["digest"] for one in trial["each"]] != ["0" * 16, "0" * 16]
     assert "two together" in errors
-    assert processes(tmp_path, run.pid) == []
+    assert processes(short_path, run.pid) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_an_interrupted_benchmark_leaves_nothing_behind(
-    number: signal.Signals, start: Start, tmp_path: Path
+    number: signal.Signals, start: Start, short_path: Path
 ) -> None:
     run = start()
     assert run.stderr is not None
     for line in run.stderr:
         if "two together" in line:
             break
-    assert processes(tmp_path, run.pid), "the daemon and the two programs"
+    assert processes(short_path, run.pid), "the daemon and the two programs"
     run.send_signal(number)
     _, errors = run.communicate(timeout=PATIENCE)
     assert run.returncode == 130, errors
     assert "interrupted" in errors
-    assert processes(tmp_path, run.pid) == []
-    assert list(tmp_path.glob("nvshare-bench-*")) == []
+    assert processes(short_path, run.pid) == []
+    assert list(short_path.glob("nvshare-bench-*")) == []

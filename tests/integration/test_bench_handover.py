@@ -92,13 +92,11 @@ def marked(mark: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "TERM"]
 )
-def test_interrupted_it_leaves_nothing(number: int, status: int, tmp_path: Path) -> None:
+def test_interrupted_it_leaves_nothing(number: int, status: int, short_path: Path) -> None:
     mark = uuid.uuid4().hex
-    folder = tmp_path / "temporary"
-    folder.mkdir()
     with subprocess.Popen(
         [*COMMAND, "--variant", "two-large", "--seconds", "600"], cwd=ROOT, text=True,
-        env={**os.environ, MARK: mark, "TMPDIR": str(folder)}, start_new_session=True,
+        env={**os.environ, MARK: mark, "TMPDIR": str(short_path)}, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=heed_interrupts,
     ) as process:
         assert process.stderr is not None
@@ -110,4 +108,4 @@ def test_interrupted_it_leaves_nothing(number: int, status: int, tmp_path: Path)
         errors = process.stderr.read()
         assert process.wait() == status, errors
     assert list(marked(mark)) == []
-    assert list(folder.iterdir()) == []
+    assert list(short_path.iterdir()) == []
