@@ -19,7 +19,7 @@ from tests.integration.fakehook import PATIENCE
 
 BUILD = ROOT / "libhook" / "build"
 PROGRAMS = 3                            # of which any two fit together, but never all
-SETTINGS = ("--tq", "100ms", "--capacity", "240MiB")
+SETTINGS = ("--tq", "100ms", "--capacity", "60MiB")
 
 # What the trace says last before the victim is in that state.
 STATES = {
@@ -33,14 +33,14 @@ STATES = {
 
 def program(site: Site, seed: int, steps: int = 24) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", "96MiB", "--chunk", "8MiB",
+        [str(BUILD / "nvshare-workload"), "--memory", "24MiB", "--chunk", "2MiB",
          "--steps", str(steps), "--kernel-us", "2000", "--seed", str(seed), "--json"],
         env={
             **site.environment,
             "LD_PRELOAD": str(BUILD / "libnvshare.so"),
             "NVSHARE_SOCKET": str(site.socket),
             # Slow enough that a load or an eviction is long under way when it is seen.
-            "NVSHARE_SIM_COPY_RATE": str(400 << 20),
+            "NVSHARE_SIM_COPY_RATE": str(100 << 20),
         },
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )
