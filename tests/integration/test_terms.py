@@ -67,7 +67,7 @@ def view(control: Control, process: subprocess.Popen[str]) -> ClientSnapshot:
 def test_a_suspended_program_is_off_the_card_and_ends_right_after_it_is_resumed(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
-    control = start("--tq", "100ms", "--capacity", "240MiB")
+    control = start("--tq", "100ms", "--capacity", "60MiB")
     programs = [program(site, seed) for seed in (1, 2, 3)]
     holder = await_state(site.folder / "trace", "running")
     (victim,) = [process for process in programs if process.pid == holder]
@@ -86,10 +86,10 @@ def test_a_suspended_program_is_off_the_card_and_ends_right_after_it_is_resumed(
 def test_preempting_hands_the_card_on(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
-    control = start("--tq", "3600", "--capacity", "120MiB")
+    control = start("--tq", "3600", "--capacity", "30MiB")
     programs = [program(site, seed) for seed in (1, 2)]
     eventually(lambda: any(
-        one.state == "running" and one.allocated >= 96 * MIB for one in control.snapshot().clients
+        one.state == "running" and one.allocated >= 24 * MIB for one in control.snapshot().clients
     ) and control.snapshot().gpus[0].queue_length == 1)
     (holder,) = control.snapshot().gpus[0].holders
     control.preempt("0")
@@ -102,7 +102,7 @@ def test_preempting_hands_the_card_on(
 def test_the_heavier_program_is_done_first(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
-    control = start("--tq", "50ms", "--capacity", "120MiB")
+    control = start("--tq", "50ms", "--capacity", "30MiB")
     light, heavy = (program(site, seed) for seed in (1, 2))
     eventually(lambda: len(control.snapshot().clients) == 2)
     for process, weight in ((heavy, 1000), (light, 1)):
