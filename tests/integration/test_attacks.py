@@ -149,6 +149,7 @@ def hand_over(site: Site, card: int = 0) -> None:
         hook.close()
 
 
+@pytest.mark.long
 def test_ten_thousand_connections(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:
@@ -220,6 +221,7 @@ def test_others_hand_over_while_one_attacks(
     daemon.is_well()
 
 
+@pytest.mark.long
 def test_programs_are_right_while_all_attack_at_once(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:
@@ -250,6 +252,7 @@ def test_a_lie_of_more_than_there_can_be_takes_nothing_from_other_cards(
     daemon.is_well()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_the_daemon_is_replaced_in_the_middle_of_an_attack(
     site: Site, start: Callable[..., Daemon], how: signal.Signals
@@ -274,6 +277,7 @@ def test_the_daemon_is_replaced_in_the_middle_of_an_attack(
     assert second.process.poll() is None
 
 
+@pytest.mark.long                       # ten seconds until those who ask nothing have to go
 def test_who_connects_to_the_metrics_and_asks_nothing_takes_nothing_from_programs(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:

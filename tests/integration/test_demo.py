@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.fakehook import PATIENCE
+
 COMMAND = [sys.executable, "-c", "import sys; from nvshared.cli.main import main; sys.exit(main())"]
 MARK = "NVSHARE_TEST_MARK"
 
@@ -88,10 +90,12 @@ def test_everything_is_right_and_nothing_is_left(demo: Demo) -> None:
     demo.leaves_nothing()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize(
-    "moment", ["Two programs share it", "holds the GPU", "checking every word"]
-)
+@pytest.mark.parametrize(("moment", "number"), [
+    *((moment, number) for moment in ("Two programs share it", "holds the GPU")
+      for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+    *(pytest.param("checking every word", number, marks=pytest.mark.long)       # at its end
+      for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+])
 def test_a_signal_leaves_nothing(demo: Demo, moment: str, number: signal.Signals) -> None:
     demo.until(moment)
     demo.process.send_signal(number)
@@ -101,7 +105,9 @@ def test_a_signal_leaves_nothing(demo: Demo, moment: str, number: signal.Signals
     demo.leaves_nothing()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))]
+)
 def test_many_signals_at_any_moment_leave_nothing(demo: Demo, seed: int) -> None:
     chance = random.Random(seed)
     # Not before it begins: Python itself takes a while, and dies of a signal as any program does.
@@ -134,7 +140,7 @@ def test_when_it_is_killed_its_programs_die_with_it(demo: Demo) -> None:
     demo.process.kill()
     demo.process.communicate()
     for end in ends:
-        readable, _, _ = select.select([end], [], [], 30)
+        readable, _, _ = select.select([end], [], [], PATIENCE)
         os.close(end)
         assert readable, processes
     assert demo.processes() == {}

@@ -19,8 +19,6 @@ from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_random_handovers import built
 
-VISITORS = {"": 3, "thread": 1, "address": 2}     # a sanitized one takes long to end
-
 
 def start(site: Site, build: Path, seed: int, seconds: int) -> subprocess.Popen[str]:
     """64 MiB, one after the other's end or a signal's coming verified a last time."""
@@ -49,12 +47,19 @@ def ends_well(process: subprocess.Popen[str]) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("sanitizer", VISITORS)
-def test_every_byte_is_right_while_others_come_and_go(site: Site, sanitizer: str) -> None:
+@pytest.mark.parametrize(("sanitizer", "visitors"), [
+    ("", 1),
+    pytest.param("", 5, marks=pytest.mark.long),
+    pytest.param("thread", 1, marks=pytest.mark.long),      # takes long to end
+    pytest.param("address", 2, marks=pytest.mark.long),
+])
+def test_every_byte_is_right_while_others_come_and_go(
+    site: Site, sanitizer: str, visitors: int
+) -> None:
     with built(sanitizer) as build:
         site.start("--tq", "50ms", "--capacity", "120MiB")
         one = start(site, build, 1, 3600)
-        for seed in range(VISITORS[sanitizer]):
+        for seed in range(visitors):
             ends_well(start(site, build, 2 + seed, 1))
         one.send_signal(signal.SIGTERM)
         assert ends_well(one)["churned"] > 0

@@ -48,6 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
          "--wheel-dir", folder, sdist],
+        env={**os.environ, "CFLAGS": "-O0"},            # nothing of it has to be fast
         check=True,
     )
     (built,) = folder.glob("*.whl")

@@ -7,6 +7,8 @@ Two weeks by default; NVSHARE_TEST_DAYS=365 makes it a year.
 import os
 from dataclasses import dataclass
 
+import pytest
+
 from nvshared.scheduler.actions import Stop
 from nvshared.scheduler.settings import GIB, Settings
 from tests.unit.scheduler_hookmodel import SECOND, Hook
@@ -53,6 +55,7 @@ class Notebook:
             self.longest = max(self.longest, self.world.now - since)
 
 
+@pytest.mark.long
 def test_weeks_of_a_labs_card() -> None:
     world = World(
         Settings(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long           # the programs alone take half a minute to compile
 LIBHOOK = Path(__file__).parents[2]
 RUNS = 60
 

@@ -8,7 +8,9 @@ import pytest
 from libhook.tests.simulator.conftest import LIBHOOK
 
 
-@pytest.mark.parametrize("sanitizer", ["", "thread", "address"])
+@pytest.mark.parametrize("sanitizer", [
+    "", *(pytest.param(one, marks=pytest.mark.long) for one in ("thread", "address")),
+])
 def test_programs(sanitizer: str) -> None:
     result = subprocess.run(
         ["make", "-C", LIBHOOK, "-s", "test-simulator", f"SANITIZE={sanitizer}"],
