@@ -32,6 +32,11 @@ def simulator() -> Path:
     return _find("simulator/libcuda.so.1").parent
 
 
+def program() -> Path:
+    """Folder with what runs within Python programs, for PYTHONPATH."""
+    return _PACKAGE / "program"
+
+
 def _find(name: str) -> Path:
     folder = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
     path = folder / name

@@ -10,6 +10,8 @@ from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 from nvshared.names import SOCKET_VARIABLE
 
 PRELOAD = "LD_PRELOAD"
+TRIM = "NVSHARE_TRIM_CACHES"            # 1: the program gives back what its frameworks cache
+MODULES = "PYTHONPATH"
 
 
 class NotFound(NvshareError):
@@ -43,6 +45,9 @@ def _act(options: Options) -> NoReturn:
     if not command:
         raise InvalidArgs("no program is named", "write: nvsharectl run -- PROGRAM ARGUMENTS")
     environment = preloaded(dict(os.environ), str(library.hook()))
+    if environment.get(TRIM) == "1":
+        others = environment.get(MODULES)
+        environment[MODULES] = f"{library.program()}{':' + others if others else ''}"
     if options.socket is not None:
         environment[SOCKET_VARIABLE] = options.socket
     try:

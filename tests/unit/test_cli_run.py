@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared import library
 from nvshared.cli.run import preloaded
 from nvshared.errors import ExitCode, InvalidArgs
 
@@ -58,6 +59,15 @@ def test_the_program_takes_our_place() -> None:
 def test_the_socket_of_the_environment_is_passed_on() -> None:
     ended = run("sh", "-c", 'echo "$NVSHARE_SOCKET"', NVSHARE_SOCKET="/run/y.sock")
     assert ended.stdout == "/run/y.sock\n"
+
+
+def test_a_program_that_is_to_trim_its_caches_finds_how() -> None:
+    def modules(**environment: str) -> str:
+        return run("sh", "-c", 'echo "$PYTHONPATH"', **environment).stdout.strip()
+
+    assert modules(PYTHONPATH="/m", NVSHARE_TRIM_CACHES="0") == "/m"
+    assert modules(PYTHONPATH="/m", NVSHARE_TRIM_CACHES="1") == f"{library.program()}:/m"
+    assert modules(PYTHONPATH="", NVSHARE_TRIM_CACHES="1") == str(library.program())
 
 
 def test_no_such_program() -> None:

@@ -31,6 +31,7 @@ PURPOSES: dict[str, str] = {
     "dbus": "D-Bus, for both sides: addresses, messages, bytes",
     "control": "D-Bus, the client's side",
     "bus": "D-Bus, the server's side",
+    "program": "what runs within Python programs that share a GPU",
     "preload": "/etc/ld.so.preload, safely",
     "tui": "the dashboard",
     "demo": "the demonstration",

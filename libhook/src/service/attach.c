@@ -199,7 +199,6 @@ static void attach(CUdevice device, CUcontext context)
         return;
     }
     if (!prepared) {
-        caches_prepare();
         gate_on_waiter = clients_want;
         pthread_atfork(NULL, NULL, in_child);
         prepared = true;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asks frameworks to give back what they have cached, before it would leave the
- * card; caches.c.
+ * When a program should give back what its frameworks have cached; caches.c.
  */
 #ifndef NVSHARE_CACHES_H
 #define NVSHARE_CACHES_H
@@ -22,22 +21,14 @@ enum caches_occasion {
 struct caches {
     /* Its last turn ended without anybody needing the room: nothing would leave. */
     bool needless;
-    bool asked;                      /* CPython has not come to it yet */
-    enum caches_occasion occasion;   /* for which it was asked last */
-    struct caches_release {
-        bool unjudged;               /* it is not known whether it was any good */
-        enum caches_occasion occasion;
-        uint64_t bytes, allocated;   /* that came back, and that were left then */
-    } last;
-    uint64_t spared;                 /* bytes that need not leave after this turn for that */
-    struct caches_try {
-        bool past;                   /* in this turn */
-        unsigned pause, left;        /* turns to let pass since the last was not, and how many yet */
-    } tries[CACHES_OCCASIONS];
+    bool past[CACHES_OCCASIONS];     /* it was asked in this turn */
+    uint64_t most;                   /* bytes that it had allocated when it was asked */
 };
 
-/* A thread of the program, once, before there is a service thread. */
-void caches_prepare(void);
+/* The one function of ours that programs see. Waits until frameworks should give back
+ * what they have cached, and returns CACHES_OCCASIONS * device + occasion. Any thread, which
+ * never disturbs a capture of the others from then on. */
+__attribute__((visibility("protected"))) int nvshare_trim_wait(void);
 
 /* The following by service threads. */
 

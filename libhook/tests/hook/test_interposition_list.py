@@ -27,13 +27,15 @@ def output(*command: object) -> str:
     ).stdout
 
 
-def test_nothing_is_exported_but_the_hooks_and_dlsym(library: Path) -> None:
+def test_nothing_is_exported_but_the_hooks_and_what_python_waits_in(library: Path) -> None:
     exported = [
         line.split()[-1]
         for line in output("nm", "-D", "--defined-only", library).split("\n")
         if line
     ]
-    assert sorted(exported) == sorted([*recorded.hooks(), "dlsym", "dlvsym"])
+    assert sorted(exported) == sorted([
+        *recorded.hooks(), "dlsym", "dlvsym", "nvshare_trim_wait",
+    ])
 
 
 def test_the_library_does_nothing_when_it_is_loaded(library: Path) -> None:

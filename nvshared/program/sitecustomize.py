@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads nvshare_caches, then the sitecustomize that this one stands in front of.
+
+Python imports the first `sitecustomize` that it finds when it starts. `nvsharectl run` puts this
+folder at the front of PYTHONPATH.
+"""
+
+import importlib
+import sys
+
+importlib.import_module("nvshare_caches")
+
+folder = __file__.rpartition("/")[0]
+if folder in sys.path:
+    sys.path.remove(folder)             # the program sees none of this
+    ours = sys.modules.pop(__name__)
+    try:
+        importlib.import_module(__name__)
+    except ImportError as error:
+        if error.name != __name__:
+            raise
+    finally:
+        sys.modules.setdefault(__name__, ours)

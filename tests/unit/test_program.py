@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is loaded into Python programs stands in nobody's way."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvshared import library
+
+MODULES = sorted(library.program().glob("*.py"))
+STATE = """
+import sys, threading
+import importlib.util
+importlib.util.find_spec("torch")       # as in `import torch`
+print("nvshare_caches" in sys.modules, len(threading.enumerate()), {folder!r} in sys.path)
+print(getattr(sys.modules.get("sitecustomize"), "__file__", None))
+"""
+
+
+def states(folder: Path, *options: str, wanted: str = "1") -> list[str]:
+    """What a Python that starts with our folder, and then this one, has loaded."""
+    done = subprocess.run(
+        [sys.executable, *options, "-c", STATE.format(folder=str(library.program()))],
+        env={**os.environ, "NVSHARE_TRIM_CACHES": wanted,
+             "PYTHONPATH": f"{library.program()}:{folder}"},
+        capture_output=True, text=True, check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+def test_it_is_python_3_8(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("wanted", ["0", "1"])
+def test_nothing_runs_without_the_library(tmp_path: Path, wanted: str) -> None:
+    assert states(tmp_path, wanted=wanted)[0] == "True 1 False"
+
+
+def test_another_sitecustomize_is_loaded_too(tmp_path: Path) -> None:
+    theirs = tmp_path / "sitecustomize.py"
+    theirs.write_text("print('theirs')")
+    assert states(tmp_path) == ["theirs", "True 1 False", str(theirs)]
+
+
+def test_without_another_one_ours_stays(tmp_path: Path) -> None:
+    (tmp_path / "usercustomize.py").write_text("")
+    assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")
+
+
+def test_another_sitecustomize_fails_as_it_would_alone(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import no_such_module")
+
+    def said(*folders: Path) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", ""], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": ":".join(map(str, folders))},
+        ).stderr
+
+    assert "no_such_module" in said(tmp_path)
+    assert said(library.program(), tmp_path) == said(tmp_path)
