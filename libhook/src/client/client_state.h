@@ -59,8 +59,8 @@ struct client {
     struct caches caches;
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
-    uint64_t managed;                /* bytes in blocks of managed memory, */
-    uint64_t managed_away;           /* and of them, those that count in memory.host */
+    uint64_t slab_use;               /* bytes in blocks that may need a place in a slab */
+    uint64_t managed_away;           /* of managed memory that count in memory.host */
     uint64_t beyond;                 /* bytes beyond the card, on the host for good */
     struct spares spares;
     struct block *blocks;            /* all, oldest first */

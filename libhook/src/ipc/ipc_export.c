@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "block/mapped.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "interpose/real.h"
@@ -65,7 +66,7 @@ static CUresult share_block(struct block *block)
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = client->device },
     };
     CUmemAccessDesc access[CLIENTS_MAX];
-    size_t readers = block_access(client, access);
+    size_t readers = mapped_access(client, access);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr beside;
     CUresult result = region_take(block->size, &beside);
@@ -98,10 +99,7 @@ static CUresult share_block(struct block *block)
         result = REAL(cuMemMap)(block->address, block->size, 0, handle, 0);
     if (result == CUDA_SUCCESS)
         result = REAL(cuMemSetAccess)(block->address, block->size, access, readers);
-    host_give(block);
-    block_set_state(block, BLOCK_SHARED);
-    client->memory.allocated -= block->size;
-    client->memory.pinned += block->size;
+    block_share(block);
     return result;
 }
 

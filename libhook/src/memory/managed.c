@@ -70,14 +70,13 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
     *managed = (struct managed){ .size = bytes, .client = client, .context = context };
     for (size_t left = bytes; managed->block_count < count; managed->block_count++) {
         size_t length = left < BLOCK_SIZE ? left : BLOCK_SIZE;
-        struct block *block = block_new(client, 0, (length + GRAIN - 1) / GRAIN * GRAIN);
+        struct block *block = block_new(client, &store_managed, 0, (length + GRAIN - 1) / GRAIN * GRAIN);
         if (block == NULL) {
             discard(managed);
             return NULL;
         }
-        block->managed = length;
+        block->place.managed.bytes = length;
         block->immovable = true;
-        client->managed += block->size;
         managed->blocks[managed->block_count] = block;
         left -= length;
     }
@@ -300,7 +299,7 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *plac
     const struct managed *managed = managed_find(address);
     bool differs = false;
     for (size_t i = 0; managed != NULL && i < managed->block_count; i++)
-        differs |= managed->blocks[i]->sent;
+        differs |= managed->blocks[i]->place.managed.sent;
     if (differs)
         *place = prefetches_last(&managed->prefetches, address, size);
     pthread_mutex_unlock(&memory_lock);

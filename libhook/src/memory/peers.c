@@ -25,8 +25,8 @@ static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAcc
     for (struct block *block = owner->blocks; block != NULL && result == CUDA_SUCCESS;
          block = block->younger)
         if (block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED
-            && block->state != BLOCK_LOST && !block->managed)
-            result = REAL(cuMemSetAccess)(block->address, block->size, &access, 1);
+            && block->state != BLOCK_LOST)
+            result = block->store->open(block, &access);
     return result;
 }
 

@@ -36,7 +36,7 @@
  * the daemon counts them as promised, which others might be refused for, nothing stays
  * that is more than half of what could still be promised besides.
  *
- * With them go what their blocks keep: host slots and what is known of their
+ * With them go what their blocks keep: places and what is known of their
  * content are given up when a spare is made, as they are when memory is freed.
  *
  * The service thread looks at their age. It is woken for that once, by the first
@@ -140,7 +140,7 @@ bool spare_keep(struct large *large)
         spares_drop(client, 1);
     for (size_t i = 0; i < large->block_count; i++) {
         struct block *block = large->blocks[i];
-        host_give(block);
+        store_give(block);
         block->seen = block->light = block->restless = block->parted = false;
     }
     large->spare = true;

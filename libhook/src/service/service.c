@@ -10,7 +10,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "block/block.h"
+#include "block/store_host.h"
 #include "client/gate.h"
 #include "flight/bus_sharing.h"
 #include "flight/pace.h"

@@ -7,7 +7,7 @@
  * at them:
  *
  *   all zero         nothing is copied; the block is cleared when it comes back
- *   as it came in    its host slot, kept since, is still right
+ *   as it came in    the copy in its place, kept since, is still right
  *
  * The digest. A block is read as 64-bit words of two halves each. Four sums
  * modulo 2^64 are taken over it, of products of the halves, each half added to

@@ -12,9 +12,8 @@ struct departure departure(struct client *client, const struct nvshare_record *o
     };
 }
 
-/* Takes victims until they fill `wanted` bytes, `most` at most: managed memory, of which
- * nothing is looked at, or other. From here on they do not disappear, even if they are
- * freed. */
+/* Takes victims until they fill `wanted` bytes, `most` at most: all of them such as can be
+ * looked at, or none. From here on they do not disappear, even if they are freed. */
 static size_t take(const struct departure *departure, unsigned *rank, struct block **blocks,
                    size_t most, uint64_t wanted)
 {
@@ -23,7 +22,7 @@ static size_t take(const struct departure *departure, unsigned *rank, struct blo
     uint64_t bytes = 0;
     while (bytes < wanted && count < most
            && (block = victim_next(departure->client, rank, departure->stays)) != NULL
-           && (count == 0 || !block->managed == !blocks[0]->managed)) {
+           && (count == 0 || block->store->looks == blocks[0]->store->looks)) {
         block_set_state(block, BLOCK_LEAVING);
         blocks[count++] = block;
         bytes += block->size;
@@ -36,7 +35,7 @@ static size_t unsaved(struct block *const *blocks, size_t count, struct block **
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++)
-        if (!blocks[i]->managed && !block_presaved(blocks[i]))
+        if (blocks[i]->store->looks && !block_presaved(blocks[i]))
             found[kept++] = blocks[i];
     return kept;
 }
@@ -110,25 +109,23 @@ bool departure_copy(struct departure *departure, struct block *block)
     struct client *client = departure->client;
     const struct nvshare_record *order = departure->order;
     const struct look *look = &block->look;
-    /* One that left before has its place. What is only saved has time. */
-    if (departure->provision.client == NULL && !departure->stays && !block->managed
-        && block->slot.slab == NULL)
-        host_provide(client, order->host, &departure->provision);
     block->presaving = departure->stays;
-    bool has_slot = host_take(client, block, order->host);
+    /* What is only saved has time. */
+    bool has_place = store_take(block, order->host,
+                                departure->stays ? NULL : &departure->provision);
     block->restless = block->known;
-    block->known = false;            /* the slot is about to be overwritten */
+    block->known = false;            /* the place is about to be overwritten */
     block->right = 0;
     block->looked = departure->looked && look->whole;
     block->content = look->all;
     block->parted = departure->looked;
     block->part = look->part;
-    if (!has_slot)
+    if (!has_place)
         departure->flags |= NVSHARE_NO_HOST_MEMORY;
-    if (!has_slot || block->doomed) {
+    if (!has_place || block->doomed) {
         block->presaving = false;
         victim_stays(block);
-        return has_slot;
+        return has_place;
     }
     enum start started = pipeline_start(client, &departure->line, block, &departure->progress,
                                         order);

@@ -6,6 +6,7 @@
 #ifndef NVSHARE_DEPARTURE_H
 #define NVSHARE_DEPARTURE_H
 
+#include "block/store_host.h"
 #include "swap/content.h"
 #include "swap/pipeline.h"
 

@@ -10,6 +10,7 @@
  */
 #include <pthread.h>
 
+#include "block/store_host.h"
 #include "interpose/log.h"
 #include "swap/pipeline.h"
 
@@ -19,18 +20,6 @@ struct load {
     unsigned flags;                  /* of its answer */
     struct progress progress;
 };
-
-/* Its host memory goes with its slot if the client may not keep so much. */
-static void settle_host(struct client *client, uint64_t host)
-{
-    if (client->memory.host <= host)
-        return;
-    for (struct block *block = client->blocks;
-         block != NULL && client->memory.host > host; block = block->younger)
-        if (block->state == BLOCK_RESIDENT)
-            host_give(block);
-    host_trim(client, host);
-}
 
 static struct block *next_absent(struct client *client)
 {
@@ -92,7 +81,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
             return;
         while (line->count >= pipeline_depth(&load->order)) {
             pipeline_complete(client, line);
-            settle_host(client, load->order.host);
+            host_shrink(client, load->order.host);
         }
     }
 }
@@ -101,7 +90,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
 static void answer(struct client *client, struct load *load, uint64_t *since)
 {
     uint64_t now = now_microseconds();
-    settle_host(client, load->order.host);
+    host_shrink(client, load->order.host);
     if (load->progress.failed && client->absent > 0)
         load->flags |= NVSHARE_DRIVER_ERROR;
     if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_DEVICE_MEMORY)) != 0)

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "block/store_host.h"
 #include "flight/bus_sharing.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
@@ -52,12 +53,12 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     pthread_mutex_unlock(&memory_lock);
     CUresult result = REAL(cuEventSynchronize)(client->copied[move.event]);
     struct block *block = move.block;
-    if (block->managed)
-        managed_sent(block);
+    if (move.last && !block->zero)
+        result = block->store->settle(block, result);
     pthread_mutex_lock(&memory_lock);
 
     bool left = block->state == BLOCK_LEAVING, stays = block->presaving;
-    if (result == CUDA_SUCCESS && !block->zero && !block->managed) {
+    if (result == CUDA_SUCCESS && !block->zero && block->store->slabs) {
         line->bytes += move.bytes;
         bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes,
                          now_microseconds() - line->since);
@@ -71,13 +72,13 @@ void pipeline_complete(struct client *client, struct pipeline *line)
         block_set_state(block, left && !stays ? BLOCK_SWAPPED : BLOCK_RESIDENT);
         if (left)
             block->known = block->looked;
-        if (block->slot.slab != NULL && !block->zero)
+        if (block->stored && !block->zero)
             block_note_presaved(block);
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;
-        if (!left && block->managed)
-            host_give(block);
+        if (!left && !block->store->keeps)
+            store_give(block);
     } else {
         /* Whichever way it was going, its bytes are still where it came from. */
         move.progress->failed = true;
@@ -90,29 +91,14 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Starts to copy `size` bytes of it from `offset` on; all of managed memory and of zeros. */
+/* Starts to copy `size` bytes of it from `offset` on. */
 static CUresult copy(struct client *client, struct block *block, size_t offset, size_t size)
 {
     CUstream stream = client->copy_stream;
-    if (block->managed) {
-        pthread_mutex_unlock(&memory_lock);
-        CUresult result = managed_send(block, stream);
-        pthread_mutex_lock(&memory_lock);
-        return result;
-    }
-    CUdeviceptr address = block->address + offset;
-    if (block->state == BLOCK_COMING && block->zero)
-        return REAL(cuMemsetD8Async)(address, 0, size, stream);
-    bool waits = !host_registered(block);
-    if (waits)
-        pthread_mutex_unlock(&memory_lock);
-    char *slot = block->slot.address + offset;
-    CUresult result = block->state == BLOCK_LEAVING
-        ? REAL(cuMemcpyDtoHAsync_v2)(slot, address, size, stream)
-        : REAL(cuMemcpyHtoDAsync_v2)(address, slot, size, stream);
-    if (waits)
-        pthread_mutex_lock(&memory_lock);
-    return result;
+    if (block->state == BLOCK_LEAVING)
+        return block->store->out(block, offset, size, stream);
+    return block->zero ? REAL(cuMemsetD8Async)(block->address + offset, 0, size, stream)
+                       : block->store->in(block, offset, size, stream);
 }
 
 static bool start_piece(struct client *client, struct pipeline *line, struct block *block,
@@ -136,11 +122,24 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
     return true;
 }
 
+/* Its pieces may be under way. Whichever way it was going, its bytes are still where it
+ * came from. */
+static void cut_short(struct client *client, struct pipeline *line, struct block *block)
+{
+    while (line->count > 0)
+        pipeline_complete(client, line);
+    if (block->zero)
+        return;
+    pthread_mutex_unlock(&memory_lock);
+    block->store->settle(block, CUDA_ERROR_NOT_READY);
+    pthread_mutex_lock(&memory_lock);
+}
+
 enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
                           struct progress *progress, const struct nvshare_record *order)
 {
     bool ahead = (order->flags & NVSHARE_AHEAD) != 0;
-    size_t piece = ahead && !block->managed && !block->zero ? PIECE_AHEAD : block->size;
+    size_t piece = ahead && block->store->pieces && !block->zero ? PIECE_AHEAD : block->size;
     enum start started = STARTED;
     for (size_t offset = 0, size; started == STARTED && offset < block->size; offset += size) {
         size = block->size - offset < piece ? block->size - offset : piece;
@@ -151,9 +150,7 @@ enum start pipeline_start(struct client *client, struct pipeline *line, struct b
         else if (!start_piece(client, line, block, offset, size, progress))
             started = NOT_STARTED;
     }
-    /* Its pieces may be under way. Whichever way it was going, its bytes are still where it
-     * came from. */
-    while (started != STARTED && line->count > 0)
-        pipeline_complete(client, line);
+    if (started != STARTED)
+        cut_short(client, line, block);
     return started;
 }

@@ -10,7 +10,7 @@
  * comes, it leaves as fast as memory can be unmapped.
  *
  * What was saved is right as long as the program has not run, and no longer: a block
- * notes the turn before which its slot was made equal to it (block_presaved()), and so
+ * notes the turn before which its place was made equal to it (block_presaved()), and so
  * does what was brought in. A turn ends that at once, whatever the program then does.
  * No look is needed, for while the gate is shut and all has drained nobody writes.
  *

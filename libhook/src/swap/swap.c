@@ -8,16 +8,16 @@
  * memory is created to the moment it is released; its bytes exist in full in
  * at least one of the two places at every moment:
  *
- *   leaving   mapped until the copy has been seen to end; then the host slot
- *             is the only copy;
- *   coming    the host slot is kept until the copy has been seen to end.
+ *   leaving   mapped until the copy has been seen to end; then its place
+ *             has the only copy;
+ *   coming    the place is kept until the copy has been seen to end.
  *
  * This file has the way out, load.c the way in, departure.c and pipeline.c the copies.
  *
  * Which blocks leave is victim.c's to say. Some need no copy. One that was never
  * brought in holds nothing. And those that are to leave are looked at first
  * (content.c): what is all zero just goes, and is cleared when it comes back; what is
- * as it came in goes too, as its slot is still right. What was saved or brought in since
+ * as it came in goes too, as its place still has it. What was saved or brought in since
  * the program ran (presave.c) goes without a look.
  *
  * What is moved ahead of time may have to leave the bus to a program that copies
@@ -64,7 +64,7 @@ static bool vanish_seen(struct block *block, bool zero)
     if (!vanish(block))
         return false;
     if (zero)
-        host_give(block);
+        store_give(block);
     block->zero = zero;
     block->restless = false;
     block->parted = true;

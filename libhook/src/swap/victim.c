@@ -7,7 +7,7 @@
  * does not on the way out, nor does what has been saved or brought in since the program
  * ran (presave.c); then all the rest. Among equals the youngest go first, and so always in
  * the same order: when a little less than all must go, the same old blocks stay each
- * time, and so do the host slots of the others.
+ * time, and so do the places that the others keep.
  *
  * A program that has taken most of the card ahead of its needs, and uses a
  * little, has many blocks of zeros, but which they are is not known before
@@ -43,7 +43,7 @@ struct block *victim_next(const struct client *client, unsigned *rank, bool unre
         for (struct block *block = client->youngest; block != NULL; block = block->older)
             if (block->state == BLOCK_RESIDENT && !block->immovable
                 && rank_of(block) <= (enum rank)*rank
-                && !(unready && (block->managed || victim_is_ready(block))))
+                && !(unready && (!block->store->keeps || victim_is_ready(block))))
                 return block;
     return NULL;
 }
@@ -71,7 +71,7 @@ static size_t take_unseen(struct client *client, struct block **blocks)
     size_t count = 0;
     for (struct block *block = client->youngest; block != NULL && count < WHOLES_MAX;
          block = block->older)
-        if (block->state == BLOCK_RESIDENT && !block->seen && !block->managed) {
+        if (block->state == BLOCK_RESIDENT && !block->seen && block->store->looks) {
             block_set_state(block, BLOCK_LEAVING);
             blocks[count++] = block;
         }

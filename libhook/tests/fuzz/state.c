@@ -31,20 +31,20 @@ void state_begin(void)
 static void check(struct client *client)
 {
     const struct nvshare_memory *memory = &client->memory;
-    uint64_t resident = 0, absent = 0, kept = 0, all = 0, managed = 0, away = 0;
+    uint64_t resident = 0, absent = 0, kept = 0, all = 0, slabs = 0, away = 0;
     for (const struct block *block = client->blocks; block != NULL; block = block->younger) {
         bool lost = block->state == BLOCK_LOST;
         all += lost ? 0 : block->size;
         resident += block->state == BLOCK_RESIDENT ? block->size : 0;
         absent += block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED ? block->size : 0;
-        kept += block->slot.slab != NULL || block->hosted ? block->size : 0;
-        managed += block->managed && !lost ? block->size : 0;
-        away += block->hosted ? block->size : 0;
-        MUST(!block->presaving && (!block_presaved(block) || block->slot.slab != NULL),
+        kept += block->stored ? block->size : 0;
+        slabs += block->store->slabs && !lost ? block->size : 0;
+        away += block->store == &store_managed && block->stored ? block->size : 0;
+        MUST(!block->presaving && (!block_presaved(block) || block->stored),
              "a block is said to be on the host, and is not");
         MUST(block->state != BLOCK_LEAVING && block->state != BLOCK_COMING && !block->doomed,
              "a block is on the move without an order");
-        MUST(block->state != BLOCK_SWAPPED || block->slot.slab != NULL || block->hosted,
+        MUST(block->state != BLOCK_SWAPPED || block->stored,
              "a block is neither here nor there");
     }
     MUST(resident == memory->resident && absent == client->absent && all == memory->allocated,
@@ -52,10 +52,10 @@ static void check(struct client *client)
          (unsigned long long)all, (unsigned long long)resident, (unsigned long long)absent,
          (unsigned long long)memory->allocated, (unsigned long long)memory->resident,
          (unsigned long long)client->absent);
-    MUST(managed == client->managed && away == client->managed_away,
-         "managed blocks of %llu bytes, %llu away; counted are %llu, %llu",
-         (unsigned long long)managed, (unsigned long long)away,
-         (unsigned long long)client->managed, (unsigned long long)client->managed_away);
+    MUST(slabs == client->slab_use && away == client->managed_away,
+         "blocks of %llu bytes for slabs, managed ones of %llu away; counted are %llu, %llu",
+         (unsigned long long)slabs, (unsigned long long)away,
+         (unsigned long long)client->slab_use, (unsigned long long)client->managed_away);
     MUST(kept <= memory->host, "%llu bytes in host memory, of which %llu are there",
          (unsigned long long)kept, (unsigned long long)memory->host);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host memory for swapped blocks: slabs of a hundred MiB or so, taken with huge
+ * The store of most memory: mapped on the card, and copied to the host. Host memory comes in
+ * slabs of a hundred MiB or so, taken with huge
  * pages, registered with the driver once and kept (host_memory.c). Taking memory is
  * slower than the bus, so several threads do it, and they work ahead: while blocks
  * are copied into what there is, the next slabs are made, as far as the
@@ -12,7 +13,7 @@
  * something is next copied to or from them. One that is not registered can be
  * given back without the driver, when no context is left, too.
  */
-#include "block/block.h"
+#include "block/store_host.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "block/host_memory.h"
+#include "block/mapped.h"
 #include "block/region.h"
 #include "interpose/real.h"
 
@@ -71,7 +73,8 @@ static bool place(struct host_slab *slab, struct block *block)
             continue;
         memset(&slab->taken[page + 1 - wanted], true, wanted);
         slab->used += block->size;
-        block->slot = (struct host_slot){ slab, slab->memory + (page + 1 - wanted) * PAGE };
+        block->place.host.slab = slab;
+        block->place.host.address = slab->memory + (page + 1 - wanted) * PAGE;
         return true;
     }
     return false;
@@ -185,7 +188,7 @@ static void *provide(void *argument)
 
 uint64_t host_useful(const struct client *client)
 {
-    return client->memory.allocated - client->managed + client->managed_away;
+    return client->slab_use + client->managed_away;
 }
 
 void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision)
@@ -226,37 +229,13 @@ static bool place_anywhere(struct client *client, struct block *block)
     return false;
 }
 
-static void give_kept(struct client *client)
+static bool take(struct block *block, uint64_t allowance, struct host_provision *provision)
 {
-    for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger)
-        if (kept->state == BLOCK_RESIDENT)
-            host_give(kept);
-}
-
-/* The driver takes the memory; the slots that others keep make place for it. */
-static bool count(struct client *client, struct block *block, uint64_t allowance)
-{
-    if (allowance < block->size)
-        return false;
-    uint64_t most = allowance - block->size;
-    while (client->memory.host > most && client->providers > 0)
-        pthread_cond_wait(&memory_changed, &memory_lock);
-    if (client->memory.host > most) {
-        give_kept(client);
-        host_trim(client, most);
-    }
-    if (client->memory.host > most)
-        return false;
-    client->memory.host += block->size;
-    client->managed_away += block->size;
-    return block->hosted = true;
-}
-
-bool host_take(struct client *client, struct block *block, uint64_t allowance)
-{
-    if (block->managed)
-        return block->hosted || count(client, block, allowance);
-    if (block->slot.slab != NULL || place_anywhere(client, block))
+    struct client *client = block->client;
+    /* One that left before has its place. */
+    if (provision != NULL && provision->client == NULL)
+        host_provide(client, allowance, provision);
+    if (place_anywhere(client, block))
         return true;
     while (client->providers > 0) {
         pthread_cond_wait(&memory_changed, &memory_lock);
@@ -267,37 +246,29 @@ bool host_take(struct client *client, struct block *block, uint64_t allowance)
         return true;
     /* The oldest leave last, so they miss the slots they keep the least. */
     for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger) {
-        if (kept->state != BLOCK_RESIDENT || kept->slot.slab == NULL
+        if (kept->state != BLOCK_RESIDENT || !kept->stored || !kept->store->slabs
             || (block->presaving && block_presaved(kept)))
             continue;                /* nothing is won by saving one instead of another */
-        host_give(kept);
+        store_give(kept);
         if (place_anywhere(client, block))
             return true;
     }
     return false;
 }
 
-void host_give(struct block *block)
+static void give(struct block *block)
 {
-    struct host_slab *slab = block->slot.slab;
-    if (block->hosted) {
-        block->client->memory.host -= block->size;
-        block->client->managed_away -= block->size;
-        block->hosted = false;
-    }
-    if (slab == NULL)
-        return;
-    memset(&slab->taken[(block->slot.address - slab->memory) / (ptrdiff_t)PAGE], false,
+    struct host_slab *slab = block->place.host.slab;
+    memset(&slab->taken[(block->place.host.address - slab->memory) / (ptrdiff_t)PAGE], false,
            block->size / PAGE);
     slab->used -= block->size;
-    block->slot = (struct host_slot){ NULL, NULL };
-    block->known = false;
-    block->right = 0;
 }
 
-bool host_registered(const struct block *block)
+/* Whether copies to and from this slab go straight over the bus, for which it is registered
+ * anew where that is needed; if not, the calls that start them may take as long as the
+ * copies. May release and retake memory_lock. */
+static bool registered(struct host_slab *slab)
 {
-    struct host_slab *slab = block->slot.slab;
     if (slab->state == UNREGISTERED) {
         pthread_mutex_unlock(&memory_lock);
         bool done = host_memory_register_again(slab->memory, slab->size);
@@ -306,6 +277,42 @@ bool host_registered(const struct block *block)
     }
     return slab->state == REGISTERED;
 }
+
+static CUresult out(struct block *block, size_t offset, size_t size, CUstream stream)
+{
+    bool waits = !registered(block->place.host.slab);
+    if (waits)
+        pthread_mutex_unlock(&memory_lock);
+    CUresult result = REAL(cuMemcpyDtoHAsync_v2)(block->place.host.address + offset,
+                                                 block->address + offset, size, stream);
+    if (waits)
+        pthread_mutex_lock(&memory_lock);
+    return result;
+}
+
+static CUresult in(struct block *block, size_t offset, size_t size, CUstream stream)
+{
+    bool waits = !registered(block->place.host.slab);
+    if (waits)
+        pthread_mutex_unlock(&memory_lock);
+    CUresult result = REAL(cuMemcpyHtoDAsync_v2)(block->address + offset,
+                                                 block->place.host.address + offset, size, stream);
+    if (waits)
+        pthread_mutex_lock(&memory_lock);
+    return result;
+}
+
+static CUresult settle(struct block *block, CUresult result)
+{
+    (void)block;
+    return result;
+}
+
+const struct store store_host = {
+    .map = mapped_map, .unmap = mapped_unmap, .open = mapped_open,
+    .take = take, .give = give, .out = out, .in = in, .settle = settle,
+    .looks = true, .pieces = true, .keeps = true, .slabs = true,
+};
 
 void host_leave_context(struct client *client, bool drained)
 {
@@ -356,4 +363,14 @@ void host_trim(struct client *client, uint64_t allowance)
     struct host_slab *slab = client->host_slabs;
     while (slab != NULL && client->memory.host > allowance)
         slab = slab->used == 0 && let_go(client, slab) ? client->host_slabs : slab->next;
+}
+
+void host_shrink(struct client *client, uint64_t allowance)
+{
+    if (client->memory.host <= allowance)
+        return;
+    for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger)
+        if (kept->state == BLOCK_RESIDENT)
+            store_give(kept);
+    host_trim(client, allowance);
 }

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Physical memory that is made for a block and mapped at its address: map, unmap and open
+ * of a store. */
+#ifndef NVSHARE_MAPPED_H
+#define NVSHARE_MAPPED_H
+
+#include "block/block.h"
+
+CUresult mapped_map(struct block *block);
+CUresult mapped_unmap(struct block *block);
+CUresult mapped_open(struct block *block, const CUmemAccessDesc *access);
+
+/* Who may reach a client's memory: fills at most CLIENTS_MAX entries and returns how many. */
+size_t mapped_access(const struct client *client, CUmemAccessDesc *access);
+
+#endif
