@@ -98,10 +98,12 @@ async def _start_daemon(
     notifications.bind(str(folder / "notify"))
     environment = {**card.without_sharing(), "NOTIFY_SOCKET": str(folder / "notify")}
     environment = {name: text for name, text in environment.items() if name not in SETTINGS}
+    # It finds its modules where this program found them, which may be no place of Python's own.
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     log = folder / "nvshared.log"
     with log.open("wb") as file:
         process = await stack.enter_async_context(running(
-            [sys.executable, "-m", "nvshared", "--config", str(configuration)],
+            [sys.executable, "-P", "-m", "nvshared", "--config", str(configuration)],
             environment, stdout=file, stderr=file, stop=signal.SIGTERM,
         ))
     try:

@@ -56,6 +56,16 @@ def test_one_who_looks_before_it_runs_is_told_what_to_do(bare: Container) -> Non
 
 
 @pytest.mark.usefixtures("said")
+def test_anybody_can_see_a_demonstration(bare: Container) -> None:
+    """Without a GPU, and before there is a daemon."""
+    demo = bare.start("nvsharectl", "demo", user="alice")
+    said, _ = demo.communicate()
+    assert demo.returncode == 0, said
+    assert "this machine has no NVIDIA driver" in said
+    assert "holds the GPU" in said
+
+
+@pytest.mark.usefixtures("said")
 def test_without_a_driver_it_says_so_and_gives_up(bare: Container) -> None:
     done = bare.run("systemctl", "start", "nvshared", check=False)
     assert done.returncode != 0
