@@ -31,6 +31,7 @@ LISTS = {
     "by name": ("libnvshare.so\n", None),
     "with a token": ("/usr/$LIB/libnvshare.so\n", None),
     "by its older folder": ("/lib64/libnvshare.so\n", None),
+    "by our link": ("/usr/lib/nvshared/nvshared/lib/libnvshare.so\n", None),
     "first": (f"{LIBRARY}\n/usr/lib64/libz.so.1\n", "/usr/lib64/libz.so.1\n"),
     "beside another": (f"/opt/libx.so {LIBRARY}\n", "/opt/libx.so\n"),
     "somebody else's": ("/opt/lib/libnvshare.so\n", "/opt/lib/libnvshare.so\n"),
@@ -118,14 +119,18 @@ def test_it_is_of_this_version(spec: str) -> None:
     assert re.search(rf"^Version:\s+{re.escape(version[1])}$", spec, re.M)
 
 
+@pytest.mark.parametrize("package", ["", " -n libnvshare"], ids=["nvshared", "libnvshare"])
 @pytest.mark.parametrize("name", LISTS)
-def test_the_line_is_gone_before_the_library_is(spec: str, tmp_path: Path, name: str) -> None:
+def test_the_line_is_gone_before_the_library_is(
+    spec: str, tmp_path: Path, name: str, package: str
+) -> None:
     written, left = LISTS[name]
-    found = re.search(r"^%preun -n libnvshare\n(.*?)^%", spec, re.M | re.S)
+    found = re.search(rf"^%preun{package}\n(.*?)^%", spec, re.M | re.S)
     assert found is not None
     preload = tmp_path / "ld.so.preload"
     preload.write_text(written)
-    script = found[1].replace("/etc/ld.so.preload", str(preload))
+    # This machine's services are left alone.
+    script = "systemctl() { :; }\n" + found[1].replace("/etc/ld.so.preload", str(preload))
     subprocess.run(["sh", "-e", "-c", script, "preun", "0"], check=True)
     assert (preload.read_text().strip() if preload.exists() else None) == (left and left.strip())
     assert [path.name for path in tmp_path.iterdir()] == (["ld.so.preload"] if left else [])

@@ -66,6 +66,7 @@ def test_an_upgrade_keeps_settings_and_programs(
     machine.until(
         lambda: {one["pid"] for one in card.clients(machine)} == everybody, "it knows both again"
     )
+    assert LIBRARY in machine.output("cat", LIST)
     assert card.tq(machine) == 7
     assert card.status(machine)["anti_thrash"] == "on"
     card.finish(programs)

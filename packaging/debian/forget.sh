@@ -1,11 +1,10 @@
-#!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Takes the library out of /etc/ld.so.preload before it goes away. A line there that leads
-# nowhere makes every program of the machine complain when it starts; if the line cannot
-# be taken out, the library stays.
-set -e
-
+# Part of both packages' prerm, see rules. Takes the library out of /etc/ld.so.preload before a
+# package is removed: the library does nothing without the daemon, the daemon's package has the
+# command that would take it out, and a line that leads nowhere makes every program of the machine
+# complain when it starts. If the line cannot be taken out, the package stays.
 OURS=/usr/lib/#DEB_HOST_MULTIARCH#/libnvshare.so
+LINK=/usr/lib/nvshared/nvshared/lib/libnvshare.so
 LIST=/etc/ld.so.preload
 
 # Entries are parted by blanks and colons; what follows a # is a comment. Ours may be
@@ -15,11 +14,11 @@ forget() {
     # Under another name first, and then in place of the old list, all at once: at
     # every moment there is a whole one, for everything that starts.
     new=$(mktemp "$real.XXXXXX")
-    awk -v ours="$OURS" -v triplet=#DEB_HOST_MULTIARCH# '
+    awk -v ours="$OURS" -v link="$LINK" -v triplet=#DEB_HOST_MULTIARCH# '
         function is_ours(entry) {
             gsub(/\$(LIB|\{LIB\})/, "lib/" triplet, entry)
             sub(/^\/lib\//, "/usr/lib/", entry)
-            return entry == ours || entry == "libnvshare.so"
+            return entry == ours || entry == link || entry == "libnvshare.so"
         }
         {
             comment = match($0, /#/) ? substr($0, RSTART) : ""
@@ -48,5 +47,3 @@ forget() {
 if [ "$1" = remove ] && [ -e "$LIST" ] && grep -q libnvshare "$LIST"; then
     forget
 fi
-
-#DEBHELPER#
