@@ -22,11 +22,12 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from nvshared import library
 from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot
-from nvshared.demo.card import GIB, MIB, DemoCard, find
+from nvshared.demo.card import DemoCard, find
 from nvshared.demo.process import running
 from nvshared.demo.service import service
 from nvshared.tui.dashboard import dashboard
 from nvshared.tui.rates import rates
+from nvshared.units import GIB, MIB
 
 PICTURE = Path(__file__).with_name("images") / "top.svg"
 BUSY = {"training": 0.61, "inference": 0.54}       # of the card's memory

@@ -11,9 +11,6 @@ from typing import Protocol
 
 Clock = Callable[[], int]               # microseconds since some moment of this boot
 
-SECOND = 1_000_000
-MILLISECOND = 1_000
-
 
 class Timer(Protocol):
     """Calls a function once, at or after a moment of the clock."""

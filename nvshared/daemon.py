@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
 from nvshared import __version__
-from nvshared.clock import SECOND, Timer, monotonic
+from nvshared.clock import Timer, monotonic
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.hook.listening import Listening
 from nvshared.hook.server import Server, descriptors, most_clients
@@ -33,6 +33,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.safebudget import SafeBudget
 from nvshared.sharing.sampler import Sampler, Worker
+from nvshared.units import SECOND
 
 logger = logging.getLogger("nvshared")
 

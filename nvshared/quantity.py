@@ -9,13 +9,17 @@ import re
 import socket
 from typing import NamedTuple
 
+from nvshared.units import GIB, KIB, MIB, MILLISECOND, SECOND
+
 UNITS = {
     "": 1, "b": 1,
-    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+    "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB,
+    "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024 * GIB,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }
-TIMES = {"": 1_000_000, "s": 1_000_000, "ms": 1_000, "us": 1, "min": 60_000_000, "h": 3_600_000_000}
+TIMES = {
+    "": SECOND, "s": SECOND, "ms": MILLISECOND, "us": 1, "min": 60 * SECOND, "h": 3600 * SECOND,
+}
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
@@ -82,7 +86,7 @@ def positive_duration(text: str) -> int:
 def milliseconds(text: str) -> int:
     """Microseconds, of a whole number of milliseconds above zero."""
     try:
-        return positive(text) * 1000
+        return positive(text) * MILLISECOND
     except ValueError:
         raise ValueError("give a positive whole number of milliseconds") from None
 

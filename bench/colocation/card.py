@@ -8,9 +8,8 @@ from pathlib import Path
 from bench.trace import MEASURABLE
 from nvshared.demo import card as demonstration
 from nvshared.machine import host
+from nvshared.units import GIB, MIB
 
-MIB = 1 << 20
-GIB = 1 << 30
 CAPACITY = 16 * GIB                     # of the thesis's card, which the programs are to share
 MOST = 0.9                              # of a card, where it has less than that
 SIMULATED = 512 * MIB                   # a simulated card's memory,

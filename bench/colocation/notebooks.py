@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.colocation.card import MIB, Card
+from bench.colocation.card import Card
 from bench.colocation.expected import Times, expected
 from bench.colocation.job import Job, calibrate, job
 from bench.colocation.progress import Progress
@@ -30,6 +30,7 @@ from bench.colocation.thesis import Way
 from nvshared.errors import NvshareError
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.demand import margin
+from nvshared.units import MIB
 
 NOTEBOOKS = 10
 SHARE = 20 / 139                        # of the card, each: 20 GiB of an H200

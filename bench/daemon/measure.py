@@ -22,9 +22,9 @@ from bench.daemon.process import megabytes, wakeups
 from bench.daemon.service import ROOT, Service, service
 from bench.harness import machine
 from nvshared.errors import NvshareError
+from nvshared.units import MIB
 
 RESULTS = ROOT / "bench" / "results"
-MIB = 1 << 20
 CARD = 8 * MIB                          # small, so that a thousand clients fit into host memory
 LARGE = CARD * 11 // 16                 # no two fit together
 CROWDS = (2, 100, 500, 1000)

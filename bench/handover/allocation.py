@@ -17,10 +17,11 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from bench.handover.card import MIB, Card, unshared
+from bench.handover.card import Card, unshared
 from bench.handover.goal import Goal, Result
 from bench.handover.program import finish
 from bench.harness import ROOT, sharing
+from nvshared.units import MIB
 
 PROGRAM = ROOT / "build" / "bench-handover" / "allocate"
 ORDER = ("without", "with", "with", "without")

@@ -10,10 +10,11 @@ owner, so the goals of `two-large` are best read beside these figures.
 import json
 import statistics
 
-from bench.handover.card import GIB, MIB, Card, unshared
+from bench.handover.card import Card, unshared
 from bench.handover.goal import Goal, Result
 from bench.handover.program import finish
 from bench.harness import ROOT
+from nvshared.units import GIB, MIB
 
 PROGRAM = ROOT / "build" / "bench-handover" / "crossing"
 EACH = 8 * GIB                          # bytes in each direction,

@@ -11,9 +11,8 @@ from pathlib import Path
 from nvshared import library
 from nvshared.errors import NvshareError
 from nvshared.machine import host
+from nvshared.units import GIB, MIB
 
-MIB = 1 << 20
-GIB = 1 << 30
 NO_DRIVER = 5                           # nvshare-workload's exit status
 HOST_SHARE = 0.86                       # of the host's memory, for what is swapped out,
 HOST_MOST = 108 * GIB                   # and at most so much

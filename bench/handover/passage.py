@@ -19,9 +19,9 @@ from itertools import takewhile
 from typing import Any
 
 from bench.trace import Line, moves
+from nvshared.units import GIB
 
 Span = tuple[float, float]              # from, until; microseconds of CLOCK_MONOTONIC
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)

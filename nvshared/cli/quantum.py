@@ -7,8 +7,7 @@ from nvshared.cli.output import counted, show
 from nvshared.cli.verb import QUANTUM, Options, Verb, add_gpu, quantum
 from nvshared.control import Daemon
 from nvshared.errors import ExitCode
-
-SECOND = 1_000_000                      # microseconds
+from nvshared.units import MILLISECOND, SECOND
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +43,7 @@ def sentence(tq: int | str, gpu: str | None) -> str:
 def in_words(microseconds: int) -> str:
     """30 seconds; 1 second; 500 ms."""
     seconds, rest = divmod(microseconds, SECOND)
-    return f"{microseconds / 1000:.10g} ms" if rest else counted(seconds, "second")
+    return f"{microseconds / MILLISECOND:.10g} ms" if rest else counted(seconds, "second")
 
 
 VERB = Verb(

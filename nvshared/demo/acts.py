@@ -14,13 +14,14 @@ from pathlib import Path
 
 from nvshared import library
 from nvshared.control import Daemon
-from nvshared.demo.card import GIB, MIB, DemoCard
+from nvshared.demo.card import DemoCard
 from nvshared.demo.handovers import Handovers
 from nvshared.demo.process import running
 from nvshared.demo.service import service
 from nvshared.demo.show import Show
 from nvshared.demo.workload import Event, Outcome, Task, perform
 from nvshared.errors import NvshareError
+from nvshared.units import GIB, MIB
 
 SHARE = 0.7                             # of the GPU's memory, for each of two programs
 STEPS = 4

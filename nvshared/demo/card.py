@@ -11,9 +11,8 @@ from nvshared import library
 from nvshared.demo.process import running
 from nvshared.demo.workload import OUT_OF_MEMORY, Event
 from nvshared.errors import NvshareError
+from nvshared.units import GIB, KIB, MIB
 
-MIB = 1 << 20
-GIB = 1 << 30
 SIMULATED_MEMORY = 256 * MIB
 SIMULATED_COPY_RATE = 4 * GIB           # bytes a second each way
 MOST = 8 * GIB                          # of a real card: more only takes longer
@@ -109,7 +108,7 @@ def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> D
 def _free_host_memory() -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
+            return int(line.split()[1]) * KIB
     raise NvshareError("/proc/meminfo does not say how much memory is available")
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TextIO
 
 from nvshared.demo import acts
-from nvshared.demo.card import MIB, DemoCard, find
+from nvshared.demo.card import DemoCard, find
 from nvshared.demo.report import Report
 from nvshared.demo.show import show_on
+from nvshared.units import MIB
 
 LONGEST_TMPDIR = 60                     # characters: a socket's path may have 107 in all
 

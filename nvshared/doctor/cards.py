@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from nvshared.doctor.finding import Finding, fault, ok, warning
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML, Facts, Mode, Sample
-
-GIB = 1 << 30
+from nvshared.units import GIB
 
 
 @dataclass(frozen=True, slots=True)

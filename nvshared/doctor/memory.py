@@ -12,10 +12,10 @@ from nvshared.doctor.finding import Finding, fault, note, ok, warning
 from nvshared.errors import NvshareError
 from nvshared.machine import host
 from nvshared.settings import config
+from nvshared.units import GIB
 
-GIB = 1 << 30
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-PLENTY = 1 << 30                        # bytes of locked memory; less is a limit somebody meets
+PLENTY = GIB                            # bytes of locked memory; less is a limit somebody meets
 
 
 def findings(seen: Seen) -> Iterator[Finding]:

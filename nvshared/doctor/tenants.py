@@ -8,8 +8,8 @@ from pathlib import Path
 from nvshared.control.snapshot import Snapshot
 from nvshared.doctor.cards import Seen
 from nvshared.doctor.finding import Finding, note, ok, warning
+from nvshared.units import GIB
 
-GIB = 1 << 30
 OURS = "/libnvshare.so"
 OUTDATED = OURS + " (deleted)"
 

@@ -30,6 +30,7 @@ from nvshared.machine.peer import Peer
 from nvshared.report.systemd import KEPT_AS
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
+from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class HookConnection:
         if refusal is not None:
             self._again_in(LINGER)
             return
-        self._timeout = self._loop.call_later(server.config.hello_timeout / 1e6, self._silent)
+        self._timeout = self._loop.call_later(server.config.hello_timeout / SECOND, self._silent)
         if self._kept:
             server.keeper.keep(self.name, connected.fileno())
 

@@ -49,8 +49,8 @@ from nvshared.scheduler.events import (
 )
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.units import MIB
 
-MIB = 1 << 20
 MOST_BYTES = 1 << 56                    # that anybody can move; and more need not be asked for
 
 

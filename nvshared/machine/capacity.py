@@ -24,7 +24,8 @@ has less than it should.
 
 from dataclasses import dataclass, field
 
-MIB = 1 << 20
+from nvshared.units import MIB
+
 CONTEXT = 600 * MIB                     # what a context takes on a large card, with its modules
 RESERVE = 256 * MIB                     # what the driver likes to have left for itself
 SMALLEST_SHARE = 64                     # but on small cards 1/64 for the reserve,

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from math import inf
 
-from nvshared.clock import SECOND
 from nvshared.machine.peer import Peer
 from nvshared.report.log import Limited
 from nvshared.report.systemd import Notifier
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
+from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 

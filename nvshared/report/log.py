@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nvshared.clock import SECOND, Clock, Timer
+from nvshared.clock import Clock, Timer
+from nvshared.units import SECOND
 
 BURST = 20                              # lines of one kind in one interval, then no more
 INTERVAL = 30 * SECOND

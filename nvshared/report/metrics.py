@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from nvshared.clock import SECOND
 from nvshared.errors import NvshareError
 from nvshared.quantity import Endpoint
 from nvshared.report.scrapes import Answer, listen
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
+from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ from nvshared.scheduler.actions import ClientState, TurnEnd
 from nvshared.scheduler.cost import PACE, Average
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.quota import Quota
-from nvshared.scheduler.settings import DEFAULT_WEIGHT, SECOND, Terms
+from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
+from nvshared.units import SECOND
 
 
 class Phase(Enum):

@@ -30,7 +30,7 @@ from dataclasses import replace
 from nvshared.scheduler.client import Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import margin
-from nvshared.scheduler.settings import GIB, MIB, SECOND
+from nvshared.units import GIB, MIB, SECOND
 
 LENT_LEAST = 64 * MIB                   # less is not worth lending,
 LENT_MOST = GIB                         # and more is not needed;

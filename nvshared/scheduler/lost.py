@@ -30,7 +30,7 @@ from nvshared.scheduler.events import (
     TermsChanged,
     Wanted,
 )
-from nvshared.scheduler.settings import SECOND
+from nvshared.units import SECOND
 
 AGAIN = SECOND                          # between two tries to bring a client's memory in
 

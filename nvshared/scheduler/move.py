@@ -9,7 +9,7 @@ from nvshared.scheduler import readiness
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Move, ScheduledClient
 from nvshared.scheduler.events import Evicted, Loaded, Saved
-from nvshared.scheduler.settings import SECOND
+from nvshared.units import SECOND
 
 REFUSED = SECOND                        # how long a client that could not evict is left alone
 FIRST_PAUSE = SECOND // 4               # before a failed load is tried again,

@@ -8,7 +8,8 @@ whoever says what and however often.
 
 from dataclasses import dataclass, replace
 
-MILLISECOND = 1000
+from nvshared.units import MILLISECOND
+
 BURST = 500 * MILLISECOND               # that they may wait in a row,
 WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
 REST = 10 * MILLISECOND                 # between two times, so that each gets them somewhere

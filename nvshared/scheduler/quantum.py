@@ -53,8 +53,8 @@ next one is brought in.
 from nvshared.scheduler import cost
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import ScheduledClient
+from nvshared.units import MILLISECOND
 
-MILLISECOND = 1000
 WORTH = 19                              # times the cost of a hand-over, as it is 1 of 20 parts
 LEAST = 100 * MILLISECOND
 STEADY = 8                              # a change of less than this part is not worth telling

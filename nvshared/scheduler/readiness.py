@@ -34,7 +34,7 @@ find some.
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import CALM, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.settings import SECOND
+from nvshared.units import SECOND
 
 PAUSE_MOST = 64 * SECOND
 HOST_PART = 2                           # of the host memory that is left

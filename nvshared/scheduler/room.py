@@ -7,8 +7,8 @@ The essay is in plan.py.
 from nvshared.scheduler import courtesy, order
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
-from nvshared.scheduler.settings import GIB, SECOND
 from nvshared.scheduler.taking import Taking
+from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # what a holder gets beyond its need, so that it can grow,
 SLACK_PART = 8                          # is at most this part of what nobody needs,

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nvshared.scheduler.quota import UNLIMITED, Accounting
+from nvshared.units import GIB, MIB, SECOND
 
-MIB = 1 << 20
-GIB = 1 << 30
 BLOCK = 32 * MIB                        # what hooks move at a time, as a whole, at most;
 LARGE_CARD = 8 * GIB                    # twice that on a card as large as this,
 HUGE_CARD = 64 * GIB                    # and four times on one like this
-SECOND = 1_000_000                      # times are microseconds
 
 
 class AntiThrash(StrEnum):

@@ -11,7 +11,8 @@ from nvshared.scheduler.actions import TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Told, Turn, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.settings import SECOND, AntiThrash
+from nvshared.scheduler.settings import AntiThrash
+from nvshared.units import SECOND
 
 # A chosen client that gets no room although nothing is on its way, and others wait.
 STALLED = SECOND

@@ -22,6 +22,7 @@ from nvshared import quantity
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.quantity import Amount, Endpoint
+from nvshared.units import MILLISECOND, SECOND
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
 METRICS_PORT = 9402                     # promised by the predecessors
@@ -127,14 +128,14 @@ class Config:
         "nvshared", quantity.positive, 1024, "connections at most, of any one user but root",
         metavar="N")
     hello_timeout: int = _setting(
-        "nvshared", quantity.duration, 10_000_000,
+        "nvshared", quantity.duration, 10 * SECOND,
         "how long a connection may take to say what it wants", metavar="TIME", words="10s")
     trace: Path | None = _setting(
         "nvshared", _path_or_none, None,
         "file that gets one JSON line for each turn, order and answer, or none",
         metavar="FILE", words="none")
     sample_interval: int = _setting(
-        "nvshared", quantity.positive_duration, 1_000_000,
+        "nvshared", quantity.positive_duration, SECOND,
         "how often NVML is asked while there are clients", metavar="TIME", words="1s")
     metrics: Endpoint | None = _setting(
         "nvshared", quantity.endpoint, None,
@@ -147,12 +148,12 @@ class Config:
         "nvshared", quantity.switch, False, "log everything that happens", words="off",
         variable="NVSHARE_DEBUG")
     tq: int | None = _setting(
-        "gpu", _quantum, 30_000_000,
+        "gpu", _quantum, 30 * SECOND,
         "how long a program may keep the GPU while others wait, in seconds, or as in 500ms; "
         "auto: as short as keeps moving memory at 5% of the time or less",
         metavar="TIME", words="30")
     longest_tq: int = _setting(
-        "gpu", quantity.quantum, 30_000_000,
+        "gpu", quantity.quantum, 30 * SECOND,
         "the longest quantum, where tq is auto", metavar="TIME", words="30")
     anti_thrash: str = _setting(
         "gpu", _mode, "auto",
@@ -181,12 +182,12 @@ class Config:
         "how much one order moves between card and host; auto: 512MiB, less on small cards",
         metavar="SIZE", words="auto")
     compute_window: int = _setting(
-        "gpu", quantity.positive_duration, 2_000_000,
+        "gpu", quantity.positive_duration, 2 * SECOND,
         "the period in which a program with a compute limit gets its share", metavar="TIME",
         words="2s", variable="NVSHARE_COMPUTE_WINDOW_MS", variable_parse=quantity.milliseconds,
         variable_words="in milliseconds")
     quota_sample_interval: int = _setting(
-        "gpu", quantity.positive_duration, 50_000,
+        "gpu", quantity.positive_duration, 50 * MILLISECOND,
         "the shortest turn of a program with a compute limit; with less than that left, it "
         "waits for the next window", metavar="TIME", words="50ms",
         variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", variable_parse=quantity.milliseconds,
@@ -201,7 +202,7 @@ class Config:
         "how much of the time that a program takes to stop counts against its compute limit",
         metavar="PERCENT", words="70%", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
     gather: int = _setting(
-        "gpu", quantity.duration, 1_000_000,
+        "gpu", quantity.duration, SECOND,
         "how long to listen to programs after a restart before any decision", metavar="TIME",
         words="1s")
     bus_sharing: bool = _setting(
@@ -214,11 +215,11 @@ class Config:
         "while nobody waits, copy idle programs' memory to the host, if others may need its "
         "room, so that it can leave at once; on or off", metavar="SWITCH", words="on")
     drain_patience: int = _setting(
-        "gpu", quantity.duration, 2_000_000,
+        "gpu", quantity.duration, 2 * SECOND,
         "how long to wait before a program that could not stop is asked again", metavar="TIME",
         words="2s")
     stuck_after: int = _setting(
-        "gpu", quantity.positive_duration, 10_000_000,
+        "gpu", quantity.positive_duration, 10 * SECOND,
         "how long a program may leave an order unanswered; then it is reported as stuck, and "
         "others no longer wait for it", metavar="TIME",
         words="10s")

@@ -12,9 +12,8 @@ from nvshared.quantity import Amount
 from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.config import Config
+from nvshared.units import GIB, MIB
 
-MIB = 1 << 20
-GIB = 1 << 30
 STEP = 512 * MIB                        # about 10 ms on the bus: orders cost a hundredth of that
 STEP_SHARE = 32                         # of a small card
 STEP_LEAST = 32 * MIB                   # the hook's blocks there, which move whole

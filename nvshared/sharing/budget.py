@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from nvshared.clock import MILLISECOND, Clock, Timer
+from nvshared.clock import Clock, Timer
 from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import (
     CapacityChanged,
@@ -40,6 +40,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.sharing.gpu import GPU
 from nvshared.signal import Signal
+from nvshared.units import MILLISECOND
 
 SPLIT_WITHIN = 20 * MILLISECOND         # so soon after such events it is split anew unasked,
 MOVING = (

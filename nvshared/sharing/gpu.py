@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
+from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts, Sample
@@ -59,6 +59,7 @@ from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
+from nvshared.units import MILLISECOND, SECOND
 
 # Changes are looked for once in so long, not at each of a thousand clients' records.
 ANNOUNCE_WITHIN = 5 * MILLISECOND

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
-from nvshared.clock import SECOND, Clock, Timer
+from nvshared.clock import Clock, Timer
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.quantity import LONGEST_TQ
@@ -22,6 +22,7 @@ from nvshared.settings.state import AUTO, Override, Overrides
 from nvshared.sharing.budget import Budget
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.signal import Signal
+from nvshared.units import SECOND
 
 
 class Store(Protocol):

@@ -18,12 +18,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nvshared.clock import MILLISECOND, Clock, Timer
+from nvshared.clock import Clock, Timer
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Terms
 from nvshared.settings.state import NOISE
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.terms import HEAVIEST, ClientTerms
+from nvshared.units import MILLISECOND
 
 logger = logging.getLogger(__name__)
 

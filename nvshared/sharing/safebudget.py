@@ -17,14 +17,14 @@ import logging
 from collections import Counter
 from functools import partial
 
-from nvshared.clock import SECOND, Clock, Timer
+from nvshared.clock import Clock, Timer
 from nvshared.machine import host
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.units import GIB, SECOND
 
 logger = logging.getLogger(__name__)
 
-GIB = 1 << 30
 LATE = 60 * SECOND                      # after our start; who comes later is not looked for
 APART = SECOND                          # a look takes a tenth of that with a thousand processes
 

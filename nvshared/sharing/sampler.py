@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 
-from nvshared.clock import MILLISECOND, SECOND, Clock, Timer
+from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost, NvshareError
 from nvshared.machine.nvml import Sample
 from nvshared.sharing.gpu import GPU, Client
+from nvshared.units import MILLISECOND, SECOND
 
 logger = logging.getLogger(__name__)
 

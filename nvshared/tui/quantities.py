@@ -3,6 +3,8 @@
 
 from typing import TYPE_CHECKING
 
+from nvshared.units import GIB, MILLISECOND, SECOND
+
 if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot
 
@@ -26,12 +28,12 @@ def size(count: float | None) -> str:
 
 def gibibytes(count: int) -> str:
     """Bytes as "97.3", to be followed by GiB somewhere."""
-    return f"{count / (1 << 30):.1f}"
+    return f"{count / GIB:.1f}"
 
 
 def duration(microseconds: int) -> str:
     """Time as 0s, 4.2s, 59s, 3m20s, 2h05m, 3d04h."""
-    seconds = microseconds / 1e6
+    seconds = microseconds / SECOND
     whole = int(seconds)
     if seconds < 9.95:
         return f"{seconds:.1f}s" if microseconds else "0s"
@@ -46,8 +48,8 @@ def duration(microseconds: int) -> str:
 
 def quantum(microseconds: int) -> str:
     """A quantum as it is set: 30s, 250ms."""
-    seconds, rest = divmod(microseconds, 1_000_000)
-    return f"{microseconds / 1000:g}ms" if rest else f"{seconds}s"
+    seconds, rest = divmod(microseconds, SECOND)
+    return f"{microseconds / MILLISECOND:g}ms" if rest else f"{seconds}s"
 
 
 def quantum_of(gpu: "GPUSnapshot") -> str:
@@ -57,7 +59,7 @@ def quantum_of(gpu: "GPUSnapshot") -> str:
     if gpu.state != "turns":
         return "auto"
     now = gpu.tq_usec
-    return f"auto ({now // 1000}ms)" if now < 995_000 else f"auto ({duration(now)})"
+    return f"auto ({now // MILLISECOND}ms)" if now < 995_000 else f"auto ({duration(now)})"
 
 
 def process(client: "ClientSnapshot") -> str:

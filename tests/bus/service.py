@@ -22,7 +22,8 @@ from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import Memory, Wanted
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
-from tests.unit.scripted import DEFAULTS, FACTS, GIB, OTHER, Noted, Scripted
+from nvshared.units import GIB
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted
 
 CONFIGURATION = """\
 <!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"

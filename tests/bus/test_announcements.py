@@ -19,8 +19,9 @@ from nvshared.names import (
 )
 from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
 from nvshared.sharing.manager import Manager
+from nvshared.units import GIB
 from tests.bus.service import SAMPLE, Peeper, a_client, decide
-from tests.unit.scripted import GIB, Scripted
+from tests.unit.scripted import Scripted
 
 PROPERTIES = "org.freedesktop.DBus.Properties"
 

@@ -12,10 +12,11 @@ from nvshared.scheduler.events import Preempted, TermsChanged
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.units import GIB
 from tests.bus.service import Peeper, PrivateBus, a_client, peeper, published
 from tests.bus.test_authority import SOMEBODY, polkit_on
 from tests.bus.test_calls import STANDARD, refusal
-from tests.unit.scripted import GIB, Scripted
+from tests.unit.scripted import Scripted
 
 MANAGE = "com.nvshare.manage-clients"
 

@@ -10,13 +10,13 @@ from nvshared.bus.authority import Caller
 from nvshared.errors import ExitCode, NoSuchClient, NotKept, NotPermitted
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
+from nvshared.units import GIB
 from tests.bus.service import PrivateBus, a_client
 from tests.bus.test_authority import SOMEBODY
 from tests.bus.test_clients import owned_by
 from tests.bus.test_commands import Run, ctl, sentence
 
 __all__ = ["ctl"]                       # a fixture
-GIB = 1 << 30
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator
 
 from nvshared.hook import protocol
 from nvshared.hook.protocol import Memory, Record, Type
+from nvshared.units import MIB
 from tests.integration.busattacks import BUS_ATTACKS, flood
 
-MIB = 1 << 20
 QUESTIONS = 100                         # of one round
 ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.EVICTED, Type.LOAD: Type.LOADED}
 

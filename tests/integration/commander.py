@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvshared.hook.protocol import Flag, Limits, Memory, Record, Type, decode, encode
+from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE
-
-MIB = 1 << 20
 
 
 @dataclass(slots=True)

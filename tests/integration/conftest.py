@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE, Hook
 
 ROOT = Path(__file__).parents[2]
 SIMULATOR = ROOT / "libhook" / "build" / "simulator"
 
-MIB = 1 << 20
 CARD = 1024 * MIB
 CARDS = 2
 

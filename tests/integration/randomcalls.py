@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.commander import MIB, Commander
+from nvshared.units import MIB
+from tests.integration.commander import Commander
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
 CARD = 1024 * MIB

@@ -23,10 +23,11 @@ from nvshared.hook.protocol import Memory, Record, Type, encode
 from nvshared.hook.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from nvshared.report.log import BURST
 from nvshared.report.scrapes import SCRAPES_AT_MOST
+from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.attacker import ATTACKS
 from tests.integration.busattacks import BUS_ATTACKS
-from tests.integration.conftest import MIB, ROOT, Process, Site
+from tests.integration.conftest import ROOT, Process, Site
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import BUILD, SETTINGS, finish, program
 from tests.integration.test_start import free_port

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from bench.handover.bus import bus
-from bench.handover.card import MIB, Card, find
+from bench.handover.card import Card, find
 from bench.handover.program import Task, perform
 from bench.harness import ROOT
+from nvshared.units import MIB
 
 COMMAND = [sys.executable, "-m", "bench.handover.measure", "--simulate"]
 MARK = "NVSHARE_TEST_MARK"

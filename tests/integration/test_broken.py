@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_captures import alone
 from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card

@@ -5,7 +5,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.integration.conftest import CARD, MIB, ROOT, Site
+from nvshared.units import MIB
+from tests.integration.conftest import CARD, ROOT, Site
 from tests.integration.test_kills import BUILD, await_state, finish
 from tests.integration.test_terms import ALLOCATOR
 

@@ -14,7 +14,8 @@ import pytest
 
 from nvshared import library
 from nvshared.hook.protocol import Flag, Limits, Record, Type, decode, encode
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.standin import READY, STAND_IN, STEPS
 from tests.integration.test_own_memory import Program

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nvshared import library
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.standin import READY, STAND_IN
 from tests.integration.test_oversubscription import workload

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 BLOCK = 32 * MIB

@@ -11,7 +11,8 @@ from itertools import count
 from typing import Any
 
 from nvshared.hook.protocol import Flag, Limits, Record, Type, decode, encode
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
 from tests.integration.test_own_memory import Program, take_the_card
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from nvshared import library
+from nvshared.units import MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.conftest import ROOT, Site
 
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 Grades = dict[str, str]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools that could be exported to another process: they are the driver's."""
 
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.test_own_memory import give_it_back, take_the_card
 from tests.integration.test_pools import program
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from nvshared.hook import protocol
 from nvshared.hook.protocol import Record, Refusal, Type
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
 
 LARGE = 700 * MIB

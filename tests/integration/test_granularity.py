@@ -6,11 +6,11 @@ import socket
 import pytest
 
 from nvshared.hook.protocol import Limits, Record, Type, decode, encode
-from tests.integration.conftest import MIB, Site
+from nvshared.units import GIB, MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_own_memory import Program
 
-GIB = 1024 * MIB
 SIZE = 256 * MIB
 HELD = '''
 size = 256 * MIB

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 MBIND = {"x86_64": 237, "aarch64": 235}

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 from nvshared.hook.protocol import Type
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
 from tests.integration.test_own_memory import Program, give_it_back
 

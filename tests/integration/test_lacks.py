@@ -15,8 +15,9 @@ from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.errors import ExitCode, NotKept, NotPermitted
 from nvshared.hook.protocol import Type
+from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus
-from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_start import one_sentence
 

@@ -5,7 +5,8 @@ The simulated kernel fails after so many, and what nothing is known of is copied
 """
 
 from nvshared.hook.protocol import Flag, Record, Type
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.test_courtesy import MOVES, Daemon, ahead
 from tests.integration.test_own_memory import Program
 

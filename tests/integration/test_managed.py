@@ -7,7 +7,8 @@ import sys
 from dataclasses import replace
 
 from nvshared.hook.protocol import Type
-from tests.integration.conftest import MIB, ROOT, Site
+from nvshared.units import MIB
+from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import pump
 from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
 

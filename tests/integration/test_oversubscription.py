@@ -5,7 +5,8 @@ import json
 import subprocess
 
 from nvshared.hook.protocol import Type
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, pump
 from tests.integration.test_kills import BUILD
 from tests.integration.test_managed import CONTEXTS, on_the_card, program

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from nvshared.hook.protocol import Type
-from tests.integration.conftest import MIB, ROOT, Site
+from nvshared.units import MIB
+from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
 from tests.integration.test_kills import BUILD
 

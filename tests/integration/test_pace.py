@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from nvshared.hook.protocol import Flag, Limits, Record, Type, decode, encode
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_own_memory import Program
 

@@ -6,7 +6,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import Hook
 from tests.integration.test_life import FUTEX
 from tests.integration.test_own_memory import Program

@@ -2,7 +2,8 @@
 """Stream-ordered allocation from swappable memory: what a program sees of it, and others of what
 it holds."""
 
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 from tests.integration.test_peers import KERNEL, TWO
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools that stay the driver's count for the card they are of, whichever card is current."""
 
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 from tests.integration.test_peers import TWO
 from tests.integration.test_pools import POOLS

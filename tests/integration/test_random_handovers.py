@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commander import MIB, Commander
+from nvshared.units import MIB
+from tests.integration.commander import Commander
 from tests.integration.fakehook import PATIENCE
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"

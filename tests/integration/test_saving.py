@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from nvshared.hook.protocol import Flag, Record, Type
+from nvshared.units import MIB
 from tests.integration.commander import Commander
 from tests.integration.commander import Hook as Obeying
-from tests.integration.conftest import CARD, MIB, Site
+from tests.integration.conftest import CARD, Site
 from tests.integration.fakehook import Hook, pump
 from tests.integration.test_own_memory import Program
 

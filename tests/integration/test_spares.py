@@ -8,8 +8,9 @@ import pytest
 
 from conftest import no_bus
 from nvshared.control import Daemon as Control
+from nvshared.units import MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import CARD, MIB, Site
+from tests.integration.conftest import CARD, Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 from tests.integration.test_terms import Eventually

@@ -17,8 +17,9 @@ import pytest
 from nvshared.errors import ExitCode
 from nvshared.hook.protocol import Type
 from nvshared.hook.server import most_clients
+from nvshared.units import MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import PATIENCE
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nvshared.hook.protocol import Type
-from tests.integration.conftest import MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
 from tests.integration.servicemanager import ServiceManager
 from tests.integration.test_kills import (

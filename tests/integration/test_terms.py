@@ -11,8 +11,9 @@ import pytest
 from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
+from nvshared.units import MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import MIB, ROOT, Site
+from tests.integration.conftest import ROOT, Site
 from tests.integration.test_kills import BUILD, await_state, finish, program
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())

@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 from nvshared.hook.protocol import Type
-from tests.integration.conftest import CARD, MIB, Site
+from nvshared.units import MIB
+from tests.integration.conftest import CARD, Site
 from tests.integration.fakehook import Hook, pump
 
 LARGE = 700 * MIB

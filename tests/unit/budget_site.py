@@ -9,7 +9,6 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 
-from nvshared.clock import SECOND
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.scheduler.actions import Evict, Limits, Load, Order, Stop
 from nvshared.scheduler.demand import least
@@ -27,7 +26,8 @@ from nvshared.settings.defaults import CardDefaults, Defaults
 from nvshared.sharing.budget import SPLIT_WITHIN
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
-from tests.unit.scripted import GIB, NO_RESERVE, SETTINGS, Time, peer
+from nvshared.units import GIB, SECOND
+from tests.unit.scripted import NO_RESERVE, SETTINGS, Time, peer
 
 PATIENCE = 60 * SECOND                  # nobody waits for an answer longer than that
 

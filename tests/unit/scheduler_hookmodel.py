@@ -29,12 +29,10 @@ from nvshared.scheduler.events import (
     Wanted,
     WentIdle,
 )
+from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
 from tests.unit.scheduler_arena import Arena, Block, Place
 
-MIB = 1 << 20
-MILLISECOND = 1000
-SECOND = 1_000_000
 REPORT = 5 * MILLISECOND                # figures are sent at most so often
 IDLE_WINDOW = 50 * MILLISECOND          # if the daemon says nothing else
 DRAIN_PATIENCE = 2 * SECOND

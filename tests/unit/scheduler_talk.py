@@ -30,9 +30,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView
-
-GIB = 1 << 30
-SECOND = 1_000_000
+from nvshared.units import GIB, SECOND
 
 
 class Talk:

@@ -43,7 +43,8 @@ from nvshared.scheduler.events import (
     Tick,
 )
 from nvshared.scheduler.settings import AntiThrash, Settings
-from tests.unit.scheduler_hookmodel import MIB, SECOND, Hook
+from nvshared.units import MIB, SECOND
+from tests.unit.scheduler_hookmodel import Hook
 
 OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Save, Limits, Yield)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from nvshared.clock import SECOND
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
@@ -16,8 +15,7 @@ from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot
 from nvshared.settings.defaults import CardDefaults, Defaults
 from nvshared.sharing.gpu import GPU, Client
-
-GIB = 1 << 30
+from nvshared.units import GIB, SECOND
 
 FACTS = Facts(0, "GPU-00112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:17:00.0", 64 * GIB)
 OTHER = Facts(1, "GPU-99112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:65:00.0", 32 * GIB)

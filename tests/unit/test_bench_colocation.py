@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bench.colocation import measure, pair, table
-from bench.colocation.card import GIB, MIB, SHRUNK, Card
+from bench.colocation.card import SHRUNK, Card
 from bench.colocation.job import Done, Rates, Work
 from bench.colocation.notebooks import Cell, Day, percentile, schedule, size
 from bench.colocation.options import VARIANTS, Wanted, parse
@@ -39,6 +39,7 @@ from bench.colocation.thesis import (
 from nvshared.errors import NvshareError
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.demand import margin
+from nvshared.units import GIB, MIB
 
 H200 = Card("NVIDIA H200", False, "", 139 * GIB, 1.0, 1.0, 100 * GIB, {})
 SIMULATED = Card("a simulated GPU", True, "", 512 * MIB, SHRUNK, 0.1, 8 * GIB, {})

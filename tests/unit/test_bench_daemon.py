@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bench.daemon.crowd import Client
 from nvshared.hook.protocol import SIZE, Memory, Record, Type, decode
-from tests.unit.scripted import FACTS, GIB
+from nvshared.units import GIB
+from tests.unit.scripted import FACTS
 
 
 def test_a_client_of_the_crowd_speaks_the_protocol(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from bench.handover import measure
-from bench.handover.card import MIB, Card
+from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
 from bench.handover.passage import common, figures, handovers, shared, union
 from bench.handover.program import Outcome, Task
 from bench.handover.undisturbed import Pace, Paces, paces, percent
 from bench.handover.unused import Absence, absences
 from bench.trace import moves, summary
+from nvshared.units import MIB
 
 MS = 1000
 A, B = 1, 2

@@ -6,12 +6,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared.clock import SECOND
 from nvshared.scheduler.demand import Demand, least, margin
 from nvshared.scheduler.events import BudgetChanged, Memory
 from nvshared.sharing.budget import split
+from nvshared.units import GIB, SECOND
 from tests.unit.budget_site import Site
-from tests.unit.scripted import GIB
 
 CARD = 137 * GIB
 WHOLE = 108 * GIB

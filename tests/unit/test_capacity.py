@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.machine.capacity import Allowances, Capacity
+from nvshared.units import GIB, MIB
 
-MIB = 1 << 20
-GIB = 1 << 30
 CONTEXT = 600 * MIB
 
 

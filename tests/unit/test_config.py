@@ -12,8 +12,7 @@ from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.quantity import Amount
 from nvshared.settings import arguments, config
 from nvshared.settings.config import Config, load
-
-GIB = 1 << 30
+from nvshared.units import GIB
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from nvshared.tui.tables import (
     shortened,
     table,
 )
-
-GIB = 1 << 30
+from nvshared.units import GIB
 
 CARD = GPUSnapshot(
     index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",

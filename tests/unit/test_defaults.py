@@ -13,9 +13,8 @@ from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.settings.config import Config, load
 from nvshared.settings.defaults import derive
-from tests.unit.scripted import FACTS, GIB, OTHER
-
-MIB = 1 << 20
+from nvshared.units import GIB, MIB
+from tests.unit.scripted import FACTS, OTHER
 
 
 @pytest.fixture(autouse=True)

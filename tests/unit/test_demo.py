@@ -15,8 +15,8 @@ from nvshared.demo.report import COLUMNS, Report
 from nvshared.demo.show import Lines
 from nvshared.demo.workload import Outcome
 from nvshared.tui.tables import plain
+from nvshared.units import MIB
 
-MIB = 1 << 20
 CARD = DemoCard("a card", 512 * MIB, 512 * MIB, True, "in a test", 0, {})
 A, B = tasks(CARD)
 

@@ -24,7 +24,8 @@ from nvshared.doctor.cards import FoundCard, Seen
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
 from nvshared.machine import host
 from nvshared.machine.nvml import Mode, Process, Sample
-from tests.unit.scripted import FACTS, GIB
+from nvshared.units import GIB
+from tests.unit.scripted import FACTS
 
 OTHERS = Sample(memory_used=3 * GIB, processes=(Process(11, 2 * GIB), Process(12, None)))
 

@@ -13,9 +13,9 @@ from nvshared.cli.verbs import VERBS
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.demand import least
 from nvshared.settings import arguments, config
+from nvshared.units import GIB
 
 ROOT = Path(__file__).parents[2]
-GIB = 1 << 30
 H200 = 150_109_880_320                  # bytes
 DOCUMENTS = sorted(
     path for path in [

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.clock import SECOND
 from nvshared.hook import protocol
 from nvshared.hook.protocol import Flag, Memory, Record, Type
 from nvshared.hook.session import Session
 from nvshared.machine.nvml import Sample
 from nvshared.sharing.manager import Manager
-from tests.unit.scripted import DEFAULTS, FACTS, GIB, Time, peer
+from nvshared.units import GIB, SECOND
+from tests.unit.scripted import DEFAULTS, FACTS, Time, peer
 
 GATHER = SECOND
 LARGE = FACTS.memory_total * 3 // 4     # no two fit together

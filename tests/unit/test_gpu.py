@@ -34,9 +34,9 @@ from nvshared.scheduler.events import GPULost as Lost
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import CardState
 from nvshared.sharing.gpu import ANNOUNCE_WITHIN, GPU, Client
+from nvshared.units import GIB
 from tests.unit.scripted import (
     FACTS,
-    GIB,
     NO_RESERVE,
     SETTINGS,
     Noted,

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.machine import host
-
-KIB = 1 << 10
+from nvshared.units import KIB
 
 
 class Host:

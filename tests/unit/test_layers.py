@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "nvshared"
 PURPOSES: dict[str, str] = {
     "errors": "what can go wrong, and the words for it",
     "names": "names that others rely on",
+    "units": "bytes and microseconds",
     "signal": "functions to call when something happens",
     "clock": "time, as it is handed to everything",
     "quantity": "sizes, shares and times as people write them",
@@ -43,7 +44,7 @@ PURPOSES: dict[str, str] = {
 ORDER = list(PURPOSES)
 
 # What talks to a person talks to the daemon over the bus, and never is the daemon.
-WORDS = {"errors", "names", "signal", "clock", "quantity"}
+WORDS = {"errors", "names", "units", "signal", "clock", "quantity"}
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,
     "preload": {"errors", "library"},

@@ -11,10 +11,10 @@ from nvshared.scheduler.settings import AntiThrash
 from nvshared.settings.state import Override, Overrides
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
+from nvshared.units import GIB
 from tests.unit.scripted import (
     DEFAULTS,
     FACTS,
-    GIB,
     OTHER,
     SETTINGS,
     Noted,

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from nvshared.clock import SECOND
 from nvshared.machine.nvml import Sample
 from nvshared.report.metrics import Figures
 from nvshared.scheduler.events import Memory, Wanted
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
-from tests.unit.scripted import DEFAULTS, FACTS, GIB, Noted, Scripted, Time, joined, script
+from nvshared.units import GIB, SECOND
+from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, script
 
 MANUAL = Path(__file__).parents[2] / "packaging" / "man" / "nvshared.8.in"
 

@@ -9,7 +9,8 @@ import pytest
 
 from nvshared.errors import ExitCode, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine.nvml import NVML, Facts, Process, Sample
-from tests.unit.scripted import FACTS, GIB
+from nvshared.units import GIB
+from tests.unit.scripted import FACTS
 
 
 class FakeError(Exception):

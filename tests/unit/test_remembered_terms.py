@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from nvshared.clock import SECOND
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import Terms
@@ -18,6 +17,7 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms, started
 from nvshared.sharing.terms import ClientTerms
+from nvshared.units import SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, peer, script
 
 OURS = os.getpid()

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from nvshared.clock import SECOND
 from nvshared.machine import host
 from nvshared.machine.nvml import Sample
 from nvshared.quantity import Amount
@@ -14,7 +13,8 @@ from nvshared.settings.config import Config
 from nvshared.settings.defaults import Defaults, derive
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.safebudget import SafeBudget
-from tests.unit.scripted import FACTS, GIB, OTHER, Noted, Time, joined
+from nvshared.units import GIB, SECOND
+from tests.unit.scripted import FACTS, OTHER, Noted, Time, joined
 
 FREE = 20 * GIB
 HELD = 60 * GIB

@@ -8,7 +8,6 @@ from queue import SimpleQueue
 
 import pytest
 
-from nvshared.clock import SECOND
 from nvshared.errors import GPULost, NvshareError
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Sample
@@ -16,9 +15,9 @@ from nvshared.scheduler.actions import ClientState, Load, Stuck
 from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.sampler import Answer, Sampler, Worker
+from nvshared.units import GIB, SECOND
 from tests.unit.scripted import (
     FACTS,
-    GIB,
     NO_RESERVE,
     OTHER,
     SETTINGS,

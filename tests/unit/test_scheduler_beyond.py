@@ -3,7 +3,8 @@
 
 from nvshared.scheduler.events import Joined, Memory, TermsChanged
 from nvshared.scheduler.settings import Terms
-from tests.unit.scheduler_talk import GIB, Talk, limits
+from nvshared.units import GIB
+from tests.unit.scheduler_talk import Talk, limits
 
 
 def granted(talk: Talk, client: int, size: float, number: int = 1) -> bool:

@@ -3,9 +3,8 @@
 
 from nvshared.scheduler.actions import Evict, Limits
 from nvshared.scheduler.events import CapacityChanged, Evicted
-from tests.unit.scheduler_talk import GIB, Talk, limits
-
-MIB = 1 << 20
+from nvshared.units import GIB, MIB
+from tests.unit.scheduler_talk import Talk, limits
 
 
 def granted(

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from nvshared.scheduler.actions import ClientState, Order, Report, Stop, TurnEnd
 from nvshared.scheduler.quota import Accounting
-from nvshared.scheduler.settings import GIB, MIB, SECOND, AntiThrash, Settings, Terms
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import CardState
-from tests.unit.scheduler_hookmodel import MILLISECOND, Hook
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.test_scheduler_terms import LARGE, SMALL, Tenancy
 
 SETTINGS = Settings(

@@ -17,8 +17,8 @@ from nvshared.scheduler.cost import (
     delayed,
     paced,
 )
+from nvshared.units import GIB
 
-GIB = 1 << 30
 FIGURES = st.floats(1e-6, 1e6)
 
 

@@ -12,7 +12,8 @@ from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Evict, Load, Run
 from nvshared.scheduler.patience import BURST, REST, WORTH, Patience
 from nvshared.scheduler.settings import AntiThrash
-from tests.unit.scheduler_talk import SECOND, Talk, evicts, loads, stops, yields
+from nvshared.units import SECOND
+from tests.unit.scheduler_talk import Talk, evicts, loads, stops, yields
 
 TQ = 30
 

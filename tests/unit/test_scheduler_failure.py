@@ -5,7 +5,8 @@ import pytest
 
 from nvshared.scheduler.actions import ClientState, Evict, Load, Run, Stuck
 from nvshared.scheduler.settings import AntiThrash
-from tests.unit.scheduler_talk import GIB, SECOND, Talk, evicts, loads, runs, stops
+from nvshared.units import GIB, SECOND
+from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
 
 TQ = 30
 

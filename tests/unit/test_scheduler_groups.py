@@ -15,7 +15,8 @@ from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import Event, Joined, Left, Memory, TermsChanged, Wanted, WentIdle
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.scheduler import Scheduler
-from nvshared.scheduler.settings import MIB, SECOND, AntiThrash, Settings, Terms
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_world import World
 
 SETTINGS = Settings(

@@ -9,8 +9,9 @@ import pytest
 from nvshared.scheduler import quantum
 from nvshared.scheduler.actions import Action, Run, TurnEnd
 from nvshared.scheduler.events import TermsChanged
-from nvshared.scheduler.settings import GIB, AntiThrash, Settings, Terms
-from tests.unit.scheduler_hookmodel import MILLISECOND, SECOND, Hook
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.units import GIB, MILLISECOND, SECOND
+from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_talk import Talk
 from tests.unit.scheduler_world import World
 

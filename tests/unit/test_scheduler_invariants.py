@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from nvshared.scheduler.settings import AntiThrash, Settings
-from tests.unit.scheduler_hookmodel import MIB, MILLISECOND, SECOND, Hook
+from nvshared.units import MIB, MILLISECOND, SECOND
+from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
 
 QUANTA = st.sampled_from([SECOND // 10, SECOND, 5 * SECOND, None])

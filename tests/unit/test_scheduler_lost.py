@@ -29,7 +29,8 @@ from nvshared.scheduler.events import (
 from nvshared.scheduler.settings import Terms
 from nvshared.scheduler.snapshot import CardState
 from nvshared.sharing.gpu import GPU, Client
-from tests.unit.scheduler_talk import GIB, Talk, loads, runs
+from nvshared.units import GIB
+from tests.unit.scheduler_talk import Talk, loads, runs
 from tests.unit.scripted import FACTS, NO_RESERVE, SETTINGS, Noted, Time, peer
 
 

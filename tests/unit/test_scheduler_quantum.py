@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nvshared.scheduler import quantum
 from nvshared.scheduler.actions import Run, TurnEnd
 from nvshared.scheduler.events import SettingsChanged
-from nvshared.scheduler.settings import GIB, AntiThrash, Settings
-from tests.unit.scheduler_hookmodel import MILLISECOND, SECOND
+from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scheduler_talk import Talk, stops
 from tests.unit.scheduler_world import World
 

@@ -9,7 +9,8 @@ from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Run, Save, TurnEnd, TurnEnded
 from nvshared.scheduler.events import SettingsChanged, TermsChanged
 from nvshared.scheduler.settings import Terms
-from tests.unit.scheduler_talk import GIB, Talk, evicts, loads, runs, saves, stops, yields
+from nvshared.units import GIB
+from tests.unit.scheduler_talk import Talk, evicts, loads, runs, saves, stops, yields
 
 A, B, C = 1, 2, 3
 

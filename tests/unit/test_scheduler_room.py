@@ -4,7 +4,8 @@
 from nvshared.scheduler.actions import ClientState, Evict, Load
 from nvshared.scheduler.events import CapacityChanged
 from nvshared.scheduler.settings import AntiThrash
-from tests.unit.scheduler_talk import GIB, Talk, evicts, loads, runs, stops
+from nvshared.units import GIB
+from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
 
 TQ = 30
 

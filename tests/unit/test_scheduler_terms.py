@@ -18,7 +18,8 @@ from nvshared.scheduler.actions import (
     TurnStarted,
 )
 from nvshared.scheduler.events import Preempted, TermsChanged
-from nvshared.scheduler.settings import GIB, MIB, SECOND, AntiThrash, Settings, Terms
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
 

@@ -7,7 +7,8 @@ from nvshared.scheduler.actions import ClientState, Load, Run, Stop, TurnEnd, Tu
 from nvshared.scheduler.events import CapacityChanged, SettingsChanged
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import CardState
-from tests.unit.scheduler_talk import GIB, SECOND, Talk, evicts, loads, runs, stops, turns
+from nvshared.units import GIB, SECOND
+from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, turns
 
 TQ = 30
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from nvshared.scheduler.actions import Stop
-from nvshared.scheduler.settings import GIB, Settings
-from tests.unit.scheduler_hookmodel import SECOND, Hook
+from nvshared.scheduler.settings import Settings
+from nvshared.units import GIB, SECOND
+from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
 
 MINUTE = 60 * SECOND

@@ -16,7 +16,8 @@ from nvshared.scheduler import events
 from nvshared.scheduler.actions import Evict, Load, Run, Save, Stop, Yield
 from nvshared.scheduler.actions import Limits as LimitsOrder
 from nvshared.sharing.manager import Manager
-from tests.unit.scripted import DEFAULTS, FACTS, GIB, Scripted, Time, peer, script
+from nvshared.units import GIB
+from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, peer, script
 
 HELLO = Record(Type.HELLO, uuid=FACTS.uuid_bytes)
 FIGURES = Memory(6, 5, 4, 3, 2, 1)

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from nvshared.clock import SECOND
 from nvshared.errors import ProtocolError
 from nvshared.hook import protocol
 from nvshared.hook.protocol import FROM_HOOK, Flag, Memory, Record, Type
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
 from nvshared.sharing.manager import Manager
+from nvshared.units import GIB, SECOND
 from tests.integration.fakehook import Hook
-from tests.unit.scripted import DEFAULTS, FACTS, GIB, OTHER, Time, peer
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Time, peer
 
 CARD = FACTS.memory_total
 LARGE = 40 * GIB                        # two of these do not fit

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from nvshared.errors import InvalidArgs
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
 from nvshared.sharing.terms import HEAVIEST, ClientTerms
-
-GIB = 1 << 30
+from nvshared.units import GIB
 
 
 def test_at_first_nothing_is_set() -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvshared.units import MIB
+
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
-MIB = 1 << 20
 IN, OUT = 0, 1
 INWARD, OUTWARD = 1 << 9, 1 << 10       # protocol.h
 LINGER, SPACING = 5000, 25_000          # us

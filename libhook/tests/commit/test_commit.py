@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.units import SECOND
+
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 PATIENCE = 600                          # seconds; only a test that fails waits so long
-SECOND = 1_000_000
 PLACES = 16                             # QUESTIONS_OPEN
 MUCH = 1 << 40
 
