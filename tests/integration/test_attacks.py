@@ -315,8 +315,10 @@ def bus() -> Iterator[PrivateBus]:
 @pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 @pytest.mark.parametrize("name", BUS_ATTACKS)
 def test_others_hand_over_and_nvsharectl_answers_while_one_floods_the_bus(
-    site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str
+    site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("nvshared.control.connection.PATIENCE", PATIENCE)       # a busy machine's
     daemon = start("--tq", "3600", "--bus", bus.address)
     hand_over(site)
     before = daemon.descriptors
