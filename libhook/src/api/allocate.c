@@ -6,8 +6,13 @@
  * counted. Managed memory (unified.c) is freed here, too.
  */
 #include "api/counted.h"
+#include "api/wrapper.h"
+#include "interpose/real.h"
 #include "memory/managed.h"
-#include "pool/pool.h"
+#include "memory/memory.h"
+#include "memory/pinned.h"
+#include "pool/driver_pools.h"
+#include "pool/ordered.h"
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {

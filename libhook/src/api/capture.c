@@ -2,9 +2,10 @@
 /*
  * Where captures of streams begin and end (flight/capture_list.c).
  */
-#include "api/counted.h"
+#include "api/wrapper.h"
 #include "flight/capture_list.h"
-#include "pool/pool.h"
+#include "interpose/real.h"
+#include "pool/stream.h"
 
 static CUresult begun(struct capture *capture, CUresult result)
 {

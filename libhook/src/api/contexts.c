@@ -9,13 +9,16 @@
  * that lasts nobody may retain the context and begin to use it: who lets go last
  * waits for those who are just retaining it, and whoever comes then waits for the end.
  */
-#include "api/counted.h"
-
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "api/wrapper.h"
 #include "client/client.h"
 #include "flight/capture_list.h"
+#include "interpose/real.h"
+#include "memory/memory.h"
+#include "memory/peers.h"
+#include "service/attach.h"
 
 #define DEVICES 64
 

@@ -6,7 +6,8 @@
 #define NVSHARE_COUNTED_H
 
 #include "api/wrapper.h"
-#include "memory/memory.h"
+#include "interpose/real.h"
+#include "memory/pinned.h"
 
 /* pinned_remember()'s keys: handles and addresses come from several heaps,
  * and none uses the highest bits. */
@@ -34,17 +35,5 @@ static inline size_t counted_round(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
 }
-
-/* driver_pools.c: what the driver's pools hold. Begin and end as pinned_begin()
- * and pinned_end() do, around an allocation from `handle` (NULL: the device's
- * current pool) outside captures; `counted` goes from one to the other. */
-void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program made it */
-CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
-void driver_pool_ends(CUmemoryPool handle, bool counted);
-CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
-/* Pools give memory back on their own, some time after it was freed. Counts
- * again what the driver's hold, after giving back what ours hold too much; to
- * be called after a drain, with no lock held. */
-void pools_recount(void);
 
 #endif

@@ -6,10 +6,14 @@
  * During a capture nothing is allocated: the call becomes a node of the
  * graph, and graph memory is the driver's.
  */
-#include "api/counted.h"
-
+#include "api/wrapper.h"
 #include "client/client.h"
+#include "client/gate.h"
+#include "interpose/real.h"
 #include "memory/managed.h"
+#include "memory/memory.h"
+#include "pool/driver_pools.h"
+#include "pool/ordered.h"
 #include "pool/pool.h"
 
 static bool capturing(CUstream stream)

@@ -7,13 +7,13 @@
  * cannot be registered with a NIC, nor exported.
  */
 #include "api/wrapper.h"
-
-#include "client/client.h"
 #include "flight/capture.h"
-#include "ipc/ipc.h"
+#include "interpose/real.h"
+#include "ipc/ipc_export.h"
+#include "ipc/ipc_import.h"
 #include "memory/memory.h"
 #include "memory/vmm_allocation.h"
-#include "pool/pool.h"
+#include "pool/ordered.h"
 
 /* Ids of ours are told from the driver's own by this bit. */
 #define OUR_ID (1ull << 62)

@@ -12,8 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "block/block.h"
 #include "block/region.h"
 #include "interpose/real.h"
+#include "memory/allocation.h"
+#include "memory/large.h"
+#include "memory/vmm_allocation.h"
 
 static struct alias **sorted;
 static size_t count, room;

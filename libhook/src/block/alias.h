@@ -7,22 +7,13 @@
 #ifndef NVSHARE_ALIAS_H
 #define NVSHARE_ALIAS_H
 
-#include "memory/allocation.h"
+#include <stdbool.h>
+#include <stddef.h>
 
-/* What a handle from cuMemCreate stands for. */
-struct vmm_allocation {
-    CUmemGenericAllocationHandle handle;           /* as handed to the program */
-    CUmemAllocationProp properties;
-    size_t size;
-    struct client *client;
-    struct large *memory;            /* can leave the card; NULL: pinned in place */
-    CUmemGenericAllocationHandle real; /* the driver's, if pinned in place */
-    unsigned references;             /* handles given out and not released */
-    bool pinning;                    /* by one thread; the others wait */
-    bool written;                    /* was ever mapped, so may have content */
-    struct alias *aliases;
-    struct vmm_allocation *next;     /* in its bucket */
-};
+#include "interpose/driver.h"
+
+struct block;
+struct vmm_allocation;
 
 /* One mapping of a VMM allocation, always of the whole. */
 struct alias {
@@ -35,9 +26,6 @@ struct alias {
     size_t access_count;
     CUmemAccessDesc *access;         /* one for each processor that was ever named */
 };
-
-/* vmm_allocation.c: forgets it if neither a handle nor a mapping is left. */
-void vmm_drop(struct vmm_allocation *vmm);
 
 /* Maps a VMM allocation, as far as it is on the card. The driver's error, or ours. */
 CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address);
@@ -53,5 +41,9 @@ bool alias_whole(CUdeviceptr address, size_t size, bool *any);
 CUresult alias_map_pinned(const struct vmm_allocation *vmm);
 /* Remembers what the driver has accepted. False: no memory to remember it. */
 bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access, size_t count);
+
+/* Mapping and unmapping a block at the places where the program has mapped it besides. */
+CUresult block_map_aliases(struct block *block);
+CUresult block_unmap_aliases(struct block *block);
 
 #endif

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "block/region.h"
+#include "block/store.h"
+#include "client/client.h"
 
 static bool usable(enum block_state state)
 {

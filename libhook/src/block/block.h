@@ -12,7 +12,7 @@
 #include <stdbool.h>
 
 #include "block/store.h"
-#include "client/client_state.h"
+#include "client/client.h"
 
 /* Large enough that remapping (30 us) hides behind the copy (600 us at bus
  * speed), small enough that room is handed on early and little is wasted. */
@@ -83,21 +83,10 @@ CUresult block_map(struct block *block);
 CUresult block_unmap(struct block *block);
 /* It goes without a copy, wherever it is, but for one on the move: that stays as it is. */
 void block_lose(struct block *block);
-/* alias.c: mapping and unmapping at the places where the program has mapped it besides. */
-CUresult block_map_aliases(struct block *block);
-CUresult block_unmap_aliases(struct block *block);
 /* It is on the card for good from now on, and counts as pinned. */
 void block_share(struct block *block);
 /* Unmaps, gives back its place and forgets it, now or, if it is on the
  * move, as soon as it has arrived. Its addresses are given back as well. */
 void block_free(struct block *block);
-
-/* managed.c: all managed memory of a context, which is about to go. */
-void managed_context_ends(CUcontext context);
-
-/* context_failed.c: something could not be moved. If that is because the context has failed for good,
- * all of the client's memory goes. What is on the move has failed as well, and goes when that
- * is answered. Service thread. */
-void release_if_context_failed(struct client *client);
 
 #endif

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "block/mapped.h"
 
+#include "block/alias.h"
+#include "block/block.h"
+#include "client/client.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 

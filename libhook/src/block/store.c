@@ -2,6 +2,7 @@
 #include "block/store.h"
 
 #include "block/block.h"
+#include "block/store_host.h"
 
 bool store_take(struct block *block, uint64_t allowance, struct host_provision *provision)
 {

@@ -20,9 +20,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "block/block.h"
 #include "block/host_memory.h"
 #include "block/mapped.h"
 #include "block/region.h"
+#include "block/store.h"
+#include "client/client.h"
 #include "interpose/real.h"
 
 #define DEFAULT_SLAB ((uint64_t)128 << 20)

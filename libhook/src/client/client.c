@@ -11,9 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/client_state.h"
+#include "client/commit.h"
+#include "client/connection.h"
 #include "client/gate.h"
 #include "interpose/real.h"
+#include "memory/spare.h"
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;

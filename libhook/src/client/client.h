@@ -1,27 +1,153 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * This process's clients, one per GPU it uses: attaching to the daemon.
+ * One client: this process on one GPU.
  */
 #ifndef NVSHARE_CLIENT_H
 #define NVSHARE_CLIENT_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "interpose/driver.h"
+#include "nvshare/protocol.h"
 
-/* A context was made (or retained) on `device`, and is `context`. Connects to
- * the daemon the first time for each device. Without a daemon's socket the
- * process stays unshared. Takes no lock across driver calls. */
-void client_attach(CUdevice device, CUcontext context);
+#define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */
+#define CONTEXTS_MAX 16
+#define QUESTIONS_OPEN 16
 
-/* The driver had no memory left for a context: others fill the card. Makes the
- * client known to the daemon, which then keeps room for its context, and waits
- * a moment. True: worth another try. `*tries` starts at 0. */
-bool client_awaits_context(CUdevice device, unsigned *tries);
+struct block;
+struct host_slab;
+
+struct client {
+    CUdevice device;
+    uint8_t uuid[16];
+    unsigned index;                  /* in clients[], and of its two bits in gate_closed */
+
+    /* Everything from here on is protected by memory_lock. */
+
+    struct nvshare_memory memory;    /* as told to the daemon with each record */
+    struct nvshare_limits limits;
+    bool reported;                   /* the daemon knows `memory` as it is */
+
+    /* The daemon lets it run (RUN came, STOP did not). The gate's bit
+     * GATE_STOPPED(client) is the opposite. */
+    bool granted;
+    uint64_t turns;                  /* one more than how often that has begun */
+    bool stopping;                   /* STOP came, STOPPED is not sent: it will carry WANTS */
+    bool contended;                  /* others wait */
+    bool coveted;                    /* they may come for its memory, so it is to say when it is idle */
+    bool want_sent;
+    /* Nothing is in flight: true from STOPPED to RUN. */
+    bool drained;
+    /* Other devices that may reach this one's memory: for how many pairs of
+     * contexts the program has said so. */
+    unsigned readers[CLIENTS_MAX];
+    /* Something is absent or the room is too small: GATE_STARVED(client) is set. */
+    bool starved;
+    bool room_asked;
+    bool remapping;                  /* the gate is shut for a moment, by pin_in_place.c */
+    uint64_t idle_window;            /* us without a submission before IDLE is sent */
+
+    uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
+    uint64_t slab_use;               /* bytes in blocks that may need a place in a slab */
+    uint64_t managed_away;           /* of managed memory that count in memory.host */
+    uint64_t beyond;                 /* bytes beyond the card, on the host for good */
+    struct block *blocks;            /* all, oldest first */
+    struct block *youngest;
+    struct host_slab *host_slabs;
+    int node;                        /* of the host, near this device; -1: any */
+    unsigned providers;              /* threads that are making host slabs now */
+
+    int socket;                      /* -1: no daemon now */
+    uint64_t question;               /* number of the last COMMIT asked */
+    /* commit.c. Those of threads that have asked to pin something and not begun to; and
+     * whether one waits for a place there. */
+    struct open_question {
+        uint64_t number;             /* 0: the place is free */
+        uint64_t wanted;             /* what was asked for in all, */
+        uint64_t pins;               /* and to be pinned */
+        uint64_t granted;            /* when that was heard; 0: not yet */
+    } open[QUESTIONS_OPEN];
+    bool crowded;
+    uint64_t answered;               /* and of the last answered */
+    struct nvshare_limits answer;    /* what it was answered with */
+    unsigned introduced;             /* counts HELLOs; questions from before one are lost */
+    /* A bell: any of these has changed, or the socket. Asking waits on it
+     * instead of memory_changed, since it may take long: see bell.h. */
+    _Atomic uint32_t heard;
+
+    /* Contexts of this device; the first is where the service works. */
+    CUcontext contexts[CONTEXTS_MAX];
+    unsigned context_count;
+    unsigned contexts_ended;         /* counts; events made before are gone with theirs */
+
+    /* Below: the service thread alone, except as memory_context_ends() says. */
+
+    pthread_t thread;
+    int wake;                        /* eventfd: something to do besides the socket */
+    CUcontext copy_context;          /* where the stream was made; NULL: not yet */
+    CUstream copy_stream;
+    uint64_t drain_patience;         /* us; grows while drains do not end */
+    struct nvshare_record postponed; /* an order that was read before its time; type 0: none */
+};
+
+#define GATE_STOPPED(client) ((uint64_t)1 << (2 * (client)->index))
+#define GATE_STARVED(client) ((uint64_t)2 << (2 * (client)->index))
+
+/*
+ * memory_lock protects all bookkeeping of memory and clients in the process.
+ * Held for short sections: driver calls that only map, unmap or ask, and the
+ * sending of one record, but never a copy over the bus, a wait for the
+ * program's work or for the daemon. Nothing else is locked by its holder but
+ * the gate's lock and the capture lock.
+ */
+extern pthread_mutex_t memory_lock;
+/* Broadcast when a block stops moving, and when somebody is done with what only
+ * one thread may do at a time. */
+extern pthread_cond_t memory_changed;
+
+/*
+ * service_lock is held by a service thread while it uses contexts, streams or
+ * events, and by a program thread that takes a context away from it. Taken
+ * before memory_lock.
+ */
+extern pthread_mutex_t service_lock;
+
+extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never removed */
 
 /* No client has ever been attached in this process: wrappers pass through. */
 bool client_none(void);
 /* This is the child of a process that had one: a lock may be held for ever there. */
 bool client_forked(void);
+/* Attaching (service/attach.c). */
+void client_enter(struct client *client);
+void client_withdraw(const struct client *client); /* it was for nothing, and nothing was allocated */
+void clients_abandon(void);                       /* in a forked child */
+
+struct client *client_current(void);              /* of the current context's device, or NULL */
+
+/* A thread is about to stand at the gate. memory_lock not held. */
+void clients_want(void);
+
+void client_wake(struct client *client);          /* the service thread has something to do */
+uint64_t now_microseconds(void);                  /* monotonic */
+
+/* The following with memory_lock held. */
+
+/* Recomputes `starved`, opens or closes the gate accordingly and asks for
+ * room once. To be called after any change of the figures. */
+void client_update(struct client *client);
+void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
+uint64_t client_need(const struct client *client);
+uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
+/* One record with the figures as they are. Failure closes the connection; the
+ * service thread reconnects. */
+void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
+                 uint64_t bytes, uint64_t microseconds);
+/* The same, of what its answer will be looked for: commit.c. */
+void client_question(struct client *client, unsigned type, uint64_t number, uint64_t bytes,
+                     uint64_t host);
 
 #endif

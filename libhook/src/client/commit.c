@@ -15,10 +15,15 @@
  * A thread may be carried off in between, by a signal handler that jumps, or end. Nobody
  * says so, and what it was granted is given up when it has not been taken for long.
  */
+#include "client/commit.h"
+
 #include <pthread.h>
 
-#include "client/client_state.h"
+#include "client/client.h"
 #include "interpose/bell.h"
+#include "memory/memory.h"
+#include "memory/spare.h"
+#include "pool/pool.h"
 
 #define TAKEN_WITHIN_US 60000000
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include "client/connection.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -8,8 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client/client_state.h"
 #include "interpose/log.h"
+#include "nvshare/protocol.h"
 
 /* A daemon that does not read for this long is as good as gone. */
 static const struct timeval SEND_PATIENCE = { .tv_sec = 5 };

@@ -41,7 +41,7 @@
 
 #include <pthread.h>
 
-#include "client/client_state.h"
+#include "client/client.h"
 #include "flight/capture.h"
 
 #define HEAVY ((uint64_t)8 << 20)

@@ -19,11 +19,12 @@
  * then patience is short.
  */
 #define _GNU_SOURCE
+#include "flight/drain.h"
+
 #include <pthread.h>
 #include <time.h>
 
 #include "client/client.h"
-#include "client/client_state.h"
 #include "client/gate.h"
 #include "flight/capture.h"
 #include "interpose/log.h"

@@ -37,9 +37,10 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "client/client_state.h"
+#include "client/client.h"
 #include "client/gate.h"
 #include "flight/capture.h"
+#include "flight/drain.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 

@@ -6,7 +6,7 @@
  * with a message that does not count is closed.
  */
 #define _GNU_SOURCE
-#include "ipc/ipc.h"
+#include "ipc/ipc_client.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +17,9 @@
 #include <unistd.h>
 
 #include "block/region.h"
-#include "client/client_state.h"
+#include "client/client.h"
+#include "ipc/ipc.h"
+#include "ipc/ipc_server.h"
 
 #define PATIENCE_MS 5000             /* for an owner that says nothing */
 #define PAGES_MAX (1u << 20)         /* 2 TiB; a size from elsewhere is not to be trusted */

@@ -10,16 +10,21 @@
  * card needs room for one more only. The descriptors are handed out in ipc_server.c.
  */
 #define _GNU_SOURCE
-#include "ipc/ipc.h"
+#include "ipc/ipc_export.h"
 
 #include <pthread.h>
 #include <string.h>
 
+#include "block/block.h"
 #include "block/mapped.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "interpose/real.h"
+#include "ipc/ipc.h"
+#include "ipc/ipc_server.h"
 #include "memory/allocation.h"
+#include "memory/managed.h"
+#include "memory/memory.h"
 #include "swap/exclusive.h"
 
 /* The allocation that is asked for, or NULL. memory_lock is held. */

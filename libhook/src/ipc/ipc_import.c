@@ -8,7 +8,7 @@
  * in flight is done.
  */
 #define _GNU_SOURCE
-#include "ipc/ipc.h"
+#include "ipc/ipc_import.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,9 +17,13 @@
 
 #include "block/region.h"
 #include "client/client.h"
-#include "client/client_state.h"
+#include "flight/drain.h"
 #include "interpose/real.h"
+#include "ipc/ipc.h"
+#include "ipc/ipc_client.h"
+#include "ipc/ipc_server.h"
 #include "memory/allocation.h"
+#include "memory/memory.h"
 
 #define TRIES 64
 

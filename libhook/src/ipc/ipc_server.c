@@ -13,7 +13,7 @@
  * handle; the socket's name is no secret.
  */
 #define _GNU_SOURCE
-#include "ipc/ipc.h"
+#include "ipc/ipc_server.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -26,8 +26,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client/client_state.h"
+#include "client/client.h"
 #include "interpose/log.h"
+#include "ipc/ipc.h"
+#include "ipc/ipc_export.h"
 
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000

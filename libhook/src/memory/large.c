@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "memory/allocation.h"
+#include "memory/large.h"
 
 #include <stdlib.h>
 
+#include "block/block.h"
 #include "block/region.h"
+#include "client/client.h"
+#include "client/commit.h"
+#include "memory/allocation.h"
+#include "memory/slab.h"
+#include "memory/spare.h"
 
 /*
  * While one program leaves the card, each mapping that another one makes takes about

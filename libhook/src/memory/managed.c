@@ -31,8 +31,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "block/block.h"
 #include "block/managed_table.h"
+#include "block/prefetches.h"
 #include "client/client.h"
+#include "client/commit.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 #include "memory/allocation.h"

@@ -10,6 +10,8 @@
 
 #include "interpose/driver.h"
 
+struct memory_description;
+
 /* cuMemAllocManaged. False: no client on this device, or one whose managed
  * memory cannot be sent away. Else *result holds what to return. */
 bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
@@ -27,5 +29,12 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
  * to (a place of type INVALID: to none). False: the driver knows as well. */
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place);
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place);
+
+/* The following with memory_lock held. */
+
+/* memory_describe() of what lies beyond the card, and stands for plain memory. */
+bool managed_describe(CUdeviceptr address, struct memory_description *description);
+/* All managed memory of a context, which is about to go. */
+void managed_context_ends(CUcontext context);
 
 #endif

@@ -15,13 +15,23 @@
 #include <stdlib.h>
 
 #include "block/alias.h"
+#include "block/block.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "flight/capture.h"
+#include "flight/drain.h"
 #include "interpose/real.h"
+#include "ipc/ipc_import.h"
+#include "memory/allocation.h"
+#include "memory/large.h"
 #include "memory/managed.h"
-#include "pool/async_allocation.h"
+#include "memory/pinned.h"
+#include "memory/slab.h"
+#include "memory/spare.h"
+#include "memory/vmm_allocation.h"
+#include "pool/pending_frees.h"
 #include "pool/pool.h"
+#include "swap/pipeline.h"
 
 /* What was freed during a capture: the latest first. */
 struct deferred {
@@ -285,7 +295,7 @@ bool memory_is_ours(CUdeviceptr address)
 
 static void information(const struct client *client, size_t *free_bytes, size_t *total_bytes)
 {
-    uint64_t used = client->memory.allocated - client->spares.bytes + client->memory.pinned;
+    uint64_t used = client->memory.allocated - spares_bytes(client) + client->memory.pinned;
     *total_bytes = client->limits.total;
     *free_bytes = client->limits.most > used ? client->limits.most - used : 0;
 }

@@ -13,6 +13,8 @@
 
 #include "interpose/driver.h"
 
+struct client;
+
 struct memory_description {
     CUdeviceptr base;                /* as handed to the program */
     size_t size;                     /* bytes, as the program asked for */
@@ -43,32 +45,13 @@ bool memory_is_ours(CUdeviceptr address);
 bool memory_information(size_t *free_bytes, size_t *total_bytes);
 bool memory_total(CUdevice device, size_t *total_bytes);
 
-/* Memory that cannot be swapped (arrays, pools, the program's own physical
- * allocations). Begin waits until the card has room for `bytes` more and then
- * stands inside the gate; end counts what was really taken and leaves it.
- *     CUresult r = pinned_begin(bytes);
- *     if (r != CUDA_SUCCESS) return r;          // out of memory, refused
- *     r = real(...);
- *     pinned_end(r == CUDA_SUCCESS ? bytes : 0);
- * Where no client is attached both do nothing and succeed. */
-CUresult pinned_begin(size_t bytes);
-/* The same for another device than the current context's. */
-CUresult pinned_begin_on(CUdevice device, size_t bytes);
-bool pinned_counts_on(CUdevice device);            /* a client is attached there */
-void pinned_end(size_t bytes_taken);
-void pinned_release_on(CUdevice device, size_t bytes);
-/* For an object whose size must be known again when it goes: remembers it
- * under a key (a handle, an address) and forgets it with pinned_forget.
- * Between pinned_begin() and pinned_end(): then it is forgotten with the current
- * context, too; after pinned_begin_on() it is of no context. */
-void pinned_remember(uint64_t key, size_t bytes);
-void pinned_forget(uint64_t key);
-
-/* The memory of `owner` may from now on be reached from `reader`, or no longer. */
-CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open);
-
 /* The driver is about to destroy a context (or reset a primary one): drop
  * everything allocated in it. Before the driver's call. */
 void memory_context_ends(CUcontext context);
+
+/* The client needs memory more than what was freed while a capture kept that from being waited
+ * for. Waits for it; with memory_lock, which it releases meanwhile. False: there is none, or a
+ * capture still does. */
+bool memory_yield(const struct client *client);
 
 #endif

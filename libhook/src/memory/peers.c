@@ -9,12 +9,13 @@
  * Opened is all memory of the device, in whichever of its contexts: a program
  * that never says so for one of them does not touch it from there.
  */
-#include "memory/memory.h"
+#include "memory/peers.h"
 
 #include <pthread.h>
 
 #include "block/block.h"
-#include "interpose/real.h"
+#include "block/store.h"
+#include "client/client.h"
 
 static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAccess_flags flags)
 {

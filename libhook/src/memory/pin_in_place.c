@@ -11,9 +11,14 @@
 
 #include <pthread.h>
 
+#include "block/alias.h"
+#include "block/block.h"
 #include "block/region.h"
+#include "client/client.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "memory/large.h"
+#include "memory/vmm_allocation.h"
 #include "swap/exclusive.h"
 
 /* The driver's memory for the copy, mapped where only we know. */

@@ -2,7 +2,9 @@
 #ifndef NVSHARE_PIN_IN_PLACE_H
 #define NVSHARE_PIN_IN_PLACE_H
 
-#include "block/alias.h"
+#include "interpose/driver.h"
+
+struct vmm_allocation;
 
 /* Makes a VMM allocation one piece of the driver's memory that stays on the card; see
  * vmm_pin_in_place(). With memory_lock held, which is released meanwhile; the

@@ -10,13 +10,13 @@
  * and counts until that ends. What is made on a device that is named
  * (cuMemCreate) is of no context and outlives them all.
  */
-#include "memory/memory.h"
+#include "memory/pinned.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "client/client.h"
-#include "client/client_state.h"
+#include "client/commit.h"
 #include "client/gate.h"
 #include "interpose/real.h"
 

@@ -6,12 +6,17 @@
  * quarter of a place is lost. Taking, giving and finding cost the same with
  * any number of allocations.
  */
-#include "memory/allocation.h"
+#include "memory/slab.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "block/block.h"
 #include "block/region.h"
+#include "client/client.h"
+#include "client/commit.h"
+#include "memory/allocation.h"
+#include "memory/memory.h"
 
 #define GRAIN 512
 #define RETIRED UINT32_MAX
@@ -49,9 +54,11 @@ static unsigned class_of(size_t bytes, uint32_t *place)
     return 8 + (power - 3) * 4 + steps - 1;
 }
 
+static struct slab *slabs[CLIENTS_MAX][SLAB_CLASSES]; /* those with a free place */
+
 static void list(struct slab *slab)
 {
-    struct slab **head = &slab->owner.client->slabs[slab->class];
+    struct slab **head = &slabs[slab->owner.client->index][slab->class];
     slab->previous = NULL;
     slab->next = *head;
     if (*head != NULL)
@@ -65,7 +72,7 @@ static void unlist(struct slab *slab)
     if (slab->previous != NULL)
         slab->previous->next = slab->next;
     else
-        slab->owner.client->slabs[slab->class] = slab->next;
+        slabs[slab->owner.client->index][slab->class] = slab->next;
     if (slab->next != NULL)
         slab->next->previous = slab->previous;
     slab->listed = false;
@@ -114,7 +121,7 @@ CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
 {
     uint32_t place;
     unsigned class = class_of(bytes, &place);
-    struct slab *slab = client->slabs[class];
+    struct slab *slab = slabs[client->index][class];
     /* A context's memory goes with it: contexts do not share slabs. */
     while (slab != NULL && slab->owner.context != context)
         slab = slab->next;

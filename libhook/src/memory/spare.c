@@ -51,20 +51,42 @@
 
 #include <stdlib.h>
 
+#include "block/block.h"
 #include "block/region.h"
+#include "block/store.h"
+#include "client/client.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "interpose/ring.h"
 #include "memory/allocation.h"
+#include "memory/large.h"
 
 #define DEFAULT_STAY_MS 1000
 #define STAY_MOST_MS 3600000
 #define PART_OF_CARD 8
 #define PART_LEFT 16
 #define MOST 1024
+#define SPARE_BUCKETS 64
 #define EXPIRED_AT_ONCE 16           /* others want the lock, and the daemon the service thread */
 
-void spares_prepare(struct spares *spares)
+/* Each client's. Protected by memory_lock. */
+static struct spares {
+    uint64_t stay;                   /* us that each may stay; 0: there are none */
+    struct ring order;               /* oldest first */
+    struct ring alike[SPARE_BUCKETS];/* by size */
+    unsigned count;
+    uint64_t bytes;                  /* part of what counts as allocated and resident */
+    uint64_t look;                   /* us: when the service thread looks at them; 0: it need not */
+} all[CLIENTS_MAX];
+
+static struct spares *spares_of(const struct client *client)
 {
+    return &all[client->index];
+}
+
+void spares_prepare(const struct client *client)
+{
+    struct spares *spares = spares_of(client);
     const char *text = setting("NVSHARE_KEEP_FREED_MS");
     char *end = NULL;
     unsigned long milliseconds = text == NULL ? DEFAULT_STAY_MS : strtoul(text, &end, 10);
@@ -79,6 +101,11 @@ void spares_prepare(struct spares *spares)
         ring_clear(&spares->alike[i]);
 }
 
+uint64_t spares_bytes(const struct client *client)
+{
+    return spares_of(client)->bytes;
+}
+
 /* Not as asked for: of whole pages. */
 static size_t size_of(const struct large *large)
 {
@@ -88,7 +115,7 @@ static size_t size_of(const struct large *large)
 
 static struct ring *alike(struct client *client, size_t size)
 {
-    return &client->spares.alike[size / PAGE % SPARE_BUCKETS];
+    return &spares_of(client)->alike[size / PAGE % SPARE_BUCKETS];
 }
 
 bool spares_may_stay(const struct client *client)
@@ -110,7 +137,7 @@ static bool scarce(const struct client *client, size_t size)
 {
     uint64_t need = client_need(client);
     return client->limits.most < need
-        || client->limits.most - need < 2 * (client->spares.bytes + size);
+        || client->limits.most - need < 2 * (spares_of(client)->bytes + size);
 }
 
 static bool still(const struct large *large)
@@ -126,7 +153,7 @@ static bool still(const struct large *large)
 bool spare_keep(struct large *large)
 {
     struct client *client = large->owner.client;
-    struct spares *spares = &client->spares;
+    struct spares *spares = spares_of(client);
     uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
     /* Without a context it is a pool's or a VMM allocation's. */
     if (spares->stay == 0 || size > most || large->owner.context == NULL || large->vmm != NULL
@@ -160,7 +187,7 @@ void spare_leave(struct large *large)
 {
     if (!large->spare)
         return;
-    struct spares *spares = &large->owner.client->spares;
+    struct spares *spares = spares_of(large->owner.client);
     large->spare = false;
     ring_leave(&large->order);
     ring_leave(&large->alike);
@@ -171,7 +198,7 @@ void spare_leave(struct large *large)
 bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
     /* Less may have been promised since it was freed: then it is asked for as new memory is. */
-    if (client->spares.count == 0 || client_need(client) > client->limits.commit)
+    if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
     const struct ring *head = alike(client, size);
@@ -190,18 +217,19 @@ bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdevice
 
 static struct large *oldest(const struct client *client)
 {
-    return RING_MEMBER(client->spares.order.next, struct large, order);
+    return RING_MEMBER(spares_of(client)->order.next, struct large, order);
 }
 
 bool spares_drop(struct client *client, uint64_t bytes)
 {
-    if (client->spares.count == 0)
+    const struct spares *spares = spares_of(client);
+    if (spares->count == 0)
         return false;
-    uint64_t before = client->spares.bytes;
+    uint64_t before = spares->bytes;
     /* It is none of a capture's business. */
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    while (client->spares.count > 0 && before - client->spares.bytes < bytes)
+    while (spares->count > 0 && before - spares->bytes < bytes)
         large_release(oldest(client));
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     client_changed(client);
@@ -210,7 +238,7 @@ bool spares_drop(struct client *client, uint64_t bytes)
 
 void spares_expire(struct client *client)
 {
-    struct spares *spares = &client->spares;
+    struct spares *spares = spares_of(client);
     uint64_t now = now_microseconds();
     if (spares->look == 0 || now < spares->look)
         return;
@@ -222,6 +250,6 @@ void spares_expire(struct client *client)
 
 int spares_due(const struct client *client)
 {
-    uint64_t now = now_microseconds(), look = client->spares.look;
+    uint64_t now = now_microseconds(), look = spares_of(client)->look;
     return look == 0 ? -1 : look <= now ? 0 : (int)((look - now) / 1000) + 1;
 }

@@ -10,24 +10,12 @@
 #include <stdint.h>
 
 #include "interpose/driver.h"
-#include "interpose/ring.h"
-
-#define SPARE_BUCKETS 64
 
 struct client;
 struct large;
 
-/* A client's. */
-struct spares {
-    uint64_t stay;                   /* us that each may stay; 0: there are none */
-    struct ring order;               /* oldest first */
-    struct ring alike[SPARE_BUCKETS];/* by size */
-    unsigned count;
-    uint64_t bytes;                  /* part of what counts as allocated and resident */
-    uint64_t look;                   /* us: when the service thread looks at them; 0: it need not */
-};
-
-void spares_prepare(struct spares *spares);
+void spares_prepare(const struct client *client);   /* it has none yet */
+uint64_t spares_bytes(const struct client *client); /* part of what counts as allocated and resident */
 
 /* Instead of large_release() for what the program has freed and nothing uses
  * any more. False: it cannot stay, and is to be released. */

@@ -29,6 +29,7 @@
 #include "client/client.h"
 #include "client/gate.h"
 #include "interpose/real.h"
+#include "memory/large.h"
 #include "memory/pin_in_place.h"
 
 #define OUR_HANDLES ((CUmemGenericAllocationHandle)0x6e76 << 48)

@@ -13,6 +13,25 @@
 
 #include "interpose/driver.h"
 
+struct alias;
+struct client;
+struct large;
+
+/* What a handle from cuMemCreate stands for. */
+struct vmm_allocation {
+    CUmemGenericAllocationHandle handle;           /* as handed to the program */
+    CUmemAllocationProp properties;
+    size_t size;
+    struct client *client;
+    struct large *memory;            /* can leave the card; NULL: pinned in place */
+    CUmemGenericAllocationHandle real; /* the driver's, if pinned in place */
+    unsigned references;             /* handles given out and not released */
+    bool pinning;                    /* by one thread; the others wait */
+    bool written;                    /* was ever mapped, so may have content */
+    struct alias *aliases;
+    struct vmm_allocation *next;     /* in its bucket */
+};
+
 /* False: no client on that device, or memory of a kind that cannot move. */
 bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
                 const CUmemAllocationProp *properties, CUresult *result);
@@ -45,5 +64,8 @@ bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size);
 CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
 /* The same for all that is mapped in a range. */
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
+
+/* Forgets it if neither a handle nor a mapping is left. With memory_lock held. */
+void vmm_drop(struct vmm_allocation *vmm);
 
 #endif

@@ -3,8 +3,16 @@
 
 #include <stdlib.h>
 
+#include "block/block.h"
 #include "block/region.h"
+#include "client/client.h"
 #include "interpose/real.h"
+#include "interpose/ring.h"
+#include "memory/allocation.h"
+#include "memory/large.h"
+#include "memory/slab.h"
+#include "pool/pending_frees.h"
+#include "pool/pool.h"
 
 #define BUCKETS 16384
 #define MOST ((size_t)1 << 46)       /* bytes, in one allocation */

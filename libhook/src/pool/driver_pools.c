@@ -17,12 +17,15 @@
  * Not counted: pools of host memory, and imported ones, whose memory counts
  * for the process that made it.
  */
-#include "api/counted.h"
+#include "pool/driver_pools.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "client/client.h"
+#include "client/gate.h"
+#include "interpose/real.h"
+#include "memory/pinned.h"
 #include "pool/pool.h"
 
 #define POOL_GRAIN ((size_t)32 << 20)
@@ -90,6 +93,11 @@ static struct driver_pool *counted_pool(CUmemoryPool handle)
     return pool;
 }
 
+static size_t whole_grains(size_t bytes)
+{
+    return (bytes + POOL_GRAIN - 1) / POOL_GRAIN * POOL_GRAIN;
+}
+
 /* How much of the card an allocation may take. */
 static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
 {
@@ -99,7 +107,7 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
     if (bytes <= spare)
         return 0;
     return bytes - spare > SIZE_MAX - POOL_GRAIN ? SIZE_MAX
-                                                 : counted_round(bytes - spare, POOL_GRAIN);
+                                                 : whole_grains(bytes - spare);
 }
 
 /* Returns bytes by which it has grown, to be counted by the caller; bytes by
@@ -188,7 +196,7 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
         while (*link != gone)
             link = &(*link)->next;
         *link = gone->next;
-        used = used == 0 ? 0 : counted_round(used, POOL_GRAIN);
+        used = used == 0 ? 0 : whole_grains(used);
         pinned_release_on(gone->device,
                           gone->counted - (used < gone->counted ? used : gone->counted));
         free(gone);

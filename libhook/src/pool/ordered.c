@@ -27,13 +27,18 @@
  * A pool whose memory others may hold (that can be exported, or was imported),
  * or of other than device memory, stays the driver's: driver_pools.c.
  */
+#include "pool/ordered.h"
+
 #include <pthread.h>
 
 #include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/real.h"
+#include "memory/memory.h"
 #include "pool/async_allocation.h"
+#include "pool/pending_frees.h"
 #include "pool/pool.h"
+#include "pool/stream.h"
 
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result)

@@ -8,13 +8,19 @@
  * Recording, and asking events of ours, disturbs no capture in a thread whose
  * mode is relaxed.
  */
+#include "pool/pending_frees.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "block/region.h"
-#include "client/client_state.h"
+#include "client/client.h"
 #include "interpose/real.h"
+#include "interpose/ring.h"
+#include "memory/allocation.h"
 #include "pool/async_allocation.h"
+#include "pool/pool.h"
+#include "pool/stream.h"
 
 /* An event, used again and again as long as its context lives. */
 struct marker {

@@ -11,7 +11,10 @@
 
 #include "client/client.h"
 #include "interpose/real.h"
+#include "interpose/ring.h"
+#include "memory/peers.h"
 #include "pool/async_allocation.h"
+#include "pool/pending_frees.h"
 
 static struct pool *pools;           /* protected by memory_lock, as all of this */
 

@@ -1,16 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered allocation from memory of our own, as the wrappers see it.
- * All functions may be called from any thread with no lock held, in no stream
- * that is being captured, and disturb captures in other streams only as the
- * driver's would. False: not ours, call the driver.
+ * Pools that keep memory of ours after it was freed; see ordered.c.
  */
 #ifndef NVSHARE_POOL_H
 #define NVSHARE_POOL_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "interpose/driver.h"
+#include "interpose/ring.h"
+#include "memory/slab.h"
+
+#define ASYNC_CLASSES (SLAB_CLASSES + 32)
+
+struct client;
+
+struct pool {
+    CUmemoryPool handle;
+    CUdevice device;
+    size_t most;                     /* bytes that it may hold; 0: any number */
+    uint32_t readers;                /* other devices that may reach it: a bit each */
+    uint32_t opened;                 /* and those that can, once its device has a client */
+    bool destroyed;                  /* and goes with the last that uses it */
+    unsigned users;                  /* allocations, and calls under way */
+    uint64_t threshold;              /* bytes that it keeps when they are free */
+    bool opportunistic;              /* what is free in one stream may serve another */
+    uint64_t used, used_high;        /* bytes, as asked for */
+    uint64_t lost;                   /* freed by cuMemFree: told as used for ever, as by the driver */
+    uint64_t reserved, reserved_high;
+    uint64_t peak;                   /* of `used`; the program cannot set it back */
+    struct ring idle; /* free allocations that no work touches any more, oldest first */
+    struct ring freed[ASYNC_CLASSES];/* all free ones, by size */
+    struct pool *next;
+};
+
+/* The wrappers' side: from any thread, with no lock held. False: not ours, call the driver. */
 
 /* The driver has made `handle`, and its memory may move. `most`: bytes, 0 for any number. */
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most);
@@ -24,21 +50,24 @@ void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value);
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value);
 void pool_trim(CUmemoryPool handle, size_t keep);
 
-/* cuMemAllocFromPoolAsync; NULL: the pool that is current on the stream's device. */
-bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
-                   CUresult *result);
-/* cuMemFreeAsync, of any memory of ours. */
-bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result);
-/* cuMemFree, of memory from pools: the program has seen its work done. */
-bool pool_free(CUdeviceptr address, CUresult *result);
-/* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE of what begins there, or NULL. */
-CUmemoryPool pool_of(CUdeviceptr address);
-
-/* A stream is about to be destroyed: its handle will be another's. */
-void stream_ends(void);
-
 /* Gives back what pools hold beyond their release threshold, as the driver
  * does when a program synchronises. */
 void pools_settle(void);
+
+/* The following with memory_lock held, but for pool_open(). */
+
+/* Ours, of that name. NULL: the driver's, */
+struct pool *pool_named(CUmemoryPool handle);
+/* unless it is a device's own that we know: then it is made ours, before there is memory
+ * from it. */
+struct pool *pool_adopted(CUmemoryPool handle);
+/* Some readers wait for what pool_open() does, without the lock. */
+bool pool_is_opening(const struct pool *pool);
+CUresult pool_open(CUmemoryPool handle);
+void pool_leave(struct pool *pool);               /* one user less */
+
+/* The client needs memory more than what is free in pools does. True if any went. Waits for work
+ * if need be and `wait` says so, and releases the lock meanwhile. */
+bool pools_yield(const struct client *client, bool wait);
 
 #endif

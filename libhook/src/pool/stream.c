@@ -5,11 +5,11 @@
  * before CUDA 12, the handle and how many streams had been destroyed when it
  * was used.
  */
+#include "pool/stream.h"
+
 #include <stdatomic.h>
 
 #include "interpose/real.h"
-#include "pool/async_allocation.h"
-#include "pool/pool.h"
 
 #define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit */
 

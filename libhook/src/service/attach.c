@@ -4,7 +4,7 @@
  * Whatever goes wrong here, the program runs, unshared, and is told why.
  */
 #define _GNU_SOURCE
-#include "client/client.h"
+#include "service/attach.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -16,14 +16,18 @@
 #include <unistd.h>
 
 #include "block/numa.h"
-#include "client/client_state.h"
+#include "client/client.h"
+#include "client/connection.h"
 #include "client/gate.h"
 #include "client/unknown_entry.h"
+#include "flight/drain.h"
 #include "interpose/glibc.h"
 #include "interpose/injection.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "ipc/ipc.h"
+#include "ipc/ipc_server.h"
+#include "memory/spare.h"
+#include "service/service.h"
 
 /* How long a program waits for a daemon that is just being started. */
 #define CONNECT_PATIENCE_US 1000000
@@ -162,7 +166,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->drain_patience = DRAIN_PATIENCE_US;
     client->wake = -1;
-    spares_prepare(&client->spares);
+    spares_prepare(client);
     CUuuid uuid;
     CUresult result = HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
                                                     : REAL(cuDeviceGetUuid)(&uuid, device);

@@ -28,7 +28,6 @@
 #include <pthread.h>
 
 #include "client/client.h"
-#include "client/client_state.h"
 #include "flight/capture.h"
 #include "interpose/bell.h"
 #include "interpose/real.h"
@@ -39,6 +38,14 @@ static _Atomic uint64_t asked;       /* a bit for each answer of nvshare_trim_wa
 static _Atomic uint32_t asked_anew;  /* a bell */
 static _Atomic bool wanted;          /* somebody waits, or has waited */
 
+/* Each client's. Protected by memory_lock. */
+static struct caches {
+    /* Its last turn ended without anybody needing the room: nothing would leave. */
+    bool needless;
+    bool past[CACHES_OCCASIONS];     /* it was asked in this turn */
+    uint64_t most;                   /* bytes that it had allocated when it was asked */
+} of_client[CLIENTS_MAX];
+
 /* Whether it may be now. If not, it is asked again later. */
 static bool may_trim(unsigned device, unsigned occasion)
 {
@@ -47,7 +54,7 @@ static bool may_trim(unsigned device, unsigned occasion)
     pthread_mutex_lock(&memory_lock);
     bool capturing = capture_going_on();
     if (capturing)
-        clients[device]->caches.past[occasion] = false;
+        of_client[device].past[occasion] = false;
     pthread_mutex_unlock(&memory_lock);
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
@@ -77,7 +84,7 @@ void caches_ask(struct client *client, enum caches_occasion occasion)
     if (!wanted)
         return;
     pthread_mutex_lock(&memory_lock);
-    struct caches *caches = &client->caches;
+    struct caches *caches = &of_client[client->index];
     if (occasion == CACHES_TURN && !caches->past[occasion])
         caches->most = 0;
     if (!caches->needless && !caches->past[occasion] && !capture_going_on()) {
@@ -97,19 +104,19 @@ void caches_rest(struct client *client)
         return;
     pthread_mutex_lock(&memory_lock);
     for (unsigned i = 0; i < CACHES_OCCASIONS; i++)
-        client->caches.past[i] = false;
+        of_client[client->index].past[i] = false;
     pthread_mutex_unlock(&memory_lock);
 }
 
 void caches_turn_ended(struct client *client)
 {
-    client->caches.needless = true;
+    of_client[client->index].needless = true;
 }
 
 void caches_room_ordered(struct client *client, uint64_t room)
 {
     const struct nvshare_memory *memory = &client->memory;
-    struct caches *caches = &client->caches;
+    struct caches *caches = &of_client[client->index];
     /* What was given back would lie on the card as well, had nobody asked. */
     uint64_t spared = caches->most > memory->allocated ? caches->most - memory->allocated : 0;
     if (room < memory->resident + memory->pinned + spared)

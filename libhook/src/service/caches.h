@@ -5,7 +5,6 @@
 #ifndef NVSHARE_CACHES_H
 #define NVSHARE_CACHES_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct client;
@@ -15,14 +14,6 @@ enum caches_occasion {
     CACHES_TURN,                     /* it runs, and others wait */
     CACHES_IDLE,                     /* it has had nothing to do for a while */
     CACHES_OCCASIONS,
-};
-
-/* One in each client. Protected by memory_lock. */
-struct caches {
-    /* Its last turn ended without anybody needing the room: nothing would leave. */
-    bool needless;
-    bool past[CACHES_OCCASIONS];     /* it was asked in this turn */
-    uint64_t most;                   /* bytes that it had allocated when it was asked */
 };
 
 /* The one function of ours that programs see. Waits until frameworks should give back

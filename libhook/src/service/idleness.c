@@ -5,11 +5,14 @@
  * since the last look, nobody at the gate, and all that had been submitted done, for as
  * long as the daemon's window says. A pause within a burst is shorter than that.
  */
+#include "service/idleness.h"
+
 #include <pthread.h>
 
+#include "client/client.h"
 #include "client/gate.h"
+#include "flight/drain.h"
 #include "service/caches.h"
-#include "service/service.h"
 
 void idleness_forget(struct idleness *idle)
 {

@@ -3,14 +3,26 @@
  * The daemon's orders, each carried out as it says and answered. Nothing is
  * decided here.
  */
+#include "service/orders.h"
+
 #include <pthread.h>
 
-#include "api/counted.h"
-#include "block/block.h"
+#include "client/client.h"
+#include "client/commit.h"
+#include "client/gate.h"
 #include "flight/bus_sharing.h"
+#include "flight/drain.h"
 #include "interpose/bell.h"
 #include "interpose/log.h"
+#include "memory/spare.h"
+#include "pool/driver_pools.h"
+#include "pool/pool.h"
+#include "service/caches.h"
 #include "service/service.h"
+#include "swap/load.h"
+#include "swap/pipeline.h"
+#include "swap/presave.h"
+#include "swap/swap.h"
 
 /* From here on its memory may change. */
 static void begin_turn(struct client *client)
@@ -113,17 +125,6 @@ static void new_limits(struct client *client, const struct nvshare_record *recor
         client_hears(client, record->number, &record->limits);
     bell_ring(&client->heard);
     pthread_mutex_unlock(&memory_lock);
-}
-
-/* An EVICT may be followed by another one before its YIELD; that one is kept for later. */
-bool service_yields(struct client *client, const struct nvshare_record *order)
-{
-    struct nvshare_record yield;
-    if ((order->flags & NVSHARE_AHEAD) == 0)
-        return false;
-    if (client->postponed.type == 0)
-        connection_next(client->socket, NVSHARE_EVICT, &client->postponed);
-    return connection_next(client->socket, NVSHARE_YIELD, &yield);
 }
 
 void service_obey(struct client *client, const struct nvshare_record *record)

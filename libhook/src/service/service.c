@@ -6,18 +6,27 @@
  * Without a daemon it tries to find one again, twice a second at least; a
  * program that holds the GPU goes on meanwhile, one that waits goes on waiting.
  */
-#include <pthread.h>
+#include "service/service.h"
+
 #include <poll.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "block/store_host.h"
+#include "client/client.h"
+#include "client/commit.h"
+#include "client/connection.h"
 #include "client/gate.h"
 #include "flight/bus_sharing.h"
 #include "flight/pace.h"
 #include "interpose/bell.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "service/service.h"
+#include "memory/spare.h"
+#include "service/caches.h"
+#include "service/idleness.h"
+#include "service/orders.h"
+#include "swap/pipeline.h"
 
 #define REPORT_INTERVAL_US 5000
 #define IDLE_LOOK_US 5000

@@ -51,6 +51,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "block/block.h"
+#include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
@@ -65,6 +67,15 @@ struct target {
     CUdeviceptr address;
     uint64_t words;
 };
+
+/* Each client's, in copy_context. Protected by service_lock. */
+static struct examiner {
+    bool settled, usable;            /* whether is known, and whether */
+    CUmodule module;
+    CUfunction kernel;
+    CUstream stream;
+    CUdeviceptr table;               /* what is to be looked at, and what was found */
+} examiners[CLIENTS_MAX];
 
 /* What is to be looked at in one launch. */
 struct looking {
@@ -112,7 +123,7 @@ static void add(struct looking *looking, const struct block *block, struct conte
 static CUresult start(struct client *client, CUdeviceptr table, const struct looking *looking,
                       uint64_t every)
 {
-    CUstream stream = client->examiner.stream;
+    CUstream stream = examiners[client->index].stream;
     CUdeviceptr found = table + LOOKS_MAX * sizeof(struct target);
     uint64_t count = looking->count, key = seed();
     void *parameters[] = { &table, &count, &key, &every, &found };
@@ -123,7 +134,7 @@ static CUresult start(struct client *client, CUdeviceptr table, const struct loo
     if (result == CUDA_SUCCESS)
         result = REAL(cuMemsetD8Async)(found, 0, count * sizeof(struct content), stream);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuLaunchKernel)(client->examiner.kernel, GRID,
+        result = REAL(cuLaunchKernel)(examiners[client->index].kernel, GRID,
                                       (unsigned)(count + TOGETHER - 1) / TOGETHER, 1, THREADS,
                                       1, 1, 0, stream, parameters, NULL);
     return result;
@@ -133,7 +144,7 @@ static CUresult start(struct client *client, CUdeviceptr table, const struct loo
 static CUresult finish(struct client *client, CUdeviceptr table, const struct looking *looking)
 {
     struct content contents[LOOKS_MAX];
-    CUstream stream = client->examiner.stream;
+    CUstream stream = examiners[client->index].stream;
     if (looking->count == 0)
         return CUDA_SUCCESS;
     CUresult result = REAL(cuMemcpyDtoHAsync_v2)(contents,
@@ -148,7 +159,7 @@ static CUresult finish(struct client *client, CUdeviceptr table, const struct lo
 /* The driver loads a kernel when it is first launched, at the latest. */
 static CUresult load(struct client *client)
 {
-    struct examiner *own = &client->examiner;
+    struct examiner *own = &examiners[client->index];
     CUresult result = CUDA_SUCCESS;
     if (own->module == NULL)
         result = REAL(cuModuleLoadData)(&own->module, examine_ptx);
@@ -170,7 +181,7 @@ static CUresult load(struct client *client)
 /* Made once for each context that copies; what fails is not tried again there. */
 static bool ready(struct client *client)
 {
-    struct examiner *own = &client->examiner;
+    struct examiner *own = &examiners[client->index];
     if (own->settled)
         return own->usable;
     own->settled = turned_off() || seed() == 0;
@@ -189,14 +200,14 @@ static bool ready(struct client *client)
 
 void content_leave_context(struct client *client)
 {
-    client->examiner = (struct examiner){ .settled = false };
+    examiners[client->index] = (struct examiner){ .settled = false };
 }
 
 /* Looks at all words of what is new, and at a part of all. */
 static CUresult look_first(struct client *client, struct block *const *blocks, size_t count)
 {
     struct looking parts = { .count = 0 }, wholes = { .count = 0 };
-    CUdeviceptr table = client->examiner.table;
+    CUdeviceptr table = examiners[client->index].table;
     for (size_t i = 0; i < count; i++) {
         add(&parts, blocks[i], &blocks[i]->look.part);
         blocks[i]->look.whole = !blocks[i]->parted;
@@ -216,7 +227,7 @@ static CUresult look_first(struct client *client, struct block *const *blocks, s
 static CUresult look_again(struct client *client, struct block **blocks, size_t *count)
 {
     struct looking wholes = { .count = 0 };
-    CUdeviceptr table = client->examiner.table;
+    CUdeviceptr table = examiners[client->index].table;
     size_t kept = 0;
     for (size_t i = 0; i < *count; i++) {
         struct look *look = &blocks[i]->look;

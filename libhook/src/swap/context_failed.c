@@ -19,9 +19,13 @@
  * No byte can be wrong by that. What is lost is mapped nowhere and never again, so
  * should anything reach it after all, the driver says so.
  */
+#include "swap/context_failed.h"
+
 #include "block/block.h"
+#include "client/client.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "memory/spare.h"
 
 /* Only asks. Twice, for one call alone may fail. */
 static CUresult error_of(CUcontext context)

@@ -3,6 +3,12 @@
 
 #include <pthread.h>
 
+#include "block/block.h"
+#include "block/store.h"
+#include "block/store_host.h"
+#include "client/client.h"
+#include "swap/content.h"
+#include "swap/pipeline.h"
 #include "swap/victim.h"
 
 struct departure departure(struct client *client, const struct nvshare_record *order, bool stays)

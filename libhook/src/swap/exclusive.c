@@ -11,10 +11,13 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/commit.h"
 #include "client/gate.h"
 #include "flight/capture.h"
 #include "flight/capture_list.h"
+#include "flight/drain.h"
 #include "interpose/real.h"
+#include "swap/pipeline.h"
 
 /* A STOP may come between waiting and shutting; work may depend on a thread at the gate. */
 #define TRIES 10

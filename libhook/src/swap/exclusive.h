@@ -2,7 +2,7 @@
 #ifndef NVSHARE_EXCLUSIVE_H
 #define NVSHARE_EXCLUSIVE_H
 
-#include "client/client_state.h"
+#include "client/client.h"
 
 /*
  * Runs `action` while nothing of the program runs on the card or may be

@@ -8,11 +8,17 @@
  * of the next are started behind them, and the first is answered when its own
  * are done.
  */
+#include "swap/load.h"
+
 #include <pthread.h>
 
+#include "block/block.h"
 #include "block/store_host.h"
-#include "interpose/log.h"
+#include "client/client.h"
+#include "client/connection.h"
+#include "swap/context_failed.h"
 #include "swap/pipeline.h"
+#include "swap/yield.h"
 
 /* One order under way. */
 struct load {
@@ -73,7 +79,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
     struct block *block;
     client->memory.room = load->order.bytes;
     while ((block = next_absent(client)) != NULL && client_free_room(client) >= block->size) {
-        if (service_yields(client, &load->order)) {
+        if (order_yields(client, &load->order)) {
             load->flags |= NVSHARE_YIELDED;
             return;
         }

@@ -6,11 +6,18 @@
 
 #include <pthread.h>
 
+#include "block/block.h"
+#include "block/store.h"
 #include "block/store_host.h"
+#include "client/client.h"
 #include "flight/bus_sharing.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 #include "swap/content.h"
+#include "swap/yield.h"
+
+/* Each client's, in copy_context: one for each copy in flight. Protected by service_lock. */
+static CUevent copied[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
 bool swap_enter_context(struct client *client)
 {
@@ -24,7 +31,7 @@ bool swap_enter_context(struct client *client)
     CUresult result = REAL(cuStreamCreate)(&client->copy_stream, CU_STREAM_NON_BLOCKING);
     unsigned made = 0;
     while (result == CUDA_SUCCESS && made < COPIES_IN_FLIGHT)
-        result = REAL(cuEventCreate)(&client->copied[made++],
+        result = REAL(cuEventCreate)(&copied[client->index][made++],
                                      CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     if (result != CUDA_SUCCESS) {
         debug("no stream to swap on: error %d", (int)result);
@@ -51,7 +58,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     line->count--;
     move.progress->copies--;
     pthread_mutex_unlock(&memory_lock);
-    CUresult result = REAL(cuEventSynchronize)(client->copied[move.event]);
+    CUresult result = REAL(cuEventSynchronize)(copied[client->index][move.event]);
     struct block *block = move.block;
     if (move.last && !block->zero)
         result = block->store->settle(block, result);
@@ -111,7 +118,7 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
     }
     CUresult result = copy(client, block, offset, size);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuEventRecord)(client->copied[slot], client->copy_stream);
+        result = REAL(cuEventRecord)(copied[client->index][slot], client->copy_stream);
     if (result != CUDA_SUCCESS) {
         debug("a copy of %zu bytes failed: error %d", size, (int)result);
         return false;
@@ -145,7 +152,7 @@ enum start pipeline_start(struct client *client, struct pipeline *line, struct b
         size = block->size - offset < piece ? block->size - offset : piece;
         while (line->count >= pipeline_depth(order))
             pipeline_complete(client, line);
-        if (offset > 0 && service_yields(client, order))
+        if (offset > 0 && order_yields(client, order))
             started = YIELDED;
         else if (!start_piece(client, line, block, offset, size, progress))
             started = NOT_STARTED;

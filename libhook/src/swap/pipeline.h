@@ -11,6 +11,7 @@
 /* What is moved ahead of time may have to leave the bus at once to a program that
  * copies. So it goes in pieces, one that is copied and one behind it: all that goes on
  * when nothing more is started, for less than a millisecond. */
+#define COPIES_IN_FLIGHT 4
 #define COPIES_AHEAD 2
 #define PIECE_AHEAD ((size_t)16 << 20)
 
@@ -53,5 +54,12 @@ enum start pipeline_start(struct client *client, struct pipeline *line, struct b
 /* Waits for the oldest copy, with the lock released, and completes its block's move if it
  * was the last of that. */
 void pipeline_complete(struct client *client, struct pipeline *line);
+
+/* Makes the context current in which copies run, with stream and events. Service thread, without
+ * memory_lock. False: there is none. */
+bool swap_enter_context(struct client *client);
+/* What was made for that lives in `context`, which is about to go; nothing is in flight there if
+ * it is `drained`. May release and retake memory_lock. */
+void swap_leave_context(struct client *client, CUcontext context, bool drained);
 
 #endif

@@ -19,10 +19,16 @@
  * until one slab is there, the first time, when host memory is made. For the same reason
  * that is done slab by slab as it goes, and not with several threads.
  */
+#include "swap/presave.h"
+
 #include <pthread.h>
 
+#include "block/block.h"
+#include "client/client.h"
 #include "swap/departure.h"
+#include "swap/pipeline.h"
 #include "swap/victim.h"
+#include "swap/yield.h"
 
 static uint64_t ready_bytes(const struct client *client)
 {
@@ -67,7 +73,7 @@ uint64_t swap_presave(struct client *client, const struct nvshare_record *order,
         if (block == NULL)
             break;
         ready += block->size;
-        bool yields = service_yields(client, order);
+        bool yields = order_yields(client, order);
         if (yields) {
             departing.flags |= NVSHARE_YIELDED;
             victim_stays(block);

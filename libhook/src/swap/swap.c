@@ -24,10 +24,18 @@
  * (bus_sharing.c). Then the daemon sends YIELD, which is looked for before each block and
  * each piece of one (pipeline.h), and the order ends there: what has not left stays.
  */
+#include "swap/swap.h"
+
 #include <pthread.h>
 
+#include "block/block.h"
+#include "block/store.h"
+#include "client/client.h"
+#include "swap/context_failed.h"
 #include "swap/departure.h"
+#include "swap/pipeline.h"
 #include "swap/victim.h"
+#include "swap/yield.h"
 
 static uint64_t leaving(const struct pipeline *line)
 {
@@ -105,7 +113,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_record *order, uns
         victims_survey(client, occupied - room);
     struct block *block;
     while (more && (block = departure_next(&departing, surplus(&departing))) != NULL) {
-        if (service_yields(client, order)) {
+        if (order_yields(client, order)) {
             departing.flags |= NVSHARE_YIELDED;
             victim_stays(block);
             break;

@@ -21,6 +21,9 @@
 
 #include <pthread.h>
 
+#include "block/block.h"
+#include "block/store.h"
+#include "client/client.h"
 #include "swap/content.h"
 
 enum rank { ZERO, UNCHANGED, OTHER, RANKS };

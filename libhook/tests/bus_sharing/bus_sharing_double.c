@@ -4,12 +4,12 @@
  * sent. As a program of its own (with THREADS) many threads copy while another
  * one looks and changes its mind whether it wants to know, for a sanitizer to see.
  */
-#include "flight/bus_sharing.h"
-
 #include <pthread.h>
 #include <stdio.h>
 
-#include "client/client_state.h"
+#include "client/client.h"
+#include "flight/bus_sharing.h"
+#include "flight/capture.h"
 
 #define SEEN __attribute__((visibility("default")))
 

@@ -3,8 +3,12 @@
  * What commit.c stands on: one client, a clock, and a daemon that is a test. Threads that
  * sleep go on when the test has answered, as in the program.
  */
+#include "client/client.h"
+#include "client/commit.h"
 #include "interpose/bell.h"
-#include "client/client_state.h"
+#include "memory/memory.h"
+#include "memory/spare.h"
+#include "pool/pool.h"
 
 #define SEEN __attribute__((visibility("default")))
 

@@ -8,11 +8,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "interpose/driver.h"
-#include "fuzz.h"
-#include "interpose/real.h"
 #include "block/region.h"
+#include "fuzz.h"
+#include "interpose/driver.h"
+#include "interpose/real.h"
 #include "ipc/ipc.h"
+#include "ipc/ipc_server.h"
 
 #define PIECES_MAX 4
 #define FILES_MAX 5

@@ -3,9 +3,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "client/client_state.h"
+#include "client/client.h"
 #include "fuzz.h"
-#include "interpose/real.h"
 
 #define STEPS 48
 

@@ -7,11 +7,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "client/client_state.h"
-#include "interpose/driver.h"
-#include "fuzz.h"
-#include "interpose/real.h"
 #include "block/region.h"
+#include "client/client.h"
+#include "fuzz.h"
+#include "interpose/driver.h"
+#include "interpose/real.h"
 #include "ipc/ipc.h"
 
 #define STEPS 48

@@ -5,9 +5,10 @@
  * gate is shut unless it may run and is whole.
  */
 #include "block/block.h"
-#include "client/client_state.h"
-#include "fuzz.h"
+#include "block/store.h"
+#include "client/client.h"
 #include "client/gate.h"
+#include "fuzz.h"
 #include "interpose/real.h"
 
 static size_t before;                /* bytes of the card in use when nothing was allocated */

@@ -8,6 +8,8 @@
 
 #include "fuzz.h"
 #include "ipc/ipc.h"
+#include "ipc/ipc_client.h"
+#include "ipc/ipc_server.h"
 
 #define VISITORS 48                  /* more than are looked after at once */
 #define TRIES 1000

@@ -7,15 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/vmm_allocation.h"
 #include "client/client.h"
-#include "flight/capture.h"
 #include "client/gate.h"
-#include "interpose/log.h"
+#include "flight/bus_sharing.h"
+#include "flight/capture.h"
+#include "ipc/ipc_export.h"
+#include "ipc/ipc_import.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
-#include "ipc/ipc.h"
-#include "flight/bus_sharing.h"
+#include "memory/peers.h"
+#include "memory/pinned.h"
+#include "memory/vmm_allocation.h"
+#include "service/attach.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define BEGINNING 0x100000000ull     /* where our memory lies */

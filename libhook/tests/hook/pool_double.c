@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stands for the library's pools: of all pools, one is ours. What it gives is core_double.c's. */
-#include "memory/memory.h"
-#include "pool/pool.h"
 #include "interpose/real.h"
+#include "memory/memory.h"
+#include "pool/ordered.h"
+#include "pool/pool.h"
+#include "pool/stream.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define POOL ((CUmemoryPool)0xA0)

@@ -9,9 +9,8 @@ PROGRAM = """
 #include <assert.h>
 #include <pthread.h>
 
-#include "pool/async_allocation.h"
-#include "pool/pool.h"
 #include "interpose/real.h"
+#include "pool/stream.h"
 
 _Atomic(void *) real_functions[REAL_COUNT];
 CUresult real_absent(void) { return CUDA_ERROR_NOT_FOUND; }

@@ -7,10 +7,12 @@
  * began, and is over when the card has come so far. The program is one thread,
  * which never waits: it is asked beforehand whether the gate would let it pass.
  */
-#include "client/client_state.h"
+#include "client/client.h"
 #include "client/gate.h"
-#include "interpose/log.h"
+#include "flight/capture.h"
+#include "flight/drain.h"
 #include "flight/pace.h"
+#include "interpose/log.h"
 #include "interpose/real.h"
 
 #define SEEN __attribute__((visibility("default")))

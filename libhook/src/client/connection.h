@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The socket, without any client's state.
+ */
+#ifndef NVSHARE_CONNECTION_H
+#define NVSHARE_CONNECTION_H
+
+#include <stdbool.h>
+
+struct nvshare_record;
+
+int connection_open(void);             /* -1 and errno */
+bool connection_send(int socket, const struct nvshare_record *record);
+/* 1: a record, 0: nothing there now, -1: the connection is at its end. */
+int connection_receive(int socket, struct nvshare_record *record, int timeout_ms);
+/* The next record if it is there already and of this type. */
+bool connection_next(int socket, unsigned type, struct nvshare_record *record);
+
+#endif

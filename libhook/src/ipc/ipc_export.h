@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NVSHARE_IPC_EXPORT_H
+#define NVSHARE_IPC_EXPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "interpose/driver.h"
+
+struct ipc_part;
+struct ipc_request;
+
+/* One block's descriptor and what to say of it, without the secret; -1 if it is gone. */
+int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part);
+
+/* cuIpcGetMemHandle. False: not ours, call the driver. */
+bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result);
+
+#endif

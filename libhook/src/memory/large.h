@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocations of more than SMALL_MAX, which own their blocks. All functions are called with
+ * memory_lock held.
+ */
+#ifndef NVSHARE_LARGE_H
+#define NVSHARE_LARGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "interpose/driver.h"
+#include "interpose/ring.h"
+#include "memory/allocation.h"
+
+struct block;
+
+struct large {
+    struct page_owner owner;
+    CUdeviceptr base;
+    size_t size;                     /* as asked for */
+    unsigned long long id;
+    bool sync_memops;
+    bool freeing;
+    bool spare;                      /* freed, and kept: spare.c */
+    uint64_t freed_at;               /* us */
+    struct ring order, alike;        /* among its client's spares */
+    struct vmm_allocation *vmm;      /* it is the home of; NULL: the program's by cuMemAlloc */
+    size_t block_count;
+    struct block *blocks[];
+};
+
+CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
+                        CUdeviceptr *address);
+void large_release(struct large *large);
+
+#endif

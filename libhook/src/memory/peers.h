@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NVSHARE_PEERS_H
+#define NVSHARE_PEERS_H
+
+#include <stdbool.h>
+
+#include "interpose/driver.h"
+
+/* The memory of `owner` may from now on be reached from `reader`, or no longer. */
+CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open);
+
+#endif

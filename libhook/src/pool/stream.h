@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which stream a handle means. All functions may be called from any thread with no lock held.
+ */
+#ifndef NVSHARE_STREAM_H
+#define NVSHARE_STREAM_H
+
+#include <stdint.h>
+
+#include "interpose/driver.h"
+
+/* What a stream is known by among all there ever are in its context; 0: by nothing. */
+uint64_t stream_name(CUstream stream);
+/* Its context, or the current one if it is in any. The driver's error. */
+CUresult stream_place(CUstream stream, CUcontext *context, CUdevice *device);
+
+/* A stream is about to be destroyed: its handle will be another's. */
+void stream_ends(void);
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NVSHARE_LOAD_H
+#define NVSHARE_LOAD_H
+
+struct client;
+struct nvshare_record;
+
+/* Carries out this LOAD as swap_out() does an EVICT, and those that arrive meanwhile; answers
+ * them, too. */
+void swap_in(struct client *client, const struct nvshare_record *order);
+
+#endif

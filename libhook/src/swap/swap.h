@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NVSHARE_SWAP_H
+#define NVSHARE_SWAP_H
+
+#include <stdint.h>
+
+struct client;
+struct nvshare_record;
+
+/* Carries out an EVICT; `*flags` gets what went wrong. Service thread,
+ * service_lock held, memory_lock not. Returns bytes moved. */
+uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags);
+
+#endif
