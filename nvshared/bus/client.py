@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """com.nvshare.Client: one process on one card."""
 
+from typing import ClassVar
+
 from nvshared.bus.authority import Caller
-from nvshared.bus.members import Changes, Interface, Owned, method, readable
+from nvshared.bus.members import Changes, Interface, Owned, Property, method
 from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, gpu_path
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
@@ -28,6 +30,43 @@ def obstacle(client: Client, uid: int, setting: str, value: int) -> str | None:
 
 class ClientInterface(Interface, name=CLIENT_INTERFACE):
     """Who it is, what it holds, and how much of the card's time it had."""
+
+    _client: Client
+    listed: ClassVar[tuple[Property["ClientInterface"], ...]] = (
+        Property(
+            "MemoryLimit", "t", Changes.ANNOUNCED,
+            lambda self: self._client.terms.in_force.memory_limit,
+        ),
+        Property(
+            "ComputeLimit", "u", Changes.ANNOUNCED,
+            lambda self: self._client.terms.in_force.compute_limit,
+        ),
+        Property("Weight", "u", Changes.ANNOUNCED, lambda self: self._client.terms.in_force.weight),
+        Property(
+            "Suspended", "b", Changes.ANNOUNCED,
+            lambda self: self._client.terms.in_force.suspended,
+        ),
+        Property("PID", "u", Changes.NEVER, lambda self: self._client.peer.pid),
+        Property("UID", "u", Changes.NEVER, lambda self: self._client.peer.uid),
+        Property("GPU", "o", Changes.NEVER, lambda self: gpu_path(self._client.gpu.facts.index)),
+        Property("Name", "s", Changes.NEVER, lambda self: self._client.peer.name),
+        Property("Command", "s", Changes.NEVER, lambda self: self._client.peer.command),
+        Property("Unit", "s", Changes.NEVER, lambda self: self._client.peer.unit),
+        Property("Pod", "s", Changes.NEVER, lambda self: self._client.peer.pod),
+        Property("State", "s", Changes.ANNOUNCED, lambda self: str(self._client.view.state)),
+        Property("Allocated", "t", Changes.SILENT, lambda self: self._client.memory.allocated),
+        Property("Resident", "t", Changes.SILENT, lambda self: self._client.memory.resident),
+        Property(
+            "Swapped", "t", Changes.SILENT,
+            lambda self: max(0, self._client.memory.allocated - self._client.memory.resident),
+        ),
+        Property("Pinned", "t", Changes.SILENT, lambda self: self._client.memory.pinned),
+        Property("HeldUSec", "t", Changes.SILENT, lambda self: self._client.held),
+        Property("WaitedUSec", "t", Changes.SILENT, lambda self: self._client.waited),
+        Property("Turns", "t", Changes.SILENT, lambda self: self._client.view.turns),
+        Property("BytesIn", "t", Changes.SILENT, lambda self: self._client.view.bytes_in),
+        Property("BytesOut", "t", Changes.SILENT, lambda self: self._client.view.bytes_out),
+    )
 
     def __init__(self, manager: Manager, client: Client) -> None:
         self._manager = manager
@@ -61,108 +100,3 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     def resume(self, caller: Caller) -> None:
         """It queues again."""
         self._manager.resume(self._client.id, by_owner=caller.as_owner)
-
-    @readable("MemoryLimit", "t", Changes.ANNOUNCED)
-    def memory_limit(self) -> int:
-        """Bytes, or 0."""
-        return self._client.terms.in_force.memory_limit
-
-    @readable("ComputeLimit", "u", Changes.ANNOUNCED)
-    def compute_limit(self) -> int:
-        """Percent of the time, or 100."""
-        return self._client.terms.in_force.compute_limit
-
-    @readable("Weight", "u", Changes.ANNOUNCED)
-    def weight(self) -> int:
-        """1 to 1000."""
-        return self._client.terms.in_force.weight
-
-    @readable("Suspended", "b", Changes.ANNOUNCED)
-    def suspended(self) -> bool:
-        """By the administrator or by its user."""
-        return self._client.terms.in_force.suspended
-
-    @readable("PID", "u", Changes.NEVER)
-    def pid(self) -> int:
-        """As the daemon sees it."""
-        return self._client.peer.pid
-
-    @readable("UID", "u", Changes.NEVER)
-    def uid(self) -> int:
-        """Of the process when it connected."""
-        return self._client.peer.uid
-
-    @readable("GPU", "o", Changes.NEVER)
-    def gpu(self) -> str:
-        """Path of its card."""
-        return gpu_path(self._client.gpu.facts.index)
-
-    @readable("Name", "s", Changes.NEVER)
-    def process(self) -> str:
-        """15 characters at most."""
-        return self._client.peer.name
-
-    @readable("Command", "s", Changes.NEVER)
-    def command(self) -> str:
-        """With its arguments."""
-        return self._client.peer.command
-
-    @readable("Unit", "s", Changes.NEVER)
-    def unit(self) -> str:
-        """Of systemd, or empty."""
-        return self._client.peer.unit
-
-    @readable("Pod", "s", Changes.NEVER)
-    def pod(self) -> str:
-        """UID in Kubernetes, or empty."""
-        return self._client.peer.pod
-
-    @readable("State", "s", Changes.ANNOUNCED)
-    def state(self) -> str:
-        """idle, waiting, limited, loading, running, draining, evicting or suspended."""
-        return str(self._client.view.state)
-
-    @readable("Allocated", "t", Changes.SILENT)
-    def allocated(self) -> int:
-        """Swappable bytes."""
-        return self._client.memory.allocated
-
-    @readable("Resident", "t", Changes.SILENT)
-    def resident(self) -> int:
-        """Of these, on the card."""
-        return self._client.memory.resident
-
-    @readable("Swapped", "t", Changes.SILENT)
-    def swapped(self) -> int:
-        """Of these, in host memory."""
-        return max(0, self._client.memory.allocated - self._client.memory.resident)
-
-    @readable("Pinned", "t", Changes.SILENT)
-    def pinned(self) -> int:
-        """Bytes on the card that cannot be swapped."""
-        return self._client.memory.pinned
-
-    @readable("HeldUSec", "t", Changes.SILENT)
-    def held(self) -> int:
-        """Time with its gate open."""
-        return self._client.held
-
-    @readable("WaitedUSec", "t", Changes.SILENT)
-    def waited(self) -> int:
-        """Time at its closed gate."""
-        return self._client.waited
-
-    @readable("Turns", "t", Changes.SILENT)
-    def turns(self) -> int:
-        """Begun since it connected."""
-        return self._client.view.turns
-
-    @readable("BytesIn", "t", Changes.SILENT)
-    def bytes_in(self) -> int:
-        """Brought onto the card."""
-        return self._client.view.bytes_in
-
-    @readable("BytesOut", "t", Changes.SILENT)
-    def bytes_out(self) -> int:
-        """Moved out to host memory."""
-        return self._client.view.bytes_out

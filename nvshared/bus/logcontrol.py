@@ -3,8 +3,9 @@
 
 import logging
 import os
+from typing import ClassVar
 
-from nvshared.bus.members import Changes, Interface, readable, writable
+from nvshared.bus.members import Changes, Interface, Property
 from nvshared.errors import InvalidArgs
 from nvshared.names import ACTION_SET_LOG_LEVEL, LOG_CONTROL_INTERFACE
 
@@ -28,29 +29,27 @@ _WORDS = {
 }
 
 
+def _log_level(_: object) -> str:
+    level = logging.getLogger().getEffectiveLevel()
+    return _WORDS[min(_WORDS, key=lambda known: abs(known - level))]
+
+
+def _set_log_level(_: object, word: str) -> None:
+    """Changes it until the daemon ends."""
+    if word not in _LEVELS:
+        known = ", ".join(_LEVELS)
+        raise InvalidArgs(f"there is no log level {word!r}", f"give one of {known}")
+    logging.getLogger().setLevel(_LEVELS[word])
+
+
 class LogControl(Interface, name=LOG_CONTROL_INTERFACE):
     """What is logged, and where it goes."""
 
-    @readable("LogLevel", "s", Changes.SILENT)
-    def log_level(self) -> str:
-        """The least important level that is logged."""
-        level = logging.getLogger().getEffectiveLevel()
-        return _WORDS[min(_WORDS, key=lambda known: abs(known - level))]
-
-    @writable(log_level, action=ACTION_SET_LOG_LEVEL)
-    def set_log_level(self, word: str) -> None:
-        """Changes it until the daemon ends."""
-        if word not in _LEVELS:
-            known = ", ".join(_LEVELS)
-            raise InvalidArgs(f"there is no log level {word!r}", f"give one of {known}")
-        logging.getLogger().setLevel(_LEVELS[word])
-
-    @readable("LogTarget", "s", Changes.SILENT)
-    def log_target(self) -> str:
-        """journal under systemd, else console."""
-        return "journal" if "JOURNAL_STREAM" in os.environ else "console"
-
-    @readable("SyslogIdentifier", "s", Changes.NEVER)
-    def syslog_identifier(self) -> str:
-        """The name that lines in the journal carry."""
-        return "nvshared"
+    listed: ClassVar[tuple[Property["LogControl"], ...]] = (
+        Property("LogLevel", "s", Changes.SILENT, _log_level, _set_log_level, ACTION_SET_LOG_LEVEL),
+        Property(
+            "LogTarget", "s", Changes.SILENT,
+            lambda _: "journal" if "JOURNAL_STREAM" in os.environ else "console",
+        ),
+        Property("SyslogIdentifier", "s", Changes.NEVER, lambda _: "nvshared"),
+    )

@@ -4,7 +4,7 @@
 import logging
 import struct
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from nvshared import __version__
 from nvshared.bus.authority import Caller
@@ -15,9 +15,9 @@ from nvshared.bus.members import (
     Changes,
     Interface,
     Owned,
+    Property,
     SignalMember,
     method,
-    readable,
 )
 from nvshared.dbus.writing import begin, end, pad, put_text
 from nvshared.errors import NvshareError
@@ -67,6 +67,19 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
     client_new = SignalMember.of("ClientNew", "id:u client:o")
     client_removed = SignalMember.of("ClientRemoved", "id:u client:o")
     client_stuck = SignalMember.of("ClientStuck", "client:o state:s waited_usec:t details:a{sv}")
+
+    _manager: Manager
+    listed: ClassVar[tuple[Property["ManagerInterface"], ...]] = (
+        Property("Version", "s", Changes.NEVER, lambda self: __version__),
+        Property("TQ", "u", Changes.ANNOUNCED, lambda self: self._manager.tq),
+        Property("TQUSec", "t", Changes.ANNOUNCED, lambda self: self._manager.tq_usec),
+        Property("TQAuto", "b", Changes.ANNOUNCED, lambda self: self._manager.tq_auto),
+        Property("AntiThrash", "s", Changes.ANNOUNCED, lambda self: str(self._manager.anti_thrash)),
+        Property(
+            "GPUs", "ao", Changes.ANNOUNCED,
+            lambda self: [gpu_path(gpu.facts.index) for gpu in self._manager.gpus],
+        ),
+    )
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -173,36 +186,6 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
     def reset_settings(self, _caller: Caller) -> None:
         """Returns to the configuration."""
         self._manager.reset_settings()
-
-    @readable("Version", "s", Changes.NEVER)
-    def version(self) -> str:
-        """Of the daemon."""
-        return __version__
-
-    @readable("TQ", "u", Changes.ANNOUNCED)
-    def tq(self) -> int:
-        """Seconds."""
-        return self._manager.tq
-
-    @readable("TQUSec", "t", Changes.ANNOUNCED)
-    def tq_usec(self) -> int:
-        """Microseconds."""
-        return self._manager.tq_usec
-
-    @readable("TQAuto", "b", Changes.ANNOUNCED)
-    def tq_auto(self) -> bool:
-        """Whether it follows from what hand-overs cost."""
-        return self._manager.tq_auto
-
-    @readable("AntiThrash", "s", Changes.ANNOUNCED)
-    def anti_thrash(self) -> str:
-        """auto, on or off."""
-        return str(self._manager.anti_thrash)
-
-    @readable("GPUs", "ao", Changes.ANNOUNCED)
-    def gpus(self) -> list[str]:
-        """Paths, by index."""
-        return [gpu_path(gpu.facts.index) for gpu in self._manager.gpus]
 
     def _index(self, gpu: str) -> str:
         """An empty name means all GPUs to Manager, but to nobody who names one."""

@@ -7,8 +7,9 @@
         @method("SetTQ", "seconds:u", action=ACTION_SET_TQ)
         def set_tq(self, caller: Caller, seconds: int) -> None: ...
 
-        @readable("TQ", "u", Changes.ANNOUNCED)
-        def tq(self) -> int: ...
+        listed: ClassVar[tuple[Property["GPUInterface"], ...]] = (
+            Property("TQ", "u", Changes.ANNOUNCED, lambda self: self._gpu.tq),
+        )
 
 `action` has no default: whoever exports a method says who may call it, either
 a polkit action or ANYONE. That is all of the access control a method needs;
@@ -22,7 +23,7 @@ a test compares the two.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from nvshared.dbus.writing import Writer, encode, pad, writer
 
@@ -32,6 +33,7 @@ class Body(bytes):
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Owner = TypeVar("Owner")
 
 
 class Anyone(Enum):
@@ -102,14 +104,14 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Property:
-    """A property; `set` and `action` are there if it may be written."""
+class Property(Generic[Owner]):
+    """A property of an interface; `set` and `action` are there if it may be written."""
 
     name: str
     type: str
     changes: Changes
-    get: Callable[[Any], Any] = field(compare=False)
-    set: Callable[[Any, Any], None] | None = field(default=None, compare=False)
+    get: Callable[[Owner], Any] = field(compare=False)
+    set: Callable[[Owner, Any], None] | None = field(default=None, compare=False)
     action: Action | None = None
 
 
@@ -138,67 +140,33 @@ def method(
 
     def declare(function: Function) -> Function:
         member = Method(name, arguments(takes), arguments(gives), action, function)
-        _declarations(function).append(member)
+        function.__dict__["declared_on_the_bus"] = member
         return function
 
     return declare
-
-
-def readable(name: str, type: str, changes: Changes) -> Callable[[Function], Function]:  # noqa: A002
-    """Declares a property that is read by the function below."""
-
-    def declare(function: Function) -> Function:
-        _declarations(function).append(Property(name, type, changes, function))
-        return function
-
-    return declare
-
-
-def writable(
-    read: Callable[[Any], Any], *, action: Action
-) -> Callable[[Function], Function]:
-    """Declares that the property read by `read` is written by the function below."""
-    (known,) = _declarations(read)
-    assert isinstance(known, Property)
-
-    def declare(function: Function) -> Function:
-        member = Property(known.name, known.type, known.changes, known.get, function, action)
-        _declarations(function).append(member)
-        return function
-
-    return declare
-
-
-def _declarations(function: Callable[..., Any]) -> list[Method | Property]:
-    found: list[Method | Property] = function.__dict__.setdefault("declared_on_the_bus", [])
-    return found
 
 
 class Interface:
     """One interface of one object. `path` is known once it is exported."""
 
     name: ClassVar[str]
+    listed: ClassVar[tuple[Property[Any], ...]] = ()
     methods: ClassVar[dict[str, Method]]
-    properties: ClassVar[dict[str, Property]]
+    properties: ClassVar[dict[str, Property[Any]]]
     signals: ClassVar[dict[str, SignalMember]]
     _entries: ClassVar[dict[str, tuple[bytes, Writer]]]     # how an entry of a property starts,
                                                             # and what writes the rest of it
-    _moving: ClassVar[dict[str, Property]]                  # the properties that may change
+    _moving: ClassVar[dict[str, Property[Any]]]             # the properties that may change
     path: str = ""
     _constant: bytes | None = None      # its properties that never change, as bytes
 
     def __init_subclass__(cls, *, name: str) -> None:
         cls.name = name
-        cls.methods, cls.properties, cls.signals = {}, {}, {}
-        for value in vars(cls).values():
-            if isinstance(value, SignalMember):
-                cls.signals[value.name] = value
-                continue
-            for member in getattr(value, "declared_on_the_bus", ()):
-                if isinstance(member, Method):
-                    cls.methods[member.name] = member
-                else:
-                    cls.properties[member.name] = member
+        members = vars(cls).values()
+        methods = [getattr(one, "declared_on_the_bus", None) for one in members]
+        cls.methods = {one.name: one for one in methods if one is not None}
+        cls.signals = {one.name: one for one in members if isinstance(one, SignalMember)}
+        cls.properties = {one.name: one for one in cls.listed}
         cls._entries = {
             name: (encode("sg", [name, member.type]), writer(member.type))
             for name, member in cls.properties.items()

@@ -2,6 +2,7 @@
 """The interfaces that every object on a bus has, by the D-Bus specification."""
 
 from pathlib import Path
+from typing import Any
 
 from nvshared.bus.authority import Caller
 from nvshared.bus.collection import Collection
@@ -111,7 +112,7 @@ class Properties(Interface, name=PROPERTIES):
             raise UnknownInterface(f"{self.path} has no interface {name!r}")
         return [interfaces[name]] if name else list(interfaces.values())
 
-    def _find(self, interface_name: str, name: str) -> tuple[Interface, Property]:
+    def _find(self, interface_name: str, name: str) -> tuple[Interface, Property[Any]]:
         for interface in self._chosen(interface_name):
             if name in interface.properties:
                 return interface, interface.properties[name]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is written piece by piece is what dbus-next makes of the same values, to the byte."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvshared.bus.manager import rows
-from nvshared.bus.members import Changes, Interface, readable
+from nvshared.bus.members import Changes, Interface, Property
 from nvshared.bus.tree import Tree
 from nvshared.dbus.types import Variant
 from nvshared.dbus.writing import begin, encode, end
@@ -46,11 +47,11 @@ SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 def an_interface(properties: list[tuple[str, str, Any, Changes]], name: str) -> Interface:
     """With these properties: name, type, value, how it changes."""
-    body = {
-        f"_{at}": readable(name, type_, changes)(lambda _, value=value: value)
-        for at, (name, type_, value, changes) in enumerate(properties)
-    }
-    made: Interface = type("Made", (Interface,), body, name=name)()
+    listed = tuple(
+        Property(name, type_, changes, partial(lambda value, _: value, value))
+        for name, type_, value, changes in properties
+    )
+    made: Interface = type("Made", (Interface,), {"listed": listed}, name=name)()
     return made
 
 
