@@ -2,7 +2,8 @@
 """Sizes, shares and times as people write them: 40GiB, 512M, 75%, 30, 500ms.
 
 Each function takes the text and gives the value, or raises ValueError with a
-sentence on what would have been right; whoever read the text adds where it stood.
+sentence on what would have been right; whoever read the text adds where it stood. `counted`
+is the other way round.
 """
 
 import re
@@ -151,3 +152,8 @@ def _split(text: str) -> tuple[float, str]:
     if found is None:
         return 0.0, "?"
     return float(found.group(1)), found.group(2).lower()
+
+
+def counted(number: int, unit: str) -> str:
+    """1 byte; 2 bytes."""
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"

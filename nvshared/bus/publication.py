@@ -151,8 +151,8 @@ class Publication:
             if not isinstance(action, BudgetWanted):
                 self._client_changed(action.client)
 
-        def turn_ended(client: Client, reason: object, held: int) -> None:
-            self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held)
+        def turn_ended(client: Client, reason: object, held_time: int) -> None:
+            self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held_time)
 
         self._disconnect += [
             gpu.told.connect(told),

@@ -19,15 +19,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _act(options: Options) -> ExitCode:
     mode, gpu = options.mode, options.gpu
-    with Daemon(options.bus) as client:
-        put(client, mode, gpu)
+    with Daemon(options.bus) as daemon:
+        daemon.set_anti_thrash(mode, gpu)
     show(options, {"anti_thrash": mode, "gpu": gpu}, lambda: print(sentence(mode, gpu)))
     return ExitCode.OK
-
-
-def put(client: Daemon, mode: str, gpu: str | None) -> None:
-    """Sets it."""
-    client.set_anti_thrash(mode, gpu)
 
 
 def sentence(mode: str, gpu: str | None) -> str:

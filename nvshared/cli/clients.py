@@ -15,9 +15,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    with Daemon(options.bus) as client:
-        index = None if options.gpu is None else client.gpu(options.gpu)
-        now = client.snapshot()
+    with Daemon(options.bus) as daemon:
+        index = None if options.gpu is None else daemon.gpu(options.gpu)
+        now = daemon.snapshot()
     if index is not None and index not in {gpu.index for gpu in now.gpus}:
         raise NoSuchGPU(f"GPU {index} has just gone")
     chosen = [one for one in now.clients if index is None or one.gpu == index]

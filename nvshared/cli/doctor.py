@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl doctor: what is wrong here, and what to do about it."""
 
-import argparse
 import os
 import shutil
 import sys
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "bold red"}
 TOPICS = 17                             # characters; the longest is nvshared.service
 NARROWEST = 40
-
-
-def _configure(_parser: argparse.ArgumentParser) -> None:
-    """It needs nothing to be told."""
 
 
 def _act(options: Options) -> ExitCode:
@@ -85,6 +80,5 @@ VERB = Verb(
         ("nvsharectl doctor --json", "the same as data, to report a problem with"),
         ("sudo nvsharectl doctor", "looks into other users' programs, too"),
     ),
-    configure=_configure,
     act=_act,
 )

@@ -4,12 +4,12 @@
 import argparse
 from functools import partial
 
-from nvshared.cli.output import counted, show
+from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client, whole
 from nvshared.control import Daemon
 from nvshared.errors import ExitCode, InvalidArgs
-from nvshared.quantity import size
+from nvshared.quantity import counted, size
 
 NO_LIMIT = 100                          # percent of the time
 LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
@@ -57,24 +57,25 @@ def _act(options: Options) -> ExitCode:
         raise InvalidArgs(
             "there is nothing to limit", "give --memory SIZE, --compute PERCENT, or both"
         )
-    with Daemon(options.bus) as client:
-        found = client.clients_of(options.pid, options.gpu)
+    with Daemon(options.bus) as daemon:
+        found = daemon.clients_of(options.pid, options.gpu)
         carry_out([
             Step(
                 f"the {name} limit", {"gpu": gpu, f"{name}_limit": value}, partial(put, one, value)
             )
             for name, put, value in (
-                ("memory", client.set_memory_limit, options.memory),
-                ("compute", client.set_compute_limit, options.compute),
+                ("memory", daemon.set_memory_limit, options.memory),
+                ("compute", daemon.set_compute_limit, options.compute),
             )
             if value is not None for one, gpu in found.items()
         ])
-    data = {"pid": options.pid, "gpu": options.gpu}
-    if options.memory is not None:
-        data["memory_limit"] = options.memory
-    if options.compute is not None:
-        data["compute_limit"] = options.compute
-    show(options, data, lambda: _print(options))
+    limits = {"memory_limit": options.memory, "compute_limit": options.compute}
+    show(
+        options,
+        {"pid": options.pid, "gpu": options.gpu}
+        | {name: limit for name, limit in limits.items() if limit is not None},
+        lambda: _print(options),
+    )
     return ExitCode.OK
 
 

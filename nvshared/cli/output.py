@@ -43,11 +43,6 @@ def draw(what: "RenderableType") -> None:
     Console(highlight=False).print(what)
 
 
-def counted(number: int, unit: str) -> str:
-    """1 byte; 2 bytes."""
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
-
-
 def complain(error: NvshareError, *, as_json: bool) -> None:
     """Says on stderr what went wrong, if that can be written to; the exit status says it too."""
     if sys.stderr is None:              # closed by whoever started us; print would take stdout

@@ -31,20 +31,20 @@ def refuse(options: Options) -> None:
 
 def act(options: Options) -> ExitCode:
     """Sets what they say on all GPUs, and says so: one document if it is JSON."""
-    data: dict[str, object] = {}
+    tq, mode = options.set_tq, options.anti_thrash
+    data: dict[str, object] = {"gpu": None}
     sentences, steps = [], []
-    with Daemon(options.bus) as client:
-        if options.set_tq is not None:
-            put = partial(quantum.put, client, options.set_tq, None)
-            steps.append(Step("the quantum", {"gpu": None, "tq": options.set_tq}, put))
-            data["tq"] = options.set_tq
-            sentences.append(quantum.sentence(options.set_tq, None))
-        if options.anti_thrash is not None:
-            put = partial(antithrash.put, client, options.anti_thrash, None)
-            mode = {"gpu": None, "anti_thrash": options.anti_thrash}
-            steps.append(Step("the anti-thrash mode", mode, put))
-            data["anti_thrash"] = options.anti_thrash
-            sentences.append(antithrash.sentence(options.anti_thrash, None))
+    with Daemon(options.bus) as daemon:
+        if tq is not None:
+            put = partial(daemon.set_tq, tq)
+            steps.append(Step("the quantum", {"gpu": None, "tq": tq}, put))
+            data["tq"] = tq
+            sentences.append(quantum.sentence(tq, None))
+        if mode is not None:
+            put = partial(daemon.set_anti_thrash, mode)
+            steps.append(Step("the anti-thrash mode", {"gpu": None, "anti_thrash": mode}, put))
+            data["anti_thrash"] = mode
+            sentences.append(antithrash.sentence(mode, None))
         carry_out(steps)
-    show(options, {**data, "gpu": None}, lambda: print("\n".join(sentences)))
+    show(options, data, lambda: print("\n".join(sentences)))
     return ExitCode.OK

@@ -14,8 +14,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    with Daemon(options.bus) as client:
-        client.preempt(options.gpu)
+    with Daemon(options.bus) as daemon:
+        daemon.preempt(options.gpu)
     show(
         options, {"gpu": options.gpu},
         lambda: print(f"The turns on GPU {options.gpu} end now, if somebody waits."),

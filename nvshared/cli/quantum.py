@@ -3,10 +3,11 @@
 
 import argparse
 
-from nvshared.cli.output import counted, show
+from nvshared.cli.output import show
 from nvshared.cli.verb import QUANTUM, Options, Verb, add_gpu, quantum
 from nvshared.control import Daemon
 from nvshared.errors import ExitCode
+from nvshared.quantity import counted
 from nvshared.units import MILLISECOND, SECOND
 
 
@@ -20,18 +21,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _act(options: Options) -> ExitCode:
     tq, gpu = options.quantum, options.gpu
-    with Daemon(options.bus) as client:
-        put(client, tq, gpu)
+    with Daemon(options.bus) as daemon:
+        daemon.set_tq(tq, gpu)
     show(options, {"tq": tq, "gpu": gpu}, lambda: print(sentence(tq, gpu)))
     return ExitCode.OK
-
-
-def put(client: Daemon, tq: int | str, gpu: str | None) -> None:
-    """Sets it, to seconds or "auto"."""
-    if isinstance(tq, int):
-        client.set_tq(tq, gpu)
-    else:
-        client.set_tq_auto(gpu)
 
 
 def sentence(tq: int | str, gpu: str | None) -> str:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl reset: back to the configuration."""
 
-import argparse
 
 from nvshared.cli.output import show
 from nvshared.cli.quantum import in_words
@@ -10,15 +9,11 @@ from nvshared.control import Daemon
 from nvshared.errors import ExitCode, NvshareError
 
 
-def _configure(_parser: argparse.ArgumentParser) -> None:
-    """It needs nothing to be told."""
-
-
 def _act(options: Options) -> ExitCode:
-    with Daemon(options.bus) as client:
-        client.reset_settings()
+    with Daemon(options.bus) as daemon:
+        daemon.reset_settings()
         try:
-            now = client.snapshot()
+            now = daemon.snapshot()
         except NvshareError as error:
             forgotten = "what was set is forgotten, but what holds now is not known"
             error.message = f"{forgotten}: {error.message}"
@@ -46,6 +41,5 @@ VERB = Verb(
         "suspend stays."
     ),
     examples=(("nvsharectl reset", "the TQ and the anti-thrash mode of the file"),),
-    configure=_configure,
     act=_act,
 )

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl status: the GPUs, then the programs that use them."""
 
-import argparse
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show, show_table
@@ -14,13 +13,9 @@ if TYPE_CHECKING:
     from nvshared.control.snapshot import Snapshot
 
 
-def _configure(_parser: argparse.ArgumentParser) -> None:
-    """It needs nothing to be told."""
-
-
 def _act(options: Options) -> ExitCode:
-    with Daemon(options.bus) as client:
-        now = client.snapshot()
+    with Daemon(options.bus) as daemon:
+        now = daemon.snapshot()
     show(options, now.as_dict(), lambda: _print(now))
     return ExitCode.OK
 
@@ -49,6 +44,5 @@ VERB = Verb(
         ("nvsharectl status --json | jq '.gpus[0].holders'", "the same as data"),
         ("watch nvsharectl status", "again and again; nvsharectl top does that better"),
     ),
-    configure=_configure,
     act=_act,
 )

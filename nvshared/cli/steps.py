@@ -2,8 +2,11 @@
 """Several changes for one command: whoever cannot have them all hears which of them hold."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from nvshared.cli.verb import Options
+from nvshared.control import Daemon
 from nvshared.errors import Interrupted, NotKept, NvshareError
 
 
@@ -36,6 +39,22 @@ def carry_out(steps: Sequence[Step], become: str = "set") -> None:
             if tried and done < len(steps) > 1:
                 error.message = f"{_told(parts, become)}: {error.message}"
             raise error from None
+
+
+def change(
+    options: Options, name: str, values: dict[str, Any], put: Callable[[Daemon, int], None],
+    become: str = "set",
+) -> dict[str, Any]:
+    """Changes the program that is named, on all its GPUs or one. Returns what --json prints.
+
+    `name`: what is changed, to `values`; `put` does it for a client's id.
+    """
+    with Daemon(options.bus) as daemon:
+        carry_out([
+            Step(name, {"gpu": gpu, **values}, partial(put, daemon, client))
+            for client, gpu in daemon.clients_of(options.pid, options.gpu).items()
+        ], become)
+    return {"pid": options.pid, "gpu": options.gpu, **values}
 
 
 def _told(parts: Sequence[Sequence[Step]], become: str) -> str:

@@ -61,9 +61,9 @@ def _act(options: Options) -> ExitCode:
 
 def _stream(options: Options) -> None:
     """One line of JSON after the other, until whoever reads them has enough."""
-    with Daemon(options.bus) as client:
+    with Daemon(options.bus) as daemon:
         while True:
-            print(json.dumps(client.snapshot().as_dict()), flush=True)
+            print(json.dumps(daemon.snapshot().as_dict()), flush=True)
             time.sleep(options.interval)
 
 
@@ -77,20 +77,20 @@ def _watch(options: Options) -> None:
 
     keys = Text("q quits", style="dim")
     history: deque[tuple[float, Snapshot]] = deque()
-    client: Daemon | None = None
+    daemon: Daemon | None = None
     screen = Live(console=Console(), screen=True, auto_refresh=False)
     with _ended_in_order(), _keys_at_once(), screen as live:
         try:
             while True:
                 shown: RenderableType
                 try:
-                    client = client or Daemon(options.bus)
-                    now = client.snapshot()
+                    daemon = daemon or Daemon(options.bus)
+                    now = daemon.snapshot()
                 except NvshareError as error:
                     # It may be on its way back: look again at the next turn.
-                    if client is not None:
-                        client.close()
-                    client = None
+                    if daemon is not None:
+                        daemon.close()
+                    daemon = None
                     history.clear()
                     shown = Text(f"{error}", style="yellow")
                 else:
@@ -107,8 +107,8 @@ def _watch(options: Options) -> None:
         except KeyboardInterrupt:
             return
         finally:
-            if client is not None:
-                client.close()
+            if daemon is not None:
+                daemon.close()
 
 
 def _quits(seconds: float) -> bool:

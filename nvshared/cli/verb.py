@@ -28,8 +28,8 @@ class Verb(NamedTuple):
     summary: str                        # one line, for the list of verbs
     description: str                    # what one should know before using it
     examples: tuple[tuple[str, str], ...]           # (command, what it does)
-    configure: Callable[[argparse.ArgumentParser], None]
     act: Callable[[Options], ExitCode]
+    configure: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
     more: str = ""                      # sections that stand below the examples, as they are
 
 

@@ -2,12 +2,10 @@
 """nvsharectl weight: which share of the time a program gets."""
 
 import argparse
-from functools import partial
 
 from nvshared.cli.output import show
-from nvshared.cli.steps import Step, carry_out, where
+from nvshared.cli.steps import change, where
 from nvshared.cli.verb import Options, Verb, add_client, whole
-from nvshared.control import Daemon
 from nvshared.errors import ExitCode, InvalidArgs
 
 HEAVIEST = 1000
@@ -27,20 +25,14 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    with Daemon(options.bus) as client:
-        carry_out([
-            Step(
-                f"the weight of process {options.pid}", {"gpu": gpu, "weight": options.weight},
-                partial(client.set_weight, one, options.weight),
-            )
-            for one, gpu in client.clients_of(options.pid, options.gpu).items()
-        ])
-    show(
-        options, {"pid": options.pid, "gpu": options.gpu, "weight": options.weight},
-        lambda: print(
-            f"The weight of process {options.pid}{where(options.gpu)} is {options.weight}."
-        ),
+    data = change(
+        options, f"the weight of process {options.pid}", {"weight": options.weight},
+        lambda daemon, client: daemon.set_weight(client, options.weight),
     )
+    place = where(options.gpu)
+    show(options, data, lambda: print(
+        f"The weight of process {options.pid}{place} is {options.weight}."
+    ))
     return ExitCode.OK
 
 

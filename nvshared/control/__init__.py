@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvshared as its command line sees it: ask, wait, read the answer.
 
-    with Daemon("system") as client:
-        for gpu in client.snapshot().gpus:
+    with Daemon("system") as daemon:
+        for gpu in daemon.snapshot().gpus:
             print(gpu.name, gpu.tq)
 
 Everything a client wants to know comes with one question. asyncio is not imported, since a
@@ -64,26 +64,16 @@ class Daemon:
         ((path,),) = self._connection.ask(question)
         return int(path.rpartition("/")[2])
 
-    def set_tq(self, seconds: int, gpu: str | None = None) -> None:
-        """The quantum of one GPU (index, UUID or PCI address), or of all."""
-        if gpu is None:
-            self._change("SetTQ", "u", seconds)
+    def set_tq(self, tq: int | str, gpu: str | None = None) -> None:
+        """The quantum of one GPU (index, UUID or PCI address), or of all: seconds or "auto"."""
+        if isinstance(tq, int):
+            self._set("TQ", gpu, "u", tq)
         else:
-            self._change("SetGPUTQ", "su", gpu, seconds)
-
-    def set_tq_auto(self, gpu: str | None = None) -> None:
-        """Has the quantum follow from what hand-overs cost; on one GPU or on all."""
-        if gpu is None:
-            self._change("SetTQAuto", "")
-        else:
-            self._change("SetGPUTQAuto", "s", gpu)
+            self._set("TQAuto", gpu)
 
     def set_anti_thrash(self, mode: str, gpu: str | None = None) -> None:
         """auto, on or off; for one GPU or for all."""
-        if gpu is None:
-            self._change("SetAntiThrash", "s", mode)
-        else:
-            self._change("SetGPUAntiThrash", "ss", gpu, mode)
+        self._set("AntiThrash", gpu, "s", mode)
 
     def clients_of(self, pid: int, gpu: str | None = None) -> dict[int, int]:
         """Ids of the clients of a process, on one GPU or on all, with the index of the GPU.
@@ -127,12 +117,18 @@ class Daemon:
 
     def reload(self) -> None:
         """Has the configuration read again."""
-        self._change("Reload", "")
+        self._change("Reload")
 
     def reset_settings(self) -> None:
         """Forgets what was changed at run time."""
-        self._change("ResetSettings", "")
+        self._change("ResetSettings")
 
-    def _change(self, member: str, signature: str, *body: str | int) -> None:
+    def _set(self, what: str, gpu: str | None, signature: str = "", *value: str | int) -> None:
+        if gpu is None:
+            self._change(f"Set{what}", signature, *value)
+        else:
+            self._change(f"SetGPU{what}", "s" + signature, gpu, *value)
+
+    def _change(self, member: str, signature: str = "", *body: str | int) -> None:
         question = Question(MANAGER_PATH, MANAGER_INTERFACE, member, signature, body)
         self._connection.ask(question, interactive=sys.stdin is not None and sys.stdin.isatty())

@@ -8,7 +8,7 @@ are checked word for word against what the CPU computes.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,21 +59,23 @@ def tasks(card: DemoCard) -> tuple[Task, Task]:
 async def together(card: DemoCard, folder: Path, show: Show) -> Act:
     """Both at once, with nvshared."""
     environment = card.with_sharing()
-    async with service(card, folder) as running_service:
-        handovers = Handovers.of(running_service.trace)
-        with contextlib.closing(handovers), _client(running_service.bus) as client:
+    async with service(card, folder) as started:
+        with (
+            contextlib.closing(Handovers.of(started.trace)) as handovers,
+            Daemon(started.bus) if started.bus else contextlib.nullcontext() as daemon,
+        ):
             performing = asyncio.gather(
                 *(_perform(task, environment, show) for task in tasks(card))
             )
             try:
                 while not performing.done():
-                    await _look(handovers, client, show)
+                    await _look(handovers, daemon, show)
                     await asyncio.wait([performing], timeout=LOOK)
                 outcomes = tuple(await performing)
             finally:
                 performing.cancel()
                 await asyncio.gather(performing, return_exceptions=True)
-            await _look(handovers, client, show)
+            await _look(handovers, daemon, show)
     seconds = max(outcome.seconds for outcome in outcomes)
     moved = handovers.bytes_in + handovers.bytes_out
     return Act("together, with nvshared", outcomes, seconds, handovers.handovers, moved)
@@ -123,21 +125,12 @@ async def _perform(
     return outcome
 
 
-@contextlib.contextmanager
-def _client(bus: str) -> Iterator[Daemon | None]:
-    if not bus:
-        yield None
-        return
-    with Daemon(bus) as client:
-        yield client
-
-
-async def _look(handovers: Handovers, client: Daemon | None, show: Show) -> None:
+async def _look(handovers: Handovers, daemon: Daemon | None, show: Show) -> None:
     for turn in handovers.new():
         show.turned(turn)
-    if client is not None:
+    if daemon is not None:
         # In a thread: a daemon that is slow to answer must not keep a signal waiting.
-        show.looked(await asyncio.to_thread(client.snapshot))
+        show.looked(await asyncio.to_thread(daemon.snapshot))
 
 
 @contextlib.asynccontextmanager

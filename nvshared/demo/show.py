@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -48,17 +48,26 @@ class Progress:
                 self.words = event["message"]
 
 
-class Show(Protocol):
-    """Is told what happens."""
+class Show:
+    """Is told what happens, and shows it."""
+
+    def __init__(self) -> None:
+        self._programs: dict[int, Progress] = {}
 
     def act(self, title: str) -> None:
         """A new act begins."""
+        self._programs.clear()
 
     def began(self, task: Task, pid: int) -> None:
         """A program was started."""
+        self._programs[pid] = Progress(task, pid)
 
     def said(self, task: Task, event: Event) -> None:
         """A program said something; "failed" with a "message" is said for it."""
+        for progress in self._programs.values():
+            if progress.task is task:
+                progress.note(event)
+                self._noted(progress, event)
 
     def turned(self, turn: Turn) -> None:
         """The GPU changed hands."""
@@ -66,32 +75,23 @@ class Show(Protocol):
     def looked(self, snapshot: Snapshot) -> None:
         """The daemon was asked how things stand."""
 
+    def _noted(self, progress: Progress, event: Event) -> None:
+        """A program is further."""
 
-class Lines:
+
+class Lines(Show):
     """For a pipe, or a terminal that can do no more: one line for each thing that happens."""
 
     def __init__(self, file: TextIO) -> None:
+        super().__init__()
         self._file = file
         self._start = time.monotonic()
-        self._programs: dict[int, Progress] = {}
 
     def act(self, title: str) -> None:
-        """A new act begins."""
-        self._programs.clear()
+        """Says so."""
+        super().act(title)
         self._start = time.monotonic()
         print(f"\n{title}", file=self._file, flush=True)
-
-    def began(self, task: Task, pid: int) -> None:
-        """A program was started."""
-        self._programs[pid] = Progress(task, pid)
-
-    def said(self, task: Task, event: Event) -> None:
-        """Only what ends a program; its steps would be too many lines."""
-        for progress in self._programs.values():
-            if progress.task is task:
-                progress.note(event)
-                if event["event"] in ENDED:
-                    self._print(f"{task.name}: {progress.words}")
 
     def turned(self, turn: Turn) -> None:
         """Who holds the GPU now, and where the memory is."""
@@ -103,48 +103,43 @@ class Lines:
         if holder := self._programs.get(turn.pid):
             self._print(f"{holder.task.name} holds the GPU; {', '.join(places)}")
 
-    def looked(self, snapshot: Snapshot) -> None:
-        """Nothing: turns are told as they happen."""
+    def _noted(self, progress: Progress, event: Event) -> None:
+        """Only what ends a program; its steps would be too many lines."""
+        if event["event"] in ENDED:
+            self._print(f"{progress.task.name}: {progress.words}")
 
     def _print(self, text: str) -> None:
         seconds = time.monotonic() - self._start
         print(f"{seconds:6.1f} s  {text}", file=self._file, flush=True)
 
 
-class Picture:
+class Picture(Show):
     """For a terminal: the dashboard of `nvsharectl top`, and how far the programs are."""
 
     def __init__(self, live: Live) -> None:
+        super().__init__()
         self._live = live
         self._title = ""
-        self._programs: list[Progress] = []
         self._snapshot: Snapshot | None = None
 
     def act(self, title: str) -> None:
-        """A new act begins."""
+        """Begins with an empty one."""
+        super().act(title)
         self._title = title
-        self._programs.clear()
         self._snapshot = None
         self._draw()
 
     def began(self, task: Task, pid: int) -> None:
-        """A program was started."""
-        self._programs.append(Progress(task, pid))
+        """Adds its bar."""
+        super().began(task, pid)
         self._draw()
-
-    def said(self, task: Task, event: Event) -> None:
-        """Moves its bar."""
-        for progress in self._programs:
-            if progress.task is task:
-                progress.note(event)
-        self._draw()
-
-    def turned(self, turn: Turn) -> None:
-        """Nothing: the next look shows it."""
 
     def looked(self, snapshot: Snapshot) -> None:
         """Draws it."""
         self._snapshot = snapshot
+        self._draw()
+
+    def _noted(self, progress: Progress, event: Event) -> None:
         self._draw()
 
     def _draw(self) -> None:
@@ -152,7 +147,7 @@ class Picture:
         if self._snapshot is not None:
             parts.append(dashboard(self._snapshot))
         bars = Table.grid(padding=(0, 2))
-        for progress in self._programs:
+        for progress in self._programs.values():
             bars.add_row(
                 Text(progress.task.name),
                 Text(f"[{progress.pid}]", style="dim"),

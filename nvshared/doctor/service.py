@@ -37,8 +37,8 @@ def ask(bus: str) -> Answer:
     if bus == NO_BUS:
         return Answer(None, None)
     try:
-        with Daemon(bus) as client:
-            return Answer(client.snapshot(), None)
+        with Daemon(bus) as daemon:
+            return Answer(daemon.snapshot(), None)
     except NvshareError as error:
         return Answer(None, error)
 

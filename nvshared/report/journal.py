@@ -7,6 +7,7 @@ from collections.abc import Callable
 from math import inf
 
 from nvshared.machine.peer import Peer
+from nvshared.quantity import counted
 from nvshared.report.log import Limited
 from nvshared.report.systemd import Notifier
 from nvshared.sharing.gpu import GPU, Client
@@ -28,8 +29,8 @@ def follow(gpu: GPU, limited: Limited) -> None:
     gpu.client_removed.connect(lambda client: say(logging.INFO, client, "left", "left"))
     gpu.turn_started.connect(lambda client: logger.debug("%s: %s runs", gpu, client))
     gpu.turn_ended.connect(
-        lambda client, why, held: logger.debug(
-            "%s: %s ran for %.3f s: %s", gpu, client, held / SECOND, why
+        lambda client, why, held_time: logger.debug(
+            "%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, why
         )
     )
     gpu.client_stuck.connect(
@@ -124,12 +125,8 @@ class Pulse:
 
 
 def _status(manager: Manager) -> str:
-    words = [_count(len(manager.gpus), "GPU"), _count(len(tuple(manager.clients)), "client")]
+    words = [counted(len(manager.gpus), "GPU"), counted(len(tuple(manager.clients)), "client")]
     words += [
         f"{gpu}: {', '.join(map(str, gpu.holders))}" for gpu in manager.gpus if gpu.holders
     ]
     return ", ".join(words)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -10,9 +10,9 @@ has drawn the figures; it never looks at a scheduler while that decides.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -34,6 +34,10 @@ ANSWERS_KEPT = 4                        # one for each way to ask; a large one h
 
 CARD = ("gpu", "uuid")
 CLIENT = (*CARD, "client", "pid")
+
+Thing = TypeVar("Thing")
+# Names, words about them, and what makes the figure.
+Table = list[tuple[str, str, Callable[[Thing], float | None]]]
 
 
 class Figures(Collector):
@@ -143,7 +147,7 @@ class _Answers:
 
 
 def _cards(gpus: Iterable[GPU]) -> Iterator[Metric]:
-    gauges: list[tuple[str, str, Callable[[GPU], float | None]]] = [
+    gauges: Table[GPU] = [
         ("gpu_utilization_ratio", "Share of time with a kernel running, as NVML says",
          lambda gpu: gpu.sample.utilisation),
         ("gpu_memory_used_bytes", "Memory of the card used by everybody, as NVML says",
@@ -158,7 +162,7 @@ def _cards(gpus: Iterable[GPU]) -> Iterator[Metric]:
         ("scheduler_quantum_seconds", "How long a client may keep the GPU while others wait",
          lambda gpu: gpu.tq_usec / SECOND),
     ]
-    counters: list[tuple[str, str, Callable[[GPU], float]]] = [
+    counters: Table[GPU] = [
         ("turns", "Turns begun", lambda gpu: gpu.snapshot().counters.turns),
         ("loaded_bytes", "Brought to the card", lambda gpu: gpu.snapshot().counters.bytes_in),
         ("evicted_bytes", "Moved to the host", lambda gpu: gpu.snapshot().counters.bytes_out),
@@ -167,56 +171,49 @@ def _cards(gpus: Iterable[GPU]) -> Iterator[Metric]:
         ("reopened", "Drains that did not end", lambda gpu: gpu.snapshot().counters.reopened),
         ("stuck", "Orders not answered for long", lambda gpu: gpu.snapshot().counters.stuck),
     ]
-    everyone = tuple(gpus)
-    for name, words, of in gauges:
-        gauge = GaugeMetricFamily(f"nvshare_{name}", words, labels=CARD)
-        for gpu in everyone:
-            value = of(gpu)
-            if value is not None:
-                gauge.add_metric(_card(gpu), value)
-        yield gauge
-    for name, words, count in counters:
-        counter = CounterMetricFamily(f"nvshare_{name}", words, labels=CARD)
-        for gpu in everyone:
-            counter.add_metric(_card(gpu), count(gpu))
-        yield counter
+    labelled = [(_card(gpu), gpu) for gpu in gpus]
+    yield from _families(GaugeMetricFamily, "nvshare_", CARD, gauges, labelled)
+    yield from _families(CounterMetricFamily, "nvshare_", CARD, counters, labelled)
 
 
 def _clients(clients: Iterable[Client]) -> Iterator[Metric]:
-    everyone = tuple(clients)
+    labelled = [(_client(client), client) for client in clients]
     info = GaugeMetricFamily(
         "nvshare_client_info", "One for each client",
         labels=(*CLIENT, "uid", "name", "unit", "pod", "state"),
     )
-    for client in everyone:
+    for labels, client in labelled:
         peer = client.peer
-        info.add_metric(
-            (*_client(client), str(peer.uid), peer.name, peer.unit, peer.pod,
-             str(client.view.state)),
-            1,
-        )
+        state = str(client.view.state)
+        info.add_metric((*labels, str(peer.uid), peer.name, peer.unit, peer.pod, state), 1)
     yield info
-    gauges: list[tuple[str, str, Callable[[Client], float]]] = [
+    gauges: Table[Client] = [
         ("managed_allocated_bytes", "Allocated, on the card or not",
          lambda client: client.memory.allocated),
         ("resident_bytes", "Of these on the card", lambda client: client.memory.resident),
         ("pinned_bytes", "On the card and not swappable", lambda client: client.memory.pinned),
         ("host_bytes", "Host memory held for what is swapped", lambda client: client.memory.host),
     ]
-    for name, words, of in gauges:
-        gauge = GaugeMetricFamily(f"nvshare_client_{name}", words, labels=CLIENT)
-        for client in everyone:
-            gauge.add_metric(_client(client), of(client))
-        yield gauge
-    counters: list[tuple[str, str, Callable[[Client], float]]] = [
+    counters: Table[Client] = [
         ("held_seconds", "Time with the gate open", lambda client: client.held / SECOND),
         ("waited_seconds", "Time wanting it open", lambda client: client.waited / SECOND),
     ]
-    for name, words, count in counters:
-        counter = CounterMetricFamily(f"nvshare_client_{name}", words, labels=CLIENT)
-        for client in everyone:
-            counter.add_metric(_client(client), count(client))
-        yield counter
+    yield from _families(GaugeMetricFamily, "nvshare_client_", CLIENT, gauges, labelled)
+    yield from _families(CounterMetricFamily, "nvshare_client_", CLIENT, counters, labelled)
+
+
+def _families(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], prefix: str, labels: Sequence[str],
+    table: Table[Thing], labelled: Iterable[tuple[Sequence[str], Thing]],
+) -> Iterator[Metric]:
+    """The metrics of a table, of things with their labels."""
+    for name, words, figure in table:
+        family = kind(prefix + name, words, labels=labels)
+        for its_labels, thing in labelled:
+            value = figure(thing)
+            if value is not None:
+                family.add_metric(its_labels, value)
+        yield family
 
 
 def _card(gpu: GPU) -> tuple[str, ...]:
