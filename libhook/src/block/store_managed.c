@@ -9,7 +9,6 @@
 #include <pthread.h>
 
 #include "block/block.h"
-#include "block/managed_table.h"
 #include "block/store.h"
 #include "block/store_host.h"
 #include "client/client.h"

@@ -78,7 +78,8 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
 {
     struct block *block;
     client->memory.room = load->order.bytes;
-    while ((block = next_absent(client)) != NULL && client_free_room(client) >= block->size) {
+    while (!load->progress.failed && (block = next_absent(client)) != NULL
+           && client_free_room(client) >= block->size) {
         if (order_yields(client, &load->order)) {
             load->flags |= NVSHARE_YIELDED;
             return;

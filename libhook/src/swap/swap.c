@@ -112,7 +112,8 @@ uint64_t swap_out(struct client *client, const struct nvshare_record *order, uns
     if (ready && occupied > room)
         victims_survey(client, occupied - room);
     struct block *block;
-    while (more && (block = departure_next(&departing, surplus(&departing))) != NULL) {
+    while (more && !departing.progress.failed
+           && (block = departure_next(&departing, surplus(&departing))) != NULL) {
         if (order_yields(client, order)) {
             departing.flags |= NVSHARE_YIELDED;
             victim_stays(block);
