@@ -2,7 +2,6 @@
 #include "block/store.h"
 
 #include "block/block.h"
-#include "block/store_host.h"
 
 bool store_take(struct block *block, uint64_t allowance, struct host_provision *provision)
 {

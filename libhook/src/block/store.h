@@ -13,8 +13,9 @@
  * goes into block->place. tests/store has an example, which keeps bytes in files.
  *
  * All functions are called with memory_lock held, settle() excepted, and only take(),
- * out() and in() may release it. take() and what follows it run on the service thread;
- * the block is LEAVING or COMING then, and nobody frees it.
+ * out() and in() may release it. These four run on the service thread, in
+ * client->copy_context, on a block that is LEAVING or COMING and that nobody frees
+ * meanwhile; the others run on any thread.
  */
 #ifndef NVSHARE_STORE_H
 #define NVSHARE_STORE_H
@@ -58,7 +59,7 @@ struct store {
                                         or unchanged is not moved */
     bool pieces;                     /* out() and in() can move a part of it */
     bool keeps;                      /* the place keeps the bytes when they are on the card again */
-    bool slabs;                      /* the place lies in a slab (store_host.h), so that copies
+    bool slabs;                      /* the place lies in a slab (host_slabs.h), so that copies
                                         take as long as the bus does */
 };
 

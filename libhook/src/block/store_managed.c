@@ -10,7 +10,7 @@
 
 #include "block/block.h"
 #include "block/store.h"
-#include "block/store_host.h"
+#include "block/host_slabs.h"
 #include "client/client.h"
 #include "interpose/log.h"
 #include "interpose/real.h"

@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "block/store_host.h"
+#include "block/host_slabs.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/connection.h"

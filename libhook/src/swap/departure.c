@@ -5,7 +5,6 @@
 
 #include "block/block.h"
 #include "block/store.h"
-#include "block/store_host.h"
 #include "client/client.h"
 #include "swap/content.h"
 #include "swap/pipeline.h"

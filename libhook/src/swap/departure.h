@@ -6,7 +6,7 @@
 #ifndef NVSHARE_DEPARTURE_H
 #define NVSHARE_DEPARTURE_H
 
-#include "block/store_host.h"
+#include "block/host_provision.h"
 #include "swap/content.h"
 #include "swap/pipeline.h"
 

@@ -13,7 +13,7 @@
 #include <pthread.h>
 
 #include "block/block.h"
-#include "block/store_host.h"
+#include "block/host_slabs.h"
 #include "client/client.h"
 #include "client/connection.h"
 #include "swap/context_failed.h"

@@ -11,7 +11,8 @@
 #include <sys/mman.h>
 
 #include "block/region.h"
-#include "block/store_host.h"
+#include "block/host_provision.h"
+#include "block/host_slabs.h"
 #include "client/client.h"
 #include "client/connection.h"
 #include "flight/bus_sharing.h"

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host memory for blocks that are away, in slabs of a hundred MiB or so. A slab is taken with
+ * huge pages, registered with the driver once, and kept.
+ *
+ * A registration lives in a context and goes with it, the memory does not: it may hold
+ * what outlives that context, and other contexts have use for it. So slabs are taken
+ * from the driver before it drops them, and are registered anew, one by one, when
+ * something is next copied to or from them. One that is not registered can be
+ * given back without the driver, when no context is left, too.
+ */
+#include "block/host_slabs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "block/block.h"
+#include "block/host_memory.h"
+#include "block/region.h"
+#include "block/store.h"
+#include "client/client.h"
+#include "interpose/real.h"
+
+#define DEFAULT_SLAB ((uint64_t)128 << 20)
+#define LARGEST_SLAB ((uint64_t)1 << 30)
+
+struct host_slab *host_slab_new(const struct client *client, char *memory, uint64_t size)
+{
+    struct host_slab *slab = calloc(1, sizeof *slab + size / PAGE);
+    if (memory == NULL)
+        memory = host_memory_map(size, client->node);
+    if (slab == NULL || memory == NULL) {
+        if (memory != NULL)
+            host_memory_unmap(memory, size);
+        free(slab);
+        return NULL;
+    }
+    slab->memory = memory;
+    slab->size = size;
+    slab->pages = size / PAGE;
+    return slab;
+}
+
+static bool place(struct host_slab *slab, struct block *block)
+{
+    uint64_t wanted = block->size / PAGE, run = 0;
+    if (slab->size - slab->used < block->size)
+        return false;
+    for (uint64_t page = 0; page < slab->pages; page++) {
+        run = slab->taken[page] ? 0 : run + 1;
+        if (run < wanted)
+            continue;
+        memset(&slab->taken[page + 1 - wanted], true, wanted);
+        slab->used += block->size;
+        block->place.host.slab = slab;
+        block->place.host.address = slab->memory + (page + 1 - wanted) * PAGE;
+        return true;
+    }
+    return false;
+}
+
+bool host_place(struct block *block)
+{
+    for (struct host_slab *slab = block->client->host_slabs; slab != NULL; slab = slab->next)
+        if (place(slab, block))
+            return true;
+    return false;
+}
+
+void host_unplace(struct block *block)
+{
+    struct host_slab *slab = block->place.host.slab;
+    memset(&slab->taken[(block->place.host.address - slab->memory) / (ptrdiff_t)PAGE], false,
+           block->size / PAGE);
+    slab->used -= block->size;
+}
+
+uint64_t host_slab_size(const struct client *client, uint64_t block_size, uint64_t allowance)
+{
+    uint64_t size = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
+    if (size > LARGEST_SLAB)
+        size = LARGEST_SLAB;
+    uint64_t left = allowance > client->memory.host ? allowance - client->memory.host : 0;
+    if (size > left)
+        size = left;
+    size = size / PAGE * PAGE;
+    uint64_t least = block_size > BLOCK_SIZE ? block_size : BLOCK_SIZE;
+    if (size < least && block_size <= left)
+        size = least <= left ? least : block_size;
+    return size >= block_size ? size : 0;
+}
+
+bool host_slab_enlist(struct client *client, struct host_slab *slab)
+{
+    pthread_mutex_unlock(&memory_lock);
+    bool usable = host_memory_register(slab->memory, slab->size);
+    if (!usable)
+        host_memory_unmap(slab->memory, slab->size);
+    pthread_mutex_lock(&memory_lock);
+    if (!usable) {
+        client->memory.host -= slab->size;
+        free(slab);
+        return false;
+    }
+    slab->state = REGISTERED;
+    slab->next = client->host_slabs;
+    client->host_slabs = slab;
+    pthread_cond_broadcast(&memory_changed);
+    return true;
+}
+
+bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
+{
+    uint64_t size = host_slab_size(client, block_size, allowance);
+    if (size == 0)
+        return false;
+    client->memory.host += size;
+    pthread_mutex_unlock(&memory_lock);
+    struct host_slab *slab = host_slab_new(client, NULL, size);
+    if (slab != NULL)
+        host_memory_fill(slab->memory, size);
+    pthread_mutex_lock(&memory_lock);
+    if (slab == NULL) {
+        client->memory.host -= size;
+        return false;
+    }
+    return host_slab_enlist(client, slab);
+}
+
+bool host_slab_registered(struct host_slab *slab)
+{
+    if (slab->state == UNREGISTERED) {
+        pthread_mutex_unlock(&memory_lock);
+        bool done = host_memory_register_again(slab->memory, slab->size);
+        pthread_mutex_lock(&memory_lock);
+        slab->state = done ? REGISTERED : REFUSED;
+    }
+    return slab->state == REGISTERED;
+}
+
+uint64_t host_useful(const struct client *client)
+{
+    return client->slab_use + client->managed_away;
+}
+
+void host_leave_context(struct client *client, bool drained)
+{
+    if (client->host_slabs == NULL)
+        return;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext same;
+    /* The driver may wait for what is in flight, and that for a thread at the gate, which opens
+     * under service_lock. Then, or if it refuses, this is left to the context's end. */
+    pthread_mutex_unlock(&memory_lock);
+    bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
+    if (entered)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    for (struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next) {
+        if (entered && slab->state == REGISTERED)
+            host_memory_unregister(slab->memory);
+        slab->state = UNREGISTERED;
+    }
+    if (entered) {
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    pthread_mutex_lock(&memory_lock);
+}
+
+/* Gives the memory of an empty slab back. False: the driver keeps it, so it goes on
+ * counting. Lock held, released meanwhile, in which time nobody else takes one away. */
+static bool let_go(struct client *client, struct host_slab *slab)
+{
+    struct host_slab **link = &client->host_slabs;
+    pthread_mutex_unlock(&memory_lock);
+    bool free_of_driver = slab->state != REGISTERED || host_memory_unregister(slab->memory);
+    if (free_of_driver)
+        host_memory_unmap(slab->memory, slab->size);
+    pthread_mutex_lock(&memory_lock);
+    if (!free_of_driver)
+        return false;
+    while (*link != slab)
+        link = &(*link)->next;
+    *link = slab->next;
+    client->memory.host -= slab->size;
+    free(slab);
+    return true;
+}
+
+void host_trim(struct client *client, uint64_t allowance)
+{
+    struct host_slab *slab = client->host_slabs;
+    while (slab != NULL && client->memory.host > allowance)
+        slab = slab->used == 0 && let_go(client, slab) ? client->host_slabs : slab->next;
+}
+
+void host_shrink(struct client *client, uint64_t allowance)
+{
+    if (client->memory.host <= allowance)
+        return;
+    for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger)
+        if (kept->state == BLOCK_RESIDENT)
+            store_give(kept);
+    host_trim(client, allowance);
+}
