@@ -22,7 +22,7 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from nvshared import library
 from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot
-from nvshared.demo.card import DemoCard, find
+from nvshared.demo.gpu import DemoGPU, find
 from nvshared.demo.process import running
 from nvshared.demo.service import service
 from nvshared.tui.dashboard import dashboard
@@ -47,26 +47,26 @@ async def picture(simulate: bool) -> str:
     """Runs the programs until there is something to see; that, as SVG."""
     with tempfile.TemporaryDirectory(prefix="nvshare-", dir="/tmp") as name:
         folder = Path(name)
-        card = _whole(await find(folder, simulate))
+        gpu = _whole(await find(folder, simulate))
         async with AsyncExitStack() as stack:
-            daemon = await stack.enter_async_context(service(card, folder))
+            daemon = await stack.enter_async_context(service(gpu, folder))
             for program, share in {**IDLE, **BUSY}.items():
                 work = ["--hold"] if program in IDLE else WORK
-                memory = _memory(int(card.capacity * share))
+                memory = _memory(int(gpu.capacity * share))
                 await stack.enter_async_context(running(
-                    [*_command(folder / program), *memory, *work], card.with_sharing(),
+                    [*_command(folder / program), *memory, *work], gpu.with_sharing(),
                     stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
                 ))
             return _drawn(*await _moment(daemon.bus))
 
 
-def _whole(card: DemoCard) -> DemoCard:
+def _whole(gpu: DemoGPU) -> DemoGPU:
     """The demonstration uses a part of a card, so that it is over soon. Here all of it is seen."""
-    if not card.simulated:
-        return replace(card, capacity=card.capacity + card.ballast, ballast=0)
-    environment = {**card.environment, "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY)}
+    if not gpu.simulated:
+        return replace(gpu, capacity=gpu.capacity + gpu.ballast, ballast=0)
+    environment = {**gpu.environment, "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY)}
     return replace(
-        card, total=SIMULATED_MEMORY, capacity=SIMULATED_MEMORY, environment=environment
+        gpu, total=SIMULATED_MEMORY, capacity=SIMULATED_MEMORY, environment=environment
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.trace import MEASURABLE
-from nvshared.demo import card as demonstration
+from nvshared.demo import gpu as demonstration
 from nvshared.machine import host
 from nvshared.units import GIB, MIB
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """com.nvshare.Client: one process on one card."""
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from nvshared.bus.authority import Caller
 from nvshared.bus.members import Changes, Interface, Owned, Property, method
@@ -10,22 +10,24 @@ from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 
 
-def owned(**setting: bool | None) -> Owned:
-    """For methods of a client's own object that take a value for a setting, or imply one."""
+class Settable(Protocol):
+    """An interface with methods for clients' settings."""
 
-    def found(interface: "ClientInterface", uid: int, *values: int) -> str | None:
-        ((name, implied),) = setting.items()
-        return interface.obstacle(uid, name, values[0] if implied is None else implied)
+    def meant(self, *arguments: int) -> tuple[Client, *tuple[int, ...]]:
+        """The client that a call is about, and the arguments besides."""
+
+
+def owned(setting: str, implied: int | None = None) -> Owned:
+    """For methods that take a value for a setting of a client, or imply one."""
+
+    def found(interface: Settable, uid: int, *arguments: int) -> str | None:
+        client, *values = interface.meant(*arguments)
+        if client.peer.uid != uid:
+            return ""
+        value = values[0] if implied is None else implied
+        return None if client.terms.allows(setting, value) else client.terms.bound(setting)
 
     return Owned(ACTION_MANAGE_CLIENTS, found)
-
-
-def obstacle(client: Client, uid: int, setting: str, value: int) -> str | None:
-    """None if this user may set this for a client without being asked about; else why not."""
-    if client.peer.uid != uid:
-        return ""
-    terms = client.terms
-    return None if terms.allows(setting, value) else terms.bound(setting)
 
 
 class ClientInterface(Interface, name=CLIENT_INTERFACE):
@@ -72,31 +74,31 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         self._manager = manager
         self._client = client
 
-    def obstacle(self, uid: int, setting: str, value: int) -> str | None:
-        """What keeps this user from setting this without being asked about."""
-        return obstacle(self._client, uid, setting, value)
+    def meant(self, *values: int) -> tuple[Client, *tuple[int, ...]]:
+        """This one."""
+        return self._client, *values
 
-    @method("SetMemoryLimit", "bytes:t", action=owned(memory_limit=None))
+    @method("SetMemoryLimit", "bytes:t", action=owned("memory_limit"))
     def set_memory_limit(self, caller: Caller, size: int) -> None:
         """How much it may allocate; 0 for no limit."""
         self._manager.set_memory_limit(self._client.id, size, by_owner=caller.as_owner)
 
-    @method("SetComputeLimit", "percent:u", action=owned(compute_limit=None))
+    @method("SetComputeLimit", "percent:u", action=owned("compute_limit"))
     def set_compute_limit(self, caller: Caller, percent: int) -> None:
         """1 to 100 percent of the time; 100 for no limit."""
         self._manager.set_compute_limit(self._client.id, percent, by_owner=caller.as_owner)
 
-    @method("SetWeight", "weight:u", action=owned(weight=None))
+    @method("SetWeight", "weight:u", action=owned("weight"))
     def set_weight(self, caller: Caller, weight: int) -> None:
         """1 to 1000."""
         self._manager.set_weight(self._client.id, weight, by_owner=caller.as_owner)
 
-    @method("Suspend", action=owned(suspended=True))
+    @method("Suspend", action=owned("suspended", True))
     def suspend(self, caller: Caller) -> None:
         """It leaves the card and waits."""
         self._manager.suspend(self._client.id, by_owner=caller.as_owner)
 
-    @method("Resume", action=owned(suspended=False))
+    @method("Resume", action=owned("suspended", False))
     def resume(self, caller: Caller) -> None:
         """It queues again."""
         self._manager.resume(self._client.id, by_owner=caller.as_owner)

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 
 from nvshared import __version__
 from nvshared.bus.authority import Caller
-from nvshared.bus.client import obstacle
+from nvshared.bus.client import owned
 from nvshared.bus.members import (
     ANYONE,
     Body,
     Changes,
     Interface,
-    Owned,
     Property,
     SignalMember,
     method,
@@ -49,16 +48,6 @@ def rows(clients: Iterable[Client]) -> Body:
         end(out, begin(out))
     end(out, whole)
     return Body(out)
-
-
-def owned(**setting: bool | None) -> Owned:
-    """For methods that take a client's id and a value for a setting of it, or imply one."""
-
-    def found(interface: "ManagerInterface", uid: int, client: int, *values: int) -> str | None:
-        ((name, implied),) = setting.items()
-        return interface.obstacle(uid, client, name, values[0] if implied is None else implied)
-
-    return Owned(ACTION_MANAGE_CLIENTS, found)
 
 
 class ManagerInterface(Interface, name=MANAGER_INTERFACE):
@@ -138,31 +127,31 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
         wanted = pid or await caller.pid()
         return [client_path(client.id) for client in self._manager.clients_by_pid(wanted)]
 
-    def obstacle(self, uid: int, client: int, setting: str, value: int) -> str | None:
-        """What keeps this user from setting this without being asked about."""
-        return obstacle(self._manager.client(client), uid, setting, value)
+    def meant(self, client: int, *values: int) -> tuple[Client, *tuple[int, ...]]:
+        """The one that has this id. Raises NoSuchClient."""
+        return self._manager.client(client), *values
 
-    @method("SetMemoryLimit", "client:u bytes:t", action=owned(memory_limit=None))
+    @method("SetMemoryLimit", "client:u bytes:t", action=owned("memory_limit"))
     def set_memory_limit(self, caller: Caller, client: int, size: int) -> None:
         """How much a client may allocate; 0 for no limit."""
         self._manager.set_memory_limit(client, size, by_owner=caller.as_owner)
 
-    @method("SetComputeLimit", "client:u percent:u", action=owned(compute_limit=None))
+    @method("SetComputeLimit", "client:u percent:u", action=owned("compute_limit"))
     def set_compute_limit(self, caller: Caller, client: int, percent: int) -> None:
         """1 to 100 percent of the time; 100 for no limit."""
         self._manager.set_compute_limit(client, percent, by_owner=caller.as_owner)
 
-    @method("SetWeight", "client:u weight:u", action=owned(weight=None))
+    @method("SetWeight", "client:u weight:u", action=owned("weight"))
     def set_weight(self, caller: Caller, client: int, weight: int) -> None:
         """1 to 1000."""
         self._manager.set_weight(client, weight, by_owner=caller.as_owner)
 
-    @method("SuspendClient", "client:u", action=owned(suspended=True))
+    @method("SuspendClient", "client:u", action=owned("suspended", True))
     def suspend_client(self, caller: Caller, client: int) -> None:
         """It leaves the card and waits."""
         self._manager.suspend(client, by_owner=caller.as_owner)
 
-    @method("ResumeClient", "client:u", action=owned(suspended=False))
+    @method("ResumeClient", "client:u", action=owned("suspended", False))
     def resume_client(self, caller: Caller, client: int) -> None:
         """It queues again."""
         self._manager.resume(client, by_owner=caller.as_owner)

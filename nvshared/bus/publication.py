@@ -114,7 +114,7 @@ class Publication:
             logger.info("back on the message bus %r", self._bus)
 
     async def _return(self) -> BusConnection:
-        told = False
+        reported = False
         while True:
             await asyncio.sleep(RETRY)
             try:
@@ -123,10 +123,10 @@ class Publication:
                 logger.debug("still without a message bus: %s", error)
             except Exception:           # not foreseen, but it must not end the trying
                 logger.log(
-                    logging.DEBUG if told else logging.ERROR,
+                    logging.DEBUG if reported else logging.ERROR,
                     "cannot get back on the message bus %r; trying on", self._bus, exc_info=True,
                 )
-                told = True
+                reported = True
 
     def _export(self, path: str, *interfaces: Interface) -> None:
         self._tree.add(path, *standard(self._tree), *interfaces)
@@ -135,7 +135,7 @@ class Publication:
         face = self._gpus[gpu] = GPUInterface(self._manager, gpu)
         self._export(gpu_path(gpu.facts.index), face, StatisticsInterface(gpu))
 
-        def told(_now: int, event: Event) -> None:
+        def happened(_now: int, event: Event) -> None:
             if isinstance(event, Tick):         # mostly nothing; if it was something, so it says
                 for limited in self._limited & gpu.clients.keys():
                     self._client_changed(limited)       # but for the end of a window
@@ -155,7 +155,7 @@ class Publication:
             self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held_time)
 
         self._disconnect += [
-            gpu.told.connect(told),
+            gpu.told.connect(happened),
             gpu.terms_changed.connect(terms_changed),
             gpu.decided.connect(decided),
             gpu.turn_started.connect(

@@ -37,7 +37,7 @@ def carry_out(steps: Sequence[Step], become: str = "set") -> None:
                 for name, part in zip(("done", "unknown", "not_done"), parts, strict=True)
             }
             if tried and done < len(steps) > 1:
-                error.message = f"{_told(parts, become)}: {error.message}"
+                error.message = f"{_outcome(parts, become)}: {error.message}"
             raise error from None
 
 
@@ -57,7 +57,7 @@ def change(
     return {"pid": options.pid, "gpu": options.gpu, **values}
 
 
-def _told(parts: Sequence[Sequence[Step]], become: str) -> str:
+def _outcome(parts: Sequence[Sequence[Step]], become: str) -> str:
     """What is done, what may be, and what is not."""
     names = {step.name for part in parts for step in part}
     places = {step.data["gpu"] for part in parts for step in part}
@@ -76,8 +76,8 @@ def _told(parts: Sequence[Sequence[Step]], become: str) -> str:
             if not words:
                 what += f" {'is' if len(found) == 1 else 'are'} {become}"
         words.append(doubt + what)
-    told = ", ".join(words)
-    return f"{names.pop()} is {become} {told}" if len(names) == 1 else told
+    all_words = ", ".join(words)
+    return f"{names.pop()} is {become} {all_words}" if len(names) == 1 else all_words
 
 
 def where(gpu: str | None) -> str:

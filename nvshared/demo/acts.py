@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nvshared import library
 from nvshared.control import Daemon
-from nvshared.demo.card import DemoCard
+from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.handovers import Handovers
 from nvshared.demo.process import running
 from nvshared.demo.service import service
@@ -44,9 +44,9 @@ class Act:
     bytes_moved: int = 0                # in both directions
 
 
-def tasks(card: DemoCard) -> tuple[Task, Task]:
+def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
     """The two programs."""
-    memory = int(card.capacity * SHARE) // BLOCK * BLOCK
+    memory = int(gpu.capacity * SHARE) // BLOCK * BLOCK
     chunk = (memory // CHUNKS // BLOCK + 1) * BLOCK
     chunks = -(-memory // chunk)
 
@@ -56,16 +56,16 @@ def tasks(card: DemoCard) -> tuple[Task, Task]:
     return task("A", 1), task("B", 2)
 
 
-async def together(card: DemoCard, folder: Path, show: Show) -> Act:
+async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
     """Both at once, with nvshared."""
-    environment = card.with_sharing()
-    async with service(card, folder) as started:
+    environment = gpu.with_sharing()
+    async with service(gpu, folder) as started:
         with (
             contextlib.closing(Handovers.of(started.trace)) as handovers,
             Daemon(started.bus) if started.bus else contextlib.nullcontext() as daemon,
         ):
             performing = asyncio.gather(
-                *(_perform(task, environment, show) for task in tasks(card))
+                *(_perform(task, environment, show) for task in tasks(gpu))
             )
             try:
                 while not performing.done():
@@ -81,20 +81,20 @@ async def together(card: DemoCard, folder: Path, show: Show) -> Act:
     return Act("together, with nvshared", outcomes, seconds, handovers.handovers, moved)
 
 
-async def in_turn(card: DemoCard, show: Show) -> Act:
+async def in_turn(gpu: DemoGPU, show: Show) -> Act:
     """One after the other, without nvshared."""
-    environment = card.without_sharing()
-    outcomes = tuple([await _perform(task, environment, show) for task in tasks(card)])
+    environment = gpu.without_sharing()
+    outcomes = tuple([await _perform(task, environment, show) for task in tasks(gpu)])
     return Act("one after the other", outcomes, sum(outcome.seconds for outcome in outcomes))
 
 
-async def unshared(card: DemoCard, show: Show) -> Act:
+async def unshared(gpu: DemoGPU, show: Show) -> Act:
     """Both at once without nvshared: the second starts when the first has its memory."""
-    environment = card.without_sharing()
-    first, second = tasks(card)
+    environment = gpu.without_sharing()
+    first, second = tasks(gpu)
     async with contextlib.AsyncExitStack() as stack:
-        if card.ballast >= GIB:
-            await stack.enter_async_context(_ballast(card))
+        if gpu.ballast >= GIB:
+            await stack.enter_async_context(_ballast(gpu))
         allocated = asyncio.Event()
         one = asyncio.create_task(_perform(first, environment, show, allocated))
         has_memory = asyncio.create_task(allocated.wait())
@@ -134,13 +134,13 @@ async def _look(handovers: Handovers, daemon: Daemon | None, show: Show) -> None
 
 
 @contextlib.asynccontextmanager
-async def _ballast(card: DemoCard) -> AsyncIterator[None]:
+async def _ballast(gpu: DemoGPU) -> AsyncIterator[None]:
     """Takes the part of a large card that the programs shall not see."""
     command = [
         str(library.workload()), "--json", "--hold",
-        "--memory", str(card.ballast), "--chunk", str(HOLD_CHUNK),
+        "--memory", str(gpu.ballast), "--chunk", str(HOLD_CHUNK),
     ]
-    async with running(command, card.without_sharing(), stdin=asyncio.subprocess.PIPE) as process:
+    async with running(command, gpu.without_sharing(), stdin=asyncio.subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         if not await process.stdout.readline():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nvshared.demo import acts
-from nvshared.demo.card import DemoCard, find
+from nvshared.demo.gpu import DemoGPU, find
 from nvshared.demo.report import Report
 from nvshared.demo.show import show_on
 from nvshared.units import MIB
@@ -23,26 +23,26 @@ async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
     place = "/tmp" if len(tempfile.gettempdir()) > LONGEST_TMPDIR else None
     with tempfile.TemporaryDirectory(prefix="nvshare-demo-", dir=place) as name:
         folder = Path(name)
-        card = await find(folder, simulate)
-        print(_opening(card), file=file, flush=True)
+        gpu = await find(folder, simulate)
+        print(_opening(gpu), file=file, flush=True)
         with show_on(file) as show:
             show.act("Together, with nvshared: they take turns.")
-            shared = await acts.together(card, folder, show)
+            shared = await acts.together(gpu, folder, show)
             show.act("One after the other.")
-            in_turn = await acts.in_turn(card, show)
+            in_turn = await acts.in_turn(gpu, show)
             show.act("Together, without nvshared: the second finds no memory.")
-            unshared = await acts.unshared(card, show)
-        return Report(card, shared, in_turn, unshared)
+            unshared = await acts.unshared(gpu, show)
+        return Report(gpu, shared, in_turn, unshared)
 
 
-def _opening(card: DemoCard) -> str:
-    memory = acts.tasks(card)[0].memory
-    if card.simulated:
-        where = f"The GPU is simulated: {card.why}."
+def _opening(gpu: DemoGPU) -> str:
+    memory = acts.tasks(gpu)[0].memory
+    if gpu.simulated:
+        where = f"The GPU is simulated: {gpu.why}."
     else:
-        where = f"The GPU is {card.name}; {card.why}."
+        where = f"The GPU is {gpu.name}; {gpu.why}."
     return (
         f"{where}\n"
-        f"Two programs share it. Each needs {memory // MIB} of {card.capacity // MIB} MiB of its "
-        f"memory, {memory / card.capacity:.0%}."
+        f"Two programs share it. Each needs {memory // MIB} of {gpu.capacity // MIB} MiB of its "
+        f"memory, {memory / gpu.capacity:.0%}."
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvshared.demo.acts import Act
-from nvshared.demo.card import DemoCard
+from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.workload import Outcome
 from nvshared.tui.quantities import size
 from nvshared.tui.tables import NARROWEST, Column, Give
@@ -39,7 +39,7 @@ COLUMNS = [
 class Report:
     """All three acts."""
 
-    card: DemoCard
+    gpu: DemoGPU
     shared: Act
     in_turn: Act
     unshared: Act
@@ -72,10 +72,10 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """What --json prints. Bytes and seconds."""
         return {
-            "gpu": self.card.name,
-            "simulated": self.card.simulated,
-            "note": self.card.why,
-            "memory": self.card.capacity,
+            "gpu": self.gpu.name,
+            "simulated": self.gpu.simulated,
+            "note": self.gpu.why,
+            "memory": self.gpu.capacity,
             "faults": self.faults(),
             "acts": [
                 {

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvshared.demo.card import DemoCard
+from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.process import running
 from nvshared.errors import NvshareError
 
@@ -55,8 +55,8 @@ class Service:
 
 
 @asynccontextmanager
-async def service(card: DemoCard, folder: Path) -> AsyncIterator[Service]:
-    """Runs nvshared for the programs of `card`. Raises NvshareError if it does not start."""
+async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[Service]:
+    """Runs nvshared for the programs of `gpu`. Raises NvshareError if it does not start."""
     trace = folder / "trace.jsonl"
     trace.touch()
     async with AsyncExitStack() as stack:
@@ -67,9 +67,9 @@ async def service(card: DemoCard, folder: Path) -> AsyncIterator[Service]:
         configuration.write_text(CONFIGURATION.format(
             socket=folder / "nvshare.sock", bus=bus or "none", trace=trace,
             # A share, since it goes for all cards of the machine, and others may be smaller.
-            tq=TQ, capacity=f"{100 * card.capacity / card.total:.2f}%",
+            tq=TQ, capacity=f"{100 * gpu.capacity / gpu.total:.2f}%",
         ))
-        await _start_daemon(stack, card, folder, configuration)
+        await _start_daemon(stack, gpu, folder, configuration)
         yield Service(bus, trace)
 
 
@@ -90,13 +90,13 @@ async def _start_bus(stack: AsyncExitStack, program: str, folder: Path) -> str:
 
 
 async def _start_daemon(
-    stack: AsyncExitStack, card: DemoCard, folder: Path, configuration: Path
+    stack: AsyncExitStack, gpu: DemoGPU, folder: Path, configuration: Path
 ) -> None:
     # It says when it is ready as it would say to systemd.
     notifications = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     notifications.setblocking(False)
     notifications.bind(str(folder / "notify"))
-    environment = {**card.without_sharing(), "NOTIFY_SOCKET": str(folder / "notify")}
+    environment = {**gpu.without_sharing(), "NOTIFY_SOCKET": str(folder / "notify")}
     environment = {name: text for name, text in environment.items() if name not in SETTINGS}
     # It finds its modules where this program found them, which may be no place of Python's own.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))

@@ -11,7 +11,7 @@ from nvshared.units import GIB
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCard:
+class InspectedGPU:
     """One card at one moment."""
 
     facts: Facts
@@ -25,7 +25,7 @@ class Seen:
     """The driver and all cards, or why there are none."""
 
     driver: str = ""                    # version
-    cards: tuple[FoundCard, ...] = ()
+    cards: tuple[InspectedGPU, ...] = ()
     error: NvshareError | None = field(default=None)
 
 
@@ -50,14 +50,14 @@ def findings(seen: Seen) -> Iterator[Finding]:
         yield _card(card)
 
 
-def _look(nvml: NVML, facts: Facts) -> FoundCard:
+def _look(nvml: NVML, facts: Facts) -> InspectedGPU:
     try:
-        return FoundCard(facts, nvml.mode(facts.uuid), nvml.sample(facts.uuid))
+        return InspectedGPU(facts, nvml.mode(facts.uuid), nvml.sample(facts.uuid))
     except NvshareError as error:
-        return FoundCard(facts, Mode(), None, error.message)
+        return InspectedGPU(facts, Mode(), None, error.message)
 
 
-def _card(card: FoundCard) -> Finding:
+def _card(card: InspectedGPU) -> Finding:
     facts = card.facts
     topic = f"gpu {facts.index}"
     words = f"{facts.name}, {facts.memory_total / GIB:.1f} GiB, {facts.pci_bus_id}"

@@ -55,8 +55,8 @@ class Trace:
             self._write(gpu, at, "event", event)
 
     def _action(self, gpu: GPU, at: int, action: Action) -> None:
-        told = isinstance(action, TurnStarted | TurnEnded | Stuck)
-        self._write(gpu, at, "report" if told else "order", action)
+        is_report = isinstance(action, TurnStarted | TurnEnded | Stuck)
+        self._write(gpu, at, "report" if is_report else "order", action)
 
     def _write(self, gpu: GPU, at: int, kind: str, what: Event | Action) -> None:
         if self._file is None:

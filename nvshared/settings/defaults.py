@@ -21,7 +21,7 @@ PAGE = 2 * MIB                          # what memory is mapped in
 
 
 @dataclass(frozen=True, slots=True)
-class CardDefaults:
+class GPUDefaults:
     """What depends on a card's size; bytes."""
 
     allowances: Allowances
@@ -37,7 +37,7 @@ class Defaults:
     """
 
     settings: Settings
-    card: Callable[[Facts], CardDefaults]
+    card: Callable[[Facts], GPUDefaults]
     budget: int
     safe: bool = False
 
@@ -81,7 +81,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     return Defaults(settings, lambda facts: _card(config, facts), budget, safe)
 
 
-def _card(config: Config, facts: Facts) -> CardDefaults:
+def _card(config: Config, facts: Facts) -> GPUDefaults:
     total = facts.memory_total
     allowances = Allowances(
         configured=_within(config, "capacity", config.capacity, facts),
@@ -100,7 +100,7 @@ def _card(config: Config, facts: Facts) -> CardDefaults:
     step = _optional(config, "step", config.step, facts)
     if step is None:
         step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
-    return CardDefaults(allowances, max(PAGE, step // PAGE * PAGE))
+    return GPUDefaults(allowances, max(PAGE, step // PAGE * PAGE))
 
 
 def _optional(config: Config, name: str, amount: Amount | None, facts: Facts) -> int | None:

@@ -22,7 +22,7 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     Stopped,
 )
-from nvshared.settings.defaults import CardDefaults, Defaults
+from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.budget import SPLIT_WITHIN
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
@@ -123,7 +123,7 @@ class Site:
         self.programs: list[Program] = []
         self.told: list[tuple[GPU, Event]] = []
         settings = replace(SETTINGS, host_budget=whole // cards, gather=SECOND, tq=SECOND)
-        self.defaults = Defaults(settings, lambda _: CardDefaults(NO_RESERVE, GIB), whole)
+        self.defaults = Defaults(settings, lambda _: GPUDefaults(NO_RESERVE, GIB), whole)
         self.manager = Manager(lambda: self.defaults, self.time.clock, self.time.timer)
         self.known = dict.fromkeys(range(cards), whole // cards)    # to their schedulers
         self.given_too_soon = False

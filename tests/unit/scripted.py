@@ -13,7 +13,7 @@ from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import Event, Joined, Left, Memory
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot
-from nvshared.settings.defaults import CardDefaults, Defaults
+from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, SECOND
 
@@ -21,7 +21,7 @@ FACTS = Facts(0, "GPU-00112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:1
 OTHER = Facts(1, "GPU-99112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:65:00.0", 32 * GIB)
 SETTINGS = Settings(capacity=0, total=0, host_budget=100 * GIB)
 NO_RESERVE = Allowances(reserve=0, context_reserve=0)
-DEFAULTS = Defaults(SETTINGS, lambda _: CardDefaults(NO_RESERVE, GIB), 200 * GIB)
+DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB), 200 * GIB)
 
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.demo.acts import Act, tasks
-from nvshared.demo.card import DemoCard
+from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.handovers import Handovers, Place
 from nvshared.demo.report import COLUMNS, Report
 from nvshared.demo.show import Lines
@@ -17,7 +17,7 @@ from nvshared.demo.workload import Outcome
 from nvshared.tui.tables import plain
 from nvshared.units import MIB
 
-CARD = DemoCard("a card", 512 * MIB, 512 * MIB, True, "in a test", 0, {})
+CARD = DemoGPU("a card", 512 * MIB, 512 * MIB, True, "in a test", 0, {})
 A, B = tasks(CARD)
 
 

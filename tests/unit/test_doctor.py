@@ -20,7 +20,7 @@ from nvshared.cli.doctor import TOPICS, VERB
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.doctor import Examination, Finding, Grade, cards, installation, memory, tenants
 from nvshared.doctor import service as service_module
-from nvshared.doctor.cards import FoundCard, Seen
+from nvshared.doctor.cards import InspectedGPU, Seen
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
 from nvshared.machine import host
 from nvshared.machine.nvml import Mode, Process, Sample
@@ -77,7 +77,7 @@ def test_no_driver() -> None:
     ],
 )
 def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> None:
-    seen = Seen("580.1", (FoundCard(FACTS, mode, sample, "it fell off"),))
+    seen = Seen("580.1", (InspectedGPU(FACTS, mode, sample, "it fell off"),))
     driver, card = cards.findings(seen)
     assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
     assert card.grade is grade
@@ -87,7 +87,7 @@ def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> N
 def test_who_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
     monkeypatch.setattr(tenants, "_mapped", lambda pid: maps.get(pid, []))
-    seen = Seen("1", (FoundCard(FACTS, Mode(), OTHERS),))
+    seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
     assert grades(tenants.findings(seen, a_snapshot(a_client(11), a_client(12)))) == [
         ("clients", "ok"),
     ]
@@ -104,7 +104,7 @@ def test_who_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_looked_into_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "_mapped", lambda _: None)
-    seen = Seen("1", (FoundCard(FACTS, Mode(), OTHERS),))
+    seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
     assert grades(tenants.findings(seen, None)) == [("unshared", "note")] * 2
     assert grades(tenants.findings(seen, a_snapshot())) == [("unshared", "warning")] * 2
 
@@ -149,7 +149,7 @@ def test_swap_budget(
     monkeypatch.setattr(host, "total", lambda: 100 * GIB)
     monkeypatch.setattr(host, "free", lambda: 50 * GIB)
     facts = dataclasses.replace(FACTS, memory_total=cards_total)
-    seen = Seen("1", (FoundCard(facts, Mode(), Sample()),))
+    seen = Seen("1", (InspectedGPU(facts, Mode(), Sample()),))
     budget = next(iter(memory.findings(seen)))
     assert (budget.grade, words in budget.words) == (grade, True), budget
 

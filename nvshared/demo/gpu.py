@@ -23,7 +23,7 @@ PRELOAD = "LD_PRELOAD"
 
 
 @dataclass(frozen=True, slots=True)
-class DemoCard:
+class DemoGPU:
     """A GPU and how to reach it."""
 
     name: str
@@ -45,7 +45,7 @@ class DemoCard:
         return {**self.environment, PRELOAD: preload}
 
 
-async def find(folder: Path, simulate: bool) -> DemoCard:
+async def find(folder: Path, simulate: bool) -> DemoGPU:
     """The real GPU, or a simulated one whose state lies in `folder`.
 
     `simulate`: do not even look for a real one. Raises NvshareError if a real
@@ -73,9 +73,9 @@ async def find(folder: Path, simulate: bool) -> DemoCard:
     return _real(environment, str(answer["gpu"]), int(answer["total"]), int(answer["free"]))
 
 
-def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> DemoCard:
+def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> DemoGPU:
     path = [str(library.simulator()), environment.get("LD_LIBRARY_PATH", "")]
-    return DemoCard(
+    return DemoGPU(
         name="a simulated GPU",
         total=SIMULATED_MEMORY,
         capacity=SIMULATED_MEMORY,
@@ -93,7 +93,7 @@ def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> DemoCa
     )
 
 
-def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> DemoCard:
+def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> DemoGPU:
     capacity = min(free, MOST, int(HOST_SHARE * _free_host_memory())) // MIB * MIB
     if capacity < LEAST:
         raise NvshareError(
@@ -102,7 +102,7 @@ def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> D
         )
     why = f"{capacity / GIB:.1f} of its {total / GIB:.1f} GiB are "
     why += "free" if capacity > free - GIB else "used, so that it is over soon"
-    return DemoCard(name, total, capacity, False, why, free - capacity, environment)
+    return DemoGPU(name, total, capacity, False, why, free - capacity, environment)
 
 
 def _free_host_memory() -> int:
