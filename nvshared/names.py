@@ -14,6 +14,8 @@ STATISTICS_INTERFACE = "com.nvshare.GPU.Statistics"
 CLIENT_INTERFACE = "com.nvshare.Client"
 LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 
+UNKNOWN = (1 << 64) - 1                 # what a figure of type t is that nobody knows
+
 # What polkit is asked for; dbus/com.nvshare.policy says what it answers.
 ACTION_SET_TQ = "com.nvshare.set-tq"
 ACTION_SET_ANTI_THRASH = "com.nvshare.set-anti-thrash"

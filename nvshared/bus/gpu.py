@@ -21,12 +21,11 @@ from nvshared.names import (
     ACTION_SET_TQ,
     GPU_INTERFACE,
     STATISTICS_INTERFACE,
+    UNKNOWN,
     client_path,
 )
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
-
-UNKNOWN = (1 << 64) - 1                 # what a figure of type t is when nobody knows it
 
 
 class GPUInterface(Interface, name=GPU_INTERFACE):

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl doctor: what is wrong here, and what to do about it."""
 
-import os
 import shutil
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from nvshared.cli.output import draw, show
+from nvshared.cli.output import NARROWEST, draw, drawable, show
 from nvshared.cli.verb import Options, Verb
 from nvshared.errors import ExitCode
 
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "bold red"}
 TOPICS = 17                             # characters; the longest is nvshared.service
-NARROWEST = 40
 
 
 def _act(options: Options) -> ExitCode:
@@ -28,7 +25,7 @@ def _act(options: Options) -> ExitCode:
 
 
 def _print(examination: "Examination") -> None:
-    drawn = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    drawn = drawable()
     width = max(NARROWEST, shutil.get_terminal_size().columns) if drawn else 0
     for finding in examination.findings:
         lines = _lines(finding, width)

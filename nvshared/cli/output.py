@@ -28,9 +28,14 @@ def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> No
         text()
 
 
+def drawable() -> bool:
+    """Whether standard output is a terminal that can be drawn on."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def show_table(columns: list[Column], rows: Iterable[Any]) -> None:
     """A table: drawn for a terminal, plain for anything else."""
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if drawable():
         draw(table(columns, rows, shutil.get_terminal_size().columns))
     else:
         print(plain(columns, rows))

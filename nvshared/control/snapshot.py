@@ -17,9 +17,8 @@ from nvshared.names import (
     GPU_INTERFACE,
     GPU_PATH,
     STATISTICS_INTERFACE,
+    UNKNOWN,
 )
-
-UNKNOWN = (1 << 64) - 1                 # a figure of type t that nobody knows
 
 Properties = dict[str, Variant]         # as they come over the bus
 Objects = dict[str, dict[str, Properties]]

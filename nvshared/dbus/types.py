@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of values, as signatures write them: "a{sv}" is ["a{sv}"], "su" is ["s", "u"]."""
+"""The types of values. A signature is one or more of them: "sa{sv}" is "s" and "a{sv}"."""
 
 import struct
 from typing import Any, NamedTuple

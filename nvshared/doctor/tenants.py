@@ -35,8 +35,8 @@ def findings(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
 
 def _unshared(gpu: int, pid: int, memory: float | None, heard: bool) -> Finding:
     """`heard`: nvshared has said that this is no client of its own."""
-    held = "" if memory is None else f" with {memory:.1f} GiB"
-    uses = f"{_name(pid)} uses GPU {gpu}{held}"
+    size = "" if memory is None else f" with {memory:.1f} GiB"
+    uses = f"{_name(pid)} uses GPU {gpu}{size}"
     mapped = _mapped(pid)
     loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())
     if not heard and (loaded or mapped is None):

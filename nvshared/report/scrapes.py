@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP server for a few short requests, to which anybody may talk.
+"""An HTTP server for short requests, to which anybody may talk.
 
-The standard library's, with a thread for each request, but of which there are few at a
-time, and none of them for long: a timeout of a socket's says how long one byte may take,
-and who sends one now and then, or never reads the answer, would stay for ever. Where there
-is no room for one more, whoever has been there longest has to go: an honest request takes
-milliseconds, and so is the last to be that.
+It is the standard library's, with a thread for each request. There are few threads at a time,
+and none lasts long: the timeout of a socket would not do, since it says how long one byte may
+take, and a client that sends one now and then, or never reads the answer, would stay for ever.
+Where there is no room for one more, the oldest request has to go. An honest one takes
+milliseconds, so it is hardly ever the oldest.
 """
 
 import logging
