@@ -24,7 +24,7 @@ def decode(order: str, signature: str, data: bytes, at: int = 0) -> list[Any]:
     try:
         values: list[Any] = _sequence(order, signature)(data, at)[0]
         return values
-    except (struct.error, UnicodeDecodeError, TypeError) as error:
+    except (struct.error, UnicodeDecodeError, IndexError, TypeError) as error:
         raise WireError(f"a damaged message: {error}") from error
     except RecursionError as error:
         raise WireError("values within values, too deep to be read") from error
@@ -95,22 +95,22 @@ def _text(order: str, letter: str) -> Reader:
 
 
 def _variant(order: str) -> Reader:
-    signature = _text(order, "B")
-
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        type_, at = signature(data, at)
-        value, at = _single(order, type_)(data, at)
+        end = at + 1 + data[at]
+        type_, read_value = _single(order, data[at + 1:end])
+        value, at = read_value(data, end + 1)
         return Variant(type_, value), at
 
     return read
 
 
 @lru_cache(TYPES_KEPT)
-def _single(order: str, signature: str) -> Reader:
-    types = split(signature)
+def _single(order: str, signature: bytes) -> tuple[str, Reader]:
+    """The type that a variant's signature has to be, and its reader."""
+    types = split(signature.decode())
     if len(types) != 1:
         raise WireError(f"a variant of {len(types)} types came, and all have one")
-    return reader(order, types[0])
+    return types[0], reader(order, types[0])
 
 
 def _array(order: str, element: str) -> Reader:
