@@ -11,10 +11,12 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nvshared.hook.protocol import SIZE, VERSION, Type
+from nvshared.hook.protocol import SIZE, VERSION, Flag, Type
 
-# type, version, flags, number, bytes, host, microseconds | six figures of memory | uuid, of HELLO
-RECORD = struct.Struct("<HHIQQQQ6Q16s")
+# Head | figures of memory | uuid, of HELLO | what it has or asks for, or has moved
+REPORT = struct.Struct("<HHIQ7Q16s2Q")
+# Head | room, host, presaved
+ORDER = struct.Struct("<HHIQ3Q64x")
 NOTHING_HEARD = bytes(16)               # which answers, and what is to be pinned of them
 PATIENCE = 60.0                         # seconds without a record, after which something is wrong
 
@@ -35,20 +37,24 @@ class Client:
         self.granted = False            # RUN came and no STOP since
         self.stopped = 0                # STOPs obeyed
 
-    def say(self, kind: int, number: int = 0, size: int = 0) -> None:
-        """Sends one record."""
-        self.socket.send(RECORD.pack(
-            kind, VERSION, 0, number, size, 0, 0,
-            self.allocated, self.resident, 0, 0, self.room, self.host,
-            self.uuid if kind == Type.HELLO else NOTHING_HEARD,
+    def say(self, kind: int, number: int = 0, size: int = 0, flags: int = 0) -> None:
+        """Sends one record. `size`: what it asks for, has or has moved, as the type says."""
+        self.socket.send(REPORT.pack(
+            kind, VERSION, flags, number,
+            self.allocated, self.resident, 0, 0, self.room, self.host, 0,
+            self.uuid if kind == Type.HELLO else NOTHING_HEARD, size, 0,
         ))
+
+    def want(self) -> None:
+        """A thread stands at the gate."""
+        self.say(Type.MEMORY, flags=Flag.WANTS)
 
     def hear(self) -> int:
         """Takes one record, obeys it, and returns its type."""
         packet = self.socket.recv(SIZE + 1)
         if not packet:
             raise ConnectionError("the daemon ended a connection")
-        kind, _, flags, number, size, host, *_ = RECORD.unpack(packet)
+        kind, _, flags, number, room, host, presaved = ORDER.unpack(packet)
         match kind:
             case Type.RUN:
                 self.granted = True
@@ -56,19 +62,19 @@ class Client:
                 self.granted = False
                 self.stopped += 1
                 self.say(Type.STOPPED)
+            case Type.EVICT if flags & Flag.KEEP:
+                self.host = max(self.host, self.allocated - self.resident + presaved)
+                self.say(Type.MOVED, number, presaved)
             case Type.EVICT:
-                self.resident = min(self.resident, size)
+                self.resident = min(self.resident, room)
                 self.host = max(self.host, self.allocated - self.resident)
-                self.room = size
-                self.say(Type.EVICTED, number)
+                self.room = room
+                self.say(Type.MOVED, number)
             case Type.LOAD:
-                self.resident = min(self.allocated, size)
+                self.resident = min(self.allocated, room)
                 self.host = max(self.allocated - self.resident, min(self.host, host))
-                self.room = size
-                self.say(Type.LOADED, number)
-            case Type.SAVE:
-                self.host = max(self.host, self.allocated - self.resident + size)
-                self.say(Type.SAVED, number, size)
+                self.room = room
+                self.say(Type.MOVED, number)
             case Type.REFUSED:
                 raise ConnectionError(f"the daemon refused a client: {flags}")
         return int(kind)
@@ -91,7 +97,7 @@ class Crowd:
         welcomed: set[Client] = set()
 
         def heard(client: Client, kind: int) -> bool:
-            if kind == Type.WELCOME:
+            if kind == Type.LIMITS:
                 welcomed.add(client)
             return len(welcomed) == number
 

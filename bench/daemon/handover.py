@@ -42,7 +42,7 @@ def measure(service: Service, kind: str, number: int, allocated: int, handovers:
     released, stopped = [], []
     with Crowd(service.socket, service.uuid, number, allocated) as crowd:
         for client in crowd.clients:
-            client.say(Type.WANT)
+            client.want()
         holder = _running(crowd)
         crowd.settle(QUIET)
         for _ in range(WARMING):
@@ -83,8 +83,8 @@ def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
     holder.say(Type.IDLE)
     crowd.until(heard)
     ended = time.perf_counter_ns()
-    holder.say(Type.WANT)
-    crowd.ask(holder)                   # the daemon is done with the WANT, too
+    holder.want()
+    crowd.ask(holder)                   # the daemon is done with that, too
     return following[0], (ended - began) / 1e3, (ended - told) / 1e3
 
 

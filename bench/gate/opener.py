@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nvshared.hook.protocol import Limits, Record, Type, decode, encode
+from nvshared.hook.protocol import OrderRecord, Type, decode_report, encode_order
 
 PLENTY = 1 << 40                        # bytes; nothing is allocated
 
@@ -27,8 +27,8 @@ def _serve(listening: socket.socket) -> None:
     connection, _ = listening.accept()
     with connection:
         while packet := connection.recv(4096):
-            if decode(packet).type is not Type.HELLO:
+            if decode_report(packet).type is not Type.HELLO:
                 continue
-            limits = Limits(commit=PLENTY, most=PLENTY, total=PLENTY, host_slab=1 << 20)
-            connection.send(encode(Record(Type.WELCOME, limits=limits)))
-            connection.send(encode(Record(Type.RUN)))
+            connection.send(encode_order(OrderRecord(
+                Type.LIMITS, commit=PLENTY, most=PLENTY, total=PLENTY, host_slab=1 << 20)))
+            connection.send(encode_order(OrderRecord(Type.RUN)))

@@ -45,7 +45,7 @@ class Trace:
 
     file: IO[str]
     turns: int = 0
-    saved: int = 0                      # answers to SAVE
+    saved: int = 0                      # answers to Presave
     host: dict[int, int] = field(default_factory=dict)      # bytes, by client
 
     def read(self) -> None:
@@ -56,6 +56,6 @@ class Trace:
                 return
             entry = json.loads(line)
             self.turns += entry.get("report") == "turn-started"
-            self.saved += entry.get("event") == "saved"
+            self.saved += entry.get("event") == "presaved"
             if "memory" in entry:
                 self.host[entry["client"]] = entry["memory"]["host"]

@@ -90,7 +90,7 @@ def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace,
 
 def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[
         Samples, int, int]:
-    """Runs the programs and looks. The samples, how many turns there were, and answers to SAVE.
+    """Runs the programs and looks. The samples, how many turns there were, and answers to Presave.
 
     Raises NvshareError if a program or the daemon ends early, or a program badly.
     """

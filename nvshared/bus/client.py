@@ -63,7 +63,7 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
             lambda self: max(0, self._client.memory.allocated - self._client.memory.resident),
         ),
         Property("Pinned", "t", Changes.SILENT, lambda self: self._client.memory.pinned),
-        Property("HeldUSec", "t", Changes.SILENT, lambda self: self._client.held),
+        Property("HeldUSec", "t", Changes.SILENT, lambda self: self._client.held_time),
         Property("WaitedUSec", "t", Changes.SILENT, lambda self: self._client.waited),
         Property("Turns", "t", Changes.SILENT, lambda self: self._client.view.turns),
         Property("BytesIn", "t", Changes.SILENT, lambda self: self._client.view.bytes_in),

@@ -155,7 +155,7 @@ class Publication:
             self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held_time)
 
         self._disconnect += [
-            gpu.told.connect(happened),
+            gpu.happened.connect(happened),
             gpu.terms_changed.connect(terms_changed),
             gpu.decided.connect(decided),
             gpu.turn_started.connect(

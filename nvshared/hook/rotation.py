@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop's time, divided among the users who want some of it.
+"""Divides the event loop's time among the users who want some of it.
 
-Whatever a client sends is worked off in one event loop, and so is every
-hand-over. A user with a thousand connections, each of which always has
-something to say, would let a user with one wait a thousand times as long as
-need be. So work that clients cause is taken in turns, one piece of each user
-who has any, and only for a moment at a time; then the loop does everything
-else that has become due, and goes on.
+Work that clients cause is taken in turns, one piece of each user who has any, and only for a
+moment at a time. Then the loop does everything else that is due, and goes on.
 
-As long as there is less than a moment's work, which is nearly always, each
-piece is done at once and nothing is queued.
+All that clients send is handled in one event loop, and so is every hand-over. Without this, a
+user with a thousand connections that always have something to say would let a user with one
+wait a thousand times as long as need be.
+
+While there is less than a moment's work, which is nearly always, each piece is done at once and
+nothing is queued.
 """
 
 import asyncio

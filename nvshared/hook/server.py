@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket that programs find.
+"""The socket that programs connect to.
 
-None of the connections that come of it can hurt the others: users take turns at
-being read, a few packets at a time; one that does not read what it is sent, or
-says nothing, is dropped; too many are refused; and when the machine is out of
-descriptors, new ones wait in the kernel's queue.
+No connection can hurt the others. Users take turns at being read, a few packets at a time. A
+client that does not read what it is sent, or says nothing, is dropped. Too many are refused.
+When the machine is out of descriptors, new ones wait in the kernel's queue.
 """
 
 import asyncio

@@ -3,54 +3,62 @@
 
     hook                         session                      scheduler
     HELLO(uuid, memory)  ──────► finds the GPU  ────────────► Joined
-          WELCOME(limits) ◄───── the first Limits ◄────────── Limits
-    WANT, IDLE, STOPPED … ─────► the same as events ────────► Wanted, WentIdle, Stopped …
-          RUN, STOP, EVICT … ◄── orders ◄──────────────────── Run, Stop, Evict …
+           LIMITS ◄───────────── the first Limits ◄────────── Limits
+    MEMORY, IDLE, STOPPED … ───► the same as events ────────► MemoryChanged, WentIdle, Stopped …
+           RUN, STOP, EVICT … ◄─ orders ◄──────────────────── Run, Stop, Evict …
 
-A connection that an earlier daemon has left begins with our INTRODUCE; until
-the HELLO with its number, all that comes answers somebody who is gone.
+A connection that an earlier daemon has left begins with our INTRODUCE. Until the HELLO with its
+number, all that comes answers that daemon and is ignored.
 
-No socket here: the server hands in packets and takes packets away. What a hook
-may say depends on what it was told; whoever answers what nobody asked, or
-claims to have more on the card than that has, ends its own connection and nothing else.
+There is no socket here: the server hands in packets and takes packets away. A client that
+answers what nobody asked, or claims to have more on the card than the card has, ends its own
+connection and nothing else.
 
-What it has besides, is about to pin and was promised is believed up to the size of the
-card. One that says 2^56 would have everybody refused, on other cards too, for as long as
-it lives. It is not ended for that, as an honest one may come to say so: what its
-program asks for is not its business, and a lost card grants anything, for the driver to
-refuse; and while several threads are each about to pin most of a card, as each may while
-none of the others has begun, all of that is `to_pin`. What is cut off there changes
-nothing, since beside the whole card nobody else has any of it either. That a program
-holds less than it says, of a card or of the host, cannot be told from its words.
+Other figures (allocated, about to pin, promised) are believed up to the size of the card. A
+client that says 2^56 would have everybody refused, on other cards too, for as long as it lives.
+Its connection does not end for that, as an honest one may come to say so: what its program asks
+for is not its business; a lost card grants anything, for the driver to refuse; and several
+threads may each be about to pin most of a card, which all counts in `to_pin`. What is cut off
+changes nothing, since beside the whole card nobody else has any of it either. That a program
+holds less than it says cannot be told from its words.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
 from nvshared.hook import protocol
-from nvshared.hook.protocol import FROM_HOOK, VERSION, Flag, Record, Refusal, Type
+from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type
 from nvshared.machine.peer import Peer
-from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Save, Stop, Yield
+from nvshared.scheduler.actions import (
+    Evict,
+    Limits,
+    Load,
+    MoveOrder,
+    Order,
+    Presave,
+    Run,
+    Stop,
+    Yield,
+)
 from nvshared.scheduler.events import (
-    BeyondAsked,
     CommitAsked,
-    Copying,
+    Copies,
     Event,
     Evicted,
     Loaded,
     Memory,
     MemoryChanged,
+    Presaved,
     Reopened,
-    RoomNeeded,
-    Saved,
     Stopped,
-    Wanted,
     WentIdle,
 )
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import MIB
 
+ANSWERS = {Evict: Evicted, Load: Loaded, Presave: Presaved}
 MOST_BYTES = 1 << 56                    # that anybody can move; and more need not be asked for
 
 
@@ -81,24 +89,19 @@ class Session:
         self._refusal = refusal
         self._welcomed = False
         self._early: list[Order] = []
-        self._moves: dict[int, Type] = {}       # number of an order to the type of its answer
-        self._stops = 0
-        self._beyond = 0                # bytes beyond the card, which a COMMIT does not tell
         self._introduction = 0          # number of an INTRODUCE without its HELLO
 
     def take_over(self, number: int) -> None:
         """The connection is an earlier daemon's: asks for a HELLO with this number, not 0."""
         self._introduction = number
         self._manager.awaits(self)
-        self._wire.send(protocol.encode(Record(Type.INTRODUCE, number=number)))
+        self._wire.send(protocol.encode_order(OrderRecord(Type.INTRODUCE, number=number)))
 
     def received(self, packet: bytes) -> None:
         """Raises ProtocolError; whoever catches it ends the connection."""
-        record = protocol.decode(packet)
+        record = protocol.decode_report(packet)
         if self.finished:
             return
-        if record.type not in FROM_HOOK:
-            raise ProtocolError(f"a {record.type.name} came, which only the daemon may send")
         if self._introduction:
             if record.type is not Type.HELLO or record.number != self._introduction:
                 return
@@ -119,16 +122,16 @@ class Session:
     def order(self, order: Order) -> None:
         """Link: carries an order of the scheduler to the hook."""
         if not self._welcomed and not isinstance(order, Limits):
-            self._early.append(order)   # WELCOME goes first, whatever the scheduler decides first
+            self._early.append(order)   # LIMITS go first, whatever the scheduler decides first
             return
-        self._wire.send(protocol.encode(self._record(order)))
+        self._wire.send(protocol.encode_order(self._record(order)))
         if not self._welcomed:
             self._welcomed = True
             early, self._early = self._early, []
             for waiting in early:
                 self.order(waiting)
 
-    def _hello(self, record: Record) -> None:
+    def _hello(self, record: ReportRecord) -> None:
         if record.type is not Type.HELLO:
             raise ProtocolError(f"a {record.type.name} came before HELLO")
         if self._refusal is not None:
@@ -139,137 +142,110 @@ class Session:
             return
         try:
             gpu = self._manager.gpu_by_uuid(record.uuid)
-            memory = self._memory(record, gpu.facts.memory_total)
-            self.client = Client(self._manager.next_id(), gpu, self.peer, self, memory)
+            memory = _bounded(record.memory, gpu.facts.memory_total)
+            self.client = Client(self._manager.next_id(), gpu, self.peer, self)
             gpu.join(
-                self.client,
+                self.client, memory,
                 running=bool(record.flags & Flag.RUNNING),
                 wants=bool(record.flags & Flag.WANTS),
-                commit=min(record.bytes, gpu.facts.memory_total),
+                commit=min(record.commit, gpu.facts.memory_total),
             )
         except (NoSuchGPU, GPULost):
             self.client = None
             self._refuse(Refusal.NO_SUCH_GPU)
 
     def _refuse(self, why: Refusal) -> None:
-        self._wire.send(protocol.encode(Record(Type.REFUSED, flags=why)))
+        self._wire.send(protocol.encode_order(OrderRecord(Type.REFUSED, flags=why)))
         self.finished = True
         self._refusal = why
         self._wire.finish()
 
-    def _event(self, client: Client, record: Record) -> Event:
+    def _event(self, client: Client, record: ReportRecord) -> Event:
         id = client.id
-        memory = self._memory(record, client.gpu.facts.memory_total)
+        memory = _bounded(record.memory, client.gpu.facts.memory_total)
         wants = bool(record.flags & Flag.WANTS)
         match record.type:
-            case Type.WANT:
-                return Wanted(id, memory)
             case Type.IDLE:
                 return WentIdle(id, memory)
             case Type.STOPPED:
-                self._stop_answered(record)
-                return Stopped(id, memory, wants, _plausible(record.bytes))
+                _check_stop(client, record)
+                return Stopped(id, memory, wants, record.took)
             case Type.REOPENED:
-                self._stop_answered(record)
+                _check_stop(client, record)
                 return Reopened(id, memory)
-            case Type.EVICTED:
-                return self._answer(Evicted, id, memory, record, Flag.NO_HOST_MEMORY)
-            case Type.LOADED:
-                return self._answer(Loaded, id, memory, record, Flag.NO_DEVICE_MEMORY)
-            case Type.SAVED:
-                return self._answer(Saved, id, memory, record, Flag.NO_HOST_MEMORY)
+            case Type.MOVED:
+                return _moved(client, memory, record)
             case Type.MEMORY:
                 return MemoryChanged(id, memory, wants)
-            case Type.ROOM:
-                return RoomNeeded(
-                    id, memory, min(record.bytes, client.gpu.facts.memory_total))
             case Type.COMMIT:
-                wanted, pins = (min(size, MOST_BYTES) for size in (record.bytes, record.host))
+                wanted, pins = (min(size, MOST_BYTES) for size in (record.commit, record.pins))
                 return CommitAsked(id, memory, record.number, wanted, pins)
-            case Type.BEYOND:
-                return BeyondAsked(id, memory, record.number)
-            case Type.COPYING:
-                return Copying(
+            case Type.COPIES:
+                return Copies(
                     id, memory, bool(record.flags & Flag.INWARD),
                     bool(record.flags & Flag.OUTWARD))
         raise ProtocolError(f"a second {record.type.name} came")
 
-    def _stop_answered(self, record: Record) -> None:
-        if not self._stops:
-            raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
-        self._stops -= 1
-
-    def _answer(
-        self, kind: type[Evicted] | type[Loaded] | type[Saved], id: int, memory: Memory,
-        record: Record, short: Flag,
-    ) -> Event:
-        """To an order that moves memory; `short`: the kind of memory that it may have lacked."""
-        if self._moves.get(record.number) is not record.type:
-            raise ProtocolError(
-                f"a {record.type.name} with the number {record.number} came, which nobody asked for"
-            )
-        del self._moves[record.number]
-        return kind(
-            id, memory, record.number, _plausible(record.bytes), record.microseconds,
-            bool(record.flags & short), bool(record.flags & Flag.DRIVER_ERROR),
-            bool(record.flags & Flag.YIELDED),
-        )
-
-    def _memory(self, record: Record, total: int) -> Memory:
-        said = record.memory
-        if said.resident + said.pinned > total:
-            raise ProtocolError(
-                f"it claims to hold {said.resident + said.pinned} bytes of a card of {total}"
-            )
-        if record.type is not Type.COMMIT:
-            self._beyond = _plausible(record.host)
-        allocated = min(said.allocated, total - said.pinned)
-        pending = min(said.pending, total - said.pinned - allocated)
-        to_pin = min(record.to_pin, total - said.pinned - pending)
-        return Memory(
-            allocated, said.resident, said.pinned, pending, min(said.room, total),
-            _plausible(said.host), self._beyond, record.answered, to_pin,
-        )
-
-    def _record(self, order: Order) -> Record:
+    def _record(self, order: Order) -> OrderRecord:
         match order:
             case Run():
-                flags = Flag.CONTENDED if order.contended else Flag(0)
-                if order.watched:
-                    flags |= Flag.WATCHED
-                if order.coveted:
-                    flags |= Flag.COVETED
-                return Record(
-                    Type.RUN, flags=flags, bytes=order.quantum, microseconds=order.idle_window
+                flags = (
+                    (Flag.PACE if order.pace else 0)
+                    | (Flag.REPORT_IDLE if order.report_idle else 0)
+                    | (Flag.REPORT_COPIES if order.report_copies else 0)
                 )
+                return OrderRecord(
+                    Type.RUN, flags, quantum=order.quantum, idle_window=order.idle_window)
             case Stop():
-                self._stops += 1
-                return Record(Type.STOP)
-            case Evict():
-                self._moves[order.number] = Type.EVICTED
-                return _move(Type.EVICT, order)
-            case Load():
-                self._moves[order.number] = Type.LOADED
-                return _move(Type.LOAD, order)
-            case Save():
-                self._moves[order.number] = Type.SAVED
-                return Record(
-                    Type.SAVE, flags=Flag.AHEAD, number=order.number, bytes=order.ready,
-                    host=order.host)
+                return OrderRecord(Type.STOP)
+            case Presave():
+                return replace(_move(Type.EVICT, order, Flag.KEEP), presaved=order.size)
+            case MoveOrder():
+                return _move(Type.LOAD if isinstance(order, Load) else Type.EVICT, order)
             case Yield():
-                return Record(Type.YIELD, number=order.number)
+                return OrderRecord(Type.YIELD, number=order.number)
             case Limits():
-                limits = protocol.Limits(
-                    order.commit, order.most, order.total, _slab(order.total), order.beyond
-                )
-                if self._welcomed:
-                    return Record(Type.LIMITS, number=order.number, limits=limits)
-                return Record(Type.WELCOME, limits=limits)
+                return OrderRecord(
+                    Type.LIMITS, number=order.number, commit=order.commit, most=order.most,
+                    total=order.total, host_slab=_slab(order.total), beyond=order.beyond)
 
 
-def _move(kind: Type, order: Evict | Load) -> Record:
-    flags = Flag.AHEAD if order.ahead else Flag(0)
-    return Record(kind, flags=flags, number=order.number, bytes=order.room, host=order.host)
+def _check_stop(client: Client, record: ReportRecord) -> None:
+    if not client.stopping:
+        raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
+
+
+def _moved(client: Client, memory: Memory, record: ReportRecord) -> Event:
+    """The answer to an order that moves memory."""
+    order = client.unanswered(record.number)
+    if order is None and client.gpu.lost:       # where orders are forgotten
+        return MemoryChanged(client.id, memory)
+    if order is None:
+        raise ProtocolError(
+            f"a MOVED with the number {record.number} came, which nobody asked for")
+    said = record.flags
+    return ANSWERS[type(order)](
+        client.id, memory, record.number, _plausible(record.moved), record.took,
+        bool(said & Flag.NO_MEMORY), bool(said & Flag.DRIVER_ERROR), bool(said & Flag.YIELDED),
+    )
+
+
+def _move(kind: Type, order: MoveOrder, flags: int = 0) -> OrderRecord:
+    flags |= Flag.AHEAD if order.ahead else 0
+    return OrderRecord(kind, flags, order.number, order.room, order.host)
+
+
+def _bounded(said: Memory, total: int) -> Memory:
+    """What is to be believed of the figures, on a card of so many bytes."""
+    if said.filled > total:
+        raise ProtocolError(f"it claims to hold {said.filled} bytes of a card of {total}")
+    allocated = min(said.allocated, total - said.pinned)
+    pending = min(said.pending, total - said.pinned - allocated)
+    return replace(
+        said, allocated=allocated, pending=pending, room=min(said.room, total),
+        host=_plausible(said.host), beyond=_plausible(said.beyond),
+        to_pin=min(said.to_pin, total - said.pinned - pending),
+    )
 
 
 def _plausible(size: int) -> int:

@@ -195,7 +195,7 @@ def _clients(clients: Iterable[Client]) -> Iterator[Metric]:
         ("host_bytes", "Host memory held for what is swapped", lambda client: client.memory.host),
     ]
     counters: Table[Client] = [
-        ("held_seconds", "Time with the gate open", lambda client: client.held / SECOND),
+        ("held_seconds", "Time with the gate open", lambda client: client.held_time / SECOND),
         ("waited_seconds", "Time wanting it open", lambda client: client.waited / SECOND),
     ]
     yield from _families(GaugeMetricFamily, "nvshare_client_", CLIENT, gauges, labelled)

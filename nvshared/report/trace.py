@@ -41,7 +41,7 @@ class Trace:
 
     def add(self, gpu: GPU) -> None:
         """Writes what happens on this GPU from now on."""
-        gpu.told.connect(lambda at, event: self._event(gpu, at, event))
+        gpu.happened.connect(lambda at, event: self._event(gpu, at, event))
         gpu.decided.connect(lambda at, action: self._action(gpu, at, action))
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler decides: orders for hooks, and reports for people.
 
-Orders become records of the same name (protocol.h); to one client they must
-be sent in the order given. What is wanted of other cards goes to whoever splits
-the host's budget between them. Sizes are bytes, times microseconds.
+Orders become records (protocol.h). Those to one client must be sent in the order given. What is
+wanted of other cards goes to whoever splits the host's budget between them. Sizes are bytes,
+times microseconds.
 """
 
 from dataclasses import dataclass
@@ -39,14 +39,14 @@ class TurnEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """RUN: the gate may open, or quantum or contention of an open one have changed."""
+    """RUN: the gate may open, or what to do while it is open has changed."""
 
     client: int
-    quantum: int                        # what is left of the turn; 0: no end is planned
-    contended: bool                     # others wait, so report idleness,
-    idle_window: int = 0                # when it has lasted so long; 0: as before
-    watched: bool = False               # it is to say when its program copies
-    coveted: bool = False               # report idleness although nobody waits
+    quantum: int = 0                    # what is left of the turn; 0: no end is planned
+    pace: bool = False                  # others wait: bound the work in flight
+    report_idle: bool = False           # say so after `idle_window`
+    report_copies: bool = False         # say when the program copies
+    idle_window: int = 0                # 0: as before
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,40 +57,34 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
-    """EVICT: have at most `room`, take at most `host` bytes of host memory in all."""
+class MoveOrder:
+    """Has a client move memory."""
 
     client: int
     number: int
     room: int
-    host: int
+    host: int                           # of host memory, in all
     ahead: bool = False                 # nobody waits for it yet
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """LOAD: have `room`, bring in what is missing, then keep at most `host` of host memory."""
+class Evict(MoveOrder):
+    """EVICT: have at most `room`, take at most `host`."""
 
-    client: int
-    number: int
-    room: int
-    host: int
-    ahead: bool = False                 # nobody waits for it yet
+
+class Load(MoveOrder):
+    """LOAD: have `room`, bring in what is missing, then keep at most `host`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
-    """SAVE: have `ready` bytes that can leave without a copy, and keep them on the card."""
+class Presave(MoveOrder):
+    """EVICT that keeps: have `size` bytes that can leave without a copy. The room stays."""
 
-    client: int
-    number: int
-    ready: int
-    host: int                           # host memory it may take at most, in all
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """YIELD: end this EVICT, LOAD or SAVE, which is ahead, with what it has done."""
+    """YIELD: end this EVICT or LOAD, which is ahead, with what it has done."""
 
     client: int
     number: int
@@ -98,7 +92,7 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """LIMITS, or the limits in WELCOME: the first action after a client joined."""
+    """LIMITS: the first action after a client joined."""
 
     client: int
     number: int                         # of the COMMIT it answers, else 0
@@ -121,7 +115,7 @@ class TurnEnded:
 
     client: int
     reason: TurnEnd
-    held: int                           # how long the turn was
+    held_time: int                      # how long the turn was
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +135,6 @@ class BudgetWanted:
     """
 
 
-Order = Run | Stop | Evict | Load | Save | Yield | Limits
+Order = Run | Stop | MoveOrder | Yield | Limits
 Report = TurnStarted | TurnEnded | Stuck
 Action = Order | Report | BudgetWanted

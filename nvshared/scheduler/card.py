@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from nvshared.scheduler.client import Phase, ScheduledClient, Told, Way
+from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.groups import Groups
-from nvshared.scheduler.patience import Patience
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import Counters
+from nvshared.scheduler.yielding import Yielding
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Card:
     contended: bool = False             # someone waits for another's turn to end
     head: int | None = None             # who that is, or was when last looked
     quantum: int = 0                    # after which turns may end at this moment,
-    told_quantum: int = field(init=False)       # and as it is told where it is auto
+    shown_quantum: int = field(init=False)       # and as it is told where it is auto
     latency: Average = LATENCY          # of hand-overs, see cost.py
     pace: Average = PACE
     shortfall: int = 0                  # the driver turned out to have so much less
@@ -38,9 +38,9 @@ class Card:
     borrowing: bool = False             # BudgetWanted has not been answered
     overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
     reach: tuple[int, int, int, int] = (0, 0, 0, 0)         # see commit.py
-    told_turns: Told | None = None      # see turns.py
-    patience: dict[Way, Patience] = field(
-        default_factory=lambda: {way: Patience() for way in Way})   # see courtesy.py
+    conduct: Conduct | None = None      # see turns.py
+    yielding: dict[Way, Yielding] = field(
+        default_factory=lambda: {way: Yielding() for way in Way})   # see bus_sharing.py
     counters: Counters = Counters()
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
@@ -48,7 +48,7 @@ class Card:
 
     def __post_init__(self) -> None:
         self.groups = Groups(self.clients)
-        self.told_quantum = self.settings.longest_tq
+        self.shown_quantum = self.settings.longest_tq
 
     def add(self, client: ScheduledClient) -> None:
         """A client that is new."""
@@ -76,12 +76,12 @@ class Card:
     @property
     def free(self) -> int:
         """Room nobody has; negative when the capacity shrank under us."""
-        return self.capacity - self.groups.total("held")
+        return self.capacity - self.groups.total("charged")
 
     @property
     def host_free(self) -> int:
         """Host memory nobody has or may take; negative when the budget shrank."""
-        taken = self.groups.total("host_held") + self.groups.total("beyond")
+        taken = self.groups.total("host_charged") + self.groups.total("beyond")
         return self.settings.host_budget - taken
 
     @property

@@ -8,7 +8,7 @@ what is on its way, commit.py the promises.
 from dataclasses import dataclass
 from enum import Enum
 
-from nvshared.scheduler.actions import ClientState, TurnEnd
+from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
 from nvshared.scheduler.cost import PACE, Average
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.quota import Quota
@@ -36,22 +36,22 @@ class Way(Enum):
 
 @dataclass(slots=True)
 class Move:
-    """An EVICT or LOAD that has not been answered."""
+    """An order to move memory that has not been answered."""
 
-    way: Way
-    number: int
-    room: int
-    host: int
+    order: MoveOrder
     since: int                          # when it became the client's next order to carry out
-    ahead: bool = False                 # nobody waited for it when it was ordered
-    ready: int | None = None            # SAVE: what is to be ready to leave; None: it is none
     cut: bool = False                   # YIELD was sent
     reported: bool = False              # as stuck
 
     @property
-    def saves(self) -> bool:
+    def way(self) -> Way:
+        """Which way it loads the bus."""
+        return Way.IN if isinstance(self.order, Load) else Way.OUT
+
+    @property
+    def presaves(self) -> bool:
         """It only copies: nothing leaves."""
-        return self.ready is not None
+        return isinstance(self.order, Presave)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,14 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a running client was told besides that it may run."""
+class Conduct:
+    """What a client is to do while it runs."""
 
-    contended: bool                     # others wait
+    pace: bool                          # others wait
     tq: int                             # us; 0: no end is planned
     window: int                         # us of idleness after which to say so
-    watched: bool                       # to say when its program copies
-    coveted: bool                       # to say when it is idle, though nobody waits
-
-    @property
-    def listens(self) -> bool:
-        """It is to say when it is idle."""
-        return self.contended or self.coveted
+    report_idle: bool
+    report_copies: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +94,7 @@ class Turn:
     beside: frozenset[int] = frozenset()  # turns it may not outlast, as it overtook the queue
     started: int | None = None          # when RUN was sent
     idle: bool = False                  # the hook says so, since it was told of contention
-    told: "Told | None" = None          # what was sent last
+    conduct: Conduct | None = None      # what it was told last
     copying: frozenset[Way] = frozenset()  # which ways its program loads the bus, by its own words
     lacked: int | None = None           # bytes, when chosen; None: it had not waited for room
     ending: TurnEnd | None = None       # why STOP was sent
@@ -109,13 +104,13 @@ class Turn:
     reported: bool = False              # as stuck
 
 
-# How long a client is idle before its memory is copied to the host; see readiness.py.
+# How long a client is idle before its memory is copied to the host; see presave.py.
 CALM = SECOND // 2
 
 # What counts in groups.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "promise", "pins", "cost", "ready",
+    "question", "promise", "pins", "cost", "presaved",
 })
 
 
@@ -147,9 +142,9 @@ class ScheduledClient:
     trim_after: int = 0
     hopeful: bool = True                # what host memory it seems to have to spare may be of use
 
-    ready: int = 0                      # bytes that could leave without a copy
-    exhausted: bool = False             # no more can be made ready before its next turn
-    save_pause: int = CALM              # how long it is to be idle before that
+    presaved: int = 0                   # bytes that could leave without a copy
+    exhausted: bool = False             # no more can be presaved before its next turn
+    presave_pause: int = CALM              # how long it is to be idle before that
 
     commit: int = 0                     # promised
     withdrawn: int = 0                  # promised before, until the hook has surely heard
@@ -158,8 +153,8 @@ class ScheduledClient:
     promise: int = 0                    # what the last answer allowed, until it is used
     promise_until: int = 0
     pins: tuple[Pin, ...] = ()          # what it was allowed to pin and may not have heard of yet
-    told_most: int = 0
-    told_total: int = 0
+    last_most: int = 0
+    last_total: int = 0
 
     held_before: int = 0                # totals of past phases
     drained_before: int = 0             # the part of it after STOP
@@ -194,32 +189,32 @@ class ScheduledClient:
         return bool(self.moves) and self.moves[0].reported
 
     @property
-    def held(self) -> int:
+    def charged(self) -> int:
         """What counts against the capacity: while an order is on its way, the more of both."""
         most = max(self.room, self.memory.filled)
         for move in self.moves:
-            most = max(most, move.room)
+            most = max(most, move.order.room)
         return most
 
     @property
     def ordered(self) -> int:
         """The room it will have when all orders are carried out."""
-        return self.moves[-1].room if self.moves else self.held
+        return self.moves[-1].order.room if self.moves else self.charged
 
     @property
     def whole(self) -> bool:
         """It could run at once, whatever is on its way."""
         if self.memory.resident < self.memory.allocated or self.room < self.need:
             return False
-        return not self.moves or min(move.room for move in self.moves) >= self.need
+        return not self.moves or min(move.order.room for move in self.moves) >= self.need
 
     @property
-    def host_held(self) -> int:
+    def host_charged(self) -> int:
         """Host memory it has or is allowed to take."""
         most = self.memory.host
         for move in self.moves:
             if move.way is Way.OUT:
-                most = max(most, move.host)
+                most = max(most, move.order.host)
         return most
 
     @property
@@ -236,7 +231,7 @@ class ScheduledClient:
         """
         if not self.hopeful:
             return 0
-        return max(0, self.host_held - (self.memory.allocated - self.staying))
+        return max(0, self.host_charged - (self.memory.allocated - self.staying))
 
     @property
     def used(self) -> int:

@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far clients may grow, so that all they have can lie somewhere.
+"""How far each client may grow, so that everything allocated fits on card and host together.
 
-The sum of what is committed never exceeds what card and host hold together,
-less a margin that makes exchanging possible at all: with both full to the last
-byte nothing could move. One client never gets more than the card, less what
-others have pinned there: or it could never run again. For the same reason what is
-to be pinned is refused if another client, with all that it was promised, would not
-fit beside it any more. What was granted counts as pinned until the hook says that it has
-heard the answer. From then on the hook itself says with each record how much of it is still
-to be pinned; `pinned` alone cannot tell, as another thread may free as much meanwhile.
+A client asks (COMMIT) before it grows beyond its commit, and is granted more, or refused as
+out of memory. The sum of all commits never exceeds card and host, less a margin that keeps
+moving possible: with both full to the last byte nothing could move.
 
-While there is plenty, a little more is granted than asked for, so that a
-program does not ask for each allocation. That is lent: when it runs short, what
-is unused is called back with a smaller LIMITS. The client may be growing into
-it at that very moment, so the old commit counts until the answer to an order
-sent after the LIMITS shows that it has been heard; the question waits so long,
-and those that came later wait behind it. Should a client not answer at all, the
-question is answered without it.
+No client gets more than the card less what others have pinned there, or it could never run
+again. For the same reason pinning is refused if another client, grown to its whole commit,
+would no longer fit beside it. A grant to pin counts as pinned until the hook says that it has
+heard the answer. From then on each record of the hook says how much of it is still to be
+pinned. The figure `pinned` alone cannot tell, as another thread may free as much meanwhile.
 
-The host's memory is split between the cards (nvshared/sharing/budget.py). Before anything
-is called back or refused because this card's part of it is used up, the others are
-asked for what they do not need (BudgetWanted); the question waits for the answer
-to that, which usually is the next event. How far a client could grow counts what
-the others could give up, as far as that is known.
+While there is plenty, a little more is granted than was asked for, so that a program does not
+ask for each allocation. That is lent. When memory runs short, what is unused is called back
+with a smaller LIMITS. The client may be growing into it at that very moment, so the old commit
+counts until the client answers an order sent after the LIMITS. The question waits for that,
+and later questions wait behind it. If a client does not answer at all, the question is
+answered without it.
+
+The host's memory is split between the cards (nvshared/sharing/budget.py). Before anything is
+called back or refused because this card's part is used up, the other cards are asked for what
+they do not need (BudgetWanted). The question waits for the answer, which usually is the next
+event. How far a client could grow includes what other cards could give up, as far as known.
 """
 
 from dataclasses import replace
@@ -100,7 +99,7 @@ def plan(decision: Decision) -> None:
         changed = card.everyone
     for client in changed:
         most = _reach(decision, client, left, lent, fixed)
-        if abs(most - client.told_most) > least or client.told_total != card.total_for(client):
+        if abs(most - client.last_most) > least or client.last_total != card.total_for(client):
             _tell(decision, client, 0, most)
 
 
@@ -259,7 +258,7 @@ def _call_back(decision: Decision, client: ScheduledClient, least: int) -> None:
         return
     client.withdrawn = client.commit
     client.commit = least
-    _tell(decision, client, 0, min(client.told_most, decision.card.total_for(client)))
+    _tell(decision, client, 0, min(client.last_most, decision.card.total_for(client)))
     # Nothing changes by this order; its answer shows that the limits were heard.
-    decision.evict(client, client.ordered, client.host_held)
-    client.confirmed_by = client.moves[-1].number
+    decision.evict(client, client.ordered, client.host_charged)
+    client.confirmed_by = client.moves[-1].order.number

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the card's time: clients that never get more than their share, even alone.
+"""Limits on compute time: no client gets more than its share of the card, even alone.
 
-quota.py keeps their accounts. Here they are read: a client that has used what a
-window gives it is stopped, stands in no queue, and keeps nobody from anything;
-when the next window begins it comes back to the end of the queue. Nobody without
-a limit notices any of it.
+quota.py keeps the accounts and this reads them. A client that has used its share of a window
+is stopped, leaves the queue and keeps nobody from anything. When the next window begins it
+joins the end of the queue. Clients without a limit notice nothing.
 
-The hook of a limited client is told that others wait, whether they do or not. So
-it says when it is idle, and is not billed for an open gate it has no use for.
+The hook of a limited client is told to pace and to report idleness even if nobody waits. So it
+is not billed for an open gate that it has no use for.
 """
 
 from nvshared.scheduler import order, quota

@@ -1,34 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hand-over costs: an estimate, learned from those there were.
+"""What a hand-over costs: an estimate, learned from those before.
 
-Of a hand-over, what is lost is the time in which the place of the one who leaves
-is nobody's: from the moment it has drained, to the moment at which the gate of
-the one who waited for its room opens. The drain is no part of it, for what is in
-flight is work; and what was brought in ahead, while others ran, cost nothing.
+The cost is the time in which nobody uses the place of the client that leaves: from the end of
+its drain until the gate opens for the client that waited for its room. The drain is not part of
+it, as work in flight is work. What was loaded ahead, while others ran, cost nothing.
 
-So the next one will cost
+So the next hand-over will cost
 
     latency + pace * (bytes that the coming client lacks at that moment)
 
-**Latency** is what passes even where nothing has to move: orders and answers on
-their way. It is seen in each STOP: the time until STOPPED came, less the time in
-which, by the hook's own words, it drained.
+**Latency** is what passes even if nothing has to move: orders and answers on their way. It is
+measured at each STOP: the time until STOPPED came, less the time in which, by the hook's own
+words, it drained.
 
-**Pace** is microseconds per byte, from being chosen to being whole. It is learned
-from whole hand-overs, not from what hooks say that each move took: moves of both
-directions overlap and wait for each other's room, blocks that are zero or
-unchanged cross no bus, a slow host makes everything longer; all that is in it.
-Each client has its own, as what is in its memory makes the largest difference:
-of 100 GiB that a framework has set aside and not used, nothing moves. One that
-was not seen yet is taken to be like the others lately. Hand-overs of a few blocks
-teach nothing about the pace.
+**Pace** is microseconds per byte, from being chosen to being whole. It is learned from whole
+hand-overs and not from the times that hooks report for each move. Moves of both directions
+overlap and wait for each other's room, zero and unchanged blocks cross no bus, a slow host
+makes everything longer: all of that is in the pace. Each client has its own, as the content of
+its memory makes the largest difference: of 100 GiB that a framework has set aside and not used,
+nothing moves. A client that was not seen yet is taken to be like the others lately. Hand-overs
+of a few blocks teach nothing about the pace.
 
-Both are running averages, whose expectation is the mean; that is what keeps the
-part of the time that is lost where it should be (quantum.py) when hand-overs
-differ. The first measurement replaces the start value, the next ones weigh less,
-the last few count in all. One that is far from the average (the host was paging, a load
-failed and was tried again) counts as not quite so far; a change that lasts is learned
-within a few, also where until now nothing had to move at all.
+Both are running averages, whose expectation is the mean. That keeps the lost part of the time
+where it should be (quantum.py) when hand-overs differ. The first measurement replaces the start
+value, later ones weigh less, and the last few count in all. An outlier (the host was paging, a
+load failed and was tried again) counts as not quite so far from the average. A lasting change
+is learned within a few hand-overs, even if until now nothing had to move at all.
 """
 
 from dataclasses import dataclass

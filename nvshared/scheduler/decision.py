@@ -10,16 +10,17 @@ from nvshared.scheduler.actions import (
     Evict,
     Limits,
     Load,
+    MoveOrder,
+    Presave,
     Report,
     Run,
-    Save,
     Stop,
     TurnEnd,
     TurnEnded,
     Yield,
 )
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Move, Phase, ScheduledClient, Told, Way
+from nvshared.scheduler.client import Conduct, Move, Phase, ScheduledClient
 
 # Two orders to a client at a time: the next is there when one is done.
 DEPTH = 2
@@ -46,10 +47,11 @@ class Decision:
         """Tells people."""
         self.actions.append(report)
 
-    def run(self, client: ScheduledClient, quantum: int, told: Told) -> None:
+    def run(self, client: ScheduledClient, quantum: int, conduct: Conduct) -> None:
         """Opens a gate, or tells an open one what has changed; `quantum` is left of its turn."""
-        self.actions.append(
-            Run(client.id, quantum, told.contended, told.window, told.watched, told.coveted))
+        self.actions.append(Run(
+            client.id, quantum, conduct.pace, conduct.report_idle, conduct.report_copies,
+            conduct.window))
 
     def stop(self, client: ScheduledClient, why: TurnEnd) -> None:
         """Asks a running client to drain."""
@@ -69,38 +71,34 @@ class Decision:
 
     def evict(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Leaves a client less room, and lets it have so much host memory for that."""
-        number = self._note(client, Way.OUT, room, host, ahead)
-        self.actions.append(Evict(client.id, number, room, host, ahead))
+        self._move(client, Evict(client.id, self._number(), room, host, ahead))
 
     def load(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Gives a client room. Never more in sum than there is: the invariant of the whole."""
-        more = max(0, room - client.held)
+        more = max(0, room - client.charged)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
         client.cut = False
-        number = self._note(client, Way.IN, room, host, ahead)
-        self.actions.append(Load(client.id, number, room, host, ahead))
+        self._move(client, Load(client.id, self._number(), room, host, ahead))
 
     def load_unbounded(self, client: ScheduledClient) -> None:
         """Has all of it come in, as far as the driver has memory, on a card that is given up."""
-        number = self._note(client, Way.IN, client.need, client.memory.host, ahead=False)
-        self.actions.append(Load(client.id, number, client.need, client.memory.host))
+        self._move(client, Load(client.id, self._number(), client.need, client.memory.host))
 
-    def save(self, client: ScheduledClient, ready: int, host: int) -> None:
+    def presave(self, client: ScheduledClient, size: int, host: int) -> None:
         """Has so much of what an idle client has copied, and lets it have host memory for that."""
-        number = self._note(client, Way.OUT, client.ordered, host, ahead=True, ready=ready)
-        self.actions.append(Save(client.id, number, ready, host))
+        self._move(client, Presave(client.id, self._number(), client.ordered, host, True, size))
 
     def cut(self, client: ScheduledClient, move: Move) -> None:
         """Ends a move that is ahead, once."""
         move.cut = True
-        self.actions.append(Yield(client.id, move.number))
+        self.actions.append(Yield(client.id, move.order.number))
 
     def limits(self, client: ScheduledClient, number: int, most: int, beyond: int) -> None:
         """Tells a client how far it may grow."""
-        client.told_most = most
-        client.told_total = self.card.total_for(client)
+        client.last_most = most
+        client.last_total = self.card.total_for(client)
         self.actions.append(
-            Limits(client.id, number, client.commit, most, client.told_total, beyond))
+            Limits(client.id, number, client.commit, most, client.last_total, beyond))
 
     def want_budget(self) -> None:
         """Asks for host memory that other cards do not need. Once is enough."""
@@ -109,10 +107,9 @@ class Decision:
         if wanted not in self.actions:
             self.actions.append(wanted)
 
-    def _note(
-        self, client: ScheduledClient, way: Way, room: int, host: int, ahead: bool,
-        ready: int | None = None,
-    ) -> int:
-        number = next(self.card.numbers)
-        client.moves = (*client.moves, Move(way, number, room, host, self.now, ahead, ready))
-        return number
+    def _number(self) -> int:
+        return next(self.card.numbers)
+
+    def _move(self, client: ScheduledClient, order: MoveOrder) -> None:
+        client.moves = (*client.moves, Move(order, self.now))
+        self.actions.append(order)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much host memory a card must have, so that all it has promised can lie somewhere.
+"""How much host memory a card needs so that everything it has promised fits somewhere.
 
-What is promised beyond the card must find place in host memory, and a margin must
-be left of that: with card and host both full to the last byte nothing could move.
+What is promised beyond the card must fit in host memory, and a margin of that stays free: with
+card and host both full to the last byte nothing could move.
 """
 
 from dataclasses import dataclass
@@ -39,10 +39,13 @@ def least(beyond: int, clients: int) -> int:
 
 def demand(card: Card) -> Demand:
     """What a card needs of the host's budget, and what it asks for beyond."""
+    if card.lost:                       # what is held, until they end
+        held = sum(client.memory.host for client in card.clients.values())
+        return Demand(held, held, held)
     clients = len(card.clients)
     outside = card.groups.total("beyond")
     beyond = card.groups.total("committed") + outside - card.settings.capacity
-    needs = max(card.groups.total("host_held") + outside, least(beyond, clients))
+    needs = max(card.groups.total("host_charged") + outside, least(beyond, clients))
     borrowers = [c for c in card.groups.group("asking") if c.question and c.question.borrows]
     if not borrowers:
         return Demand(needs, needs, needs)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler is told. Each event of a client is one record of its hook.
+"""What the scheduler is told. Each event of a client is one report of its hook.
 
-protocol.h says what the records mean. Sizes are bytes, times microseconds;
-`client` is a number that the daemon gives each connection and never reuses.
+protocol.h says what the reports mean. Sizes are bytes, times microseconds. `client` is a number
+that the daemon gives each connection and never reuses.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvshared.scheduler.settings import Settings, Terms
 
@@ -54,16 +54,8 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """WANT: a thread stands at the closed gate."""
-
-    client: int
-    memory: Memory
-
-
-@dataclass(frozen=True, slots=True)
 class WentIdle:
-    """IDLE: a contended holder has submitted nothing for a while. The gate is still open."""
+    """IDLE: a holder has submitted nothing for a while. The gate is still open."""
 
     client: int
     memory: Memory
@@ -88,45 +80,29 @@ class Reopened:
 
 
 @dataclass(frozen=True, slots=True)
-class Evicted:
-    """EVICTED: the answer to an EVICT."""
+class Moved:
+    """MOVED: the answer to an order that moves memory."""
 
     client: int
     memory: Memory
     number: int
-    bytes: int                          # moved out by this order
+    bytes: int
     microseconds: int = 0
-    no_host_memory: bool = False
+    no_memory: bool = False             # on the host, or on the card, wherever it should go
     driver_error: bool = False
     yielded: bool = False               # cut short
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """LOADED: the answer to a LOAD."""
-
-    client: int
-    memory: Memory
-    number: int
-    bytes: int                          # brought in by this order
-    microseconds: int = 0
-    no_device_memory: bool = False
-    driver_error: bool = False
-    yielded: bool = False               # cut short
+class Evicted(Moved):
+    """To an EVICT: `bytes` have left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """SAVED: the answer to a SAVE."""
+class Loaded(Moved):
+    """To a LOAD: `bytes` have come in."""
 
-    client: int
-    memory: Memory
-    number: int
-    bytes: int                          # that could leave without a copy now
-    microseconds: int = 0
-    no_host_memory: bool = False
-    driver_error: bool = False
-    yielded: bool = False               # cut short
+
+class Presaved(Moved):
+    """To an EVICT that keeps: `bytes` could leave without a copy now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +115,11 @@ class MemoryChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomNeeded:
-    """ROOM: a holder's need has outgrown its room; its gate is shut until it has room."""
-
-    client: int
-    memory: Memory
-    bytes: int                          # its need
-
-
-@dataclass(frozen=True, slots=True)
 class CommitAsked:
-    """COMMIT: may allocated + pinned grow to `bytes`, and pinned by `pins`?"""
+    """COMMIT: may allocated + pinned grow to `bytes`, and pinned by `pins`?
+
+    If `bytes` is 0: may `memory.beyond` be what it is?
+    """
 
     client: int
     memory: Memory
@@ -159,17 +129,8 @@ class CommitAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class BeyondAsked:
-    """BEYOND: may `memory.beyond` be what it is?"""
-
-    client: int
-    memory: Memory
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Copying:
-    """COPYING: whether a running program's copies load the bus, in either direction."""
+class Copies:
+    """COPIES: whether a running program's copies load the bus, in either direction."""
 
     client: int
     memory: Memory
@@ -232,10 +193,20 @@ class GPULost:
     """The GPU is gone: nobody is kept waiting any more, and nothing else is ordered."""
 
 
-Record = (
-    Wanted | WentIdle | Stopped | Reopened | Evicted | Loaded | Saved | MemoryChanged
-    | RoomNeeded | CommitAsked | BeyondAsked | Copying
-)
+def settings_after(
+    event: CapacityChanged | BudgetChanged | SettingsChanged, before: Settings
+) -> Settings:
+    """What an event makes of the settings."""
+    match event:
+        case CapacityChanged():
+            return replace(before, capacity=event.bytes)
+        case BudgetChanged():
+            return replace(before, host_budget=event.bytes, elsewhere=event.elsewhere)
+        case SettingsChanged():
+            return event.settings
+
+
+Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies
 ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (
     CapacityChanged | BudgetChanged | SettingsChanged | Preempted | Awaited | Tick | GPULost

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What hooks report about their gates.
 
-A report may cross with an order on its way: then it speaks of a phase that the
-client has left for us already, and what it says is in its figures anyway.
+A report may cross an order. Then it speaks of a phase that the client has left already for us,
+and its figures say what matters.
 """
 
 from nvshared.scheduler import cost, order
@@ -10,7 +10,7 @@ from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.events import Copying, Stopped
+from nvshared.scheduler.events import Copies, Stopped
 
 # A drain that does not end is asked for ever more rarely, up to patience << this.
 DOUBLINGS = 6
@@ -33,14 +33,16 @@ def wanted(card: Card, client: ScheduledClient) -> None:
 def went_idle(client: ScheduledClient) -> None:
     """It does not use its turn at present. Said before it was asked to say so, it is old."""
     turn = client.turn
-    if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told.listens:
-        turn.idle = True
+    if turn is not None and turn.conduct is not None and client.phase is Phase.RUNNING:
+        turn.idle = turn.idle or turn.conduct.report_idle
 
 
-def copying(client: ScheduledClient, said: Copying) -> None:
+def copies(client: ScheduledClient, said: Copies) -> None:
     """Its program loads the bus, or does so no more. Only while it is to say so."""
     turn = client.turn
-    if client.phase is Phase.RUNNING and turn is not None and turn.told and turn.told.watched:
+    if turn is None or turn.conduct is None or client.phase is not Phase.RUNNING:
+        return
+    if turn.conduct.report_copies:
         ways = ((Way.IN, said.inward), (Way.OUT, said.outward))
         turn.copying = frozenset(way for way, loaded in ways if loaded)
 
@@ -73,7 +75,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
     turn.stop_after = card.now + patience
     turn.ending = None
     turn.idle = False
-    turn.told = None                    # the hook may have forgotten that others wait
+    turn.conduct = None                    # the hook may have forgotten that others wait
     turn.copying = frozenset()
     client.reopened += 1
     client.reopened_in_row += 1

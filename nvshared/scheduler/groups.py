@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients by what they have in common, and sums over them, kept up as clients change.
+"""Clients grouped by what they have in common, and sums over them, kept up to date as they change.
 
-There may be a thousand clients, and a plan is made at each event. Going through
-all of them for each sum and each "those who wait" takes ten milliseconds, which
-every hand-over would wait for; and what has changed since the last event is one
-client or two. A client notes each change of a figure that counts here (see
-ScheduledClient.__setattr__, so that none is forgotten); before anything is read, those
-clients are counted anew, and nobody else.
+There may be a thousand clients, and each event makes a plan. To go through all of them for each
+sum and each group would take ten milliseconds, which every hand-over would wait for; and since
+the last event only one or two clients have changed. So a client notes each change of a figure
+that counts here (ScheduledClient.__setattr__, so that none is forgotten). Before anything is
+read, those clients are counted anew, and no others.
 """
 
 from bisect import bisect_left, insort
@@ -20,8 +19,8 @@ from nvshared.scheduler.quota import UNLIMITED
 GROUPS = (
     "queued",                           # wants a turn and may have one
     "holding",                          # chosen, running or draining
-    "moving",                           # an EVICT, LOAD or SAVE is on its way
-    "saving",                           # a SAVE is
+    "moving",                           # an EVICT or LOAD is on its way
+    "presaving",                        # an EVICT that keeps is
     "asking",                           # a COMMIT is unanswered
     "pinning",                          # was allowed to pin some more, and may not know yet
     "bounded",                          # has a memory limit
@@ -35,13 +34,13 @@ GROUPS = (
 
 # What is summed up over whom; bytes, if not said otherwise.
 SUMS = (
-    "held", "host_held", "committed", "used", "pinned", "fixed", "beyond",
+    "charged", "host_charged", "committed", "used", "pinned", "fixed", "beyond",
     "staying_take",                     # over those chosen or running
     "holders_take",                     # over those, and those that drain
     "queued_want",                      # room that those in the queue have not been promised
     "cost",                             # over those measured; us
     "need", "filled",
-    "ready",                            # over those idle: what could leave without a copy
+    "presaved",                          # over those idle: what could leave without a copy
 )
 POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
@@ -58,7 +57,7 @@ class Counted(NamedTuple):
 
 def counted(client: ScheduledClient) -> Counted:
     """In one go, for it is done whenever anything about a client changes."""
-    memory, terms, phase, held = client.memory, client.terms, client.phase, client.held
+    memory, terms, phase, charged = client.memory, client.terms, client.phase, client.charged
     wants = max(0, memory.need - client.ordered)
     takes = client.takes
     holds = client.turn is not None
@@ -71,8 +70,8 @@ def counted(client: ScheduledClient) -> Counted:
         groups.append("holding")
     if client.moves:
         groups.append("moving")
-        if any(move.saves for move in client.moves):
-            groups.append("saving")
+        if any(move.presaves for move in client.moves):
+            groups.append("presaving")
     if client.question is not None:
         groups.append("asking")
     if client.pins:
@@ -85,7 +84,7 @@ def counted(client: ScheduledClient) -> Counted:
         groups.append("rationed")
     if stays and (wants or not client.whole):
         groups.append("lacking")
-    if held:
+    if charged:
         groups.append("occupying")
     rests = phase is Phase.IDLE and not terms.suspended
     measured = client.cost is not None and (holds or queued)
@@ -94,11 +93,12 @@ def counted(client: ScheduledClient) -> Counted:
     return Counted(
         tuple(groups),
         (
-            held, client.host_held, client.committed, client.used, memory.pinned, client.fixed,
-            memory.beyond, takes if stays else 0, takes if holds else 0, wants if queued else 0,
+            charged, client.host_charged, client.committed, client.used,
+            memory.pinned, client.fixed, memory.beyond,
+            takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
             memory.need, memory.filled,
-            min(client.ready, client.staying) if rests else 0,
+            min(client.presaved, client.staying) if rests else 0,
         ),
         (client.place, client.id) if queued else None,
         takes,

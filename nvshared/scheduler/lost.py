@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card that is gone, and the programs that are still there.
+"""A card that is lost: every program goes on and gets the driver's error.
 
-There is nothing left to share. Whoever waits at its gate, or for an answer, would
-wait for ever; so all gates open, all questions are answered with yes, and the
-programs' calls come to the driver, which tells them what has happened. They stay
-clients, to be seen, until they end.
+Nothing is left to share. All gates open and all questions are answered with yes, as whoever
+waited would wait for ever. The programs stay clients, to be seen, until they end.
 
-A hook whose memory is not all on the card keeps its program waiting by itself. So it
-is told to bring all of it in, as if it had the card for itself. On a card that is gone
-that fails, by which the hook sees that its context has failed, and lets its program go
-on. Should it be NVML that errs, what was away comes back as soon as the driver has
-memory for it, which is tried again and again, and nothing works on memory that is not
-there.
+A hook whose memory is not all on the card keeps its program waiting by itself. So it is told to
+load all of it, as if it had the card for itself. On a lost card that fails; the hook sees that
+its context has failed and lets its program go on. If NVML was wrong and the card is there, what
+was away comes back as soon as the driver has memory for it. That is tried again and again, and
+no program works on memory that is not there.
 """
 
 from nvshared.scheduler.actions import Run, TurnEnd
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import (
-    BeyondAsked,
+    BudgetChanged,
+    CapacityChanged,
     CommitAsked,
     Event,
     Evicted,
@@ -26,9 +24,10 @@ from nvshared.scheduler.events import (
     Loaded,
     MemoryChanged,
     Record,
+    SettingsChanged,
     Stopped,
     TermsChanged,
-    Wanted,
+    settings_after,
 )
 from nvshared.units import SECOND
 
@@ -64,6 +63,8 @@ def _note(decision: Decision, event: Event) -> None:
     if isinstance(event, Left):
         card.remove(event.client)
         return
+    if isinstance(event, CapacityChanged | BudgetChanged | SettingsChanged):
+        card.settings = settings_after(event, card.settings)
     if not isinstance(event, Record | TermsChanged):
         return
     client = card.clients.get(event.client)
@@ -74,19 +75,17 @@ def _note(decision: Decision, event: Event) -> None:
         return
     client.memory = event.memory
     match event:
-        case Wanted() | Stopped() | MemoryChanged(wants=True):
+        case Stopped() | MemoryChanged(wants=True):
             _open(decision, client)     # it may have crossed with the RUN that all were sent
         case Evicted() | Loaded():
             client.room = client.memory.room
-            client.moves = tuple(move for move in client.moves if move.number > event.number)
+            client.moves = tuple(move for move in client.moves if move.order.number > event.number)
         case CommitAsked():
             _allow(decision, client, event.number, event.bytes)
-        case BeyondAsked():
-            _allow(decision, client, event.number, client.commit)
 
 
 def _open(decision: Decision, client: ScheduledClient) -> None:
-    decision.actions.append(Run(client.id, 0, contended=False))
+    decision.actions.append(Run(client.id))
 
 
 def _bring_back(decision: Decision, client: ScheduledClient) -> None:

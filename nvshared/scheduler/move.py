@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hooks answer to EVICT, LOAD and SAVE, and what is learned from failures.
+"""What hooks answer to orders that move memory, and what is learned from failures.
 
-Answers come in the order of the orders. A failure is met with a pause, for the
-cause is outside: another program's memory, the host's, the driver.
+Answers come in the order of the orders. A failure is followed by a pause, as its cause is
+outside: another program's memory, the host's, the driver.
 """
 
-from nvshared.scheduler import readiness
+from nvshared.scheduler import presave
+from nvshared.scheduler.actions import Presave
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Move, ScheduledClient
-from nvshared.scheduler.events import Evicted, Loaded, Saved
+from nvshared.scheduler.events import Evicted, Loaded, Presaved
 from nvshared.units import SECOND
 
 REFUSED = SECOND                        # how long a client that could not evict is left alone
@@ -21,10 +22,10 @@ SHORTFALL = 10 * SECOND
 def _answered(card: Card, client: ScheduledClient, number: int) -> Move | None:
     """Takes the order off the list. None: there is no such order."""
     done = None
-    while client.moves and client.moves[0].number <= number:
+    while client.moves and client.moves[0].order.number <= number:
         done, *rest = client.moves
         client.moves = tuple(rest)
-    if done is None or done.number != number:
+    if done is None or done.order.number != number:
         return None
     if client.moves:
         client.moves[0].since = card.now
@@ -44,26 +45,26 @@ def evicted(card: Card, client: ScheduledClient, answer: Evicted) -> None:
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
-        readiness.taken(client)
-    elif move.room < before and not (
-        (answer.no_host_memory and client.hopeful) or (answer.yielded and move.cut)
+        presave.taken(client)
+    elif move.order.room < before and not (
+        (answer.no_memory and client.hopeful) or (answer.yielded and move.cut)
     ):
         client.refuse_until = card.now + REFUSED
-    if answer.no_host_memory:
+    if answer.no_memory:
         client.hopeful = False          # next time it is given what it will need
-    if answer.no_host_memory or answer.driver_error:
+    if answer.no_memory or answer.driver_error:
         client.failures += 1
         card.count(failures=1)
 
 
-def saved(card: Card, client: ScheduledClient, answer: Saved) -> None:
+def presaved(card: Card, client: ScheduledClient, answer: Presaved) -> None:
     """Memory was copied and has stayed, or should have."""
     move = _answered(card, client, answer.number)
-    if move is None or move.ready is None:
+    if move is None or not isinstance(move.order, Presave):
         return
     client.room = client.memory.room
-    readiness.answered(client, answer.bytes, move.ready, cut_short=answer.yielded)
-    if answer.no_host_memory or answer.driver_error:
+    presave.answered(client, answer.bytes, move.order.size, cut_short=answer.yielded)
+    if answer.no_memory or answer.driver_error:
         client.failures += 1
         card.count(failures=1)
 
@@ -78,14 +79,14 @@ def loaded(card: Card, client: ScheduledClient, answer: Loaded) -> None:
     card.count(bytes_in=answer.bytes)
     if answer.bytes > 0:
         client.progress = card.now
-    if client.memory.host <= move.host:
+    if client.memory.host <= move.order.host:
         client.trim_after = 0
-    if answer.no_device_memory:
+    if answer.no_memory:
         _learn_shortfall(card, client)
     # Room for all of it, and yet something is absent and nothing came.
     client.cut = answer.yielded and move.cut
     idle = answer.bytes == 0 and not client.whole and client.room >= client.need and not client.cut
-    if answer.no_device_memory or answer.driver_error or (idle and not client.moves):
+    if answer.no_memory or answer.driver_error or (idle and not client.moves):
         client.failures += 1
         card.count(failures=1)
         client.load_pause = min(max(2 * client.load_pause, FIRST_PAUSE), LONGEST_PAUSE)
@@ -100,7 +101,7 @@ def _learn_shortfall(card: Card, client: ScheduledClient) -> None:
     What was learned before and is not made good yet is the same shortfall seen
     again; only once it is made good does another failure add to it.
     """
-    missing = max(0, client.held - client.memory.filled)
+    missing = max(0, client.charged - client.memory.filled)
     if card.free >= 0:
         card.shortfall += missing
     else:

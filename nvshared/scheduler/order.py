@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who goes first: first come, first served, and between weights the one with the larger claim.
+"""The queue: first come, first served; between weights, the larger claim first.
 
-A client's place is taken when it comes to want the GPU, and kept until its gate
-opens. A turn that others cut short sends it to the end; one that never began
-does not.
+A client takes its place when it wants the GPU and keeps it until its gate opens. A turn that
+others cut short sends it to the end. A turn that never began does not.
 
-Clients of one weight stand in one line, by place. Where weights differ there
-are several such lines, and next is, of those who stand first in theirs, the one
-with the least virtual time: the time it held the card, divided by its weight.
-So over the turns all virtual times grow alike, and times held as the weights.
-Who comes back from idling is placed at the present, the least virtual time of
-those who hold or want the card: what it did not use it has not saved up, so it
-does not starve the others; what it had too much it still owes.
+Clients of one weight stand in one line, by place. Where weights differ there are several lines.
+Next is, of the first in each line, the one with the least virtual time: the time it held the
+card, divided by its weight. So over the turns all virtual times grow alike, and times held grow
+as the weights. A client that was idle comes back at the present, the least virtual time of
+those who hold or want the card. So it has not saved up what it did not use and does not starve
+the others, but still owes what it had too much.
 
 Virtual times count from when weights began to differ.
 """

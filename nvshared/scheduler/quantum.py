@@ -1,53 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a turn lasts while others wait, and how long a holder may be idle before it says so.
 
+Both follow from what a hand-over costs. An automatic quantum is as short as it can be while
+hand-overs take at most a twentieth of the time.
+
 The quantum, where it is `auto`
 ===============================
 
-As short as possible, so that nobody waits longer than it must, while no more than
-one part in twenty of the time goes to hand-overs: 19 times what one costs. Each
-client of a round has one turn and comes in once, so it is the mean over them that
-counts, and the quantum is one for all: were each turn as long as its own successor
-is expensive, those whose successors are cheap would get less of the card.
+A turn lasts 19 times as long as a hand-over costs. Each client of a round has one turn and
+comes in once, so the mean over the clients counts, and all have the same quantum. If each turn
+were as long as its own successor is expensive, clients with cheap successors would get less of
+the card.
 
-The mean is over those that hold the card or wait for it: each counts with the bytes
-it lacked when it last came in, at its pace (cost.py); not those that came in beside
-another, without waiting for room, for nothing was lost by that. Only the next one counts with
-what it lacks now. That is less and less as it is brought in ahead, so the quantum
-shrinks during a turn, and the turn is over when it has lasted long enough for what
-is still to be moved. Where everyone can be brought in ahead, turns become as long
-as that takes, and hand-overs cost next to nothing; where everyone is there already,
-they are as short as LEAST. Nothing swings: what is not ready yet makes the turn
-before it longer at once, and by no more than its part of the round.
+The mean is over the clients that hold the card or wait for it. Each counts with the bytes that
+it lacked when it last came in, at its pace (cost.py). Clients that came in beside another,
+without waiting for room, do not count, as nothing was lost. Only the next client counts with
+what it lacks now. That shrinks while it is loaded ahead, so the quantum shrinks during a turn,
+and the turn ends when it has lasted long enough for what is still to be moved. Where every
+client can be loaded ahead, turns become as long as that takes, and hand-overs cost next to
+nothing. Where all memory is on the card already, they are as short as LEAST. Nothing swings:
+what is not loaded yet makes the turn before it longer at once, by no more than its part of the
+round.
 
-LEAST is a tenth of a second: a person at a notebook does not feel it, kernels of
-some milliseconds drain in a small part of it, and latencies and cold caches, a few
-hundred microseconds for each hand-over, are well below the twentieth. The longest is
-the administrator's (settings), for where a hand-over takes seconds somebody may
-rather lose some of the card's time than wait for minutes.
+LEAST is a tenth of a second: a person at a notebook does not feel it, kernels of some
+milliseconds drain in a small part of it, and latencies and cold caches, a few hundred
+microseconds for each hand-over, are well below the twentieth. The administrator sets the
+longest (settings): where a hand-over takes seconds, somebody may rather lose some of the card's
+time than wait for minutes.
 
-People and hooks are told what follows from the hand-overs that were, and told anew
-only when that changes by an eighth: the moment at which the present turn will end is
-not known to a few per cent, and nobody wants to read that it moved by these.
+People and hooks are shown what follows from past hand-overs, and shown another figure only when
+it changes by an eighth. We do not know the end of the present turn to a few per cent, and
+nobody wants to read that it moved by so little.
 
 Idleness
 ========
 
-A holder that does nothing while others wait could go on in a moment, and then it was
-wrong to stop it; or not for long, and then it was wrong to wait. Who waits exactly as
-long as the hand-over costs loses at most twice what was to be lost by someone who
-knew (the rule for renting skis: rent until what was paid would have bought them). So
-that is what the hook is told: to report after being idle for as long as the next one
-would take to come in now.
+A holder that does nothing while others wait may go on in a moment; then it was wrong to stop
+it. Or it does not go on for long; then it was wrong to wait. If we wait exactly as long as a
+hand-over costs, we lose at most twice what somebody would who knew (the rule for renting skis:
+rent until what was paid would have bought them). So a hook reports idleness after as long as
+the next client would take to come in now.
 
-But not below IDLE_LEAST: hooks look every 5 ms, and a program's host work between two
-launches, a few milliseconds, must not cost it a turn. And not above IDLE_MOST: pauses
-of programs are either short or very long, so that one of half a second will most
-probably last; and an estimate that is wrong shall not leave the card unused for
-longer than a person takes to notice.
+But not sooner than IDLE_LEAST: hooks look every 5 ms, and a program's host work between two
+launches, a few milliseconds, must not cost it a turn. And not later than IDLE_MOST: pauses of
+programs are either short or very long, so a pause of half a second will most probably last; and
+a wrong estimate must not leave the card unused for longer than a person takes to notice.
 
-A window is told anew when it has halved or doubled, so a few times in a turn while the
-next one is brought in.
+A window is told again when it has halved or doubled, so a few times in a turn while the next
+client is loaded.
 """
 
 from nvshared.scheduler import cost
@@ -96,22 +96,22 @@ def now(card: Card, head: ScheduledClient | None) -> int:
     return _quantum(card, total, known)
 
 
-def told(card: Card, head: ScheduledClient | None) -> int:
+def shown(card: Card, head: ScheduledClient | None) -> int:
     """The quantum as people and hooks are told: what it comes to, not what it is at a moment."""
     if card.settings.tq is not None:
         return card.settings.tq
     fresh = now(card, head)
     if head is None or head.cost is not None:
         fresh = _quantum(card, card.groups.total("cost"), card.groups.size("measured"))
-    if STEADY * abs(fresh - card.told_quantum) > card.told_quantum:
-        card.told_quantum = fresh
-    return card.told_quantum
+    if STEADY * abs(fresh - card.shown_quantum) > card.shown_quantum:
+        card.shown_quantum = fresh
+    return card.shown_quantum
 
 
 def in_force(card: Card) -> int:
     """The quantum for whoever asks; where it is auto and nobody waits, what it was last."""
     tq, longest = card.settings.tq, card.settings.longest_tq
-    return min(card.told_quantum, longest) if tq is None else tq
+    return min(card.shown_quantum, longest) if tq is None else tq
 
 
 def idle_window(card: Card, head: ScheduledClient | None) -> int:
@@ -120,7 +120,7 @@ def idle_window(card: Card, head: ScheduledClient | None) -> int:
         return IDLE_USUAL
     costs = 0 if head is None else round(card.latency.value) + moving(card, head, lacks(head))
     window = min(max(costs, IDLE_LEAST), IDLE_MOST)
-    before = 0 if card.told_turns is None else card.told_turns.window
+    before = 0 if card.conduct is None else card.conduct.window
     return before if before < NEWS * window and window < NEWS * before else window
 
 

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the card's time a limited client may have: accounts in windows.
+"""How much of the card's time a limited client may use: accounts in windows.
 
-A limit of P percent gives P percent of each window to use, at any moment of it.
-What is billed is the time its gate is open, and a part of the time it takes to
-drain after that: the card may have been through with its work before it said so.
+A limit of P percent gives P percent of each window, to be used at any moment of it. Billed is
+the time its gate is open, and a part of the drain after that, as the card may have been through
+with its work before the drain was reported.
 
-**Overuse.** Work in flight cannot be interrupted, so more may be used than was
-left. That is owed. Of what it owes, a part is taken off the next window, of what
-it still owes then a part off the one after, and so on; so a program of long
-kernels gets its share over several windows, neither more of it nor nothing for
-a while. With a part of 0 nothing is ever taken off.
+**Overuse.** Work in flight cannot be interrupted, so a client may use more than was left. It
+owes that. A part of its debt is taken off the next window, the same part of the rest off the
+one after, and so on. So a program of long kernels gets its share over several windows, neither
+more nor nothing for a while. With a part of 0 nothing is ever taken off.
 
-**Claims.** What is not used of a window by its end is gone, as the limit is one
-on every window. But a client that wanted it and stood in the queue behind others
-keeps what it was kept from: else one that waits thirty seconds for its turn would
-have a turn of one window's time. A client that may run does not earn claims, and
-one that comes to want nothing loses those it has.
+**Claims.** What is not used of a window is gone at its end, as the limit holds for every
+window. But a client that wanted it and stood in the queue keeps it. Otherwise one that waits
+thirty seconds for its turn would have a turn of one window's time. A client that may run earns
+no claims, and one that wants nothing any more loses those it has.
 """
 
 from dataclasses import dataclass, replace

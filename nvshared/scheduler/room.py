@@ -4,7 +4,7 @@
 The essay is in plan.py.
 """
 
-from nvshared.scheduler import courtesy, order
+from nvshared.scheduler import bus_sharing, order
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.taking import Taking
@@ -22,7 +22,7 @@ def plan(decision: Decision, blocked: ScheduledClient | None) -> None:
     card = decision.card
     if card.shortfall and decision.due(card.shortfall_until):
         card.shortfall = 0
-    courtesy.plan(decision, blocked)
+    bus_sharing.plan(decision, blocked)
     # What one order leaves of the host's memory may allow for another.
     before = -1
     while before != len(decision.actions):
@@ -58,13 +58,13 @@ def _wants(client: ScheduledClient) -> int:
 
 def _coming(decision: Decision) -> int:
     """Room on its way back, and to be counted on."""
-    return sum(c.held - c.ordered for c in decision.card.moving if not c.mute)
+    return sum(c.charged - c.ordered for c in decision.card.moving if not c.mute)
 
 
 def _host_coming(decision: Decision) -> int:
     """Host memory on its way back."""
     return sum(
-        max(0, c.memory.host - move.host)
+        max(0, c.memory.host - move.order.host)
         for c in decision.card.moving
         for move in c.moves
         if move.way is Way.IN and not c.mute
@@ -122,19 +122,19 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
 def _load_ahead(decision: Decision, client: ScheduledClient) -> None:
     """Brings in what room can be had for the one that runs next, while others run.
 
-    Not in a direction in which the bus is left to a program that copies (courtesy.py).
+    Not in a direction in which the bus is left to a program that copies (bus_sharing.py).
     """
     card = decision.card
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)
     # Only for one that lacks something: the cushion alone is worth no eviction.
     short = _wants(client) + cushion - card.free - _coming(decision) if _wants(client) else 0
-    if short > 0 and not card.patience[Way.OUT].giving:
+    if short > 0 and not card.yielding[Way.OUT].giving:
         taking = Taking(decision)
         victims = [c for c in _victims(decision) if c is not client]
         # What a holder has freed, it may need again, but hardly all of it soon.
         taking.take(victims, short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
         taking.order(ahead=card.settings.bus_sharing)
-    if card.patience[Way.IN].giving or client.moves or not decision.due(client.load_after):
+    if card.yielding[Way.IN].giving or client.moves or not decision.due(client.load_after):
         return
     piece = max(0, min(_wants(client), card.free - cushion, card.settings.step))
     if client.cut or (piece > 0 and (

@@ -4,39 +4,36 @@
 What it does with them is told in plan.py.
 """
 
-from dataclasses import replace
-
 from nvshared.scheduler import commit, compute, demand, gate, lost, move, order, quantum, terms
-from nvshared.scheduler.actions import Action, TurnEnd
+from nvshared.scheduler.actions import Action, MoveOrder, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.events import (
     Awaited,
-    BeyondAsked,
     BudgetChanged,
     CapacityChanged,
     CommitAsked,
-    Copying,
+    Copies,
     Event,
     Evicted,
     GPULost,
     Joined,
     Left,
     Loaded,
+    Memory,
     MemoryChanged,
     Preempted,
+    Presaved,
     Record,
     Reopened,
-    RoomNeeded,
-    Saved,
     SettingsChanged,
     Stopped,
     TermsChanged,
     Tick,
-    Wanted,
     WentIdle,
+    settings_after,
 )
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
@@ -77,6 +74,31 @@ class Scheduler:
         """When to send a Tick, if nothing else happens before. None: never."""
         return self._deadline
 
+    @property
+    def settings(self) -> Settings:
+        """As they are since the last event."""
+        return self._card.settings
+
+    def memory(self, client: int) -> Memory:
+        """A client's figures, as its last record said; nothing of one that is gone."""
+        found = self._card.clients.get(client)
+        return Memory() if found is None else found.memory
+
+    def stopping(self, client: int) -> bool:
+        """Whether it owes an answer to STOP."""
+        found = self._card.clients.get(client)
+        return found is not None and found.phase is Phase.DRAINING
+
+    def unanswered(self, client: int, number: int) -> MoveOrder | None:
+        """The order with this number, if the client owes an answer to it."""
+        found = self._card.clients.get(client)
+        moves = () if found is None else found.moves
+        return next((move.order for move in moves if move.order.number == number), None)
+
+    def orders_unanswered(self) -> int:
+        """How many orders to move memory are on their way, to those who answer."""
+        return sum(len(client.moves) for client in self._card.moving if not client.mute)
+
     def demand(self) -> Demand:
         """What it needs of the host's memory since the last event, and what it asks for."""
         return demand.demand(self._card)
@@ -108,17 +130,12 @@ def _note(decision: Decision, event: Event) -> None:
             client = card.remove(event.client)
             if client is not None:
                 decision.end(client, TurnEnd.LEFT)
-        case CapacityChanged():
-            card.settings = replace(card.settings, capacity=event.bytes)
+        case CapacityChanged() | SettingsChanged():
+            card.settings = settings_after(event, card.settings)
             card.shortfall = 0
         case BudgetChanged():
-            card.settings = replace(
-                card.settings, host_budget=event.bytes, elsewhere=event.elsewhere
-            )
+            card.settings = settings_after(event, card.settings)
             card.borrowing = False
-        case SettingsChanged():
-            card.settings = event.settings
-            card.shortfall = 0
         case GPULost():
             lost.lose(decision)
         case TermsChanged():
@@ -165,20 +182,18 @@ def _hear(decision: Decision, client: ScheduledClient, record: Record) -> None:
             move.evicted(decision.card, client, record)
         case Loaded():
             move.loaded(decision.card, client, record)
-        case Saved():
-            move.saved(decision.card, client, record)
+        case Presaved():
+            move.presaved(decision.card, client, record)
+        case CommitAsked(bytes=0):
+            commit.beyond(decision, client, record.number)
         case CommitAsked():
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
-        case BeyondAsked():
-            commit.beyond(decision, client, record.number)
-        case Copying():
-            gate.copying(client, record)
-        case RoomNeeded():
-            return                      # the figures say it
-        case Wanted() | MemoryChanged(wants=True):
+        case Copies():
+            gate.copies(client, record)
+        case MemoryChanged(wants=True):
             gate.wanted(decision.card, client)
         case MemoryChanged():
-            # Written perhaps just before a WANT: it does not end the wanting.
+            # Written perhaps just before a thread came to stand there: it does not end the wanting.
             return
 
 

@@ -30,7 +30,7 @@ class ClientView:
     room: int                           # counted against the capacity, orders under way included
     commit: int                         # what allocated + pinned may grow to without asking
     fits: bool                          # False: it could not run even alone, as things are
-    held: int                           # time with the gate open, until Snapshot.now
+    held_time: int                      # time with the gate open, until Snapshot.now
     waited: int                         # time wanting it open, until Snapshot.now
     turns: int
     bytes_in: int                       # brought to the card

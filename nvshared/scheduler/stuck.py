@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that owe an answer for long: people are told, once for each order.
+"""Reports clients that do not answer an order for long, once for each order.
 
-A program may be stopped for as long as somebody likes, with Ctrl-Z or in a debugger; it
-keeps what it has then, as only its own hook can move that. From the moment people
-are told nobody waits for it: others give up their room in its place, those who fit
-beside it run, and it is not chosen again before it has answered (ScheduledClient.mute).
+From then on nobody waits for them: others give up room in their place, clients that fit beside
+them run, and they are not chosen again before they answer (ScheduledClient.mute).
 
-Nothing tells it from one that only takes long, such as a kernel of a minute that must end
-before its turn does. Others that fit run at the same time as that, then, also where turns
-are taken; what it has stays where it is until it has said that nothing is in flight.
+A program may be stopped for as long as somebody likes, with Ctrl-Z or in a debugger. It keeps
+what it has, as only its own hook can move that.
+
+Nothing tells it from a program that only takes long, such as one with a kernel of a minute.
+Clients that fit run beside it then, even where turns are taken; its memory stays where it is
+until the hook has said that nothing is in flight.
 """
 
 from nvshared.scheduler.actions import Stuck

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taking room away: from whom, how much at a time, and where its bytes may go.
+"""Takes room away: from whom, how much at a time, and where its bytes may go.
 
-First room that is not filled, which costs nothing; then what holders have
-beyond their need; then memory, in the order in which the victims are given.
-What leaves the card must find host memory: what the client has already and does
-not use, and what is left of the budget. Where that ends, the next victim may
-still have some.
+First goes room that is not filled, which costs nothing. Then what holders have beyond their
+need. Then memory, in the order in which the victims are given. Memory that leaves the card
+needs host memory: what the client has and does not use, and what is left of the budget. Where
+that ends, the next victim may still have some.
 """
 
 from collections.abc import Iterable
@@ -67,7 +66,7 @@ class Taking:
                 moved = 0 if client.holds else self._piece(client, amount - unfilled)
                 if unfilled + moved == 0:
                     break
-                host = client.host_held + self._allowance(client, moved)
+                host = client.host_charged + self._allowance(client, moved)
                 self._decision.evict(
                     client, client.ordered - unfilled - moved, host, ahead=ahead and moved > 0)
                 amount -= unfilled + moved
@@ -119,4 +118,4 @@ def _hoped(client: ScheduledClient) -> int:
     """Bytes that may leave into host memory it has, if all its blocks have kept theirs."""
     if client.moving(Way.OUT) or not client.hopeful:
         return client.host_spare        # none, if it has been found to be of no use
-    return max(client.host_spare, min(client.staying, client.host_held))
+    return max(client.host_spare, min(client.staying, client.host_charged))

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for single clients, and what follows at once.
+"""Applies what is set for single clients, as far as it has an effect at once.
 
-The rest follows from the plan: commit.py promises nothing beyond a memory
-limit and calls back what was promised before, turns.py ends the turn of one who
-is suspended and gives it no other, room.py has it leave the card, order.py
-knows the weights, and compute.py sees to limits of time.
+The plan does the rest: commit.py promises nothing beyond a memory limit and calls back what was
+promised before, turns.py ends the turn of a suspended client, room.py has it leave the card,
+order.py knows the weights, and compute.py limits the time.
 """
 
 from nvshared.scheduler import compute, order

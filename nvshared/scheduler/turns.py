@@ -6,10 +6,10 @@ The essay is in plan.py.
 
 from collections.abc import Callable
 
-from nvshared.scheduler import order, quantum, readiness
+from nvshared.scheduler import order, presave, quantum
 from nvshared.scheduler.actions import TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Phase, ScheduledClient, Told, Turn, Way
+from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import SECOND
@@ -171,7 +171,7 @@ def _out_of_reach(card: Card) -> int:
     """Bytes of those who do not give them up, as they do not answer, and will not run soon."""
     mute = {c.id: c for c in [*card.moving, *card.in_phase(Phase.DRAINING)] if c.mute}
     return sum(
-        c.held - c.memory.pinned for c in mute.values()
+        c.charged - c.memory.pinned for c in mute.values()
         if c.turn is None or c.phase is Phase.DRAINING
     )
 
@@ -262,7 +262,7 @@ def _start(decision: Decision) -> bool:
         learnt = quantum.measure(decision.card, client) or learnt
         client.turns += 1
         client.load_pause = 0
-        readiness.begins(client)
+        presave.begins(client)
         decision.card.count(turns=1)
         client.enter(Phase.RUNNING, decision.now)
         decision.report(TurnStarted(client.id))
@@ -272,7 +272,7 @@ def _start(decision: Decision) -> bool:
 def _rest(decision: Decision) -> None:
     """Shuts the gates of those who do nothing, where their memory may soon be wanted."""
     card = decision.card
-    if card.contended or not readiness.coveted(card):
+    if card.contended or not presave.pays(card):
         return
     for client in card.in_phase(Phase.RUNNING):
         assert client.turn is not None
@@ -284,15 +284,15 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     """Tells those who run for how long and whether others wait, when that has changed."""
     card = decision.card
     endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
-    tq = 0 if endless else quantum.told(card, blocked)
+    tq = 0 if endless else quantum.shown(card, blocked)
     idle_window = quantum.idle_window(card, blocked)
-    coveted = not card.contended and readiness.coveted(card)
-    copies = (card.contended or coveted) and card.settings.bus_sharing   # they are to say when
-    told = Told(card.contended, tq, idle_window, copies, coveted)
+    wanted = not card.contended and presave.pays(card)
+    copies = (card.contended or wanted) and card.settings.bus_sharing   # they are to say when
+    conduct = Conduct(card.contended, tq, idle_window, card.contended or wanted, copies)
     changed = card.groups.news("turns")
-    if not endless or card.told_turns != told:
+    if not endless or card.conduct != conduct:
         changed = card.in_phase(Phase.RUNNING)
-    card.told_turns = told
+    card.conduct = conduct
     for client in changed:
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
@@ -300,15 +300,15 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if not endless:
             # A gate that opened just now will shut then.
             decision.due(turn.started + card.quantum)
-        contended = card.contended or client.quota is not None  # it is to say when it is idle
-        window = idle_window if contended else readiness.window(client) if coveted else 0
-        news = Told(contended, tq, window, copies, coveted)
-        if turn.told == news:
+        pace = card.contended or client.quota is not None
+        window = idle_window if pace else presave.window(client) if wanted else 0
+        news = Conduct(pace, tq, window, pace or wanted, copies)
+        if turn.conduct == news:
             continue
         if not copies:
             turn.copying = frozenset()
-        if not news.listens:
+        if not news.report_idle:
             turn.idle = False           # when it is asked again to say so, it says it anew
-        turn.told = news
+        turn.conduct = news
         left = 0 if endless else max(1, turn.started + tq - decision.now)
         decision.run(client, left, news)

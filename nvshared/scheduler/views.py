@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a snapshot is worked out only when somebody looks at it.
+"""The parts of a snapshot that are computed only when somebody looks at them.
 
-A snapshot is taken each time something has changed, hundreds of times a second;
-who stands where in a queue of a thousand, nobody wants to know that often. So
-these are to be looked at before the next event.
+A snapshot is taken hundreds of times a second, each time something has changed. Nobody wants to
+know that often who stands where in a queue of a thousand. So look at these before the next
+event.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,10 +83,10 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         client=client.id,
         state=client.state,
         memory=client.memory,
-        room=client.held,
+        room=client.charged,
         commit=client.commit,
         fits=card.fits([client]),
-        held=client.time_held(card.now),
+        held_time=client.time_held(card.now),
         waited=client.time_waited(card.now),
         turns=client.turns,
         bytes_in=client.bytes_in,

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host memory for what is swapped, split between cards as they need it.
+"""Splits the host memory for swapped blocks between the cards, as they need it.
 
-All cards together may take so much, and each scheduler keeps to a part of it that
-is its own, so that none has to ask another before it decides. A card keeps what
-its clients have taken or have been promised (scheduler/demand.py). What nobody
-needs is split evenly: whoever comes next finds room on whichever card it starts.
+All cards together may take so much, and each scheduler keeps to its own part, so that none has
+to ask another before it decides. A card keeps what its clients have taken or were promised
+(scheduler/demand.py). What nobody needs is split evenly, so a new client finds room on
+whichever card it starts.
 
-A scheduler whose part is used up says so (BudgetWanted) before it refuses anybody
-anything, and is answered at once: it gets what it lacks out of what the others do
-not need, and what then is left is split evenly again, so that the next few questions
-need not go this way. As long as a card has what it needs nothing happens here before
-it decides. What the others could give up each card is told a moment after it has
-changed, if that is more than a small part of the whole: its clients are told how far
-they could grow, and that costs time where there are a thousand.
+A scheduler whose part is used up says so (BudgetWanted) before it refuses anything. It is
+answered at once: it gets what it lacks out of what the others do not need. What is left then
+is split evenly again, so that the next few questions need not come here. A card that has what
+it needs decides without asking here. Each card is told how much the others could give up a
+moment after that has changed, if it changed by more than a small part of the whole: the card's
+clients are told in turn how far they could grow, which costs time where there are a thousand.
 
-Nobody gets anything before another has given it up. While a card is gathering
-it is not known what it needs, so nothing moves, and who asks is answered when all
-have gathered. By then the whole may be another (safebudget.py): whoever knows says so
-at `gathered`, before anybody is refused. That holds for a single card too, which asks
-for nothing otherwise. Of a card that is lost what its clients hold is kept until they end.
+Nobody gets anything before another has given it up. While a card is gathering we do not know
+what it needs, so nothing moves, and questions are answered when all have gathered. By then the
+whole may be another (safebudget.py). Whoever knows says so at `gathered`, before anybody is
+refused; that holds for a single card too, which asks for nothing otherwise. On a lost card,
+what its clients hold is kept until they end.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from nvshared.scheduler.events import (
     Joined,
     Left,
     Loaded,
-    Saved,
+    Presaved,
 )
 from nvshared.sharing.gpu import GPU
 from nvshared.signal import Signal
@@ -44,7 +43,7 @@ from nvshared.units import MILLISECOND
 
 SPLIT_WITHIN = 20 * MILLISECOND         # so soon after such events it is split anew unasked,
 MOVING = (
-    CapacityChanged | CommitAsked | Evicted | GPULost | Joined | Left | Loaded | Saved
+    CapacityChanged | CommitAsked | Evicted | GPULost | Joined | Left | Loaded | Presaved
 )
 WORTH_SPLITTING = 64                    # if that moves more than this part of it
 
@@ -119,7 +118,7 @@ class Budget:
         self._gpus.append(gpu)
         self._whole += gpu.host_budget
         self._gathering = self._gathering or self._gathers()
-        gpu.told.connect(self._heard)
+        gpu.happened.connect(self._heard)
         gpu.budget_wanted.connect(partial(self._wanted, gpu))
         self._split()
 
@@ -199,13 +198,13 @@ class Budget:
             self._whole, [gpu.demand for gpu in self._gpus],
             [gpu.host_budget for gpu in self._gpus], [not gpu.lost for gpu in self._gpus],
         )
-        told = list(zip(self._gpus, parts, strict=True))
+        changed = list(zip(self._gpus, parts, strict=True))
         moves = any(
             _change(gpu, part) > threshold or (gpu in asking and part.own > gpu.host_budget)
-            for gpu, part in told
+            for gpu, part in changed
         )
         # Nobody gets anything before another has given it up.
-        for gpu, part in sorted(told, key=lambda one: one[1].own - one[0].host_budget):
+        for gpu, part in sorted(changed, key=lambda one: one[1].own - one[0].host_budget):
             if moves and _change(gpu, part):
                 gpu.set_budget(part.own, part.elsewhere)
             elif gpu in asking:

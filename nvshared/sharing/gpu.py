@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One GPU: a scheduler, what NVML knows about the card, and the clients on it.
 
-The scheduler decides and has neither clock nor timer nor sockets. This is what
-gives it those: events go in with the time, orders go out to the clients'
-links, one timer is kept armed for the scheduler's next deadline, and what
-people want to know is emitted as signals. Everything happens at once, in the
-order in which events arrive; an event caused while another is being handled
-(a broken link found out while sending) waits until that one is done. Programs
-have their orders before people hear of anything, and what `changed` announces
-comes a few milliseconds later, all changes of that time together.
+The scheduler decides and has no clock, timer or socket. This gives it those: events go in with
+the time, orders go out to the clients' links, one timer is armed for the scheduler's next
+deadline, and signals say what people want to know. What the scheduler knows (figures, orders
+under way, settings) is asked of it and kept nowhere else.
+
+Everything happens at once, in the order in which events arrive. An event caused while another
+is being handled (a link turns out to be broken while we send) waits until that one is done.
+Programs get their orders before people hear of anything. What `changed` announces comes a few
+milliseconds later, all changes of that time together.
 """
 
 import logging
@@ -27,11 +28,9 @@ from nvshared.scheduler.actions import (
     Action,
     BudgetWanted,
     ClientState,
-    Evict,
-    Load,
+    MoveOrder,
     Order,
     Report,
-    Save,
     Stuck,
     TurnEnd,
     TurnEnded,
@@ -42,14 +41,10 @@ from nvshared.scheduler.events import (
     BudgetChanged,
     CapacityChanged,
     Event,
-    Evicted,
     Joined,
     Left,
-    Loaded,
     Memory,
     Preempted,
-    Record,
-    Saved,
     SettingsChanged,
     TermsChanged,
     Tick,
@@ -79,13 +74,12 @@ class Link(Protocol):
 class Client:
     """One process on one GPU. Figures are as of its last record; bytes and microseconds."""
 
-    def __init__(self, id: int, gpu: "GPU", peer: Peer, link: Link, memory: Memory) -> None:
+    def __init__(self, id: int, gpu: "GPU", peer: Peer, link: Link) -> None:
         self.id = id                    # unique while the daemon runs, never used again
         self.gpu = gpu
         self.peer = peer
         self.link = link
-        self.memory = memory            # as its last record said
-        self.terms = ClientTerms()    # what is set for it
+        self.terms = ClientTerms()      # what is set for it
 
     def __str__(self) -> str:
         return str(self.peer)
@@ -97,14 +91,28 @@ class Client:
         self.gpu.terms_changed.emit(self)
 
     @property
+    def memory(self) -> Memory:
+        """As its last record said."""
+        return self.gpu.scheduler.memory(self.id)
+
+    @property
+    def stopping(self) -> bool:
+        """It owes an answer to STOP."""
+        return bool(self.gpu.lost) or self.gpu.scheduler.stopping(self.id)
+
+    def unanswered(self, number: int) -> MoveOrder | None:
+        """The order with this number, if it owes an answer to it."""
+        return self.gpu.scheduler.unanswered(self.id, number)
+
+    @property
     def view(self) -> ClientView:
         """How the scheduler sees it: state, room, commit, times, counters."""
         return self.gpu.snapshot().clients[self.id]
 
     @property
-    def held(self) -> int:
+    def held_time(self) -> int:
         """Time with its gate open, until now: the scheduler counts up to its last event."""
-        return self.view.held + self._since(self.id in self.gpu.snapshot().holders)
+        return self.view.held_time + self._since(self.id in self.gpu.snapshot().holders)
 
     @property
     def waited(self) -> int:
@@ -140,7 +148,7 @@ class GPU:
         self.turn_started: Signal[Client] = Signal("turn_started")
         self.turn_ended: Signal[Client, TurnEnd, int] = Signal("turn_ended")
         self.changed: Signal[frozenset[str]] = Signal("changed")
-        self.told: Signal[int, Event] = Signal("told")
+        self.happened: Signal[int, Event] = Signal("happened")
         self.decided: Signal[int, Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
         self.budget_wanted: Signal[()] = Signal("budget_wanted")
@@ -148,17 +156,15 @@ class GPU:
 
         self._clock = clock
         self._timer = timer
-        self._settings = replace(
-            settings, capacity=self.capacity.bytes, total=self.capacity.offered
+        self.scheduler = Scheduler(
+            replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock()
         )
-        self._scheduler = Scheduler(self._settings, clock())
         self._snapshot: Snapshot | None = None
         self._events: deque[Event] = deque()
         self._handling = False
         self._handled = 0               # events, so far
         self._broken = False
         self._disarm: Callable[[], None] | None = None
-        self._unanswered: set[tuple[int, int]] = set()
         self._published = self._properties()
         self._news = False              # something happened that people may want to know
         self._announcing = False
@@ -168,6 +174,11 @@ class GPU:
         return f"gpu{self.facts.index}"
 
     @property
+    def settings(self) -> Settings:
+        """What its scheduler goes by."""
+        return self.scheduler.settings
+
+    @property
     def tq(self) -> int:
         """The quantum in force in whole seconds, rounded up."""
         return -(-self.tq_usec // SECOND)
@@ -175,17 +186,17 @@ class GPU:
     @property
     def tq_usec(self) -> int:
         """The quantum in force; where it is auto and nobody waits, the last that was."""
-        return self.snapshot().quantum if self._settings.tq is None else self._settings.tq
+        return self.snapshot().quantum if self.settings.tq is None else self.settings.tq
 
     @property
     def tq_auto(self) -> bool:
         """Whether the quantum follows from what hand-overs cost."""
-        return self._settings.tq is None
+        return self.settings.tq is None
 
     @property
     def anti_thrash(self) -> AntiThrash:
         """Whether turns are taken when everything fits, never, or as needed."""
-        return self._settings.anti_thrash
+        return self.settings.anti_thrash
 
     @property
     def state(self) -> str:
@@ -204,17 +215,17 @@ class GPU:
 
     @property
     def orders_unanswered(self) -> int:
-        """How many EVICT, LOAD and SAVE are on their way."""
-        return len(self._unanswered)
+        """How many EVICT and LOAD are on their way to those who answer."""
+        return self.scheduler.orders_unanswered()
 
     @property
-    def held(self) -> dict[int, int]:
+    def occupied(self) -> dict[int, int]:
         """Bytes of the card each client says it holds."""
         return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
 
     def turns(self) -> bool:
         """Whether events are still decided here: tries it with one that changes nothing."""
-        deadline = self._scheduler.deadline()
+        deadline = self.scheduler.deadline()
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
         handled = self._handled
@@ -228,20 +239,22 @@ class GPU:
     def snapshot(self) -> Snapshot:
         """How the scheduler sees everything, as of now."""
         if self._snapshot is None:
-            self._snapshot = self._scheduler.snapshot()
+            self._snapshot = self.scheduler.snapshot()
         return self._snapshot
 
     def since(self) -> int:
         """Time since the snapshot."""
         return max(0, self._clock() - self.snapshot().now)
 
-    def join(self, client: Client, *, running: bool, wants: bool, commit: int) -> None:
+    def join(
+        self, client: Client, memory: Memory, *, running: bool, wants: bool, commit: int
+    ) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         self._demand()
-        self.clients[client.id] = client
         self.capacity.joined(client.id)
         self.apply_capacity()
-        self.tell(Joined(client.id, client.memory, running, wants, commit))
+        self.clients[client.id] = client
+        self.tell(Joined(client.id, memory, running, wants, commit))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:
@@ -250,7 +263,6 @@ class GPU:
             return
         self.tell(Left(client.id))
         del self.clients[client.id]
-        self._unanswered = {order for order in self._unanswered if order[0] != client.id}
         self.capacity.left(client.id)
         self.apply_capacity()
         self.client_removed.emit(client)
@@ -261,35 +273,30 @@ class GPU:
             self.capacity.allowances = allowances
         settings = replace(
             settings, capacity=self.capacity.bytes, total=self.capacity.offered,
-            host_budget=self._settings.host_budget, elsewhere=self._settings.elsewhere,
+            host_budget=self.host_budget, elsewhere=self.elsewhere,
         )
-        if settings != self._settings:
-            self._settings = settings
+        if settings != self.settings:
             self.tell(SettingsChanged(settings))
 
     def apply_capacity(self) -> None:
         """Tells the scheduler if the capacity is no longer what it was."""
-        if self.capacity.bytes != self._settings.capacity:
-            self._settings = replace(self._settings, capacity=self.capacity.bytes)
+        if self.capacity.bytes != self.settings.capacity:
             self.tell(CapacityChanged(self.capacity.bytes))
 
     @property
     def host_budget(self) -> int:
         """Bytes of host memory that its clients may take."""
-        return self._settings.host_budget
+        return self.settings.host_budget
 
     @property
     def elsewhere(self) -> int | None:
         """Bytes of it that other cards could give up, as last told; None: there are no others."""
-        return self._settings.elsewhere
+        return self.settings.elsewhere
 
     @property
     def demand(self) -> Demand:
-        """What it needs of the host's memory, and what it asks for; of a lost card what is held."""
-        if not self.lost:
-            return self._scheduler.demand()
-        held = sum(client.memory.host for client in self.clients.values())
-        return Demand(held, held, held)
+        """What it needs of the host's memory, and what it asks for."""
+        return self.scheduler.demand()
 
     def set_budget(self, size: int, elsewhere: int | None) -> None:
         """Its part of the host's memory, and what other cards could give up, are so many bytes.
@@ -297,7 +304,6 @@ class GPU:
         None: there are no others. Decided upon before anything else that waits: another card may
         have the rest already.
         """
-        self._settings = replace(self._settings, host_budget=size, elsewhere=elsewhere)
         self._events.appendleft(BudgetChanged(size, elsewhere))
         self._decide_all()
 
@@ -344,18 +350,11 @@ class GPU:
 
     def _handle(self, event: Event) -> None:
         now = self._clock()
-        if isinstance(event, Evicted | Loaded | Saved):
-            self._unanswered = {        # it answers in order, and may leave some out
-                order for order in self._unanswered
-                if order[0] != event.client or order[1] > event.number
-            }
-        if isinstance(event, Record) and (client := self.clients.get(event.client)) is not None:
-            client.memory = event.memory
         self._snapshot = None
         try:
-            actions = self._scheduler.handle(event, now)
+            actions = self.scheduler.handle(event, now)
         except Exception:
-            self.told.emit(now, event)
+            self.happened.emit(now, event)
             # A fault of ours. What it knows can no longer be trusted; a daemon that starts
             # afresh learns everything from its clients' HELLO.
             logger.exception("the scheduler of %s failed at %s", self, event)
@@ -369,7 +368,7 @@ class GPU:
         for action in actions:
             if isinstance(action, Order):
                 self._send(action)
-        self.told.emit(now, event)
+        self.happened.emit(now, event)
         for action in actions:
             self.decided.emit(now, action)
             if isinstance(action, Report):
@@ -380,8 +379,6 @@ class GPU:
     def _send(self, order: Order) -> None:
         client = self.clients.get(order.client)
         if client is not None:
-            if isinstance(order, Evict | Load | Save):
-                self._unanswered.add((order.client, order.number))
             client.link.order(order)
 
     def _report(self, report: Report) -> None:
@@ -392,17 +389,15 @@ class GPU:
             case TurnStarted():
                 self.turn_started.emit(client)
             case TurnEnded():
-                self.turn_ended.emit(client, report.reason, report.held)
+                self.turn_ended.emit(client, report.reason, report.held_time)
             case Stuck():
-                # Nothing of it moves while it does not answer.
-                self._unanswered = {order for order in self._unanswered if order[0] != client.id}
                 self.client_stuck.emit(client, str(report.state), report.waited)
 
     def _arm(self) -> None:
         if self._disarm is not None:
             self._disarm()
             self._disarm = None
-        deadline = self._scheduler.deadline()
+        deadline = self.scheduler.deadline()
         if deadline is not None:
             self._disarm = self._timer(deadline, self._tick)
 

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host memory to take where nobody has said how much: looked up at start, and after a restart.
+"""How much host memory to take where nobody has configured it.
 
-What programs swapped out before we started is not free then, though it is ours to give: they
-go on, and say with their HELLO how much they hold. So when all have said so, it is looked up
-again, with that added to what is free (host.py says how far they are believed). Both are looked
-up in the same moment: whatever was taken or freed since our start, by them or by others, does
-not count twice, nor is it missing. So the same is done when one comes late, as it was draining
-or moving memory, but only for a while: who could have it done at any time would choose the
-moment when something large has just ended that is about to begin again.
+It is looked up at start. After a restart of the daemon it is looked up again, when all programs
+have said what they hold.
 
-It never becomes less by that, since our clients have been promised what it was. Where nobody
+What programs swapped out before we started is not free at our start, though it is ours to give:
+they go on, and say with their HELLO how much they hold. So when all have said so, we look
+again and add that to what is free (machine/host.py says how far they are believed). Both are
+looked up in the same moment: memory taken or freed since our start, by them or by others, is
+neither counted twice nor missed. We also look again when a program comes late, as it was
+draining or moving memory, but only for a while: otherwise a client could time the recount just
+after a large process exits that is about to start again.
+
+The budget never shrinks by that, since our clients were promised what it was. Where nobody
 holds anything it stays as it was.
 """
 

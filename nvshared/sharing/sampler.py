@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks NVML about each card that is in use, and makes of the answers what the card offers.
+"""Asks NVML about each card in use, and computes from the answers what the card offers.
 
-The questions about each card are asked in a thread of its own, because NVML may stall
-for seconds, and neither a hand-over nor the figures of other cards may wait for that.
-While an answer is out, the card is not asked again; an answer that never comes costs
-that card's figures and nothing else, unless the driver itself keeps others waiting.
+Each card is asked in a thread of its own. NVML may stall for seconds, and neither a hand-over
+nor the figures of other cards may wait for that. While an answer is out, the card is not asked
+again. An answer that never comes costs that card's figures and nothing else, unless the driver
+itself keeps others waiting.
 
-A card without clients is not asked, except once when somebody wants to see it.
-After a client has come or gone the next question comes early, since its
-context is what the capacity does not know yet.
+A card without clients is not asked, except once when somebody wants to see it. After a client
+has come or gone the next question comes early, as the capacity does not know its context yet.
 """
 
 import logging
@@ -83,7 +82,7 @@ class _Watch:
     asked: bool = False
     failures: int = 0
     disarm: Callable[[], None] | None = None
-    held: dict[int, int] | None = None  # what the clients said when it was asked; None: in motion
+    occupied: dict[int, int] | None = None      # when it was asked; None: in motion
 
 
 class Sampler:
@@ -131,7 +130,7 @@ class Sampler:
             watch.disarm()
             watch.disarm = None
         watch.asked = True
-        watch.held = None if watch.gpu.orders_unanswered else watch.gpu.held
+        watch.occupied = None if watch.gpu.orders_unanswered else watch.gpu.occupied
         self._question(watch.gpu.facts.uuid, lambda result: self._answered(watch, result))
 
     def _answered(self, watch: _Watch, result: Sample | NvshareError) -> None:
@@ -148,9 +147,9 @@ class Sampler:
         else:
             watch.failures = 0
             gpu.sample = result
-            still = not gpu.orders_unanswered and watch.held == gpu.held
+            still = not gpu.orders_unanswered and watch.occupied == gpu.occupied
             if still and result.memory_used is not None:
-                gpu.capacity.sampled(result.memory_used, sum(gpu.held.values()))
+                gpu.capacity.sampled(result.memory_used, sum(gpu.occupied.values()))
                 gpu.apply_capacity()
         if gpu.clients:
             self._ask_in(watch, self.interval)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for one client, by the administrator and by the user whose program it is.
+"""What is set for one client, by the administrator and by the user who owns the program.
 
-Both may set everything; what holds is the stricter of the two. So users may
-lower what their own programs get, and raise it again up to what the
-administrator has set, and no further. What the administrator sets replaces what
-the user has set of the same kind: it holds as it was said.
+Both may set everything, and the stricter of the two holds. So users may lower what their own
+programs get, and raise it again up to what the administrator has set, and no further. When the
+administrator sets something, it replaces what the user has set of the same kind.
 """
 
 from dataclasses import dataclass, replace

@@ -19,7 +19,7 @@ from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
 from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
 from nvshared.scheduler.actions import Action
-from nvshared.scheduler.events import Memory, Wanted
+from nvshared.scheduler.events import Memory, MemoryChanged
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
@@ -106,19 +106,19 @@ def a_client(manager: Manager, gpu: GPU, *, pid: int = 4711, command: str = "") 
     """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""
     peer = Peer(pid, 0, "python", command or "/usr/bin/python3 train.py --epochs 3", "", "")
     memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)
-    client = Client(manager.next_id(), gpu, peer, Noted(), memory)
-    gpu.join(client, running=False, wants=False, commit=0)
+    client = Client(manager.next_id(), gpu, peer, Noted())
+    gpu.join(client, memory, running=False, wants=False, commit=0)
     return client
 
 
 def decide(client: Client, *actions: Action, holders: Sequence[Client] | None = None) -> None:
     """Has the client's scheduler decide this, and say that these hold the GPU."""
-    scheduler = client.gpu._scheduler
+    scheduler = client.gpu.scheduler
     assert isinstance(scheduler, Scripted)
     if holders is not None:
         scheduler.holders = tuple(one.id for one in holders)
     scheduler.decide = lambda _event: actions
-    client.gpu.tell(Wanted(client.id, client.memory))
+    client.gpu.tell(MemoryChanged(client.id, client.memory, wants=True))
     scheduler.decide = lambda _event: ()
 
 

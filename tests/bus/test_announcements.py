@@ -106,7 +106,7 @@ async def test_what_an_auto_quantum_comes_to_is_announced(
     manager.set_tq_auto()
     await announced(publication, other)
     await other.watch()
-    scheduler = client.gpu._scheduler
+    scheduler = client.gpu.scheduler
     assert isinstance(scheduler, Scripted)
     scheduler.quantum = 2_500_000
     decide(client)
@@ -175,7 +175,7 @@ async def test_the_end_of_a_limit_is_announced_although_nobody_said_anything(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])
-    scheduler = manager.gpus[0]._scheduler
+    scheduler = manager.gpus[0].scheduler
     assert isinstance(scheduler, Scripted)
 
     def becomes(state: ClientState) -> None:

@@ -33,7 +33,7 @@ TWINS = {                               # of another name
 
 
 def scheduler(client: Client) -> Scripted:
-    found = client.gpu._scheduler
+    found = client.gpu.scheduler
     assert isinstance(found, Scripted)
     return found
 

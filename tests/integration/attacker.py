@@ -24,12 +24,13 @@ import sys
 from collections.abc import Callable, Iterator
 
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Memory, Record, Type
+from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
+from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.busattacks import BUS_ATTACKS, flood
 
 QUESTIONS = 100                         # of one round
-ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.EVICTED, Type.LOAD: Type.LOADED}
+ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.MOVED, Type.LOAD: Type.MOVED}
 
 
 class Attack:
@@ -38,7 +39,7 @@ class Attack:
     def __init__(self, address: str, uuid: bytes, width: int) -> None:
         self.address = address
         self.width = width              # connections at a time
-        self.hello = protocol.encode(Record(Type.HELLO, uuid=uuid))
+        self.hello = protocol.encode_report(ReportRecord(Type.HELLO, uuid=uuid))
         self.random = random.Random(width)
 
     def connect(self) -> socket.socket | None:
@@ -96,7 +97,7 @@ def come_and_go(attack: Attack) -> Iterator[None]:
 
 def answer_nothing(attack: Attack) -> Iterator[None]:
     """Connects, registers, asks questions, and never reads; once it is dropped, it comes again."""
-    question = protocol.encode(Record(Type.COMMIT, number=1, bytes=MIB))
+    question = protocol.encode_report(ReportRecord(Type.COMMIT, number=1, commit=MIB))
     crowd: list[socket.socket] = []
     while True:
         crowd += attack.registered()[len(crowd):]
@@ -115,7 +116,8 @@ def garbage(attack: Attack) -> Iterator[None]:
             for packet in (
                 b"", attack.hello[:dice.randrange(protocol.SIZE)], attack.hello * 2,
                 dice.randbytes(dice.randrange(4096)),
-                bytes([dice.randrange(80)]) + b"\0\1\0" + dice.randbytes(protocol.SIZE - 4),
+                bytes([dice.randrange(80), 0, protocol.VERSION, 0])
+                + dice.randbytes(protocol.SIZE - 4),
             ):
                 say(one, packet)
             one.close()
@@ -129,7 +131,7 @@ def descriptors(attack: Attack) -> Iterator[None]:
         for one in attack.registered():
             with contextlib.suppress(OSError):
                 one.sendmsg(
-                    [protocol.encode(Record(Type.MEMORY))],
+                    [protocol.encode_report(ReportRecord(Type.MEMORY))],
                     [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)],
                 )
             one.close()
@@ -140,8 +142,9 @@ def change(attack: Attack) -> Iterator[None]:
     """Registered clients that do as they are told, and whose state never stands still."""
     crowd = attack.registered()
     records = [
-        protocol.encode(Record(kind, memory=Memory(host=size)))
-        for size in (0, 4096) for kind in (Type.MEMORY, Type.WANT, Type.IDLE)
+        protocol.encode_report(ReportRecord(kind, flags, memory=Memory(host=size)))
+        for size in (0, 4096)
+        for kind, flags in ((Type.MEMORY, 0), (Type.MEMORY, Flag.WANTS), (Type.IDLE, 0))
     ]
     while True:
         for one in crowd:
@@ -149,16 +152,16 @@ def change(attack: Attack) -> Iterator[None]:
                 say(one, record)
             with contextlib.suppress(OSError):
                 while packet := one.recv(protocol.SIZE):
-                    obey(one, protocol.decode(packet))
+                    obey(one, protocol.decode_order(packet))
         yield
 
 
-def obey(one: socket.socket, order: Record) -> None:
+def obey(one: socket.socket, order: OrderRecord) -> None:
     """Has nothing to move, and says so."""
     answer = ANSWERS.get(order.type)
     if answer is not None:
-        memory = Memory(room=order.bytes)
-        say(one, protocol.encode(Record(answer, number=order.number, memory=memory)))
+        report = ReportRecord(answer, number=order.number, memory=Memory(room=order.room))
+        say(one, protocol.encode_report(report))
 
 
 ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {

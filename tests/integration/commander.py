@@ -16,7 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nvshared.hook.protocol import Flag, Limits, Memory, Record, Type, decode, encode
+from nvshared.hook.protocol import (
+    Flag,
+    OrderRecord,
+    ReportRecord,
+    Type,
+    decode_report,
+    encode_order,
+)
+from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE
 
@@ -30,11 +38,10 @@ class Hook:
     room: int = 0                       # counted against the capacity
     running: bool = False
     stopping: bool = False
-    moves: list[tuple[Type, int]] = field(default_factory=list)     # orders without an answer
-    watched: bool = False               # it may say that its program copies
+    moves: list[OrderRecord] = field(default_factory=list)          # without an answer
+    reports_copies: bool = False        # it may say that its program copies
     cut: set[int] = field(default_factory=set)      # numbers of orders before a YIELD
     wants: bool = False
-    asked: bool = False                 # ROOM came and is not answered
     welcomed: bool = False
     introduction: int = 0               # until a HELLO with this number, nothing counts
     answered: int = 0                   # the question up to which it has heard
@@ -48,6 +55,11 @@ class Hook:
     @property
     def whole(self) -> bool:
         return self.memory.resident == self.memory.allocated and self.need <= self.room
+
+    @property
+    def lacks(self) -> bool:
+        """It may run and cannot."""
+        return self.running and not self.whole
 
 
 class Commander:
@@ -63,7 +75,7 @@ class Commander:
         self.turns = 0
         self.orders = 0
         self.bytes_moved = 0
-        self.bytes_saved = 0            # or rather ready to leave, after each SAVE
+        self.bytes_saved = 0            # or rather ready to leave, after each EVICT that keeps
         self.refused = 0
         self.reopened = 0
         self.beyond = 0                 # questions for more than the card holds
@@ -71,7 +83,7 @@ class Commander:
         self.copying = 0                # times that somebody said its program copies
         self.ending = False             # programs that exit take their driver with them
         self.hooks: list[Hook] = []
-        self.heard: Record | None = None            # the last of anybody's
+        self.heard: ReportRecord | None = None            # the last of anybody's
         self._path = path
         self.number = 0
         self._listener = self._listen()
@@ -100,7 +112,7 @@ class Commander:
         for number, hook in enumerate(self.hooks):
             asked = self.random.randrange(1, 1 << 63)
             self.hooks[number] = Hook(hook.connection, introduction=asked)
-            self.send(self.hooks[number], Record(Type.INTRODUCE, number=asked))
+            self.send(self.hooks[number], OrderRecord(Type.INTRODUCE, number=asked))
         self._listen_until(
             lambda: not any(hook.introduction for hook in self.hooks), "introduce itself")
 
@@ -137,7 +149,7 @@ class Commander:
         if hook.running:
             self._order_running(hook, free)
         elif not hook.moves and self.random.random() < 0.1:
-            self._save(hook)
+            self._presave(hook)
         elif not hook.moves and hook.whole:
             self._evict(hook)
         elif not hook.moves and self.random.random() < 0.05:
@@ -146,9 +158,8 @@ class Commander:
             self._make_whole(hook, free)
 
     def _order_running(self, hook: Hook, free: int) -> None:
-        if hook.asked and not hook.moves:
+        if hook.lacks and not hook.moves:
             if hook.room + free >= hook.need:
-                hook.asked = False
                 slack = min(hook.room + free - hook.need, 8 * MIB)
                 # Never less than it has: it runs, and may take that before it hears of this.
                 room = hook.need + self.random.choice((0, 0, slack))
@@ -180,52 +191,53 @@ class Commander:
             else:
                 self._evict(victim)
 
-    def send(self, hook: Hook, record: Record) -> None:
+    def send(self, hook: Hook, order: OrderRecord) -> None:
         """An order to one of them."""
         self.orders += 1
         # One that has died: the end of file says so too.
         with contextlib.suppress(OSError):
-            hook.connection.send(encode(record))
+            hook.connection.send(encode_order(order))
 
     def _run(self, hook: Hook) -> None:
         if not hook.running:
             self.turns += 1
         hook.running, hook.wants = True, False
-        flags = Flag.CONTENDED if self.random.random() < 0.5 else Flag(0)
+        flags = Flag.PACE | Flag.REPORT_IDLE if self.random.random() < 0.5 else Flag(0)
         if self.random.random() < 0.7:
-            flags |= Flag.WATCHED
-        hook.watched = hook.watched or bool(flags & Flag.WATCHED)
-        self.send(hook, Record(Type.RUN, flags=flags, bytes=1000,
-                                microseconds=self.random.choice((0, 1000, 20000))))
+            flags |= Flag.REPORT_COPIES
+        hook.reports_copies = hook.reports_copies or bool(flags & Flag.REPORT_COPIES)
+        self.send(hook, OrderRecord(
+            Type.RUN, flags, quantum=1000, idle_window=self.random.choice((0, 1000, 20000))))
 
     def _stop(self, hook: Hook) -> None:
         hook.stopping = True
-        self.send(hook, Record(Type.STOP))
+        self.send(hook, OrderRecord(Type.STOP))
 
     def _yield(self, hook: Hook) -> None:
         """Also to those that were not ordered anything of the kind, or are done already."""
-        hook.cut.update(number for _, number in hook.moves)
-        self.send(hook, Record(Type.YIELD, number=self.number))
+        hook.cut.update(order.number for order in hook.moves)
+        self.send(hook, OrderRecord(Type.YIELD, number=self.number))
 
     def _ahead(self) -> Flag:
         return Flag.AHEAD if self.random.random() < 0.6 else Flag(0)
 
-    def _evict(self, hook: Hook) -> None:
+    def move(self, hook: Hook, order: OrderRecord) -> None:
+        """An EVICT or LOAD, whose answer is awaited."""
         self.number += 1
-        hook.moves.append((Type.EVICTED, self.number))
+        hook.moves.append(replace(order, number=self.number))
+        self.send(hook, hook.moves[-1])
+
+    def _evict(self, hook: Hook) -> None:
         room = self.random.choice((0, 0, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
-        self.send(hook, Record(
-            Type.EVICT, flags=self._ahead(), number=self.number, bytes=room, host=host))
+        self.move(hook, OrderRecord(Type.EVICT, self._ahead(), room=room, host=host))
 
-    def _save(self, hook: Hook) -> None:
+    def _presave(self, hook: Hook) -> None:
         """Whether it is all there or not."""
-        self.number += 1
-        hook.moves.append((Type.SAVED, self.number))
-        ready = self.random.choice((hook.room, self.random.randrange(hook.room + 1)))
+        size = self.random.choice((hook.room, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
-        self.send(hook, Record(
-            Type.SAVE, flags=self._ahead(), number=self.number, bytes=ready, host=host))
+        self.move(hook, OrderRecord(
+            Type.EVICT, self._ahead() | Flag.KEEP, presaved=size, host=host))
 
     def _load(self, hook: Hook, room: int, free: int) -> None:
         assert room - hook.room <= free, "the commander breaks its own rule"
@@ -234,10 +246,7 @@ class Commander:
             (0, 0, 1, 2, 5)))) if room > hook.room else []
         hook.room = room
         for step in (*steps, room):     # a row of orders, none of which waits for an answer
-            self.number += 1
-            hook.moves.append((Type.LOADED, self.number))
-            self.send(hook, Record(
-                Type.LOAD, flags=self._ahead(), number=self.number, bytes=step, host=host))
+            self.move(hook, OrderRecord(Type.LOAD, self._ahead(), room=step, host=host))
 
     def receive(self, timeout: float) -> bool:
         """Hears whoever has something to say within so many seconds. False: nobody has."""
@@ -253,13 +262,13 @@ class Commander:
             except ConnectionResetError:
                 packet = b""
             if packet:
-                self._hear(hook, decode(packet))
+                self._hear(hook, decode_report(packet))
             else:
                 ready.close()
                 self.hooks.remove(hook)
         return bool(readable)
 
-    def _hear(self, hook: Hook, record: Record) -> None:
+    def _hear(self, hook: Hook, record: ReportRecord) -> None:
         if hook.introduction:
             if record.type is not Type.HELLO or record.number != hook.introduction:
                 return
@@ -273,63 +282,64 @@ class Commander:
             hook.running = bool(record.flags & Flag.RUNNING)
             hook.wants = bool(record.flags & Flag.WANTS)
             hook.room, hook.welcomed = memory.room, True
-            self.send(hook, replace(self._limits(hook, 0), type=Type.WELCOME))
+            self.send(hook, self._limits(hook, 0))
         assert filled <= hook.room, f"{filled} bytes on the card with room for {hook.room}"
         match record.type:
-            case Type.WANT:
-                hook.wants = True
+            case Type.MEMORY:
+                hook.wants = hook.wants or bool(record.flags & Flag.WANTS)
             case Type.STOPPED:
-                hook.stopping, hook.running, hook.asked = False, False, False
+                hook.stopping, hook.running = False, False
                 hook.wants = bool(record.flags & Flag.WANTS)
             case Type.REOPENED:
                 hook.stopping = False
                 self.reopened += 1
-            case Type.EVICTED | Type.LOADED | Type.SAVED:
-                assert hook.moves, f"{record.type.name} answers nothing"
-                assert hook.moves.pop(0) == (record.type, record.number)
+            case Type.MOVED:
+                assert hook.moves, "MOVED answers nothing"
+                order = hook.moves.pop(0)
+                assert order.number == record.number
                 assert self.ending or not record.flags & Flag.DRIVER_ERROR, "the driver failed"
                 if record.flags & Flag.YIELDED:
                     assert record.number in hook.cut, "it yields, and nobody asked it to"
                     self.yielded += 1
                 if not hook.moves:
                     hook.room = memory.room
-                if record.type is Type.SAVED:
-                    self.bytes_saved += record.bytes
+                if order.flags & Flag.KEEP:
+                    self.bytes_saved += record.moved
                 else:
-                    self.bytes_moved += record.bytes
-            case Type.ROOM:
-                hook.asked = True
-            case Type.COMMIT:
-                limits = self._limits(hook, record.number, record.bytes)
-                if record.host and limits.limits.commit >= record.bytes:
-                    hook.grants[record.number] = record.host
-                self.send(hook, limits)
-            case Type.COPYING:
-                assert hook.watched, "nobody asked whether its program copies"
-                self.copying += 1
-            case Type.BEYOND:
+                    self.bytes_moved += record.moved
+            case Type.COMMIT if record.commit == 0:
                 self.beyond += 1
-                self.send(hook, self._limits(hook, record.number, beyond=record.host))
+                self.send(hook, self._limits(hook, record.number, beyond=memory.beyond))
+            case Type.COMMIT:
+                limits = self._limits(hook, record.number, record.commit)
+                if record.pins and limits.commit >= record.commit:
+                    hook.grants[record.number] = record.pins
+                self.send(hook, limits)
+            case Type.COPIES:
+                assert hook.reports_copies, "nobody asked whether its program copies"
+                self.copying += 1
 
-    def _count(self, hook: Hook, record: Record) -> None:
+    def _count(self, hook: Hook, record: ReportRecord) -> None:
         """What is to be pinned comes from grants alone, each of which counts once."""
-        assert record.answered >= hook.answered, "it has heard less than before"
-        assert record.type is not Type.COMMIT or record.answered < record.number
-        heard = [number for number in hook.grants if number <= record.answered]
+        memory = record.memory
+        assert memory.answered >= hook.answered, "it has heard less than before"
+        assert record.type is not Type.COMMIT or memory.answered < record.number
+        heard = [number for number in hook.grants if number <= memory.answered]
         granted = sum(hook.grants.pop(number) for number in heard)
         # What a commander before this one has granted is there from the beginning.
-        assert hook.to_pin is None or record.to_pin <= hook.to_pin + granted, (
-            f"it may pin {record.to_pin} after {hook.to_pin}, and was granted {granted}")
-        hook.answered, hook.to_pin = record.answered, record.to_pin
+        assert hook.to_pin is None or memory.to_pin <= hook.to_pin + granted, (
+            f"it may pin {memory.to_pin} after {hook.to_pin}, and was granted {granted}")
+        hook.answered, hook.to_pin = memory.answered, memory.to_pin
 
-    def _limits(self, hook: Hook, number: int, asked: int = 0, beyond: int = 0) -> Record:
+    def _limits(self, hook: Hook, number: int, asked: int = 0, beyond: int = 0) -> OrderRecord:
         grant = asked <= self.most and self.random.random() >= self.refuses
         self.refused += asked > 0 and not grant
         held = hook.memory.allocated + hook.memory.pinned
-        return Record(Type.LIMITS, number=number, limits=Limits(
+        return OrderRecord(
+            Type.LIMITS, number=number,
             # An eighth of the total is how much that was freed may stay mapped.
             commit=asked if grant else held, most=self.most, total=4 * self.most,
             host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
             # Only programs of which it is wanted ask for it.
             beyond=0 if beyond and self.random.random() < 0.3 else self.most,
-        ))
+        )

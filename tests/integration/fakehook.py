@@ -22,7 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Flag, Limits, Memory, Record, Type
+from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
+from nvshared.scheduler.events import Memory
 
 Socket = socket.socket                  # in Hook, `socket` is a field
 PATIENCE = 600                          # seconds; only a test that fails waits so long
@@ -36,13 +37,14 @@ class Hook:
     path: str
     uuid: bytes
     memory: Memory = Memory()
-    limits: Limits = Limits()
+    limits: OrderRecord = OrderRecord(Type.LIMITS)
     granted: bool = False               # RUN came and no STOP since
-    contended: bool = False             # the last RUN said that others wait
-    watched: bool = False               # and that it is to say when its program copies
+    paced: bool = False                 # the last RUN said that others wait
+    reports_idle: bool = False          # and that it is to say when it is idle,
+    reports_copies: bool = False        # and when its program copies
     socket: Socket = field(init=False)
     questions: int = 0
-    asked_room: bool = False
+    lack_told: bool = False
 
     def __post_init__(self) -> None:
         self.connect()
@@ -71,32 +73,41 @@ class Hook:
         """Its gate is open."""
         return self.granted and self.whole
 
-    def say(self, kind: Type, *, flags: int = 0, number: int = 0, size: int = 0) -> bool:
+    def say(
+        self, kind: Type, *, flags: int = 0, number: int = 0, commit: int = 0, moved: int = 0
+    ) -> bool:
         """Sends one record. False: the connection has ended."""
-        record = Record(
-            kind, flags=flags, number=number, bytes=size, memory=self.memory, uuid=self.uuid
-        )
+        report = ReportRecord(
+            kind, flags, number, self.memory, self.uuid, commit=commit, moved=moved)
         try:
-            self.socket.send(protocol.encode(record))
+            self.send(protocol.encode_report(report))
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
 
-    def hear(self) -> Record | None:
-        """The next record; None at the end of the connection."""
+    def send(self, packet: bytes) -> None:
+        """One record."""
+        self.socket.send(packet)
+
+    def want(self) -> None:
+        """A thread stands at the gate."""
+        self.say(Type.MEMORY, flags=Flag.WANTS)
+
+    def hear(self) -> OrderRecord | None:
+        """The next order; None at the end of the connection."""
         try:
             packet = self.socket.recv(protocol.SIZE + 1)
         except ConnectionResetError:
             return None
-        return protocol.decode(packet) if packet else None
+        return protocol.decode_order(packet) if packet else None
 
-    def hello(self) -> Record | None:
+    def hello(self) -> OrderRecord | None:
         """Says HELLO with what it holds, and takes the answer."""
         flags = Flag.RUNNING if self.granted else Flag(0)
-        self.say(Type.HELLO, flags=flags, size=self.limits.commit)
+        self.say(Type.HELLO, flags=flags, commit=self.limits.commit)
         answer = self.hear()
-        if answer is not None and answer.type is Type.WELCOME:
-            self.limits = answer.limits
+        if answer is not None and answer.type is Type.LIMITS:
+            self.limits = answer
         return answer
 
     def allocate(self, size: int) -> bool:
@@ -104,7 +115,7 @@ class Hook:
         target = self.memory.allocated + self.memory.pinned + size
         if target > self.limits.commit:
             self.questions += 1
-            self.say(Type.COMMIT, number=self.questions, size=target)
+            self.say(Type.COMMIT, number=self.questions, commit=target)
             while True:
                 record = self.hear()
                 assert record is not None
@@ -122,7 +133,7 @@ class Hook:
     def settle(self) -> None:
         """Carries out what it is told until the daemon has heard the answers to all of that."""
         self.questions += 1
-        self.say(Type.COMMIT, number=self.questions, size=self.limits.commit)
+        self.say(Type.COMMIT, number=self.questions, commit=self.limits.commit)
         while True:
             record = self.hear()
             assert record is not None
@@ -131,52 +142,53 @@ class Hook:
                 return
 
     def fill(self) -> None:
-        """A holder maps what it has room for, and asks for room when that is not enough."""
+        """A holder maps what it has room for, and says at once when that is not enough."""
         memory = self.memory
         resident = max(memory.resident, min(memory.allocated, memory.room - memory.pinned))
         self.memory = replace(memory, resident=resident)
-        if self.granted and not self.whole and not self.asked_room:
-            self.asked_room = True
-            self.say(Type.ROOM, size=memory.allocated + memory.pinned + memory.pending)
+        if self.granted and not self.whole and not self.lack_told:
+            self.lack_told = True
+            self.say(Type.MEMORY)
 
-    def obey(self, record: Record) -> None:
+    def obey(self, record: OrderRecord) -> None:
         """Carries one order out and answers it."""
         match record.type:
             case Type.RUN:
                 self.granted = True
-                self.contended = bool(record.flags & Flag.CONTENDED)
-                self.watched = bool(record.flags & Flag.WATCHED)
+                self.paced = bool(record.flags & Flag.PACE)
+                self.reports_idle = bool(record.flags & Flag.REPORT_IDLE)
+                self.reports_copies = bool(record.flags & Flag.REPORT_COPIES)
                 self.fill()
             case Type.STOP:
                 self.granted = False
-                self.asked_room = False
+                self.lack_told = False
                 self.say(Type.STOPPED, flags=Flag.WANTS)
+            case Type.EVICT if record.flags & Flag.KEEP:
+                self.presave(record)
             case Type.EVICT:
                 self.evict(record)
             case Type.LOAD:
                 self.load(record)
-            case Type.SAVE:
-                self.save(record)
             case Type.YIELD:
                 return                  # it was done at once
-            case Type.WELCOME | Type.LIMITS:
-                self.limits = record.limits
+            case Type.LIMITS:
+                self.limits = record
             case Type.INTRODUCE:
                 flags = Flag.RUNNING if self.granted else Flag.WANTS
-                self.asked_room = False
-                self.say(Type.HELLO, flags=flags, number=record.number, size=self.limits.commit)
+                self.lack_told = False
+                self.say(Type.HELLO, flags=flags, number=record.number, commit=self.limits.commit)
             case _:
                 raise AssertionError(f"the daemon sent a {record.type.name}")
 
-    def evict(self, order: Record) -> None:
+    def evict(self, order: OrderRecord) -> None:
         """Moves out what does not fit the room, as far as host memory is allowed."""
         memory = self.memory
         if self.running:
-            room = max(order.bytes, memory.resident + memory.pinned)
+            room = max(order.room, memory.resident + memory.pinned)
             self.memory = replace(memory, room=room)
-            self.say(Type.EVICTED, number=order.number)
+            self.say(Type.MOVED, number=order.number)
             return
-        surplus = max(0, memory.resident + memory.pinned - order.bytes)
+        surplus = max(0, memory.resident + memory.pinned - order.room)
         # What was swapped out before and came back has left its host memory to be used again.
         swapped, allowed = memory.allocated - memory.resident, max(memory.host, order.host)
         moved = min(surplus, memory.resident, max(0, allowed - swapped))
@@ -184,31 +196,30 @@ class Hook:
         self.memory = replace(
             memory, resident=resident,
             host=max(memory.host, min(allowed, swapped + moved)),
-            room=max(order.bytes, resident + memory.pinned),
+            room=max(order.room, resident + memory.pinned),
         )
-        flags = Flag.NO_HOST_MEMORY if moved < surplus else Flag(0)
-        self.say(Type.EVICTED, flags=flags, number=order.number, size=moved)
+        flags = Flag.NO_MEMORY if moved < surplus else Flag(0)
+        self.say(Type.MOVED, flags=flags, number=order.number, moved=moved)
 
-    def save(self, order: Record) -> None:
+    def presave(self, order: OrderRecord) -> None:
         """Copies what would leave, as far as host memory is allowed."""
         memory = self.memory
         swapped, allowed = memory.allocated - memory.resident, max(memory.host, order.host)
-        ready = min(order.bytes, memory.resident, max(0, allowed - swapped))
-        self.memory = replace(memory, host=max(memory.host, swapped + ready))
-        flags = Flag.NO_HOST_MEMORY if ready < min(order.bytes, memory.resident) else Flag(0)
-        self.say(Type.SAVED, flags=flags, number=order.number, size=ready)
+        presaved = min(order.presaved, memory.resident, max(0, allowed - swapped))
+        self.memory = replace(memory, host=max(memory.host, swapped + presaved))
+        short = presaved < min(order.presaved, memory.resident)
+        flags = Flag.NO_MEMORY if short else Flag(0)
+        self.say(Type.MOVED, flags=flags, number=order.number, moved=presaved)
 
-    def load(self, order: Record) -> None:
+    def load(self, order: OrderRecord) -> None:
         """Brings in what there is room for, and gives host memory back."""
         memory = self.memory
-        resident = max(memory.resident, min(memory.allocated, order.bytes - memory.pinned))
+        resident = max(memory.resident, min(memory.allocated, order.room - memory.pinned))
         # Blocks that are not on the card need their host memory; the others can do without.
         kept = max(min(memory.host, order.host), min(memory.host, memory.allocated - resident))
-        self.memory = replace(memory, resident=resident, host=kept, room=order.bytes)
-        self.asked_room = False
-        self.say(
-            Type.LOADED, number=order.number, size=resident - memory.resident
-        )
+        self.memory = replace(memory, resident=resident, host=kept, room=order.room)
+        self.lack_told = False
+        self.say(Type.MOVED, number=order.number, moved=resident - memory.resident)
 
     def obey_until(self, done: "Type") -> None:
         """Carries orders out until one of this type has been."""
@@ -266,7 +277,7 @@ def main() -> None:
     hook.hello()
     state("welcomed")
     hook.allocate(given.bytes)
-    hook.say(Type.WANT)
+    hook.want()
     state("waiting")
     ran = False
     while True:

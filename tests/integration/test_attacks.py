@@ -19,10 +19,11 @@ import pytest
 
 from conftest import no_bus
 from nvshared.control import Daemon as Control
-from nvshared.hook.protocol import Memory, Record, Type, encode
+from nvshared.hook.protocol import ReportRecord, Type, encode_report
 from nvshared.hook.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from nvshared.report.log import BURST
 from nvshared.report.scrapes import SCRAPES_AT_MOST
+from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.attacker import ATTACKS
@@ -121,9 +122,9 @@ def wanting(site: Site, card: int) -> Hook:
     hook = site.hook(card)
     answer = hook.hello()
     assert answer is not None
-    assert answer.type is Type.WELCOME
+    assert answer.type is Type.LIMITS
     assert hook.allocate(LARGE)
-    hook.say(Type.WANT)
+    hook.want()
     return hook
 
 
@@ -144,7 +145,7 @@ def hand_over(site: Site, card: int = 0) -> None:
             hook.obey(record)
             if hook.running and hook not in turns[-1:]:
                 turns.append(hook)
-            if record.type is Type.RUN and hook.running and hook.contended:
+            if record.type is Type.RUN and hook.running and hook.paced:
                 hook.say(Type.IDLE)
     for hook in hooks:
         hook.close()
@@ -236,7 +237,7 @@ def test_programs_are_right_while_all_attack_at_once(
     daemon.is_well()
 
 
-@pytest.mark.parametrize("lie", ["allocated", "pending", "to pin", "promised"])
+@pytest.mark.parametrize("lie", ["allocated", "pending", "to_pin", "promised"])
 def test_a_lie_of_more_than_there_can_be_takes_nothing_from_other_cards(
     site: Site, start: Callable[..., Daemon], lie: str
 ) -> None:
@@ -245,10 +246,8 @@ def test_a_lie_of_more_than_there_can_be_takes_nothing_from_other_cards(
     size = 1 << 56
     liar.limits = replace(liar.limits, commit=size if lie == "promised" else 0)
     assert liar.hello() is not None
-    figures = {lie: size} if lie in ("allocated", "pending") else {}
-    liar.socket.send(encode(Record(
-        Type.MEMORY, memory=Memory(**figures), to_pin=size if lie == "to pin" else 0,
-    )))
+    figures = {} if lie == "promised" else {lie: size}
+    liar.send(encode_report(ReportRecord(Type.MEMORY, memory=Memory(**figures))))
     hand_over(site, 1)
     daemon.is_well()
 

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from nvshared import library
-from nvshared.hook.protocol import Flag, Limits, Record, Type, decode, encode
+from nvshared.hook.protocol import (
+    Flag,
+    OrderRecord,
+    ReportRecord,
+    Type,
+    decode_report,
+    encode_order,
+)
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
@@ -50,13 +57,13 @@ class Daemon:
 
     def order(self, kind: Type, **what: Any) -> None:
         assert self.connection is not None
-        self.connection.send(encode(Record(kind, **what)))
+        self.connection.send(encode_order(OrderRecord(kind, **what)))
 
-    def hear(self, kind: Type, number: int = 0) -> Record:
+    def hear(self, kind: Type, number: int = 0) -> ReportRecord:
         """The next of this kind; what is said besides needs no answer."""
         assert self.connection is not None
         while True:
-            said = decode(self.connection.recv(4096))
+            said = decode_report(self.connection.recv(4096))
             if said.type is kind and said.number == number:
                 return said
 
@@ -65,14 +72,14 @@ class Daemon:
         self.connection, _ = self.listener.accept()
         self.connection.settimeout(PATIENCE)
         self.hear(Type.HELLO)
-        self.order(Type.WELCOME, limits=Limits(ROOM, ROOM, ROOM, 32 * MIB))
+        self.order(Type.LIMITS, commit=ROOM, most=ROOM, total=ROOM, host_slab=32 * MIB)
         self.load()
         self.run()
 
     def run(self, contended: bool = False, idle_window: int = FOR_EVER) -> None:
         """And returns when it knows."""
-        flags = Flag.CONTENDED if contended else Flag(0)
-        self.order(Type.RUN, flags=flags, microseconds=idle_window)
+        flags = Flag.PACE | Flag.REPORT_IDLE if contended else Flag(0)
+        self.order(Type.RUN, flags=flags, idle_window=idle_window)
         self.settle()
 
     def settle(self) -> None:
@@ -85,15 +92,15 @@ class Daemon:
         self.order(Type.STOP)
         self.hear(Type.STOPPED)
 
-    def evict(self, room: int) -> Record:
+    def evict(self, room: int) -> ReportRecord:
         self.number += 1
-        self.order(Type.EVICT, number=self.number, bytes=room, host=HOST)
-        return self.hear(Type.EVICTED, self.number)
+        self.order(Type.EVICT, number=self.number, room=room, host=HOST)
+        return self.hear(Type.MOVED, self.number)
 
-    def load(self) -> Record:
+    def load(self) -> ReportRecord:
         self.number += 1
-        self.order(Type.LOAD, number=self.number, bytes=ROOM, host=HOST)
-        return self.hear(Type.LOADED, self.number)
+        self.order(Type.LOAD, number=self.number, room=ROOM, host=HOST)
+        return self.hear(Type.MOVED, self.number)
 
 
 @pytest.fixture

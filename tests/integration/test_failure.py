@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Record, Refusal, Type
+from nvshared.hook.protocol import Refusal, ReportRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
@@ -61,11 +61,11 @@ def test_a_killed_daemon_costs_the_holder_nothing_and_its_successor_knows(site: 
     one, two = site.hook(), site.hook()
     one.hello()
     one.allocate(LARGE)
-    one.say(Type.WANT)
+    one.want()
     pump([one], lambda: one.running)
     two.hello()
     two.allocate(LARGE)
-    two.say(Type.WANT)
+    two.want()
 
     first.kill()
     first.wait()
@@ -79,10 +79,10 @@ def test_a_killed_daemon_costs_the_holder_nothing_and_its_successor_knows(site: 
         hook.connect()
         answer = hook.hello()
         assert answer is not None
-        assert answer.type is Type.WELCOME
-        assert answer.limits.commit >= LARGE
+        assert answer.type is Type.LIMITS
+        assert answer.commit >= LARGE
     assert one.memory.resident == LARGE
-    two.say(Type.WANT)
+    two.want()
     # The successor stops the one it found running, although it never let it run.
     pump([one, two], lambda: two.running)
     assert not one.running
@@ -94,7 +94,7 @@ def test_a_client_that_never_reads_is_dropped_and_the_others_go_on(site: Site) -
     silent.hello()
     other.hello()
     number = 1
-    while silent.say(Type.COMMIT, number=number, size=MIB):
+    while silent.say(Type.COMMIT, number=number, commit=MIB):
         number += 1                     # each question has an answer, and none is read
     assert other.allocate(MIB)
     assert "does not read what it is sent" in site.log.read_text()
@@ -123,7 +123,7 @@ def test_wrong_versions_and_unknown_cards_are_refused_with_the_reason(site: Site
     stranger.uuid = bytes(16)
     assert refused(stranger) is Refusal.NO_SUCH_GPU
     newer = site.hook()
-    newer.socket.send(protocol.encode(Record(Type.HELLO, version=2, uuid=newer.uuid)))
+    newer.socket.send(protocol.encode_report(ReportRecord(Type.HELLO, version=1, uuid=newer.uuid)))
     answer = newer.hear()
     assert answer is not None
     assert (answer.type, Refusal(answer.flags)) == (Type.REFUSED, Refusal.VERSION)
@@ -166,13 +166,13 @@ def test_a_thousand_clients(site: Site) -> None:
     for hook in hooks:
         answer = hook.hear()
         assert answer is not None
-        assert answer.type is Type.WELCOME
-        hook.limits = answer.limits
+        assert answer.type is Type.LIMITS
+        hook.limits = answer
     # One of them asks for memory, and gets what others were lent.
-    hooks[0].say(Type.COMMIT, number=1, size=MIB)
+    hooks[0].say(Type.COMMIT, number=1, commit=MIB)
     pump(hooks, lambda: hooks[0].limits.commit >= MIB)
     assert hooks[0].allocate(MIB)
-    hooks[0].say(Type.WANT)
+    hooks[0].want()
     pump(hooks, lambda: hooks[0].running)
 
 
@@ -188,7 +188,7 @@ def test_more_than_the_limit_are_refused_until_one_leaves(
 
     def welcomed() -> bool:
         answer = site.hook().hello()
-        return answer is not None and answer.type is Type.WELCOME
+        return answer is not None and answer.type is Type.LIMITS
 
     eventually(welcomed)
 
@@ -204,7 +204,7 @@ def test_one_user_cannot_take_all_connections(public_site: Site) -> None:
         "    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
         "    one.connect(path); one.send(hello); print(one.recv(200)[0]); held.append(one)\n"
     )
-    hello = protocol.encode(Record(Type.HELLO, uuid=site.uuids[0]))
+    hello = protocol.encode_report(ReportRecord(Type.HELLO, uuid=site.uuids[0]))
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env", "python3", "-c", script,
          hello.hex(), str(site.socket)],
@@ -214,7 +214,7 @@ def test_one_user_cannot_take_all_connections(public_site: Site) -> None:
     for _ in range(3):
         answer = site.hook().hello()
         assert answer is not None
-        assert answer.type is Type.WELCOME
+        assert answer.type is Type.LIMITS
 
 
 def test_when_descriptors_run_out_clients_wait_and_nobody_is_lost(site: Site) -> None:
@@ -235,7 +235,7 @@ def test_when_descriptors_run_out_clients_wait_and_nobody_is_lost(site: Site) ->
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
     answer = late.hear()
     assert answer is not None
-    assert answer.type is Type.WELCOME
+    assert answer.type is Type.LIMITS
 
 
 def test_who_does_not_stop_is_reported(

@@ -2,10 +2,11 @@
 """How much moves at a time: more of a large allocation on a large card."""
 
 import socket
+from dataclasses import replace
 
 import pytest
 
-from nvshared.hook.protocol import Limits, Record, Type, decode, encode
+from nvshared.hook.protocol import OrderRecord, ReportRecord, Type, decode_report, encode_order
 from nvshared.units import GIB, MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
@@ -27,36 +28,36 @@ class Daemon:
     """Lets one program run, until it is told to take something from it."""
 
     def __init__(self, listener: socket.socket, total: int) -> None:
-        self.limits = Limits(commit=2 * SIZE, most=2 * SIZE, total=total)
+        self.limits = OrderRecord(Type.LIMITS, commit=2 * SIZE, most=2 * SIZE, total=total)
         self.connection, _ = listener.accept()
         self.connection.settimeout(PATIENCE)
         self.hears(Type.HELLO)
-        self.say(Record(Type.WELCOME, limits=self.limits))
+        self.say(self.limits)
         self.run()
 
-    def say(self, record: Record) -> None:
-        self.connection.send(encode(record))
+    def say(self, record: OrderRecord) -> None:
+        self.connection.send(encode_order(record))
 
-    def hears(self, what: Type) -> Record:
+    def hears(self, what: Type) -> ReportRecord:
         """The next record of this type."""
         while True:
-            said = decode(self.connection.recv(4096))
+            said = decode_report(self.connection.recv(4096))
             if said.type is what:
                 return said
             if said.type is Type.COMMIT:
-                self.say(Record(Type.LIMITS, number=said.number, limits=self.limits))
+                self.say(replace(self.limits, number=said.number))
 
     def run(self) -> None:
-        self.say(Record(Type.LOAD, number=1, bytes=2 * SIZE, host=2 * SIZE))
-        self.hears(Type.LOADED)
-        self.say(Record(Type.RUN))
+        self.say(OrderRecord(Type.LOAD, number=1, room=2 * SIZE, host=2 * SIZE))
+        self.hears(Type.MOVED)
+        self.say(OrderRecord(Type.RUN))
 
     def evict(self, room: int) -> int:
         """Leaves it so much of the card; bytes that were copied out for that."""
-        self.say(Record(Type.STOP))
+        self.say(OrderRecord(Type.STOP))
         self.hears(Type.STOPPED)
-        self.say(Record(Type.EVICT, number=2, bytes=room, host=2 * SIZE))
-        return self.hears(Type.EVICTED).bytes
+        self.say(OrderRecord(Type.EVICT, number=2, room=room, host=2 * SIZE))
+        return self.hears(Type.MOVED).moved
 
 
 @pytest.mark.parametrize(("total", "block"), [(16 * GIB, 64 * MIB), (4 * GIB, 32 * MIB)])

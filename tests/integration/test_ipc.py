@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 
-from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
@@ -104,7 +103,7 @@ def test_what_one_writes_the_other_reads(site: Site) -> None:
     hook = site.hook()
     assert hook.hello() is not None
     assert hook.allocate(800 * MIB)
-    hook.say(Type.WANT)
+    hook.want()
     pump([hook], lambda: hook.running)
     give_it_back(hook)
     tell(user, json.dumps(handles))

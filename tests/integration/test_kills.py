@@ -22,8 +22,8 @@ PROGRAMS = 3                            # of which any two fit together, but nev
 SETTINGS = ("--tq", "100ms", "--capacity", "60MiB")
 
 # What the trace says last before the victim is in that state.
-STATES = {
-    "waiting": ("event", "wanted"),
+STATES: dict[str, tuple[str, object]] = {
+    "waiting": ("wants", True),
     "loading": ("order", "load"),
     "running": ("report", "turn-started"),
     "draining": ("order", "stop"),

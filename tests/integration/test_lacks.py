@@ -162,7 +162,7 @@ def test_sharing_goes_on_without_the_bus_and_it_comes_back(
     hook.hello()
     bus.stop()
     assert hook.allocate(MIB)
-    hook.say(Type.WANT)
+    hook.want()
     hook.obey_until(Type.RUN)
     bus.start()
     eventually(lambda: "back on the message bus" in site.log.read_text())

@@ -95,7 +95,7 @@ def until_it_waits(hook: Hook) -> None:
 
 def until_wanted(hook: Hook) -> None:
     """The daemon says that somebody stands at the gate, and lets this one go on."""
-    while not hook.contended:
+    while not hook.paced:
         record = hook.hear()
         assert record is not None
         hook.obey(record)

@@ -4,10 +4,10 @@
 The simulated kernel fails after so many, and what nothing is known of is copied.
 """
 
-from nvshared.hook.protocol import Flag, Record, Type
+from nvshared.hook.protocol import Flag, OrderRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.test_courtesy import MOVES, Daemon, ahead
+from tests.integration.test_bus_sharing import MOVES, Daemon, ahead
 from tests.integration.test_own_memory import Program
 
 
@@ -26,18 +26,18 @@ def test_what_leaves_ahead_is_looked_at_once_and_not_for_each_order(site: Site) 
         continue
     for turn in range(2):
         assert program.hears() == "away"
-        daemon.send(Record(Type.STOP))
+        daemon.send(OrderRecord(Type.STOP))
         daemon.until(Type.STOPPED)
         if turn == 0:
-            daemon.send(Record(Type.EVICT, number=2, host=1 << 40))
-            assert daemon.until(Type.EVICTED).bytes == 128 * MIB
+            daemon.send(OrderRecord(Type.EVICT, number=2, host=1 << 40))
+            assert daemon.until(Type.MOVED).moved == 128 * MIB
         for number, blocks in enumerate((3, 2, 0) if turn == 1 else (), 3):
             daemon.send(ahead(Type.EVICT, number, blocks * 32 * MIB))
-            answer = daemon.until(Type.EVICTED)
-            assert (answer.bytes, answer.flags) == (0, 0)
+            answer = daemon.until(Type.MOVED)
+            assert (answer.moved, answer.flags) == (0, 0)
             assert answer.memory.resident == blocks * 32 * MIB
-        daemon.send(ahead(Type.LOAD, 9, 128 * MIB), Record(Type.RUN))
-        daemon.until(Type.LOADED)
+        daemon.send(ahead(Type.LOAD, 9, 128 * MIB), OrderRecord(Type.RUN))
+        daemon.until(Type.MOVED)
         program.go_on()
     daemon.rest()
     program.ends_well()
@@ -72,15 +72,15 @@ def test_parts_of_many_blocks_are_looked_at_together_and_fewer_whole_ones(site: 
     daemon.accept(Flag(0))
     for turn, copied in enumerate((200 * MIB, 100 * MIB)):
         assert program.hears() == "away"
-        daemon.send(Record(Type.STOP))
+        daemon.send(OrderRecord(Type.STOP))
         daemon.until(Type.STOPPED)
         moved = 0
         for number, room in enumerate((150 * MIB, 0), 1 + 3 * turn):
             daemon.send(ahead(Type.EVICT, number, room))
-            moved += daemon.until(Type.EVICTED).bytes
+            moved += daemon.until(Type.MOVED).moved
         assert moved == copied
-        daemon.send(ahead(Type.LOAD, 3 + 3 * turn, 256 * MIB), Record(Type.RUN))
-        daemon.until(Type.LOADED)
+        daemon.send(ahead(Type.LOAD, 3 + 3 * turn, 256 * MIB), OrderRecord(Type.RUN))
+        daemon.until(Type.MOVED)
         program.go_on()
     daemon.rest()
     program.ends_well()

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import pump
@@ -187,7 +186,7 @@ print(json.dumps("prefetched"), flush=True)
     hook = take_the_card(site)
     one.go_on()
     # It stands at the gate when somebody is told to give way to it.
-    pump([hook], lambda: hook.contended)
+    pump([hook], lambda: hook.paced)
     assert on_the_card(site) < CONTEXTS
     give_it_back(hook)
     assert one.hears() == "prefetched"
@@ -253,7 +252,7 @@ assert used() == 0
     assert not hook.allocate(1000 * MIB)
     hook.memory = replace(hook.memory, allocated=0)
     assert hook.allocate(800 * MIB)
-    hook.say(Type.WANT)
+    hook.want()
     pump([hook], lambda: hook.running)
     assert on_the_card(site) > 96 * MIB
     one.go_on()

@@ -4,7 +4,6 @@
 import json
 import subprocess
 
-from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, pump
@@ -101,7 +100,7 @@ assert used() <= GRAIN, used()
     hook = site.hook()
     assert hook.hello() is not None
     assert hook.allocate(220 * MIB)
-    hook.say(Type.WANT)
+    hook.want()
     pump([hook], lambda: hook.running)
     assert on_the_card(site) < CONTEXTS
     one.go_on()

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from typing import Any
 
-from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
@@ -101,7 +100,7 @@ def take_the_card(site: Site, much: int = 1000 * MIB) -> Hook:
     hook = site.hook()
     assert hook.hello() is not None
     assert hook.allocate(much)
-    hook.say(Type.WANT)
+    hook.want()
     pump([hook], lambda: hook.running)
     return hook
 
@@ -278,7 +277,7 @@ print(json.dumps([free.value, total.value]), flush=True)
     hook = site.hook()
     assert hook.hello() is not None
     assert hook.allocate(800 * MIB)      # what was exported stays: 96 MiB and the context
-    hook.say(Type.WANT)
+    hook.want()
     pump([hook], lambda: hook.running)
     give_it_back(hook)
     program.go_on()

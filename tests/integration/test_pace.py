@@ -2,10 +2,11 @@
 """How far a program gets ahead of the card depends on whether somebody waits for it."""
 
 import socket
+from dataclasses import replace
 
 import pytest
 
-from nvshared.hook.protocol import Flag, Limits, Record, Type, decode, encode
+from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report, encode_order
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
@@ -36,25 +37,26 @@ print(sum(cuda.cuEventQuery(event) != 0 for event in events), flush=True)
 def serve(listener: socket.socket, flags: Flag) -> None:
     """A daemon that lets a program run for ever, from its first word to its end."""
     room = 512 * MIB
-    limits = Limits(room, room, room, 32 * MIB)
+    limits = OrderRecord(
+        Type.LIMITS, commit=room, most=room, total=room, host_slab=32 * MIB)
     connection, _ = listener.accept()
     connection.settimeout(PATIENCE)
     with connection:
         while packet := connection.recv(4096):
-            said = decode(packet)
+            said = decode_report(packet)
             match said.type:
                 case Type.HELLO:
                     orders = [
-                        Record(Type.WELCOME, limits=limits),
-                        Record(Type.LOAD, number=1, bytes=room, host=room),
-                        Record(Type.RUN, flags=flags),
+                        limits,
+                        OrderRecord(Type.LOAD, number=1, room=room, host=room),
+                        OrderRecord(Type.RUN, flags=flags),
                     ]
                 case Type.COMMIT:
-                    orders = [Record(Type.LIMITS, number=said.number, limits=limits)]
+                    orders = [replace(limits, number=said.number)]
                 case _:
                     orders = []
             for order in orders:
-                connection.send(encode(order))
+                connection.send(encode_order(order))
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
@@ -66,7 +68,7 @@ def test_it_is_kept_from_getting_far_ahead_while_others_wait(
         listener.listen()
         listener.settimeout(PATIENCE)
         program = Program(site, f"LAUNCHES = {LAUNCHES}\n{AHEAD}")
-        serve(listener, Flag.CONTENDED if others_wait else Flag(0))
+        serve(listener, Flag.PACE if others_wait else Flag(0))
     ahead = program.hears()
     program.ends_well()
     assert ahead <= LAUNCHES // 4 if others_wait else ahead > LAUNCHES // 4

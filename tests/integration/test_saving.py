@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nvshared.hook.protocol import Flag, Record, Type
+from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.units import MIB
 from tests.integration.commander import Commander
 from tests.integration.commander import Hook as Obeying
@@ -52,7 +52,7 @@ def told(site: Site, **what: object) -> list[dict[str, Any]]:
 
 def ready(site: Site) -> int:
     """Bytes that could leave without a copy."""
-    return max((line["bytes"] for line in told(site, event="saved")), default=0)
+    return max((line["bytes"] for line in told(site, event="presaved")), default=0)
 
 
 def other(site: Site) -> Hook:
@@ -60,7 +60,7 @@ def other(site: Site) -> Hook:
     hook = site.hook()
     hook.hello()
     assert hook.allocate(THEIRS * MIB)
-    hook.say(Type.WANT)
+    hook.want()
     pump([hook], lambda: hook.running)
     hook.say(Type.MEMORY)
     return hook
@@ -74,7 +74,7 @@ def begin(site: Site, body: str, *options: str) -> tuple[Hook, Program]:
     stop = hook.hear()
     while stop is not None and stop.type is not Type.STOP:
         hook.obey(stop)
-        if hook.contended and hook.granted:
+        if hook.paced and hook.granted:
             hook.say(Type.IDLE)
         stop = hook.hear()
     hook.granted = False
@@ -95,10 +95,10 @@ def test_what_was_copied_leaves_without_a_copy(
     assert one.hears() == "there"
     lacks = THEIRS * MIB - hook.memory.resident
     eventually(lambda: ready(site) >= lacks)
-    saved = told(site, event="saved")[-1]
+    saved = told(site, event="presaved")[-1]
     assert saved["memory"]["resident"] == saved["memory"]["allocated"] >= MINE * MIB
     assert saved["memory"]["host"] >= lacks
-    hook.say(Type.WANT)
+    hook.want()
     pump([hook], lambda: hook.running)
     evicted = told(site, event="evicted", client=saved["client"])
     assert evicted
@@ -116,13 +116,13 @@ def test_what_has_run_again_is_copied_again(
     eventually(lambda: ready(site) > 0)
     one.go_on()
     assert one.hears() == "changed"
-    in_vain = len(told(site, event="saved"))
-    hook.say(Type.WANT)
+    in_vain = len(told(site, event="presaved"))
+    hook.want()
     pump([hook], lambda: hook.running)
     evicted = told(site, event="evicted", pid=one.popen.pid)
     # On a busy machine it may have been idle for long enough to be copied anew.
     assert sum(answer["bytes"] for answer in evicted) > 0 \
-        or len(told(site, event="saved")) > in_vain
+        or len(told(site, event="presaved")) > in_vain
     hook.close()
     one.go_on()
     one.ends_well()
@@ -131,9 +131,9 @@ def test_what_has_run_again_is_copied_again(
 def test_nothing_is_copied_if_that_is_turned_off(site: Site) -> None:
     hook, one = begin(site, LEAVES, "--presave", "off")
     assert one.hears() == "there"
-    hook.say(Type.WANT)
+    hook.want()
     pump([hook], lambda: hook.running)
-    assert not told(site, order="save")
+    assert not told(site, order="presave")
     evicted = told(site, event="evicted", pid=one.popen.pid)
     assert sum(answer["bytes"] for answer in evicted) >= THEIRS * MIB - 1024 * MIB + MINE * MIB
     hook.close()
@@ -147,7 +147,7 @@ def test_what_the_daemon_is_told_by_somebody_who_was_not_asked_ends_the_connecti
     site.start()
     hook = site.hook()
     hook.hello()
-    hook.say(Type.SAVED, flags=Flag(0), number=7, size=MIB)
+    hook.say(Type.MOVED, number=7, moved=MIB)
     assert hook.hear() is None
 
 
@@ -160,16 +160,16 @@ def commander(site: Site) -> Iterator[Commander]:
     made.close()
 
 
-def order(commander: Commander, kind: Type, answer: Type | None = None, *, size: int = 0,
-          host: int = 1 << 40) -> Record | None:
-    """To the only program; waits for the answer, if there is one."""
+def move(
+    commander: Commander, kind: Type, room: int = 0, *, presaved: int = 0, host: int = 1 << 40
+) -> ReportRecord:
+    """Has the only program do so. Returns its answer."""
     (hook,) = commander.hooks
-    if answer is not None:
-        commander.number += 1
-        hook.moves.append((answer, commander.number))
-    commander.send(hook, Record(kind, number=commander.number, bytes=size, host=host))
+    flags = Flag.KEEP if presaved else Flag(0)
+    commander.move(hook, OrderRecord(kind, flags, room=room, host=host, presaved=presaved))
     while hook.moves:
         commander.receive(1)
+    assert commander.heard is not None
     return commander.heard
 
 
@@ -191,7 +191,7 @@ def hears(commander: Commander, one: Program) -> Any:
 def stop(commander: Commander) -> None:
     """Until it has drained."""
     commander.hooks[0].stopping = True
-    order(commander, Type.STOP)
+    commander.send(commander.hooks[0], OrderRecord(Type.STOP))
     until(commander, lambda hook: not hook.stopping)
 
 
@@ -218,18 +218,18 @@ def test_what_comes_in_while_it_may_run_may_change_at_once(
     hook = until(commander, lambda hook: hook.wants)
     for word in ("old", "new"):
         hook.running, hook.room = True, 64 * MIB
-        order(commander, Type.RUN)
-        until(commander, lambda hook: hook.asked)
-        order(commander, Type.LOAD, Type.LOADED, size=64 * MIB)
+        commander.send(hook, OrderRecord(Type.RUN))
+        until(commander, lambda hook: hook.lacks)
+        move(commander, Type.LOAD, 64 * MIB)
         assert hears(commander, one) == word
         stop(commander)
-        order(commander, Type.EVICT, Type.EVICTED)
+        move(commander, Type.EVICT)
         assert hook.memory.resident == 0
         one.go_on()
         until(commander, lambda hook: hook.wants)
     hook.room = 64 * MIB
-    order(commander, Type.LOAD, Type.LOADED, size=64 * MIB)
-    order(commander, Type.RUN)
+    move(commander, Type.LOAD, 64 * MIB)
+    commander.send(hook, OrderRecord(Type.RUN))
     one.ends_well()
 
 
@@ -252,26 +252,23 @@ def test_there_is_an_end_where_host_memory_is_short(site: Site, commander: Comma
     one = Program(site, MANY)
     hook = until(commander, lambda hook: hook.wants)
     hook.running, hook.room = True, 128 * MIB
-    order(commander, Type.LOAD, Type.LOADED, size=128 * MIB)
-    order(commander, Type.RUN)
+    move(commander, Type.LOAD, 128 * MIB)
+    commander.send(hook, OrderRecord(Type.RUN))
     assert hears(commander, one) == "there"
     stop(commander)
-    saved = order(commander, Type.SAVE, Type.SAVED, size=1 << 50, host=20 * MIB)
-    assert saved is not None
-    assert saved.type is Type.SAVED
-    assert saved.flags & Flag.NO_HOST_MEMORY
-    assert 0 < saved.bytes <= 20 * MIB
+    saved = move(commander, Type.EVICT, presaved=1 << 50, host=20 * MIB)
+    assert saved.type is Type.MOVED
+    assert saved.flags & Flag.NO_MEMORY
+    assert 0 < saved.moved <= 20 * MIB
     assert saved.memory.host <= 20 * MIB
     assert saved.memory.resident >= 48 * MIB
     # All of it, and then it can all leave at once.
-    saved = order(commander, Type.SAVE, Type.SAVED, size=1 << 50)
-    assert saved is not None
-    assert saved.bytes == saved.memory.resident
-    evicted = order(commander, Type.EVICT, Type.EVICTED)
-    assert evicted is not None
-    assert evicted.bytes == evicted.memory.resident == 0
+    saved = move(commander, Type.EVICT, presaved=1 << 50)
+    assert saved.moved == saved.memory.resident
+    evicted = move(commander, Type.EVICT)
+    assert evicted.moved == evicted.memory.resident == 0
     hook.room = 128 * MIB
-    order(commander, Type.LOAD, Type.LOADED, size=128 * MIB)
-    order(commander, Type.RUN)
+    move(commander, Type.LOAD, 128 * MIB)
+    commander.send(hook, OrderRecord(Type.RUN))
     one.go_on()
     one.ends_well()

@@ -143,7 +143,7 @@ def test_a_full_disk_costs_the_trace_and_a_line(site: Site) -> None:
     hook = site.hook()
     hook.hello()
     assert hook.allocate(MIB)
-    hook.say(Type.WANT)
+    hook.want()
     hook.obey_until(Type.RUN)
     assert site.log.read_text().count("No space left on device") == 1
 
@@ -169,7 +169,7 @@ def test_a_socket_from_systemd_is_used_and_left_alone(site: Site) -> None:
         site.started.append(daemon)
         answer = waiting.hear()
         assert answer is not None
-        assert answer.type is Type.WELCOME
+        assert answer.type is Type.LIMITS
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(PATIENCE) == 0
         assert site.socket.exists()

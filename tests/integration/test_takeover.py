@@ -47,7 +47,7 @@ def wanting(manager: ServiceManager, size: int = LARGE) -> Hook:
     hook = manager.site.hook()
     assert hook.hello() is not None
     assert hook.allocate(size)
-    hook.say(Type.WANT)
+    hook.want()
     return hook
 
 
@@ -74,13 +74,13 @@ def test_a_connection_outlives_the_daemon(
     one = wanting(manager)
     pump([one], lambda: one.running)
     two = wanting(manager)
-    pump([one, two], lambda: one.contended)
+    pump([one, two], lambda: one.paced)
     manager.wait(lambda: len(manager.kept) == 2)
     stop(daemon)
     manager.start("--tq", "1")
     for hook in (one, two):
         heard(hook, Type.INTRODUCE)
-        heard(hook, Type.WELCOME)
+        heard(hook, Type.LIMITS)
     assert one.limits.commit >= LARGE
     pump([one, two], lambda: two.running)
     assert not one.running
@@ -97,7 +97,7 @@ def test_what_answers_the_daemon_before_is_ignored(site: Site, manager: ServiceM
     kill(daemon)
     manager.start("--tq", "1")
     # The STOP is of the one before, and so is its answer; in between, a question.
-    one.say(Type.COMMIT, number=99, size=2 * LARGE)
+    one.say(Type.COMMIT, number=99, commit=2 * LARGE)
     assert record is not None
     one.obey(record)
     pump([one, two], lambda: two.running)
@@ -114,7 +114,7 @@ def test_who_had_said_nothing_or_was_not_answered_is_heard(
     unheard = site.hook()               # in the kernel's queue: nobody has accepted it
     unheard.say(Type.HELLO)
     daemon.send_signal(signal.SIGCONT)
-    heard(unheard, Type.WELCOME)
+    heard(unheard, Type.LIMITS)
     silent = site.hook()
     manager.wait(lambda: len(manager.kept) == 2)
     kill(daemon)
@@ -128,7 +128,7 @@ def test_who_had_said_nothing_or_was_not_answered_is_heard(
     for hook in (unheard, silent):
         heard(hook, Type.INTRODUCE)
         heard(hook, Type.INTRODUCE)
-        heard(hook, Type.WELCOME)
+        heard(hook, Type.LIMITS)
         assert hook.allocate(MIB)
     assert "dropped" not in site.log.read_text()
 
@@ -146,7 +146,7 @@ def test_nothing_is_kept_of_those_who_left(site: Site, manager: ServiceManager) 
     dies.kill()                         # while there is no daemon
     manager.wait(lambda: len(manager.kept) == 3)
     manager.start()
-    heard(stays, Type.WELCOME)
+    heard(stays, Type.LIMITS)
     stays.say(Type.RUN)                 # only the daemon may: this ends the connection
     while stays.hear() is not None:
         continue

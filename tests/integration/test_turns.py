@@ -17,7 +17,7 @@ def wanting(site: Site, size: int, card: int = 0) -> Hook:
     hook = site.hook(card)
     assert hook.hello() is not None
     assert hook.allocate(size)
-    hook.say(Type.WANT)
+    hook.want()
     return hook
 
 
@@ -29,8 +29,8 @@ def test_two_that_fit_run_at_once(site: Site) -> None:
     site.start()
     one, two = wanting(site, SMALL), wanting(site, SMALL)
     pump([one, two], lambda: one.running and two.running)
-    assert not one.contended
-    assert not two.contended
+    assert not one.paced
+    assert not two.paced
 
 
 def test_cards_are_shared_apart_from_each_other(site: Site) -> None:
@@ -45,7 +45,7 @@ def test_a_holder_that_idles_gives_way_long_before_its_quantum_is_over(site: Sit
     pump([one], lambda: one.running)
     two = wanting(site, LARGE)
     for holder, waiter in ((one, two), (two, one)) * 5:
-        pump([one, two], lambda holder=holder: holder.running and holder.contended)  # type: ignore[misc]
+        pump([one, two], lambda holder=holder: holder.running and holder.paced)  # type: ignore[misc]
         holder.say(Type.IDLE)
         pump([one, two], lambda waiter=waiter: waiter.running)      # type: ignore[misc]
         assert not holder.running
@@ -80,7 +80,7 @@ def test_a_reload_shortens_a_turn_that_is_on(site: Site) -> None:
     one = wanting(site, LARGE)
     pump([one], lambda: one.running)
     two = wanting(site, LARGE)
-    pump([one, two], lambda: one.contended)
+    pump([one, two], lambda: one.paced)
     (site.folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ntq = 1\n")
     daemon.send_signal(signal.SIGHUP)
     pump([one, two], lambda: two.running)

@@ -42,8 +42,8 @@ class Program:
         self.answers: dict[int, bool] = {}
         self._asked: dict[int, int] = {}
         self._swapped = max(0, memory.allocated - memory.resident)
-        self.client = Client(site.manager.next_id(), gpu, peer(), self, memory)
-        gpu.join(self.client, running=False, wants=False, commit=commit)
+        self.client = Client(site.manager.next_id(), gpu, peer(), self)
+        gpu.join(self.client, memory, running=False, wants=False, commit=commit)
 
     @property
     def memory(self) -> Memory:
@@ -131,7 +131,7 @@ class Site:
         for index in range(cards):
             facts = Facts(index, f"GPU-{index:032x}", "Card", f"0000:{index:02x}:00.0", card)
             gpu = self.manager.add(facts, Sample(memory_used=0), gather=gather)
-            gpu.told.connect(partial(self._heard, gpu))
+            gpu.happened.connect(partial(self._heard, gpu))
 
     @property
     def gpus(self) -> list[GPU]:

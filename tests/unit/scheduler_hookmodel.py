@@ -15,18 +15,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from nvshared.scheduler.actions import Evict, Limits, Load, Order, Run, Save, Stop, Yield
+from nvshared.scheduler.actions import (
+    Evict,
+    Limits,
+    Load,
+    MoveOrder,
+    Order,
+    Presave,
+    Run,
+    Stop,
+    Yield,
+)
 from nvshared.scheduler.events import (
     CommitAsked,
-    Copying,
+    Copies,
     Joined,
     Memory,
     MemoryChanged,
     Record,
     Reopened,
-    RoomNeeded,
     Stopped,
-    Wanted,
     WentIdle,
 )
 from nvshared.units import MILLISECOND, SECOND
@@ -88,9 +96,9 @@ class Hook:
     granted: bool = False               # RUN came and STOP did not
     stopping: bool = False
     stop_heard: int = 0
-    contended: bool = False
-    coveted: bool = False
-    watched: bool = False               # it is to say when its program copies
+    paced: bool = False
+    reports_idle: bool = False
+    reports_copies: bool = False               # it is to say when its program copies
     copying: tuple[bool, bool] = (False, False)     # inward, outward
     want_sent: bool = False
     room_asked: bool = False
@@ -105,7 +113,7 @@ class Hook:
     taking: list[Asking] = field(default_factory=list)      # pinned memory they were granted
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
-    doing: Evict | Load | Save | None = None
+    doing: MoveOrder | None = None
     cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
     dead: bool = False
     refused: int = 0                    # allocations the daemon did not allow
@@ -161,11 +169,6 @@ class Hook:
         """A thread stands at the gate, or would if it were closed."""
         return self.work > 0 or bool(self.wishes)
 
-    @property
-    def listens(self) -> bool:
-        """It is to say when it is idle."""
-        return self.contended or self.coveted
-
     # The program.
 
     def compute(self, microseconds: int) -> None:
@@ -176,8 +179,8 @@ class Hook:
     def copy(self, inward: bool, outward: bool) -> None:
         """Begins, or ends, to load the bus; which is said while it is of interest."""
         self.copying = inward, outward
-        if self.granted and self.watched:
-            self.say(Copying(self.id, self.memory, inward, outward))
+        if self.granted and self.reports_copies:
+            self.say(Copies(self.id, self.memory, inward, outward))
 
     def allocate(self, size: int) -> None:
         """cuMemAlloc."""
@@ -288,7 +291,7 @@ class Hook:
                 self.world.at(self.world.now + min(self.kernel, self.work), self._landed)
         elif self.standing and not (self.granted or self.stopping or self.want_sent):
             self.want_sent = True
-            self.say(Wanted(self.id, self.memory))
+            self.say(MemoryChanged(self.id, self.memory, wants=True))
         self._watch_idle()
 
     def _landed(self) -> None:
@@ -303,14 +306,14 @@ class Hook:
             self._proceed()
 
     def _watch_idle(self) -> None:
-        if self.open and self.listens and self.work == 0 and not self.idle_told:
+        if self.open and self.reports_idle and self.work == 0 and not self.idle_told:
             computed, window = self.computed, self.idle_window
             self.world.at(self.world.now + window, lambda: self._idle(computed, window))
 
     def _idle(self, computed: int, window: int) -> None:
         quiet = self.computed == computed and self.work == 0 and not self.flying
         quiet = quiet and window == self.idle_window
-        if self.open and self.listens and quiet and not self.stopping and not self.idle_told:
+        if self.open and self.reports_idle and quiet and not self.stopping and not self.idle_told:
             self.idle_told = True
             self.say(WentIdle(self.id, self.memory))
 
@@ -345,7 +348,7 @@ class Hook:
             self.room_asked = False
         if self.starved and self.granted and not self.room_asked and not self.stopping:
             self.room_asked = True
-            self.say(RoomNeeded(self.id, self.memory, self.need))
+            self.say(MemoryChanged(self.id, self.memory))
         else:
             self.reported = False
             if not self.report_due:
@@ -392,11 +395,11 @@ class Hook:
                 self.doing = order
                 self.room = order.room
                 moves.load(self, order)
-            elif isinstance(order, Save):
+            elif isinstance(order, Presave):
                 assert not self.granted, "what may change is copied"
                 self.busy = True
                 self.doing = order
-                moves.save(self, order)
+                moves.presave(self, order)
 
     def done(self) -> None:
         """An order has been carried out: the next one."""
@@ -407,11 +410,11 @@ class Hook:
         self._carry_on()
 
     def _run(self, order: Run) -> None:
-        listened = self.listens
-        watched = order.watched and not self.watched
-        self.contended, self.watched = order.contended, order.watched
-        self.coveted = order.coveted
-        fresh = self.listens and not listened
+        listened = self.reports_idle
+        watched = order.report_copies and not self.reports_copies
+        self.paced, self.reports_copies = order.pace, order.report_copies
+        self.reports_idle = order.report_idle
+        fresh = self.reports_idle and not listened
         self.idle_window = order.idle_window or self.idle_window
         if fresh:
             self.idle_told = False
@@ -422,9 +425,9 @@ class Hook:
             self.runs += 1
             for block in self.blocks:
                 block.saved = False
-            watched = order.watched
+            watched = order.report_copies
         if watched and any(self.copying):
-            self.say(Copying(self.id, self.memory, *self.copying))
+            self.say(Copies(self.id, self.memory, *self.copying))
         self._update()
         self._proceed()
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the fake of libnvshare.so carries out EVICT, LOAD and SAVE: block after block.
+"""How the fake of libnvshare.so carries out EVICT and LOAD: block after block.
 
 Each is re-entered as a block has arrived where it goes.
 """
 
 from typing import TYPE_CHECKING
 
-from nvshared.scheduler.actions import Evict, Load, Save
-from nvshared.scheduler.events import Evicted, Loaded, Saved
+from nvshared.scheduler.actions import Evict, Load, Presave
+from nvshared.scheduler.events import Evicted, Loaded, Presaved
 from tests.unit.scheduler_arena import Block, Place
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def evict(
     hook.room = max(hook.room, min(hook.before, filled))
     hook.room_asked = False
     hook.say(Evicted(
-        hook.id, hook.memory, order.number, moved, no_host_memory=no_host, driver_error=failed,
+        hook.id, hook.memory, order.number, moved, no_memory=no_host, driver_error=failed,
         yielded=more and order.number in hook.cut,
     ))
     hook.done()
@@ -52,12 +52,12 @@ def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
     evict(hook, order, moved)
 
 
-def save(hook: "Hook", order: Save, no_host: bool = False, failed: bool = False) -> None:
+def presave(hook: "Hook", order: Presave, no_host: bool = False, failed: bool = False) -> None:
     """One block after the other, as they would leave."""
     resident = [b for b in reversed(hook.blocks) if b.place is Place.RESIDENT]
     ready = sum(b.size for b in resident if b.saved)
     block = next((b for b in resident if not b.saved), None)
-    more = block is not None and ready < order.ready and not (no_host or failed)
+    more = block is not None and ready < order.size and not (no_host or failed)
     if more and block is not None and order.number not in hook.cut:
         if hook.fail_out:
             no_host, failed = hook.fail_out == "host", hook.fail_out == "driver"
@@ -69,19 +69,19 @@ def save(hook: "Hook", order: Save, no_host: bool = False, failed: bool = False)
             took = max(1, block.size // hook.world.bus)
             hook.world.at(hook.world.now + took, lambda: _copied(hook, block, order))
             return
-    hook.say(Saved(
-        hook.id, hook.memory, order.number, ready, no_host_memory=no_host,
+    hook.say(Presaved(
+        hook.id, hook.memory, order.number, ready, no_memory=no_host,
         driver_error=failed, yielded=more and order.number in hook.cut,
     ))
     hook.done()
 
 
-def _copied(hook: "Hook", block: Block, order: Save) -> None:
+def _copied(hook: "Hook", block: Block, order: Presave) -> None:
     hook.put(block, Place.RESIDENT)
     block.saved = True
     if block.doomed:
         hook.forget(block)
-    save(hook, order)
+    presave(hook, order)
 
 
 def load(
@@ -107,7 +107,7 @@ def load(
     hook.room_asked = False
     hook.say(Loaded(
         hook.id, hook.memory, order.number, moved,
-        no_device_memory=no_memory, driver_error=failed,
+        no_memory=no_memory, driver_error=failed,
         yielded=more and order.number in hook.cut,
     ))
     hook.done()

@@ -8,11 +8,10 @@ that `obey` answers orders as a hook to which nothing happens would.
 from dataclasses import replace
 
 from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import Action, Evict, Limits, Load, Run, Save, Stop, Yield
+from nvshared.scheduler.actions import Action, Evict, Limits, Load, Presave, Run, Stop, Yield
 from nvshared.scheduler.events import (
-    BeyondAsked,
     CommitAsked,
-    Copying,
+    Copies,
     Event,
     Evicted,
     Joined,
@@ -20,12 +19,10 @@ from nvshared.scheduler.events import (
     Loaded,
     Memory,
     MemoryChanged,
+    Presaved,
     Reopened,
-    RoomNeeded,
-    Saved,
     Stopped,
     Tick,
-    Wanted,
     WentIdle,
 )
 from nvshared.scheduler.settings import AntiThrash, Settings
@@ -106,17 +103,17 @@ class Talk:
         return self.tell(MemoryChanged(client, self.set(client, **figures)))
 
     def want(self, client: int, **figures: float) -> list[Action]:
-        """WANT."""
-        return self.tell(Wanted(client, self.set(client, **figures)))
+        """MEMORY: a thread stands at the gate."""
+        return self.tell(MemoryChanged(client, self.set(client, **figures), wants=True))
 
     def idle(self, client: int) -> list[Action]:
         """IDLE."""
         return self.tell(WentIdle(client, self.memory[client]))
 
     def need_room(self, client: int, **figures: float) -> list[Action]:
-        """ROOM."""
+        """MEMORY: its need has outgrown its room."""
         memory = self.set(client, **figures)
-        return self.tell(RoomNeeded(client, memory, memory.need))
+        return self.tell(MemoryChanged(client, memory))
 
     def ask(self, client: int, number: int, size: float, pins: float = 0) -> list[Action]:
         """COMMIT."""
@@ -124,14 +121,14 @@ class Talk:
             client, self.memory[client], number, int(size * GIB), int(pins * GIB)))
 
     def beyond(self, client: int, number: int, size: float) -> list[Action]:
-        """BEYOND."""
-        return self.tell(BeyondAsked(client, self.set(client, beyond=size), number))
+        """COMMIT, for what it holds beyond the card."""
+        return self.tell(CommitAsked(client, self.set(client, beyond=size), number, 0))
 
     def copying(
         self, client: int, *, inward: bool = False, outward: bool = False
     ) -> list[Action]:
-        """COPYING."""
-        return self.tell(Copying(client, self.memory[client], inward, outward))
+        """COPIES."""
+        return self.tell(Copies(client, self.memory[client], inward, outward))
 
     def stopped(self, client: int, wants: bool = True) -> list[Action]:
         """STOPPED; it has drained all the time."""
@@ -144,7 +141,7 @@ class Talk:
         return self.tell(Reopened(client, self.memory[client]))
 
     def evicted(self, order: Evict, **flags: bool) -> list[Action]:
-        """EVICTED, having done all the host's memory allows for, or nothing if a flag is set."""
+        """MOVED: out, having done all the host's memory allows for, or nothing if a flag is set."""
         client, memory = order.client, self.memory[order.client]
         moved = 0
         if not flags and client not in self.granted:
@@ -152,7 +149,7 @@ class Talk:
             swapped = self.swapped.get(client, 0)
             moved = min(too_much, memory.resident, max(memory.host, order.host) - swapped)
             self.swapped[client] = swapped + moved
-            flags = {"no_host_memory": True} if moved < min(too_much, memory.resident) else {}
+            flags = {"no_memory": True} if moved < min(too_much, memory.resident) else {}
         stays = memory.resident - moved
         room = max(order.room, stays + memory.pinned)
         host = max(memory.host, self.swapped.get(client, 0))
@@ -160,7 +157,7 @@ class Talk:
         return self.tell(Evicted(client, self.memory[client], order.number, moved, **flags))
 
     def loaded(self, order: Load, lacking: float = 0, **flags: bool) -> list[Action]:
-        """LOADED, having brought in what there is room for, less what the driver lacks."""
+        """MOVED: in, having brought in what there is room for, less what the driver lacks."""
         client, memory = order.client, self.memory[order.client]
         can = max(0, order.room - memory.pinned - memory.pending - int(lacking * GIB))
         resident = min(memory.allocated, max(memory.resident, can))
@@ -171,17 +168,17 @@ class Talk:
         self.memory[client] = replace(memory, resident=resident, room=order.room, host=host)
         return self.tell(Loaded(client, self.memory[client], order.number, came, **flags))
 
-    def saved(self, order: Save, ready: float | None = None, **flags: bool) -> list[Action]:
-        """SAVED, having done all the host's memory allows for, or having so many GiB ready."""
+    def presaved(self, order: Presave, ready: float | None = None, **flags: bool) -> list[Action]:
+        """MOVED: kept, with all the host allows for, or so many GiB."""
         client, memory = order.client, self.memory[order.client]
         swapped = self.swapped.get(client, 0)
         can = max(memory.host, order.host) - swapped
-        has = min(order.ready, can) if ready is None else int(ready * GIB)
-        if ready is None and has < order.ready:
-            flags = {"no_host_memory": True}
+        has = min(order.size, can) if ready is None else int(ready * GIB)
+        if ready is None and has < order.size:
+            flags = {"no_memory": True}
         host = max(memory.host, swapped + has)
         self.memory[client] = replace(memory, host=host)
-        return self.tell(Saved(client, self.memory[client], order.number, has, **flags))
+        return self.tell(Presaved(client, self.memory[client], order.number, has, **flags))
 
     def obey(self, actions: list[Action], rounds: int = 1000) -> list[Action]:
         """Answers EVICT and LOAD, and what follows from the answers. Returns all actions."""
@@ -234,7 +231,7 @@ def runs(actions: list[Action]) -> list[int]:
 
 def turns(actions: list[Action]) -> list[tuple[int, float, bool]]:
     """Whose gate is open for how many seconds (0: no end is planned), and whether others wait."""
-    return [(a.client, a.quantum / SECOND, a.contended) for a in actions if isinstance(a, Run)]
+    return [(a.client, a.quantum / SECOND, a.pace) for a in actions if isinstance(a, Run)]
 
 
 def evicts(actions: list[Action]) -> list[tuple[int, float]]:
@@ -247,9 +244,9 @@ def loads(actions: list[Action]) -> list[tuple[int, float]]:
     return [(a.client, a.room / GIB) for a in actions if isinstance(a, Load)]
 
 
-def saves(actions: list[Action]) -> list[Save]:
+def presaves(actions: list[Action]) -> list[Presave]:
     """What is to be copied and to stay."""
-    return [action for action in actions if isinstance(action, Save)]
+    return [action for action in actions if isinstance(action, Presave)]
 
 
 def yields(actions: list[Action]) -> list[int]:

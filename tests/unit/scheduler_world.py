@@ -24,9 +24,9 @@ from nvshared.scheduler.actions import (
     Limits,
     Load,
     Order,
+    Presave,
     Report,
     Run,
-    Save,
     Stop,
     Stuck,
     TurnEnded,
@@ -46,7 +46,7 @@ from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
-OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Save, Limits, Yield)
+OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -241,11 +241,11 @@ class World:
             case TurnStarted():
                 self.turns.append(action.client)
             case TurnEnded():
-                assert action.held >= 0
+                assert action.held_time >= 0
                 self.ends.append(action)
             case Stuck():
                 self.stuck.append(action)
-            case Run() | Stop() | Evict() | Load() | Save() | Yield() | Limits():
+            case Run() | Stop() | Evict() | Load() | Presave() | Yield() | Limits():
                 self._to_hook(action)
 
     def _to_hook(self, order: Order) -> None:
@@ -282,7 +282,7 @@ class World:
             view = views[action.client]
             assert view.memory.resident == view.memory.allocated, "it runs, and is not whole"
             assert view.memory.need <= view.room
-        if isinstance(action, Save):
+        if isinstance(action, Presave):
             self._saves.add(action.number)
             states = {view.state for view in views.values()}
             assert states <= {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
@@ -311,7 +311,7 @@ class World:
             for order in self._ordered(hook):
                 if isinstance(order, Load):
                     mine.append(order.room)
-                elif isinstance(order, Evict | Save):
+                elif isinstance(order, Evict | Presave):
                     hosts.append(order.host)
             room += max(mine)
             host += max(hosts)

@@ -2,15 +2,29 @@
 """A clock, a timer and a scheduler that do what a test says, for what surrounds schedulers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
-from nvshared.scheduler.actions import Action, ClientState, Limits, Order
+from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.demand import Demand
-from nvshared.scheduler.events import Event, Joined, Left, Memory
+from nvshared.scheduler.events import (
+    BudgetChanged,
+    CapacityChanged,
+    Event,
+    Joined,
+    Left,
+    Memory,
+    Moved,
+    Record,
+    Reopened,
+    SettingsChanged,
+    Stopped,
+    settings_after,
+)
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot
 from nvshared.settings.defaults import Defaults, GPUDefaults
@@ -77,6 +91,9 @@ class Scripted:
         self.holders: tuple[int, ...] = ()
         self.queue: tuple[int, ...] = ()
         self._clients: dict[int, ClientView] = {}
+        self._moves: dict[tuple[int, int], MoveOrder] = {}
+        self._stopping: set[int] = set()
+        self._stuck: set[int] = set()
         Scripted.latest = self
 
     def handle(self, event: Event, now: int) -> list[Action]:
@@ -84,6 +101,15 @@ class Scripted:
         self.events.append(event)
         self.times.append(now)
         welcome: list[Action] = []
+        if isinstance(event, CapacityChanged | BudgetChanged | SettingsChanged):
+            self.settings = settings_after(event, self.settings)
+        if isinstance(event, Record) and event.client in self._clients:
+            self._clients[event.client] = replace(
+                self._clients[event.client], memory=event.memory)
+        if isinstance(event, Moved):
+            del self._moves[event.client, event.number]
+        if isinstance(event, Stopped | Reopened):
+            self._stopping.discard(event.client)
         if isinstance(event, Joined):
             self._clients[event.client] = ClientView(
                 event.client, ClientState.IDLE, event.memory, 0, 0, True, 0, 0, 0, 0, 0, 0, 0
@@ -91,7 +117,31 @@ class Scripted:
             welcome = [Limits(event.client, 0, GIB, 2 * GIB, self.settings.total)]
         if isinstance(event, Left):
             del self._clients[event.client]
-        return [*welcome, *self.decide(event)]
+        decided = self.decide(event)
+        for action in decided:
+            if isinstance(action, MoveOrder):
+                self._moves[action.client, action.number] = action
+            if isinstance(action, Stop):
+                self._stopping.add(action.client)
+            if isinstance(action, Stuck):
+                self._stuck.add(action.client)
+        return [*welcome, *decided]
+
+    def memory(self, client: int) -> Memory:
+        """As Scheduler.memory."""
+        return self._clients[client].memory if client in self._clients else Memory()
+
+    def stopping(self, client: int) -> bool:
+        """As Scheduler.stopping."""
+        return client in self._stopping
+
+    def unanswered(self, client: int, number: int) -> MoveOrder | None:
+        """As Scheduler.unanswered."""
+        return self._moves.get((client, number))
+
+    def orders_unanswered(self) -> int:
+        """As Scheduler.orders_unanswered."""
+        return sum(client not in self._stuck for client, _ in self._moves)
 
     def deadline(self) -> int | None:
         """As Scheduler.deadline."""
@@ -128,6 +178,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def joined(gpu: GPU, number: int, link: Noted, memory: Memory | None = None) -> Client:
     """A client that has said HELLO."""
-    client = Client(number, gpu, peer(4000 + number), link, memory or Memory())
-    gpu.join(client, running=False, wants=False, commit=0)
+    client = Client(number, gpu, peer(4000 + number), link)
+    gpu.join(client, memory or Memory(), running=False, wants=False, commit=0)
     return client

@@ -5,7 +5,8 @@ import socket
 from pathlib import Path
 
 from bench.daemon.crowd import Client
-from nvshared.hook.protocol import SIZE, Memory, Record, Type, decode
+from nvshared.hook.protocol import SIZE, ReportRecord, Type, decode_report
+from nvshared.scheduler.events import Memory
 from nvshared.units import GIB
 from tests.unit.scripted import FACTS
 
@@ -20,7 +21,7 @@ def test_a_client_of_the_crowd_speaks_the_protocol(tmp_path: Path) -> None:
     with accepted, client.socket:
         client.say(Type.HELLO, size=GIB)
         client.say(Type.COMMIT, number=1, size=GIB)
-        hello, question = (decode(accepted.recv(SIZE + 1)) for _ in range(2))
+        hello, question = (decode_report(accepted.recv(SIZE + 1)) for _ in range(2))
     memory = Memory(allocated=GIB, host=GIB)
-    assert hello == Record(Type.HELLO, bytes=GIB, memory=memory, uuid=FACTS.uuid_bytes)
-    assert question == Record(Type.COMMIT, number=1, bytes=GIB, memory=memory)
+    assert hello == ReportRecord(Type.HELLO, commit=GIB, memory=memory, uuid=FACTS.uuid_bytes)
+    assert question == ReportRecord(Type.COMMIT, number=1, commit=GIB, memory=memory)

@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Flag, Memory, Record, Type
+from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.hook.session import Session
 from nvshared.machine.nvml import Sample
+from nvshared.scheduler.events import Memory
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Time, peer
@@ -31,27 +32,27 @@ class Program:
     """Its side of a connection that an earlier daemon has left."""
 
     def __init__(self, manager: Manager) -> None:
-        self.heard: list[Record] = []
+        self.heard: list[OrderRecord] = []
         self.session = Session(manager, peer(), self)
         self.session.take_over(7)
 
     def send(self, packet: bytes) -> None:
         """Wire.send."""
-        self.heard.append(protocol.decode(packet))
+        self.heard.append(protocol.decode_order(packet))
 
     def finish(self) -> None:
         """Wire.finish."""
 
     def introduces_itself(self, memory: Memory, flags: Flag) -> None:
         """HELLO, as INTRODUCE asked for."""
-        self.session.received(protocol.encode(Record(
-            Type.HELLO, flags, 7, LARGE, memory=memory, uuid=FACTS.uuid_bytes
+        self.session.received(protocol.encode_report(ReportRecord(
+            Type.HELLO, flags, 7, memory, FACTS.uuid_bytes, LARGE
         )))
 
     @property
     def told(self) -> list[Type]:
         """What it was asked to do, limits left aside."""
-        aside = (Type.INTRODUCE, Type.WELCOME, Type.LIMITS)
+        aside = (Type.INTRODUCE, Type.LIMITS)
         return [record.type for record in self.heard if record.type not in aside]
 
 

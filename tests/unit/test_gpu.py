@@ -26,9 +26,9 @@ from nvshared.scheduler.events import (
     Left,
     Loaded,
     Memory,
+    MemoryChanged,
     SettingsChanged,
     Tick,
-    Wanted,
 )
 from nvshared.scheduler.events import GPULost as Lost
 from nvshared.scheduler.settings import AntiThrash
@@ -63,10 +63,10 @@ def test_orders_go_to_the_client_they_name(gpu: GPU) -> None:
     one, two = Noted(), Noted()
     joined(gpu, 1, one)
     joined(gpu, 2, two)
-    Scripted.latest.decide = lambda _: [Stop(1), Run(2, 5, True)]
-    gpu.tell(Wanted(2, Memory()))
+    Scripted.latest.decide = lambda _: [Stop(1), Run(2, 5)]
+    gpu.tell(MemoryChanged(2, Memory(), wants=True))
     assert one.orders[1:] == [Stop(1)]
-    assert two.orders[1:] == [Run(2, 5, True)]
+    assert two.orders[1:] == [Run(2, 5)]
 
 
 def test_reports_become_signals(gpu: GPU) -> None:
@@ -78,7 +78,7 @@ def test_reports_become_signals(gpu: GPU) -> None:
     Scripted.latest.decide = lambda _: [
         TurnStarted(1), TurnEnded(1, TurnEnd.IDLE, 7), Stuck(1, ClientState.DRAINING, 9)
     ]
-    gpu.tell(Wanted(1, Memory()))
+    gpu.tell(MemoryChanged(1, Memory(), wants=True))
     assert heard == [client, (client, TurnEnd.IDLE, 7), (client, "draining", 9)]
 
 
@@ -88,7 +88,7 @@ def test_one_timer_is_armed_for_the_deadline(gpu: GPU, time: Time) -> None:
     scheduler = Scripted.latest
     for when in (50, 20, 30):
         scheduler.due = time.now + when
-        gpu.tell(Wanted(1, Memory()))
+        gpu.tell(MemoryChanged(1, Memory(), wants=True))
     assert sorted(at - time.now for at, _ in time.timers) == [30, ANNOUNCE_WITHIN]
     due, scheduler.due = scheduler.due, None
     time.pass_by(100)
@@ -109,11 +109,11 @@ def test_a_link_that_breaks_while_an_order_is_sent_leaves_after_it(gpu: GPU) -> 
     broken = joined(gpu, 1, Breaking())
     joined(gpu, 2, other)
     scheduler = Scripted.latest
-    scheduler.decide = lambda event: [Run(1, 0, False), Run(2, 0, False)] if isinstance(
-        event, Wanted) else []
-    gpu.tell(Wanted(1, Memory()))
+    scheduler.decide = lambda event: [Run(1), Run(2)] if isinstance(
+        event, MemoryChanged) else []
+    gpu.tell(MemoryChanged(1, Memory(), wants=True))
     assert scheduler.events[-1] == Left(1)
-    assert other.orders[-1] == Run(2, 0, False)
+    assert other.orders[-1] == Run(2)
     assert list(gpu.clients) == [2]
 
 
@@ -126,7 +126,7 @@ def test_who_left_is_told_about_once_and_gets_no_more_orders(gpu: GPU) -> None:
     gpu.leave(client)
     assert gone == [client]
     before = list(link.orders)
-    Scripted.latest.decide = lambda _: [Run(1, 0, False)]
+    Scripted.latest.decide = lambda _: [Run(1)]
     gpu.tell(Tick())
     assert link.orders == before
 
@@ -140,9 +140,9 @@ def test_a_listener_that_fails_is_reported_and_stops_nothing(
     gpu.turn_started.connect(fail)
     link = Noted()
     joined(gpu, 1, link)
-    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1, 0, False)]
-    gpu.tell(Wanted(1, Memory()))
-    assert link.orders[-1] == Run(1, 0, False)
+    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
+    gpu.tell(MemoryChanged(1, Memory(), wants=True))
+    assert link.orders[-1] == Run(1)
     assert "the bus is gone" in caplog.text
 
 
@@ -152,13 +152,13 @@ def test_programs_have_their_orders_before_people_hear_of_anything(gpu: GPU) -> 
     ordered: list[bool] = []
 
     def heard(*_: object) -> None:
-        ordered.append(link.orders[-1] == Run(1, 0, False))
+        ordered.append(link.orders[-1] == Run(1))
 
-    gpu.told.connect(heard)
+    gpu.happened.connect(heard)
     gpu.decided.connect(heard)
     gpu.turn_started.connect(heard)
-    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1, 0, False)]
-    gpu.tell(Wanted(1, Memory()))
+    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
+    gpu.tell(MemoryChanged(1, Memory(), wants=True))
     assert ordered == [True] * 4
 
 
@@ -187,7 +187,7 @@ def test_a_look_at_whether_it_decides_has_nothing_announced(gpu: GPU, time: Time
     time.pass_by(ANNOUNCE_WITHIN)
     assert gpu.turns()
     assert time.timers == []            # nobody is woken up for that
-    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1, 0, False)]
+    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
     Scripted.latest.holders = (1,)
     heard: list[frozenset[str]] = []
     gpu.changed.connect(heard.append)
@@ -210,9 +210,9 @@ def test_unanswered_orders_are_counted(gpu: GPU) -> None:
 
 def test_figures_are_those_of_the_last_record(gpu: GPU) -> None:
     client = joined(gpu, 1, Noted(), Memory(resident=1, pinned=2))
-    assert gpu.held == {1: 3}
-    gpu.tell(Wanted(1, Memory(resident=10, pinned=20)))
-    assert gpu.held == {1: 30}
+    assert gpu.occupied == {1: 3}
+    gpu.tell(MemoryChanged(1, Memory(resident=10, pinned=20), wants=True))
+    assert gpu.occupied == {1: 30}
     assert client.memory.resident == 10
 
 
@@ -243,11 +243,11 @@ def test_a_scheduler_that_fails_is_reported_and_never_asked_again(
         raise RuntimeError("an impossible state")
 
     Scripted.latest.decide = fail
-    gpu.tell(Wanted(1, Memory()))
+    gpu.tell(MemoryChanged(1, Memory(), wants=True))
     gpu.tell(Tick())
     gpu.leave(client)
-    assert isinstance(Scripted.latest.events[-1], Wanted)
-    assert "the scheduler of gpu0 failed at Wanted(client=1" in caplog.text
+    assert isinstance(Scripted.latest.events[-1], MemoryChanged)
+    assert "the scheduler of gpu0 failed at MemoryChanged(client=1" in caplog.text
     assert "an impossible state" in caplog.text
     assert failures == [True]
 
@@ -259,6 +259,6 @@ def test_a_lost_card_takes_nobody(gpu: GPU) -> None:
     assert gpu.state == "lost"
     with pytest.raises(GPULost, match=r"gpu0 \(Card\) is lost: it fell off the bus"):
         gpu.join(
-            Client(1, gpu, peer(), Noted(), Memory()), running=False, wants=False, commit=0
+            Client(1, gpu, peer(), Noted()), Memory(), running=False, wants=False, commit=0
         )
     assert not gpu.clients

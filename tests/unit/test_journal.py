@@ -154,7 +154,7 @@ async def test_a_scheduler_that_does_not_turn_is_not_said_to_be_alive(
     manager: Manager, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     gpu = manager.gpus[0]
-    scheduler = gpu._scheduler
+    scheduler = gpu.scheduler
     assert isinstance(scheduler, Scripted)
     stopped = asyncio.Event()
     heard = Heard(stopped)

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 
 from nvshared.machine.nvml import Sample
 from nvshared.report.metrics import Figures
-from nvshared.scheduler.events import Memory, Wanted
+from nvshared.scheduler.events import Memory, MemoryChanged
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
@@ -75,10 +75,10 @@ async def test_the_manual_names_every_metric(time: Time) -> None:
 async def test_times_go_on_while_nothing_happens(time: Time) -> None:
     made = manager(time)
     holder, waiter = a_client(made), a_client(made)
-    scheduler = made.gpus[0]._scheduler
+    scheduler = made.gpus[0].scheduler
     assert isinstance(scheduler, Scripted)
     scheduler.holders, scheduler.queue = (holder.id,), (waiter.id,)
-    made.gpus[0].tell(Wanted(waiter.id, waiter.memory))
+    made.gpus[0].tell(MemoryChanged(waiter.id, waiter.memory, wants=True))
     time.now += 3600 * SECOND
     found = await scraped(made)
     assert [value for _, value in found["nvshare_client_held_seconds_total"]] == [3600, 0]

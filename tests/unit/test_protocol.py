@@ -4,6 +4,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,33 @@ from hypothesis import strategies as st
 from nvshared import names
 from nvshared.errors import ProtocolError
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Flag, Limits, Memory, Record, Refusal, Type, decode, encode
+from nvshared.hook.protocol import (
+    Flag,
+    OrderRecord,
+    Refusal,
+    ReportRecord,
+    Type,
+    decode_order,
+    decode_report,
+    encode_order,
+    encode_report,
+)
+from nvshared.scheduler.events import Memory
 
 INCLUDE = Path(__file__).parents[2] / "libhook" / "include"
 HEADER = INCLUDE / "nvshare" / "protocol.h"
 
+LIMITS = ["commit", "most", "total", "host_slab", "beyond"]
+FIGURES = ["allocated", "resident", "pinned", "pending", "room", "host", "beyond"]
+ORDER = ["room", "host", "presaved", "quantum", "idle_window"]
 FIELDS = {
-    "nvshare_record": [
-        "type", "version", "flags", "number", "bytes", "host", "microseconds", "memory", "limits",
-        "uuid", "answered", "to_pin",
+    "nvshare_order": ["type", "version", "flags", "refusal", "number", *ORDER, "limits"],
+    "nvshare_limits": LIMITS,
+    "nvshare_memory": FIGURES,
+    "nvshare_report": [
+        "type", "version", "flags", "number", "memory", "uuid", "answered", "to_pin",
+        "commit", "pins", "moved", "took",
     ],
-    "nvshare_memory": ["allocated", "resident", "pinned", "pending", "room", "host"],
-    "nvshare_limits": ["commit", "most", "total", "host_slab", "beyond"],
 }
 
 u64 = st.integers(0, 2**64 - 1)
@@ -77,94 +93,126 @@ def test_values_are_the_headers(compiled: dict[str, int]) -> None:
 
 
 def test_sizes_are_the_headers(compiled: dict[str, int]) -> None:
-    assert compiled["nvshare_record"] == protocol.SIZE
-    assert compiled["nvshare_memory"] == protocol.MEMORY.size
-    assert compiled["nvshare_limits"] == protocol.LIMITS.size
+    assert compiled["nvshare_order"] == protocol.ORDER.size == protocol.SIZE
+    assert compiled["nvshare_report"] == protocol.REPORT.size == protocol.SIZE
 
 
-def test_each_field_lies_where_the_header_has_it(compiled: dict[str, int]) -> None:
-    def at(packet: bytes, offset: int, size: int) -> int:
-        return int.from_bytes(packet[offset:offset + size], "little")
+def compare(packet: bytes, compiled: dict[str, int], expected: list[tuple[str, int, int]]) -> None:
+    """Each field lies in the packet where the header has it, and nothing else is there."""
+    rest = bytearray(packet)
+    for field, size, value in expected:
+        struct, _, last = field.rpartition(".")
+        offset = compiled[field] if struct in FIELDS else (
+            compiled[struct] + compiled[f"nvshare_{struct.rpartition('.')[2]}.{last}"])
+        assert int.from_bytes(packet[offset:offset + size], "little") == value, field
+        rest[offset:offset + size] = bytes(size)
+    assert rest == bytes(protocol.SIZE)
 
-    record = Record(
-        Type.EVICTED, flags=0x11121314, number=2, bytes=3, host=4, microseconds=5,
-        memory=Memory(11, 12, 13, 14, 15, 16), answered=6, to_pin=7,
-    )
-    packet = encode(record)
-    base = compiled["nvshare_record.memory"]
-    for offset, size, value in [
-        (compiled["nvshare_record.type"], 2, Type.EVICTED),
-        (compiled["nvshare_record.version"], 2, protocol.VERSION),
-        (compiled["nvshare_record.flags"], 4, 0x11121314),
-        (compiled["nvshare_record.number"], 8, 2),
-        (compiled["nvshare_record.bytes"], 8, 3),
-        (compiled["nvshare_record.host"], 8, 4),
-        (compiled["nvshare_record.microseconds"], 8, 5),
-        (compiled["nvshare_record.answered"], 8, 6),
-        (compiled["nvshare_record.to_pin"], 8, 7),
-        *((base + compiled[f"nvshare_memory.{name}"], 8, getattr(record.memory, name))
-          for name in FIELDS["nvshare_memory"]),
-    ]:
-        assert at(packet, offset, size) == value
-    packet = encode(Record(Type.HELLO, uuid=bytes(range(16))))
-    assert packet[compiled["nvshare_record.uuid"]:] == bytes(range(16))
 
-    limits = Limits(21, 22, 23, 24, 25)
-    packet = encode(Record(Type.WELCOME, limits=limits))
-    base = compiled["nvshare_record.limits"]
-    for name in FIELDS["nvshare_limits"]:
-        offset = base + compiled[f"nvshare_limits.{name}"]
-        assert at(packet, offset, 8) == getattr(limits, name)
+def test_each_field_of_an_order_lies_where_the_header_has_it(compiled: dict[str, int]) -> None:
+    values = {name: 100 + number for number, name in enumerate([*ORDER, *LIMITS])}
+    packet = encode_order(OrderRecord(Type.EVICT, 0x11121314, 2, **values))
+    compare(packet, compiled, [
+        ("nvshare_order.type", 2, Type.EVICT),
+        ("nvshare_order.version", 2, protocol.VERSION),
+        ("nvshare_order.flags", 4, 0x11121314),
+        ("nvshare_order.number", 8, 2),
+        *((f"nvshare_order.{name}", 8, values[name]) for name in ORDER),
+        *((f"nvshare_order.limits.{name}", 8, values[name]) for name in LIMITS),
+    ])
+    assert compiled["nvshare_order.refusal"] == compiled["nvshare_order.flags"]
+
+
+@pytest.mark.parametrize(("kind", "last"), [
+    (Type.COMMIT, ("commit", "pins")), (Type.MOVED, ("moved", "took")),
+    (Type.STOPPED, ("moved", "took")), (Type.HELLO, ("commit", "pins")),
+])
+def test_each_field_of_a_report_lies_where_the_header_has_it(
+    compiled: dict[str, int], kind: Type, last: tuple[str, str]
+) -> None:
+    figures = {name: 10 + number for number, name in enumerate(FIGURES)}
+    heard = {} if kind is Type.HELLO else {"answered": 30, "to_pin": 31}
+    uuid = bytes(range(1, 17))
+    packet = encode_report(ReportRecord(
+        kind, 0x11121314, 2, Memory(**figures, **heard), uuid, 40, 41, 50, 51
+    ))
+    values = {"commit": 40, "pins": 41, "moved": 50, "took": 51}
+    compare(packet, compiled, [
+        ("nvshare_report.type", 2, kind),
+        ("nvshare_report.version", 2, protocol.VERSION),
+        ("nvshare_report.flags", 4, 0x11121314),
+        ("nvshare_report.number", 8, 2),
+        *((f"nvshare_report.memory.{name}", 8, figures[name]) for name in FIGURES),
+        *((f"nvshare_report.{name}", 8, value) for name, value in heard.items()),
+        *((f"nvshare_report.{name}", 8, values[name]) for name in last),
+        *([] if heard else [("nvshare_report.uuid", 16, int.from_bytes(uuid, "little"))]),
+    ])
+
+
+orders = st.sampled_from([kind for kind in Type if kind < Type.HELLO])
+reports = st.sampled_from([kind for kind in Type if kind >= Type.HELLO])
+flags = st.integers(0, 2**32 - 1)
+
+
+@given(orders, flags, u64, st.tuples(*[u64] * 10))
+def test_an_order_that_is_encoded_is_decoded(
+    kind: Type, flags: int, number: int, fields: tuple[int, ...]
+) -> None:
+    order = OrderRecord(kind, flags, number, *fields)
+    assert decode_order(encode_order(order)) == order
 
 
 @given(
-    st.sampled_from(Type), st.integers(0, 2**32 - 1), u64, u64, u64, u64,
-    st.tuples(*[u64] * 6), st.tuples(*[u64] * 5), st.binary(min_size=16, max_size=16),
-    st.tuples(u64, u64),
+    reports, flags, u64, st.tuples(*[u64] * 7), st.binary(min_size=16, max_size=16),
+    st.tuples(u64, u64), st.tuples(u64, u64),
 )
-def test_what_is_encoded_is_decoded(
-    kind: Type, flags: int, number: int, size: int, host: int, microseconds: int,
-    memory: tuple[int, ...], limits: tuple[int, ...], uuid: bytes,
-    heard: tuple[int, int],
+def test_a_report_that_is_encoded_is_decoded(
+    kind: Type, flags: int, number: int, figures: tuple[int, ...], uuid: bytes,
+    heard: tuple[int, int], last: tuple[int, int],
 ) -> None:
-    limited, hears = kind in protocol.WITH_LIMITS, kind in protocol.WITH_ANSWERED
-    answered, to_pin = heard if hears else (0, 0)
-    record = Record(
-        kind, flags, number, size, host, microseconds,
-        uuid=protocol.NO_UUID if hears else uuid, answered=answered, to_pin=to_pin,
-        memory=Memory() if limited else Memory(*memory),
-        limits=Limits(*limits) if limited else Limits(),
+    hello, memory = kind is Type.HELLO, Memory(*figures)
+    asked, done = (last, (0, 0)) if kind in protocol.ASKS else ((0, 0), last)
+    report = ReportRecord(
+        kind, flags, number,
+        memory if hello else replace(memory, answered=heard[0], to_pin=heard[1]),
+        uuid if hello else protocol.NO_UUID, *asked, *done,
     )
-    assert decode(encode(record)) == record
+    assert decode_report(encode_report(report)) == report
 
 
 @given(st.binary(max_size=2 * protocol.SIZE))
 def test_any_bytes_are_a_record_or_a_sentence(packet: bytes) -> None:
     sentence = "it came, and is a record"
     try:
-        decode(packet)
+        decode_report(packet)
     except ProtocolError as error:
         sentence = str(error)
     assert re.search(r" came(, and|$)", sentence)
 
 
-@given(st.binary(min_size=protocol.SIZE, max_size=protocol.SIZE), st.sampled_from(Type))
-def test_any_body_behind_a_right_head_is_a_record(packet: bytes, kind: Type) -> None:
-    head = protocol.HEAD.pack(kind, protocol.VERSION, 0, 0, 0, 0, 0)
-    assert decode(head + packet[protocol.HEAD.size:]).type is kind
+@given(st.binary(min_size=protocol.SIZE, max_size=protocol.SIZE), reports)
+def test_any_body_behind_a_right_head_is_a_report(packet: bytes, kind: Type) -> None:
+    head = protocol.HEAD.pack(kind, protocol.VERSION, 0, 0)
+    assert decode_report(head + packet[protocol.HEAD.size:]).type is kind
 
 
 @pytest.mark.parametrize(("packet", "sentence"), [
     (b"", "a record of 0 bytes came, and all have 104"),
     (bytes(105), "a record of 105 bytes came, and all have 104"),
     (bytes(104), "a record of the unknown type 0 came"),
-    (b"\x41\x00\x07\x00" + bytes(100), "a WANT of version 7 came, and we speak 1"),
+    (b"\x41\x00\x07\x00" + bytes(100), "a MEMORY of version 7 came, and we speak 2"),
+    (b"\x03\x00\x02\x00" + bytes(100), "a RUN came, which only the daemon may send"),
 ])
 def test_the_sentence_says_what_came(packet: bytes, sentence: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        decode(packet)
+        decode_report(packet)
     assert str(caught.value) == sentence
 
 
 def test_a_hello_of_another_version_can_be_answered() -> None:
-    assert decode(encode(Record(Type.HELLO, version=9))).version == 9
+    assert decode_report(encode_report(ReportRecord(Type.HELLO, version=9))).version == 9
+
+
+def test_a_report_is_no_order() -> None:
+    with pytest.raises(ProtocolError, match="a IDLE came, which only a hook may send"):
+        decode_order(encode_report(ReportRecord(Type.IDLE)))

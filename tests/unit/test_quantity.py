@@ -4,7 +4,7 @@
 import pytest
 
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Record, Type
+from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.quantity import LONGEST_TQ, quantum
 
 
@@ -12,7 +12,8 @@ from nvshared.quantity import LONGEST_TQ, quantum
 def test_the_longest_quantum_can_be_told(text: str) -> None:
     value = quantum(text)
     assert value <= LONGEST_TQ * 1_000_000
-    assert protocol.decode(protocol.encode(Record(Type.RUN, bytes=value))).bytes == value
+    assert protocol.decode_order(
+        protocol.encode_order(OrderRecord(Type.RUN, quantum=value))).quantum == value
 
 
 @pytest.mark.parametrize("text", [

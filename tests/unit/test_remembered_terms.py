@@ -40,10 +40,8 @@ class Daemon:
 
     def joins(self, pid: int = OURS, gpu: int = 0) -> Client:
         on: GPU = self.manager.gpus[gpu]
-        client = Client(
-            self.manager.next_id(), on, replace(peer(1), pid=pid), Noted(), Memory()
-        )
-        on.join(client, running=False, wants=False, commit=0)
+        client = Client(self.manager.next_id(), on, replace(peer(1), pid=pid), Noted())
+        on.join(client, Memory(), running=False, wants=False, commit=0)
         return client
 
 

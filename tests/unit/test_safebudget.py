@@ -149,7 +149,7 @@ def test_it_outlives_a_reload(site: Site) -> None:
 def test_a_size_that_somebody_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, 1, Config(swap_budget=Amount(30 * GIB)))
     told: list[object] = []
-    site.manager.gpus[0].told.connect(lambda _, event: told.append(event))
+    site.manager.gpus[0].happened.connect(lambda _, event: told.append(event))
     site.comes(1, SWAPPED)
     site.gathers()
     assert site.whole == 30 * GIB

@@ -11,7 +11,7 @@ import pytest
 from nvshared.errors import GPULost, NvshareError
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Sample
-from nvshared.scheduler.actions import ClientState, Load, Stuck
+from nvshared.scheduler.actions import Load
 from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.sampler import Answer, Sampler, Worker
@@ -136,19 +136,6 @@ def test_without_samples_that_mean_something_a_reserve_ends_by_time(
     assert bench.gpu.capacity.bytes == FACTS.memory_total - GIB
     told = [event for event in Scripted.latest.events if isinstance(event, CapacityChanged)]
     assert told[-1].bytes == FACTS.memory_total - GIB
-
-
-def test_an_answer_counts_for_the_orders_before_it(bench: Bench) -> None:
-    client = joined(bench.gpu, 1, Noted())
-    Scripted.latest.decide = lambda event: (
-        [Load(1, 1, 0, 0), Load(1, 2, 0, 0), Load(1, 3, 0, 0)] if isinstance(event, Tick) else []
-    )
-    bench.gpu.tell(Tick())
-    bench.gpu.tell(Loaded(1, client.memory, 2, 0))
-    assert bench.gpu.orders_unanswered == 1
-    Scripted.latest.decide = lambda _: [Stuck(1, ClientState.LOADING, 10 * SECOND)]
-    bench.gpu.tell(MemoryChanged(1, client.memory))
-    assert bench.gpu.orders_unanswered == 0     # it moves nothing while it does not answer
 
 
 def test_a_lost_card_is_lost_and_not_asked_again(

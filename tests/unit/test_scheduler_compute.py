@@ -142,7 +142,7 @@ def test_the_limit_can_be_raised_and_taken_away_at_any_time() -> None:
         world.put(one, compute_limit=percent)
         world.advance(WINDOW // 4)
         assert world.state(one) is state
-    assert not one.contended
+    assert not one.paced
     runs = one.runs
     world.advance(20 * WINDOW)
     assert one.runs == runs
@@ -187,7 +187,7 @@ def test_no_turn_is_shorter_than_the_grain() -> None:
     one.kernel = MILLISECOND
     world.advance(60 * SECOND)
     # The first is cut by whatever was left of its window.
-    assert all(end.held >= 50 * MILLISECOND for end in world.ends)
+    assert all(end.held_time >= 50 * MILLISECOND for end in world.ends)
 
 
 @settings(max_examples=12, deadline=None)

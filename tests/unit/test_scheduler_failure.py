@@ -41,7 +41,7 @@ def test_host_memory_kept_for_other_blocks_is_tried_once() -> None:
     talk.join(2, 20)
     order, = (a for a in talk.want(2) if isinstance(a, Evict))
     assert order.host < 40 * GIB
-    actions = talk.evicted(order, no_host_memory=True)
+    actions = talk.evicted(order, no_memory=True)
     again, = (a for a in actions if isinstance(a, Evict))
     assert again.host == 30 * GIB       # all of its own may be of no use
 
@@ -51,7 +51,7 @@ def test_a_driver_with_less_memory_than_accounted_makes_others_give_more() -> No
     talk.join(1, 60, 60)
     talk.join(2, 40)
     load, = (a for a in talk.want(2) if isinstance(a, Load))
-    actions = talk.loaded(load, lacking=10, no_device_memory=True)
+    actions = talk.loaded(load, lacking=10, no_memory=True)
     assert talk.scheduler.snapshot().capacity == 90 * GIB
     assert evicts(actions) == [(1, 50)]
     assert loads(actions) == []
@@ -106,8 +106,10 @@ def test_who_does_not_evict_is_reported_and_others_go_on() -> None:
     talk.join(1, 90, 90)
     talk.join(2, 50)
     talk.want(2)                        # 1 is told to evict, and does not answer
+    assert talk.scheduler.orders_unanswered() == 1
     actions = talk.wait(10)
     assert [a.client for a in actions if isinstance(a, Stuck)] == [1]
+    assert talk.scheduler.orders_unanswered() == len(loads(actions)) == 1   # 2's alone
     assert 3 in runs(talk.run(3, 0))
     talk.obey(actions)                  # 2 takes what there is, without hope for more
     assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []

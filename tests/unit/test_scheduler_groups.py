@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from nvshared.scheduler import groups
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.events import Event, Joined, Left, Memory, TermsChanged, Wanted, WentIdle
+from nvshared.scheduler.events import (
+    Event,
+    Joined,
+    Left,
+    Memory,
+    MemoryChanged,
+    TermsChanged,
+    WentIdle,
+)
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.scheduler import Scheduler
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
@@ -52,20 +60,20 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued": _waits,
     "holding": lambda client: client.turn is not None,
     "moving": lambda client: client.moves,
-    "saving": lambda client: any(move.saves for move in client.moves),
+    "presaving": lambda client: any(move.presaves for move in client.moves),
     "asking": lambda client: client.question,
     "pinning": lambda client: client.pins,
     "bounded": lambda client: client.terms.memory_limit,
     "suspended": lambda client: client.terms.suspended,
     "rationed": lambda client: client.terms.compute_limit < UNLIMITED,
     "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
-    "occupying": lambda client: client.held,
+    "occupying": lambda client: client.charged,
     "measured": lambda client: _measured(client),
 } | {phase.value: partial(_in_phase, phase) for phase in Phase}
 
 FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
-    "held": lambda client: client.held,
-    "host_held": lambda client: client.host_held,
+    "charged": lambda client: client.charged,
+    "host_charged": lambda client: client.host_charged,
     "committed": lambda client: client.committed,
     "used": lambda client: client.used,
     "pinned": lambda client: client.memory.pinned,
@@ -78,7 +86,7 @@ FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "cost": lambda client: client.cost or 0 if _measured(client) else 0,
     "need": lambda client: client.need,
     "filled": lambda client: client.memory.filled,
-    "ready": lambda client: min(client.ready, client.staying) if _rests(client) else 0,
+    "presaved": lambda client: min(client.presaved, client.staying) if _rests(client) else 0,
 }
 
 
@@ -165,7 +173,7 @@ def test_an_event_costs_the_same_however_many_there_are(
         memory = Memory(0, 0, 0, 0, 0, 0)
         for id in range(1, number + 1):
             scheduler.handle(Joined(id, memory, False, False, 0), id)
-            scheduler.handle(Wanted(id, memory), id)
+            scheduler.handle(MemoryChanged(id, memory, wants=True), id)
         looked.clear()
         with monkeypatch.context() as patched:
             patched.setattr(groups, "counted", noted)

@@ -122,4 +122,5 @@ def test_seconds_of_quantum_and_idle_windows_are_told_together() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
     told = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]
-    assert replace(told[-1], idle_window=0) == Run(1, 30 * SECOND, contended=True, watched=True)
+    assert replace(told[-1], idle_window=0) == Run(
+        1, 30 * SECOND, pace=True, report_idle=True, report_copies=True)

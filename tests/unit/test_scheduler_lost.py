@@ -15,16 +15,15 @@ from nvshared.scheduler.actions import (
     TurnEnded,
 )
 from nvshared.scheduler.events import (
-    BeyondAsked,
     CommitAsked,
     Evicted,
     GPULost,
     Left,
     Loaded,
     Memory,
+    MemoryChanged,
     Stopped,
     TermsChanged,
-    Wanted,
 )
 from nvshared.scheduler.settings import Terms
 from nvshared.scheduler.snapshot import CardState
@@ -48,7 +47,7 @@ def test_it_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
     actions = talk.tell(GPULost())
     assert [a for a in actions if isinstance(a, TurnEnded)] == [TurnEnded(1, TurnEnd.LOST, 0)]
     assert [a for a in actions if isinstance(a, Run)] == [
-        Run(1, 0, False), Run(2, 0, False), Run(3, 0, False),
+        Run(1), Run(2), Run(3),
     ]
     assert talk.join(4, 10) == []
     assert talk.scheduler.snapshot().state is CardState.LOST
@@ -72,9 +71,9 @@ def test_its_clients_are_there_until_they_leave(talk: Talk) -> None:
 def test_whoever_comes_to_the_gate_later_is_let_through(talk: Talk) -> None:
     talk.tell(GPULost())
     memory = Memory(allocated=GIB)
-    assert runs(talk.tell(Wanted(3, memory))) == [3]
+    assert runs(talk.tell(MemoryChanged(3, memory, wants=True))) == [3]
     assert runs(talk.tell(Stopped(1, memory, wants=True))) == [1]
-    assert talk.tell(Wanted(9, memory)) == []           # it has left
+    assert talk.tell(MemoryChanged(9, memory, wants=True)) == []           # it has left
     assert talk.view(3).memory == memory
 
 
@@ -84,7 +83,7 @@ def test_questions_are_answered(talk: Talk) -> None:
     asked, = talk.tell(CommitAsked(3, memory, 5, 500 * GIB))
     assert isinstance(asked, Limits)
     assert (asked.number, asked.commit) == (5, 500 * GIB)
-    asked, = talk.tell(BeyondAsked(3, memory, 6))
+    asked, = talk.tell(CommitAsked(3, memory, 6, 0))
     assert isinstance(asked, Limits)
     assert (asked.number, asked.beyond) == (6, 2 * GIB)
 
@@ -101,12 +100,12 @@ def test_a_question_that_waits_for_others_is_answered() -> None:
 def test_people_see_the_programs_of_a_lost_card() -> None:
     time, link = Time(), Noted()
     gpu = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
-    client = Client(1, gpu, peer(), link, Memory(allocated=GIB))
-    gpu.join(client, running=False, wants=False, commit=0)
+    client = Client(1, gpu, peer(), link)
+    gpu.join(client, Memory(allocated=GIB), running=False, wants=False, commit=0)
     gpu.lose("it fell off the bus")
     assert client.view.memory.allocated == GIB
-    assert (client.held, client.waited) == (0, 0)
-    assert link.orders[-1] == Run(1, 0, False)
+    assert (client.held_time, client.waited) == (0, 0)
+    assert link.orders[-1] == Run(1)
     gpu.leave(client)
     assert not gpu.clients
     assert gpu.orders_unanswered == 0
@@ -142,11 +141,11 @@ def test_what_cannot_come_in_is_tried_again_every_second_and_one_try_at_a_time()
     order, = (a for a in talk.tell(GPULost()) if isinstance(a, Load))
     assert talk.wait(5) == []
     memory = talk.set(2, resident=20, room=60)
-    actions = talk.tell(Loaded(2, memory, order.number, 20 * GIB, no_device_memory=True))
+    actions = talk.tell(Loaded(2, memory, order.number, 20 * GIB, no_memory=True))
     assert loads(actions) == [(2, 60)]
     memory = talk.set(2, allocated=65)
     order, = (a for a in actions if isinstance(a, Load))
-    assert talk.tell(Loaded(2, memory, order.number, 0, no_device_memory=True)) == []
+    assert talk.tell(Loaded(2, memory, order.number, 0, no_memory=True)) == []
     assert loads(talk.wait(1)) == [(2, 65)]
 
 

@@ -71,7 +71,7 @@ def watch(world: Watched, rounds: int) -> Seen:
     time = world.now - began
     return Seen(
         (world.idle - idle) / time,
-        [end.held for end in world.ends[ends:] if end.reason is TurnEnd.QUANTUM],
+        [end.held_time for end in world.ends[ends:] if end.reason is TurnEnd.QUANTUM],
         [(h.computed - c) / time for h, c in zip(world.programs, computed, strict=True)],
     )
 

@@ -84,7 +84,7 @@ def test_a_suspended_holder_leaves_the_card_and_another_comes() -> None:
     runs = holder.runs
     world.advance(20 * SECOND)
     assert holder.runs == runs
-    assert not waiter.contended         # nobody waits for it
+    assert not waiter.paced         # nobody waits for it
     world.put(holder, suspended=False)
     world.advance(5 * SECOND)
     assert holder.runs > runs
@@ -230,7 +230,7 @@ def test_preempting_for_nobody_does_nothing() -> None:
     late = world.program(LARGE)
     world.program(LARGE)
     world.advance(5 * SECOND)
-    assert late.contended
+    assert late.paced
     assert [one.runs, two.runs, late.runs] == [1, 1, 1]
     assert not any(end.reason is TurnEnd.PREEMPTED for end in world.ends)
 
@@ -243,7 +243,7 @@ def shares(weights: list[int], seconds: int = 30) -> list[float]:
         world.put(hook, weight=weight)
     world.advance(seconds * SECOND)
     views = world.scheduler.snapshot().clients
-    held = [views[hook.id].held for hook in hooks]
+    held = [views[hook.id].held_time for hook in hooks]
     return [time / sum(held) for time in held]
 
 
@@ -287,7 +287,7 @@ def test_who_idled_has_saved_nothing_up_and_owes_nothing_new() -> None:
     runs = [one.runs, two.runs]
     world.advance(12 * SECOND)
     # Of one weight with `two`: one of four parts, not all of the time that it was away.
-    held = world.scheduler.snapshot().clients[idler.id].held
+    held = world.scheduler.snapshot().clients[idler.id].held_time
     assert world.now - before == 12 * SECOND
     assert SECOND <= held <= 5 * SECOND
     assert one.runs > runs[0]

@@ -191,7 +191,7 @@ def test_a_client_that_can_never_fit_waits_and_holds_up_nobody() -> None:
     assert not talk.view(1).fits
     assert talk.view(1).state is ClientState.WAITING
     assert 2 in runs(talk.run(2, 70))
-    assert not [a for a in talk.said if isinstance(a, Run) and a.contended]
+    assert not [a for a in talk.said if isinstance(a, Run) and a.pace]
     actions = talk.tell(CapacityChanged(130 * GIB))
     assert talk.view(1).fits
     assert (2, TQ, True) in turns(actions)
@@ -309,9 +309,9 @@ def test_times_held_and_waited_are_counted() -> None:
     talk.obey(talk.stopped(1))
     talk.wait(5)
     talk.changed(2)
-    assert talk.view(1).held == (TQ + 2) * SECOND
+    assert talk.view(1).held_time == (TQ + 2) * SECOND
     assert talk.view(1).waited == 5 * SECOND
-    assert talk.view(2).held == 5 * SECOND
+    assert talk.view(2).held_time == 5 * SECOND
     assert talk.view(2).waited == (TQ + 2) * SECOND
 
 

@@ -49,7 +49,7 @@ def test_orders_answers_and_turns_are_lines(gpu: GPU, tmp_path: Path) -> None:
         **head, "order": "evict", "number": 7, "room": 0, "host": 9, "ahead": False
     }
     assert lines[3] == {**head, "report": "turn-started"}
-    assert lines[4] == {**head, "report": "turn-ended", "reason": "quantum", "held": 5}
+    assert lines[4] == {**head, "report": "turn-ended", "reason": "quantum", "held_time": 5}
     assert lines[5].items() >= {
         **head, "event": "evicted", "number": 7, "bytes": 4096, "microseconds": 25
     }.items()

@@ -97,26 +97,17 @@ void client_wake(struct client *client)
     pthread_setcancelstate(cancel, NULL);
 }
 
-static void send_record(struct client *client, unsigned type, unsigned flags, uint64_t number,
-                        uint64_t bytes, uint64_t host, uint64_t microseconds)
+void client_send(struct client *client, struct nvshare_report report)
 {
     if (client->socket < 0)
         return;
-    struct nvshare_record record = {
-        .type = (uint16_t)type,
-        .version = NVSHARE_PROTOCOL_VERSION,
-        .flags = flags,
-        .number = number,
-        .bytes = bytes,
-        .host = host,
-        .microseconds = microseconds,
-        .memory = client->memory,
-    };
-    if (type == NVSHARE_HELLO) {
-        memcpy(record.uuid, client->uuid, sizeof record.uuid);
+    report.version = NVSHARE_PROTOCOL_VERSION;
+    report.memory = client->memory;
+    if (report.type == NVSHARE_HELLO) {
+        memcpy(report.uuid, client->uuid, sizeof report.uuid);
     } else {
-        record.answered = client->answered;
-        record.to_pin = client_to_pin(client);
+        report.answered = client->answered;
+        report.to_pin = client_to_pin(client);
     }
     client->reported = true;
     /* A thread cancelled in send() would keep the lock. */
@@ -124,21 +115,9 @@ static void send_record(struct client *client, unsigned type, unsigned flags, ui
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     /* Only the service thread closes it: it may just be waiting for it, and
      * the number could be somebody else's by then. */
-    if (!connection_send(client->socket, &record))
+    if (!connection_send(client->socket, &report))
         shutdown(client->socket, SHUT_RDWR);
     pthread_setcancelstate(cancel, NULL);
-}
-
-void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
-                 uint64_t bytes, uint64_t microseconds)
-{
-    send_record(client, type, flags, number, bytes, client->beyond, microseconds);
-}
-
-void client_question(struct client *client, unsigned type, uint64_t number, uint64_t bytes,
-                     uint64_t host)
-{
-    send_record(client, type, 0, number, bytes, host, 0);
 }
 
 void client_changed(struct client *client)
@@ -172,7 +151,7 @@ void client_update(struct client *client)
     if (starved && !client->remapping && client->granted && !client->room_asked
         && client->socket >= 0) {
         client->room_asked = true;
-        client_send(client, NVSHARE_ROOM, 0, 0, client_need(client), 0);
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
     } else {
         client_changed(client);
     }
@@ -186,7 +165,8 @@ void clients_want(void)
         if (client == NULL || client->granted || client->stopping || client->want_sent)
             continue;
         client->want_sent = true;
-        client_send(client, NVSHARE_WANT, NVSHARE_WANTS, 0, 0, 0);
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY,
+                                                     .flags = NVSHARE_WANTS });
     }
     pthread_mutex_unlock(&memory_lock);
 }

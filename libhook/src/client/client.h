@@ -36,8 +36,9 @@ struct client {
     bool granted;
     uint64_t turns;                  /* one more than how often that has begun */
     bool stopping;                   /* STOP came, STOPPED is not sent: it will carry WANTS */
-    bool contended;                  /* others wait */
-    bool coveted;                    /* they may come for its memory, so it is to say when it is idle */
+    bool paced;                      /* others wait: little work in flight, no spare memory */
+    bool reports_idle;
+    bool watched;                    /* there is something to look at every few ms while it runs */
     bool want_sent;
     /* Nothing is in flight: true from STOPPED to RUN. */
     bool drained;
@@ -53,7 +54,6 @@ struct client {
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
     uint64_t slab_use;               /* bytes in blocks that may need a place in a slab */
     uint64_t managed_away;           /* of managed memory that count in memory.host */
-    uint64_t beyond;                 /* bytes beyond the card, on the host for good */
     struct block *blocks;            /* all, oldest first */
     struct block *youngest;
     struct host_slab *host_slabs;
@@ -61,7 +61,7 @@ struct client {
     unsigned providers;              /* threads that are making host slabs now */
 
     int socket;                      /* -1: no daemon now */
-    uint64_t question;               /* number of the last COMMIT asked */
+    uint64_t question;               /* number of the last COMMIT */
     /* commit.c. Those of threads that have asked to pin something and not begun to; and
      * whether one waits for a place there. */
     struct open_question {
@@ -90,7 +90,7 @@ struct client {
     CUcontext copy_context;          /* where the stream was made; NULL: not yet */
     CUstream copy_stream;
     uint64_t drain_patience;         /* us; grows while drains do not end */
-    struct nvshare_record postponed; /* an order that was read before its time; type 0: none */
+    struct nvshare_order postponed;  /* an order that was read before its time; type 0: none */
 };
 
 #define GATE_STOPPED(client) ((uint64_t)1 << (2 * (client)->index))
@@ -142,12 +142,8 @@ void client_update(struct client *client);
 void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
 uint64_t client_need(const struct client *client);
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
-/* One record with the figures as they are. Failure closes the connection; the
+/* The report, with the figures as they are. Failure closes the connection; the
  * service thread reconnects. */
-void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
-                 uint64_t bytes, uint64_t microseconds);
-/* The same, of what its answer will be looked for: commit.c. */
-void client_question(struct client *client, unsigned type, uint64_t number, uint64_t bytes,
-                     uint64_t host);
+void client_send(struct client *client, struct nvshare_report report);
 
 #endif

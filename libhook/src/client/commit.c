@@ -133,11 +133,12 @@ bool client_commit(struct client *client, uint64_t bytes)
 
 /* True: client->answer is the answer to this very question. Lock held,
  * released while waiting for it. */
-static bool ask(struct client *client, unsigned type, uint64_t bytes, uint64_t host)
+static bool ask(struct client *client, uint64_t commit, uint64_t pins)
 {
     uint64_t question = ++client->question;
     unsigned introduced = client->introduced;
-    client_question(client, type, question, bytes, host);
+    client_send(client, (struct nvshare_report){ .type = NVSHARE_COMMIT, .number = question,
+                                                 .commit = commit, .pins = pins });
     while (client->socket >= 0 && client->introduced == introduced
            && client->answered < question)
         listen_on(client);
@@ -151,15 +152,15 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     bool settled = false, granted = false;
     while (!settled && bytes <= client->limits.beyond
-           && client->beyond <= client->limits.beyond - bytes) {
+           && client->memory.beyond <= client->limits.beyond - bytes) {
         /* It counts while it is asked for: what is sent meanwhile says so too. */
-        uint64_t wanted = client->beyond += bytes;
+        uint64_t wanted = client->memory.beyond += bytes;
         /* Without a daemon to ask, as far as it last said. */
-        bool alone = client->socket < 0, answered = !alone && ask(client, NVSHARE_BEYOND, 0, wanted);
+        bool alone = client->socket < 0, answered = !alone && ask(client, 0, 0);
         settled = alone || answered;
         granted = alone || (answered && client->answer.beyond >= wanted);
         if (!granted)
-            client->beyond -= bytes;
+            client->memory.beyond -= bytes;
     }
     pthread_setcancelstate(cancel, NULL);
     return granted;
@@ -197,7 +198,7 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
         }
         if (pins > 0 && !open_question(client, wanted, pins))
             continue;
-        bool ours = ask(client, NVSHARE_COMMIT, wanted, pins);
+        bool ours = ask(client, wanted, pins);
         /* Refused by the answer to this very question. Less than was granted
          * may apply again by now, and another thread's later question may have
          * been answered: then ask again. */

@@ -41,44 +41,44 @@ int connection_open(void)
     return fd;
 }
 
-bool connection_send(int socket, const struct nvshare_record *record)
+bool connection_send(int socket, const struct nvshare_report *report)
 {
     ssize_t sent;
     do
-        sent = send(socket, record, sizeof *record, MSG_NOSIGNAL);
+        sent = send(socket, report, sizeof *report, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)sizeof *record;
+    return sent == (ssize_t)sizeof *report;
 }
 
-int connection_receive(int socket, struct nvshare_record *record, int timeout_ms)
+int connection_receive(int socket, struct nvshare_order *order, int timeout_ms)
 {
     struct pollfd ready = { .fd = socket, .events = POLLIN };
     int count = poll(&ready, 1, timeout_ms);
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
-    char extra[sizeof *record + 1];  /* a longer packet shows as longer, not as cut */
+    char extra[sizeof *order + 1];  /* a longer packet shows as longer, not as cut */
     ssize_t length = recv(socket, extra, sizeof extra, MSG_DONTWAIT);
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    if (length != (ssize_t)sizeof *record) {
+    if (length != (ssize_t)sizeof *order) {
         if (length > 0)
             complain("nvshared sent a record of %zd bytes instead of %zu; leaving it",
-                     length, sizeof *record);
+                     length, sizeof *order);
         return -1;
     }
-    memcpy(record, extra, sizeof *record);
-    if (record->version != NVSHARE_PROTOCOL_VERSION && record->type != NVSHARE_REFUSED) {
+    memcpy(order, extra, sizeof *order);
+    if (order->version != NVSHARE_PROTOCOL_VERSION && order->type != NVSHARE_REFUSED) {
         complain("nvshared speaks protocol %u, this library %u; leaving it",
-                 record->version, NVSHARE_PROTOCOL_VERSION);
+                 order->version, NVSHARE_PROTOCOL_VERSION);
         return -1;
     }
     return 1;
 }
 
-bool connection_next(int socket, unsigned type, struct nvshare_record *record)
+bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
-    struct nvshare_record next;
+    struct nvshare_order next;
     return recv(socket, &next, sizeof next, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT)
                == (ssize_t)sizeof next
-           && next.type == type && connection_receive(socket, record, 0) == 1;
+           && next.type == type && connection_receive(socket, order, 0) == 1;
 }

@@ -7,13 +7,14 @@
 
 #include <stdbool.h>
 
-struct nvshare_record;
+struct nvshare_order;
+struct nvshare_report;
 
 int connection_open(void);             /* -1 and errno */
-bool connection_send(int socket, const struct nvshare_record *record);
-/* 1: a record, 0: nothing there now, -1: the connection is at its end. */
-int connection_receive(int socket, struct nvshare_record *record, int timeout_ms);
-/* The next record if it is there already and of this type. */
-bool connection_next(int socket, unsigned type, struct nvshare_record *record);
+bool connection_send(int socket, const struct nvshare_report *report);
+/* 1: an order, 0: nothing there now, -1: the connection is at its end. */
+int connection_receive(int socket, struct nvshare_order *order, int timeout_ms);
+/* The next order if it is there already and of this type. */
+bool connection_next(int socket, unsigned type, struct nvshare_order *order);
 
 #endif

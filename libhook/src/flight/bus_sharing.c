@@ -4,7 +4,7 @@
  *
  * What the daemon has moved ahead of time shares the bus with them, and shall
  * not: so a client that runs while others wait says when they begin and when they
- * have ended (COPYING), each direction by itself; nvshared/scheduler/courtesy.py
+ * have ended (COPIES), each direction by itself; nvshared/scheduler/bus_sharing.py
  * has what follows. Only copies of BUS_COPY_LEAST and more are looked at: what is
  * smaller, parameters and scalars, is over before anybody could give way. The rest
  * cost a look at one word while nobody asks, and a lock of our own, held for a few
@@ -165,7 +165,7 @@ void bus_sharing_step(struct client *client)
     if (!in && !out)
         return;
     pthread_mutex_lock(&memory_lock);
-    client_send(client, NVSHARE_COPYING, flags, 0, 0, 0);
+    client_send(client, (struct nvshare_report){ .type = NVSHARE_COPIES, .flags = flags });
     pthread_mutex_unlock(&memory_lock);
 }
 

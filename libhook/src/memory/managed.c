@@ -58,7 +58,7 @@ static void discard(struct managed *managed)
 {
     for (size_t i = 0; i < managed->block_count; i++)
         block_free(managed->blocks[i]);
-    managed->client->beyond -= managed->beyond;
+    managed->client->memory.beyond -= managed->beyond;
     prefetches_forget(&managed->prefetches);
     free(managed);
 }

@@ -120,7 +120,7 @@ static struct ring *alike(struct client *client, size_t size)
 
 bool spares_may_stay(const struct client *client)
 {
-    return client->granted && !client->contended && !client->starved && client->socket >= 0
+    return client->granted && !client->paced && !client->starved && client->socket >= 0
         && client_need(client) <= client->limits.most;
 }
 

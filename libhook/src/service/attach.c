@@ -81,8 +81,8 @@ static const char *refusal_text(unsigned reason)
 /* HELLO and its answer, before there is a service thread. */
 static bool introduce(struct client *client)
 {
-    client_send(client, NVSHARE_HELLO, 0, 0, 0, 0);
-    struct nvshare_record answer;
+    client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
+    struct nvshare_order answer;
     uint64_t began = now_microseconds();
     int got = 0;
     while (client->socket >= 0 && got == 0
@@ -90,17 +90,18 @@ static bool introduce(struct client *client)
         got = connection_receive(client->socket, &answer, WELCOME_PATIENCE_MS);
         if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
             /* The daemon has changed before it could answer. */
-            client_send(client, NVSHARE_HELLO, 0, answer.number, 0, 0);
+            client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO,
+                                                         .number = answer.number });
             got = 0;
         }
     }
-    if (got == 1 && answer.type == NVSHARE_WELCOME) {
+    if (got == 1 && answer.type == NVSHARE_LIMITS) {
         client->limits = answer.limits;
         return true;
     }
     if (got == 1 && answer.type == NVSHARE_REFUSED)
         complain("nvshared refuses this program: %s. The GPU is used unshared.",
-                 refusal_text(answer.flags));
+                 refusal_text(answer.refusal));
     else
         complain("nvshared does not answer. The GPU is used unshared.");
     return false;

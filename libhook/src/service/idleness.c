@@ -42,12 +42,12 @@ void idleness_look(struct client *client, struct idleness *idle)
         idle->since = now;
         return;
     }
-    if (client->contended && now - idle->since >= client->idle_window / 2)
+    if (client->paced && now - idle->since >= client->idle_window / 2)
         caches_ask(client, CACHES_IDLE);
     if (now - idle->since < client->idle_window)
         return;
     idle->told = true;
     pthread_mutex_lock(&memory_lock);
-    client_send(client, NVSHARE_IDLE, 0, 0, 0, 0);
+    client_send(client, (struct nvshare_report){ .type = NVSHARE_IDLE });
     pthread_mutex_unlock(&memory_lock);
 }

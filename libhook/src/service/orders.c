@@ -31,14 +31,16 @@ static void begin_turn(struct client *client)
     client->turns++;
 }
 
-static void run(struct client *client, const struct nvshare_record *order)
+static void run(struct client *client, const struct nvshare_order *order)
 {
     pthread_mutex_lock(&memory_lock);
-    client->contended = (order->flags & NVSHARE_CONTENDED) != 0;
-    client->coveted = (order->flags & NVSHARE_COVETED) != 0;
-    bus_sharing_watch(client, (order->flags & NVSHARE_WATCHED) != 0);
-    if (order->microseconds != 0)
-        client->idle_window = order->microseconds;
+    client->paced = (order->flags & NVSHARE_PACE) != 0;
+    client->reports_idle = (order->flags & NVSHARE_REPORT_IDLE) != 0;
+    client->watched = (order->flags & (NVSHARE_PACE | NVSHARE_REPORT_IDLE | NVSHARE_REPORT_COPIES))
+        != 0;
+    bus_sharing_watch(client, (order->flags & NVSHARE_REPORT_COPIES) != 0);
+    if (order->idle_window != 0)
+        client->idle_window = order->idle_window;
     if (!client->granted) {
         begin_turn(client);
         client->drained = false;
@@ -72,98 +74,99 @@ static void stop(struct client *client)
         caches_turn_ended(client);
         client->drain_patience = DRAIN_PATIENCE_US;
         client->want_sent = gate_has_waiters();
-        client_send(client, NVSHARE_STOPPED, client->want_sent ? NVSHARE_WANTS : 0, 0,
-                    now_microseconds() - began, 0);
+        client_send(client, (struct nvshare_report){
+            .type = NVSHARE_STOPPED, .flags = client->want_sent ? NVSHARE_WANTS : 0,
+            .took = now_microseconds() - began,
+        });
     } else {
         begin_turn(client);
         client->drain_patience *= 2;
         gate_open(GATE_STOPPED(client));
-        client_send(client, NVSHARE_REOPENED, 0, 0, now_microseconds() - began, 0);
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_REOPENED });
     }
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
 }
 
-static void evict(struct client *client, const struct nvshare_record *order)
+/* Before memory is copied out, what is cheaper to give. */
+static void yield_spare_memory(struct client *client, const struct nvshare_order *order)
 {
-    uint64_t began = now_microseconds();
-    unsigned flags = 0;
     pthread_mutex_lock(&memory_lock);
     spares_drop(client, SPARES_ALL);
     if (!client->granted) {
-        caches_room_ordered(client, order->bytes);
-        pools_yield(client, false);  /* cheaper than a copy */
+        caches_room_ordered(client, order->room);
+        pools_yield(client, false);
     }
     pthread_mutex_unlock(&memory_lock);
-    uint64_t bytes = swap_out(client, order, &flags);
-    pthread_mutex_lock(&memory_lock);
-    client->room_asked = false;
-    client_send(client, NVSHARE_EVICTED, flags, order->number, bytes, now_microseconds() - began);
-    client_update(client);
-    pthread_mutex_unlock(&memory_lock);
 }
 
-static void save(struct client *client, const struct nvshare_record *order)
+static void evict(struct client *client, const struct nvshare_order *order)
 {
-    uint64_t began = now_microseconds();
+    uint64_t began = now_microseconds(), moved;
+    bool keeps = (order->flags & NVSHARE_KEEP) != 0;
     unsigned flags = 0;
-    uint64_t bytes = swap_presave(client, order, &flags);
+    if (keeps) {
+        moved = swap_presave(client, order, &flags);
+    } else {
+        yield_spare_memory(client, order);
+        moved = swap_out(client, order, &flags);
+    }
     pthread_mutex_lock(&memory_lock);
-    client_send(client, NVSHARE_SAVED, flags, order->number, bytes, now_microseconds() - began);
+    client->room_asked &= keeps;
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_MOVED, .flags = flags, .number = order->number,
+        .moved = moved, .took = now_microseconds() - began,
+    });
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
 }
 
-static void new_limits(struct client *client, const struct nvshare_record *record)
+static void new_limits(struct client *client, const struct nvshare_order *order)
 {
     pthread_mutex_lock(&memory_lock);
-    client->limits = record->limits;
+    client->limits = order->limits;
     if (!spares_may_stay(client))
         spares_drop(client, SPARES_ALL);
     /* An answer to a question that nobody asked must not pass for the next ones'. */
-    if (record->number > client->answered && record->number <= client->question)
-        client_hears(client, record->number, &record->limits);
+    if (order->number > client->answered && order->number <= client->question)
+        client_hears(client, order->number, &order->limits);
     bell_ring(&client->heard);
     pthread_mutex_unlock(&memory_lock);
 }
 
-void service_obey(struct client *client, const struct nvshare_record *record)
+void service_obey(struct client *client, const struct nvshare_order *order)
 {
     pthread_mutex_lock(&service_lock);
-    switch (record->type) {
-    case NVSHARE_WELCOME:
+    switch (order->type) {
     case NVSHARE_LIMITS:
-        new_limits(client, record);
+        new_limits(client, order);
         break;
     case NVSHARE_RUN:
-        run(client, record);
+        run(client, order);
         break;
     case NVSHARE_STOP:
         stop(client);
         break;
     case NVSHARE_EVICT:
-        evict(client, record);
-        break;
-    case NVSHARE_SAVE:
-        save(client, record);
+        evict(client, order);
         break;
     case NVSHARE_LOAD:
-        swap_in(client, record);
+        swap_in(client, order);
         break;
     case NVSHARE_YIELD:
         break;                       /* what it would have ended is answered already */
     case NVSHARE_INTRODUCE:
         pthread_mutex_lock(&memory_lock);
-        service_introduce(client, record->number);
+        service_introduce(client, order->number);
         pthread_mutex_unlock(&memory_lock);
         break;
     case NVSHARE_REFUSED:
         /* Too late to run unshared: our memory may lie on the host. */
-        debug("nvshared refuses this client (reason %u); trying again", record->flags);
+        debug("nvshared refuses this client (reason %u); trying again", order->refusal);
         service_disconnect(client);
         break;
     default:
-        complain("nvshared sent a record of unknown type %u; leaving it", record->type);
+        complain("nvshared sent a record of unknown type %u; leaving it", order->type);
         service_disconnect(client);
     }
     pthread_mutex_unlock(&service_lock);

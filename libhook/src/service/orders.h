@@ -3,9 +3,9 @@
 #define NVSHARE_ORDERS_H
 
 struct client;
-struct nvshare_record;
+struct nvshare_order;
 
-/* Carries out one record of the daemon's, on the service thread. Takes service_lock. */
-void service_obey(struct client *client, const struct nvshare_record *record);
+/* Carries out one order, on the service thread. Takes service_lock. */
+void service_obey(struct client *client, const struct nvshare_order *order);
 
 #endif

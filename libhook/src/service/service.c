@@ -54,9 +54,10 @@ void service_introduce(struct client *client, uint64_t number)
     client_hears(client, client->question, NULL);
     client->introduced++;
     bus_sharing_watch(client, false);
-    client_send(client, NVSHARE_HELLO,
-                (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
-                number, client->limits.commit, 0);
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
+        .flags = (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
+    });
     client_update(client);
     bell_ring(&client->heard);
 }
@@ -86,13 +87,15 @@ static void report(struct client *client)
     /* Where no context is, the driver knows nothing of that memory. */
     if (surplus && (entered || client->copy_context == NULL))
         host_trim(client, host_useful(client));
-    client_send(client, NVSHARE_MEMORY, gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
-                0, 0, 0);
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_MEMORY,
+        .flags = gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
+    });
     pthread_mutex_unlock(&memory_lock);
     pthread_mutex_unlock(&service_lock);
 }
 
-/* Waits for a record, a wake-up or the time to do something. */
+/* Waits for an order, a wake-up or the time to do something. */
 static int wait_for(struct client *client, int timeout_ms)
 {
     pthread_mutex_lock(&memory_lock);
@@ -112,7 +115,7 @@ static int wait_for(struct client *client, int timeout_ms)
 static bool competes(struct client *client)
 {
     pthread_mutex_lock(&memory_lock);
-    bool competes = client->socket >= 0 && client->granted && client->contended;
+    bool competes = client->socket >= 0 && client->granted && client->paced;
     pthread_mutex_unlock(&memory_lock);
     return competes;
 }
@@ -138,8 +141,8 @@ void *service_run(void *argument)
         pthread_mutex_lock(&memory_lock);
         int due = sooner(spares_due(client), client_give_up(client));
         bool connected = client->socket >= 0, changed = !client->reported;
-        bool watch = connected && client->granted && (client->contended || client->coveted)
-            && !client->starved;
+        bool watch = connected && client->granted && client->watched && !client->starved;
+        bool idles = watch && client->reports_idle;
         pthread_mutex_unlock(&memory_lock);
 
         int timeout = -1;
@@ -151,14 +154,14 @@ void *service_run(void *argument)
             timeout = REPORT_INTERVAL_US / 1000;
         }
         timeout = sooner(timeout, due);
-        struct nvshare_record record = client->postponed;
-        bool postponed = record.type != 0;
+        struct nvshare_order order = client->postponed;
+        bool postponed = order.type != 0;
         client->postponed.type = 0;
         int socket = postponed ? -1 : wait_for(client, timeout), got = 0;
         if (postponed)
-            service_obey(client, &record);
-        else if (socket >= 0 && (got = connection_receive(socket, &record, 0)) == 1)
-            service_obey(client, &record);
+            service_obey(client, &order);
+        else if (socket >= 0 && (got = connection_receive(socket, &order, 0)) == 1)
+            service_obey(client, &order);
         else if (got < 0)
             service_disconnect(client);
 
@@ -173,7 +176,7 @@ void *service_run(void *argument)
         spares_expire(client);
         pthread_mutex_unlock(&memory_lock);
         pthread_mutex_lock(&service_lock);
-        if (watch)
+        if (idles)
             idleness_look(client, &idle);
         else
             idleness_forget(&idle);

@@ -10,7 +10,7 @@
 #include "swap/pipeline.h"
 #include "swap/victim.h"
 
-struct departure departure(struct client *client, const struct nvshare_record *order, bool stays)
+struct departure departure(struct client *client, const struct nvshare_order *order, bool stays)
 {
     return (struct departure){
         .client = client, .order = order, .stays = stays, .limit = COPIES_IN_FLIGHT,
@@ -112,7 +112,7 @@ enum verdict departure_judge(struct departure *departure, struct block *block)
 bool departure_copy(struct departure *departure, struct block *block)
 {
     struct client *client = departure->client;
-    const struct nvshare_record *order = departure->order;
+    const struct nvshare_order *order = departure->order;
     const struct look *look = &block->look;
     block->presaving = departure->stays;
     /* What is only saved has time. */
@@ -126,7 +126,7 @@ bool departure_copy(struct departure *departure, struct block *block)
     block->parted = departure->looked;
     block->part = look->part;
     if (!has_place)
-        departure->flags |= NVSHARE_NO_HOST_MEMORY;
+        departure->flags |= NVSHARE_NO_MEMORY;
     if (!has_place || block->doomed) {
         block->presaving = false;
         victim_stays(block);

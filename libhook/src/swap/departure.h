@@ -13,8 +13,8 @@
 /* One order under way. */
 struct departure {
     struct client *client;
-    const struct nvshare_record *order;
-    bool stays;                      /* what is copied stays on the card: SAVE */
+    const struct nvshare_order *order;
+    bool stays;                      /* what is copied stays on the card: KEEP */
     unsigned flags;                  /* of the answer */
     struct pipeline line;
     struct progress progress;
@@ -27,7 +27,7 @@ struct departure {
     unsigned rank;                   /* of the victims so far */
 };
 
-struct departure departure(struct client *client, const struct nvshare_record *order, bool stays);
+struct departure departure(struct client *client, const struct nvshare_order *order, bool stays);
 
 /* What is known of a block by a look. */
 enum verdict { CHANGED, UNCHANGED, EMPTY };

@@ -22,7 +22,7 @@
 
 /* One order under way. */
 struct load {
-    struct nvshare_record order;
+    struct nvshare_order order;
     unsigned flags;                  /* of its answer */
     struct progress progress;
 };
@@ -52,7 +52,7 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
 {
     CUresult result = block_map(block);
     if (result != CUDA_SUCCESS) {
-        load->flags |= result == CUDA_ERROR_OUT_OF_MEMORY ? NVSHARE_NO_DEVICE_MEMORY
+        load->flags |= result == CUDA_ERROR_OUT_OF_MEMORY ? NVSHARE_NO_MEMORY
                                                           : NVSHARE_DRIVER_ERROR;
         return false;
     }
@@ -77,7 +77,7 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
 static void fetch_all(struct client *client, struct pipeline *line, struct load *load)
 {
     struct block *block;
-    client->memory.room = load->order.bytes;
+    client->memory.room = load->order.room;
     while (!load->progress.failed && (block = next_absent(client)) != NULL
            && client_free_room(client) >= block->size) {
         if (order_yields(client, &load->order)) {
@@ -100,25 +100,27 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
     host_shrink(client, load->order.host);
     if (load->progress.failed && client->absent > 0)
         load->flags |= NVSHARE_DRIVER_ERROR;
-    if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_DEVICE_MEMORY)) != 0)
+    if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
     client->room_asked = false;
-    client_send(client, NVSHARE_LOADED, load->flags, load->order.number, load->progress.bytes,
-                now - *since);
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_MOVED, .flags = load->flags, .number = load->order.number,
+        .moved = load->progress.bytes, .took = now - *since,
+    });
     client_update(client);
     *since = now;
 }
 
 /* The next LOAD, if it is what comes next: an order that was set aside while YIELD
  * was looked for (orders.c) came before it. */
-static bool next_load(struct client *client, struct nvshare_record *record)
+static bool next_load(struct client *client, struct nvshare_order *order)
 {
-    return client->postponed.type == 0 && connection_next(client->socket, NVSHARE_LOAD, record);
+    return client->postponed.type == 0 && connection_next(client->socket, NVSHARE_LOAD, order);
 }
 
-void swap_in(struct client *client, const struct nvshare_record *order)
+void swap_in(struct client *client, const struct nvshare_order *order)
 {
-    struct nvshare_record record = *order;
+    struct nvshare_order next = *order;
     struct pipeline line = { .count = 0 };
     struct load loads[2] = { { .flags = 0 } }, *load = NULL, *before = NULL;
     uint64_t since = now_microseconds();
@@ -126,17 +128,17 @@ void swap_in(struct client *client, const struct nvshare_record *order)
     pthread_mutex_lock(&memory_lock);
     while (another) {
         load = load == &loads[0] ? &loads[1] : &loads[0];
-        *load = (struct load){ record, 0, { .failed = !ready } };
+        *load = (struct load){ next, 0, { .failed = !ready } };
         if (ready)
             fetch_all(client, &line, load);
         else
-            client->memory.room = load->order.bytes;
+            client->memory.room = load->order.room;
         bool well = load->flags == 0 && !load->progress.failed;
         while (before != NULL && before->progress.copies > 0)
             pipeline_complete(client, &line);
         if (before != NULL)
             answer(client, before, &since);
-        while (!(another = well && next_load(client, &record)) && line.count > 0)
+        while (!(another = well && next_load(client, &next)) && line.count > 0)
             pipeline_complete(client, &line);
         before = load;
     }

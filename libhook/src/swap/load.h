@@ -3,10 +3,10 @@
 #define NVSHARE_LOAD_H
 
 struct client;
-struct nvshare_record;
+struct nvshare_order;
 
 /* Carries out this LOAD as swap_out() does an EVICT, and those that arrive meanwhile; answers
  * them, too. */
-void swap_in(struct client *client, const struct nvshare_record *order);
+void swap_in(struct client *client, const struct nvshare_order *order);
 
 #endif

@@ -143,7 +143,7 @@ static void cut_short(struct client *client, struct pipeline *line, struct block
 }
 
 enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
-                          struct progress *progress, const struct nvshare_record *order)
+                          struct progress *progress, const struct nvshare_order *order)
 {
     bool ahead = (order->flags & NVSHARE_AHEAD) != 0;
     size_t piece = ahead && block->store->pieces && !block->zero ? PIECE_AHEAD : block->size;

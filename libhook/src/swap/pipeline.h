@@ -35,7 +35,7 @@ struct pipeline {
 };
 
 /* How many copies an order may have in flight. */
-static inline unsigned pipeline_depth(const struct nvshare_record *order)
+static inline unsigned pipeline_depth(const struct nvshare_order *order)
 {
     return (order->flags & NVSHARE_AHEAD) != 0 ? COPIES_AHEAD : COPIES_IN_FLIGHT;
 }
@@ -49,7 +49,7 @@ enum start {
 /* Starts to copy a block that is LEAVING or COMING. May release the lock meanwhile,
  * and wait for others before it. */
 enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
-                          struct progress *progress, const struct nvshare_record *order);
+                          struct progress *progress, const struct nvshare_order *order);
 
 /* Waits for the oldest copy, with the lock released, and completes its block's move if it
  * was the last of that. */

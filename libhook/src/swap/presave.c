@@ -58,7 +58,7 @@ static bool save(struct departure *departure, struct block *block)
     return true;
 }
 
-uint64_t swap_presave(struct client *client, const struct nvshare_record *order, unsigned *flags)
+uint64_t swap_presave(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
     struct departure departing = departure(client, order, true);
     bool more = swap_enter_context(client);
@@ -66,10 +66,10 @@ uint64_t swap_presave(struct client *client, const struct nvshare_record *order,
     departing.progress.failed = !more;
     more = more && !client->granted;
     if (more)
-        victims_survey(client, order->bytes);
+        victims_survey(client, order->presaved);
     uint64_t ready = ready_bytes(client);
-    while (more && ready < order->bytes) {
-        struct block *block = departure_next(&departing, order->bytes - ready);
+    while (more && ready < order->presaved) {
+        struct block *block = departure_next(&departing, order->presaved - ready);
         if (block == NULL)
             break;
         ready += block->size;

@@ -5,10 +5,9 @@
 #include <stdint.h>
 
 struct client;
-struct nvshare_record;
+struct nvshare_order;
 
-/* Carries out a PRESAVE as swap_out() does an EVICT. Returns bytes that could leave without a
- * copy now. */
-uint64_t swap_presave(struct client *client, const struct nvshare_record *order, unsigned *flags);
+/* Carries out an EVICT with KEEP. Returns bytes that could leave without a copy now. */
+uint64_t swap_presave(struct client *client, const struct nvshare_order *order, unsigned *flags);
 
 #endif

@@ -51,7 +51,7 @@ static uint64_t surplus(const struct departure *departure)
 {
     const struct nvshare_memory *memory = &departure->client->memory;
     uint64_t filled = memory->resident - leaving(&departure->line) + memory->pinned;
-    return filled > departure->order->bytes ? filled - departure->order->bytes : 0;
+    return filled > departure->order->room ? filled - departure->order->room : 0;
 }
 
 /* Leaves without a copy. */
@@ -97,9 +97,9 @@ static bool leave(struct departure *departure, struct block *block)
     return gone;
 }
 
-uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags)
+uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
-    uint64_t room = order->bytes;
+    uint64_t room = order->room;
     struct departure departing = departure(client, order, false);
     bool ready = swap_enter_context(client), more = ready;
     pthread_mutex_lock(&memory_lock);
@@ -122,7 +122,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_record *order, uns
         more = leave(&departing, block);
     }
     departure_end(&departing);
-    if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_HOST_MEMORY)) != 0)
+    if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
     /* What could not leave still fills its room. */
     uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);

@@ -5,10 +5,10 @@
 #include <stdint.h>
 
 struct client;
-struct nvshare_record;
+struct nvshare_order;
 
 /* Carries out an EVICT; `*flags` gets what went wrong. Service thread,
  * service_lock held, memory_lock not. Returns bytes moved. */
-uint64_t swap_out(struct client *client, const struct nvshare_record *order, unsigned *flags);
+uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
 
 #endif

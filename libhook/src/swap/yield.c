@@ -5,9 +5,9 @@
 #include "client/connection.h"
 
 /* An EVICT may be followed by another one before its YIELD; that one is kept for later. */
-bool order_yields(struct client *client, const struct nvshare_record *order)
+bool order_yields(struct client *client, const struct nvshare_order *order)
 {
-    struct nvshare_record yield;
+    struct nvshare_order yield;
     if ((order->flags & NVSHARE_AHEAD) == 0)
         return false;
     if (client->postponed.type == 0)

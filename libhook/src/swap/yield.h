@@ -5,9 +5,9 @@
 #include <stdbool.h>
 
 struct client;
-struct nvshare_record;
+struct nvshare_order;
 
 /* This order, which is being carried out, is to end now (YIELD). Service thread. */
-bool order_yields(struct client *client, const struct nvshare_record *order);
+bool order_yields(struct client *client, const struct nvshare_order *order);
 
 #endif

@@ -40,15 +40,11 @@ void client_wake(struct client *client)
     __atomic_add_fetch(&woken, 1, __ATOMIC_RELAXED);
 }
 
-void client_send(struct client *client, unsigned type, unsigned said, uint64_t number,
-                 uint64_t bytes, uint64_t microseconds)
+void client_send(struct client *client, struct nvshare_report report)
 {
     (void)client;
-    (void)number;
-    (void)bytes;
-    (void)microseconds;
-    sent += type == NVSHARE_COPYING;
-    flags = said;
+    sent += report.type == NVSHARE_COPIES;
+    flags = report.flags;
 }
 
 SEEN void watch(bool watched)

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvshared.hook.protocol import Flag
 from nvshared.units import MIB
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 IN, OUT = 0, 1
-INWARD, OUTWARD = 1 << 9, 1 << 10       # protocol.h
+INWARD, OUTWARD = int(Flag.INWARD), int(Flag.OUTWARD)
 LINGER, SPACING = 5000, 25_000          # us
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
          f"-I{SOURCE.parent}/include", "-pthread"]

@@ -26,10 +26,9 @@ void client_changed(struct client *client)
     (void)client;
 }
 
-void client_question(struct client *client, unsigned type, uint64_t number, uint64_t bytes,
-                     uint64_t host)
+void client_send(struct client *client, struct nvshare_report report)
 {
-    (void)client, (void)type, (void)number, (void)bytes, (void)host;
+    (void)client, (void)report;
 }
 
 bool spares_drop(struct client *client, uint64_t bytes)

@@ -30,30 +30,30 @@ static uint64_t figure(struct input *input)
 static void order(struct input *input)
 {
     static const uint8_t types[] = {
-        NVSHARE_WELCOME, NVSHARE_RUN, NVSHARE_STOP, NVSHARE_EVICT, NVSHARE_LOAD, NVSHARE_LIMITS,
-        NVSHARE_INTRODUCE, NVSHARE_STOP, NVSHARE_YIELD, NVSHARE_SAVE,
+        NVSHARE_RUN, NVSHARE_STOP, NVSHARE_EVICT, NVSHARE_LOAD, NVSHARE_LIMITS, NVSHARE_INTRODUCE,
+        NVSHARE_STOP, NVSHARE_YIELD, NVSHARE_EVICT,
     };
-    struct nvshare_record record = {
+    struct nvshare_order order = {
         .type = types[take(input, 1) % sizeof types], .version = NVSHARE_PROTOCOL_VERSION,
-        .flags = (uint32_t)take(input, 1), /* WATCHED and AHEAD among them */
-        .number = figure(input), .bytes = figure(input),
+        .flags = (uint32_t)take(input, 1), /* all that orders have among them */
+        .number = figure(input), .room = figure(input),
         .host = figure(input),
     };
-    if (record.type == NVSHARE_LIMITS || record.type == NVSHARE_WELCOME)
-        record.limits = (struct nvshare_limits){
+    if (order.type == NVSHARE_LIMITS)
+        order.limits = (struct nvshare_limits){
             .commit = figure(input), .most = figure(input), .total = figure(input),
             .host_slab = figure(input),
         };
     else
-        record.microseconds = figure(input);
-    peer_send(&record, sizeof record);
+        order.idle_window = order.presaved = figure(input);
+    peer_send(&order, sizeof order);
 }
 
 /* Not what the protocol knows: the wrong size, version or type. */
 static void garbage(struct input *input)
 {
-    uint8_t packet[2 * sizeof(struct nvshare_record)] = { 0 };
-    size_t size = sizeof(struct nvshare_record);
+    uint8_t packet[2 * sizeof(struct nvshare_order)] = { 0 };
+    size_t size = sizeof(struct nvshare_order);
     uint8_t kind = (uint8_t)take(input, 1);
     if (kind % 2 == 0)
         size = 1 + take(input, 1) % sizeof packet;

@@ -65,37 +65,39 @@ void peer_send(const void *packet, size_t size)
         peer_hang_up();
 }
 
-static void order(unsigned type, uint64_t pairs, uint64_t bytes)
+static void order(unsigned type, uint64_t pairs, uint64_t room)
 {
-    struct nvshare_record record = {
+    struct nvshare_order order = {
         .type = (uint16_t)type, .version = NVSHARE_PROTOCOL_VERSION, .number = pairs,
-        .bytes = bytes, .host = 2 * CARD,
+        .room = room, .host = 2 * CARD,
     };
-    if (type == NVSHARE_LIMITS || type == NVSHARE_WELCOME)
-        record.limits = (struct nvshare_limits){
+    if (type == NVSHARE_LIMITS)
+        order.limits = (struct nvshare_limits){
             .commit = MOST, .most = MOST, .total = CARD, .host_slab = 8 * MIB,
         };
-    peer_send(&record, sizeof record);
+    peer_send(&order, sizeof order);
 }
 
-static void understand(const struct nvshare_record *record, bool right)
+static void understand(const struct nvshare_report *report, bool right)
 {
-    MUST(record->version == NVSHARE_PROTOCOL_VERSION, "version %u", record->version);
-    MUST(record->type >= NVSHARE_HELLO && record->type <= NVSHARE_SAVED,
-         "a hook does not send type %u", record->type);
-    const struct nvshare_memory *memory = &record->memory;
+    MUST(report->version == NVSHARE_PROTOCOL_VERSION, "version %u", report->version);
+    MUST(report->type >= NVSHARE_HELLO && report->type <= NVSHARE_COPIES,
+         "a hook does not send type %u", report->type);
+    const struct nvshare_memory *memory = &report->memory;
     MUST(memory->resident <= memory->allocated && memory->resident + memory->pinned <= CARD,
          "resident %llu pinned %llu allocated %llu", (unsigned long long)memory->resident,
          (unsigned long long)memory->pinned, (unsigned long long)memory->allocated);
-    if (record->type == NVSHARE_HELLO)
-        introduced = record->number;
+    if (report->type == NVSHARE_HELLO)
+        introduced = report->number;
     if (!right)
         return;
-    if (record->type == NVSHARE_HELLO && record->number == 0)
-        order(NVSHARE_WELCOME, 0, 0);
-    else if (record->type == NVSHARE_COMMIT)
-        order(NVSHARE_LIMITS, record->number, 0);
-    else if (record->type == NVSHARE_ROOM)
+    if (report->type == NVSHARE_HELLO && report->number == 0)
+        order(NVSHARE_LIMITS, 0, 0);
+    else if (report->type == NVSHARE_COMMIT)
+        order(NVSHARE_LIMITS, report->number, 0);
+    else if (report->type == NVSHARE_MEMORY
+             && (memory->resident < memory->allocated
+                 || memory->resident + memory->pinned + memory->pending > memory->room))
         order(NVSHARE_LOAD, 1, CARD - 32 * MIB);
 }
 
@@ -104,14 +106,14 @@ void peer_read(bool right, int timeout_ms)
     for (int records = 0; records < 1000; records++, timeout_ms = 0) {
         if (connection < 0 || !comes(connection, timeout_ms))
             return;
-        struct nvshare_record record;
-        ssize_t size = recv(connection, &record, sizeof record, 0);
+        struct nvshare_report report;
+        ssize_t size = recv(connection, &report, sizeof report, 0);
         if (size <= 0) {
             peer_hang_up();
             return;
         }
-        MUST(size == (ssize_t)sizeof record, "a packet of %zd bytes", size);
-        understand(&record, right);
+        MUST(size == (ssize_t)sizeof report, "a packet of %zd bytes", size);
+        understand(&report, right);
     }
 }
 
@@ -126,10 +128,7 @@ void peer_introduce(bool right)
 {
     time_t end = now() + PATIENCE_MS / 1000;
     for (number++; introduced != number;) {
-        const struct nvshare_record record = {
-            .type = NVSHARE_INTRODUCE, .version = NVSHARE_PROTOCOL_VERSION, .number = number,
-        };
-        peer_send(&record, sizeof record);
+        order(NVSHARE_INTRODUCE, number, 0);
         while (connection >= 0 && introduced != number) {
             MUST(now() < end, "the hook does not answer INTRODUCE");
             peer_read(right, 1000);

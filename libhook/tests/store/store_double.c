@@ -143,17 +143,16 @@ void content_leave_context(struct client *client)
     (void)client;
 }
 
-bool order_yields(struct client *client, const struct nvshare_record *order)
+bool order_yields(struct client *client, const struct nvshare_order *order)
 {
     (void)client, (void)order;
     return yields_at > 0 && --yields_at == 0;
 }
 
-void client_send(struct client *client, unsigned type, unsigned flags, uint64_t number,
-                 uint64_t bytes, uint64_t microseconds)
+void client_send(struct client *client, struct nvshare_report report)
 {
-    (void)client, (void)type, (void)number, (void)bytes, (void)microseconds;
-    answered = flags;
+    (void)client;
+    answered = report.flags;
 }
 
 uint64_t client_free_room(const struct client *client)
@@ -161,9 +160,9 @@ uint64_t client_free_room(const struct client *client)
     return client->memory.room - client->memory.resident;
 }
 
-bool connection_next(int socket, unsigned type, struct nvshare_record *record)
+bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
-    (void)socket, (void)type, (void)record;
+    (void)socket, (void)type, (void)order;
     return false;
 }
 
@@ -205,30 +204,32 @@ SEEN char *bytes_of(struct block *block)
     return block->state == BLOCK_RESIDENT ? (char *)block->address : NULL;
 }
 
-static struct nvshare_record order(uint64_t blocks, bool ahead)
+static struct nvshare_order order(uint64_t blocks, bool ahead)
 {
     done = queued = 0;
-    return (struct nvshare_record){ .bytes = blocks * SIZE, .flags = ahead ? NVSHARE_AHEAD : 0 };
+    return (struct nvshare_order){
+        .room = blocks * SIZE, .presaved = blocks * SIZE, .flags = ahead ? NVSHARE_AHEAD : 0,
+    };
 }
 
 /* So many blocks may be on the card: others leave, or as many come as can. */
 SEEN unsigned leave(unsigned blocks, bool ahead)
 {
-    const struct nvshare_record leaving = order(blocks, ahead);
+    const struct nvshare_order leaving = order(blocks, ahead);
     swap_out(&one, &leaving, &answered);
     return answered;
 }
 
 SEEN unsigned come(unsigned blocks, bool ahead)
 {
-    const struct nvshare_record coming = order(blocks, ahead);
+    const struct nvshare_order coming = order(blocks, ahead);
     swap_in(&one, &coming);
     return answered;
 }
 
 SEEN unsigned presave(unsigned blocks)
 {
-    const struct nvshare_record saving = order(blocks, false);
+    const struct nvshare_order saving = order(blocks, false);
     swap_presave(&one, &saving, &answered);
     return answered;
 }

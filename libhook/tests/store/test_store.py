@@ -142,7 +142,7 @@ def test_what_was_presaved_leaves_without_a_copy(program: Program) -> None:
 
 
 @pytest.mark.parametrize(("step", "said", "ahead"), [
-    ("take", Flag.NO_HOST_MEMORY, False),
+    ("take", Flag.NO_MEMORY, False),
     ("out", Flag.DRIVER_ERROR, False),
     ("out", Flag.DRIVER_ERROR, True),
     ("settle", Flag.DRIVER_ERROR, True),
@@ -163,7 +163,7 @@ def test_what_cannot_leave_stays_as_it_is(
 
 
 @pytest.mark.parametrize(("step", "said", "ahead", "emptied"), [
-    ("map", Flag.NO_DEVICE_MEMORY, False, False),
+    ("map", Flag.NO_MEMORY, False, False),
     ("in", Flag.DRIVER_ERROR, False, True),
     ("in", Flag.DRIVER_ERROR, True, False),
     ("settle", Flag.DRIVER_ERROR, False, True),

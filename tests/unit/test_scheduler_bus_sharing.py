@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Evict, Load, Run
-from nvshared.scheduler.patience import BURST, REST, WORTH, Patience
 from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.yielding import BURST, REST, WORTH, Yielding
 from nvshared.units import SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, stops, yields
 
@@ -42,11 +42,11 @@ def answered(talk: Talk, actions: list[Action], rounds: int) -> list[Action]:
 
 def test_who_runs_is_watched_while_others_wait_and_only_then() -> None:
     talk = three()
-    assert not any(action.watched for action in talk.said if isinstance(action, Run))
+    assert not any(action.report_copies for action in talk.said if isinstance(action, Run))
     told = [action for action in talk.want(2) if isinstance(action, Run)]
-    assert [(action.client, action.watched) for action in told] == [(1, True)]
+    assert [(action.client, action.report_copies) for action in told] == [(1, True)]
     told = [action for action in talk.leave(2) if isinstance(action, Run)]
-    assert [(action.client, action.watched) for action in told] == [(1, False)]
+    assert [(action.client, action.report_copies) for action in told] == [(1, False)]
 
 
 def test_what_comes_in_ahead_waits_while_the_program_copies_to_the_card() -> None:
@@ -123,15 +123,15 @@ def test_the_last_part_of_a_turn_is_for_what_would_be_missing_after_it() -> None
     # 30 GiB at the pace it starts with, 25 bytes in a nanosecond.
     needed = 30 * (1 << 30) / 25_000 / SECOND
     talk.wait(TQ - needed + 0.01)
-    assert not any(p.giving for p in patience(talk))
+    assert not any(p.giving for p in yielding(talk))
     before = len(talk.said)
     talk.wait(needed / 2)
     assert yields(talk.said[before:]) == []
 
 
-def patience(talk: Talk) -> list[Patience]:
+def yielding(talk: Talk) -> list[Yielding]:
     """Of both directions."""
-    return list(talk.scheduler._card.patience.values())
+    return list(talk.scheduler._card.yielding.values())
 
 
 def test_who_copies_all_the_time_has_the_bus_for_itself_for_half_of_it() -> None:
@@ -143,7 +143,7 @@ def test_who_copies_all_the_time_has_the_bus_for_itself_for_half_of_it() -> None
         deadline = talk.scheduler.deadline()
         assert deadline is not None
         talk.wait((deadline - talk.now) / SECOND)
-        giving = any(p.giving for p in patience(talk))
+        giving = any(p.giving for p in yielding(talk))
         if giving != changes[-1][1]:
             changes.append((talk.now, giving))
     waited = sum(end - start for (start, giving), (end, _) in pairwise(changes) if giving)
@@ -156,7 +156,7 @@ def test_who_copies_all_the_time_has_the_bus_for_itself_for_half_of_it() -> None
 def test_it_can_be_turned_off() -> None:
     talk = three(bus_sharing=False)
     actions = talk.want(2)
-    assert not any(action.watched for action in actions if isinstance(action, Run))
+    assert not any(action.report_copies for action in actions if isinstance(action, Run))
     assert not any(action.ahead for action in actions if isinstance(action, Evict | Load))
     assert yields(talk.copying(1, inward=True, outward=True)) == []
     assert loads(talk.obey(actions))
@@ -167,7 +167,7 @@ def test_nothing_is_left_of_what_it_said(how: str) -> None:
     talk = three()
     talk.want(2)
     talk.copying(1, inward=True, outward=True)
-    assert all(p.giving for p in patience(talk))
+    assert all(p.giving for p in yielding(talk))
     if how == "leaves":
         talk.leave(1)
     else:
@@ -176,13 +176,13 @@ def test_nothing_is_left_of_what_it_said(how: str) -> None:
             talk.stopped(1)
         else:
             talk.reopened(1)
-    assert not any(p.giving for p in patience(talk))
+    assert not any(p.giving for p in yielding(talk))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2 * BURST)), max_size=60))
 def test_patience_is_bounded_whatever_is_asked(script: list[tuple[bool, int]]) -> None:
     """Each step: whether it is asked for at that moment, and how long after the last one."""
-    now, one, waited, began = 1000, Patience(), 0, 0
+    now, one, waited, began = 1000, Yielding(), 0, 0
     for asked, later in script:
         if one.giving and one.ends <= now + later:      # whoever keeps it looks at that moment too
             waited += one.ends - one.at

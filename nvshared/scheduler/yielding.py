@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long moves in one direction may yet wait for a program that copies; see courtesy.py.
+"""How long moves in one direction may still wait for a program that copies; see bus_sharing.py.
 
-A store of time, in microseconds. It runs out as they wait and fills as they do not, equally
-fast and not beyond BURST. So over any time they wait for half of it and BURST at most,
-whoever says what and however often.
+It is a store of time. The store empties while moves wait and fills while they do not, equally
+fast and up to BURST. So over any time they wait at most half of it plus BURST, whoever reports
+what and however often.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ REST = 10 * MILLISECOND                 # between two times, so that each gets t
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Yielding:
     """As it was at a moment."""
 
     left: int = BURST
@@ -24,13 +24,13 @@ class Patience:
     at: int = 0                         # the moment
     since: int = -REST                  # when `giving` became what it is
 
-    def until(self, now: int) -> "Patience":
+    def until(self, now: int) -> "Yielding":
         """As it is now, if nothing else has changed."""
         passed = now - self.at
         left = self.left - passed if self.giving else self.left + passed
         return replace(self, left=min(max(left, 0), BURST), at=now)
 
-    def turned(self) -> "Patience":
+    def turned(self) -> "Yielding":
         """They begin to wait, or end."""
         return replace(self, giving=not self.giving, since=self.at)
 

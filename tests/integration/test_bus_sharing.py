@@ -7,10 +7,18 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from nvshared.hook.protocol import Flag, Limits, Record, Type, decode, encode
+from nvshared.hook.protocol import (
+    Flag,
+    OrderRecord,
+    ReportRecord,
+    Type,
+    decode_report,
+    encode_order,
+)
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
@@ -43,7 +51,7 @@ class Daemon:
     """One that lets a single program run, hears what it says and moves it about."""
 
     def __init__(self, site: Site) -> None:
-        self.said: list[Record] = []
+        self.said: list[ReportRecord] = []
         site.socket.parent.mkdir()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(str(site.socket))
@@ -56,43 +64,44 @@ class Daemon:
         self.connection.settimeout(PATIENCE)
         self.until(Type.HELLO)
         room = 512 * MIB
-        self.limits = Limits(room, room, room, 32 * MIB)
-        self.send(Record(Type.WELCOME, limits=self.limits))
-        self.send(Record(Type.LOAD, number=1, bytes=room, host=room))
-        self.send(Record(Type.RUN, flags=flags))
+        self.limits = OrderRecord(
+            Type.LIMITS, commit=room, most=room, total=room, host_slab=32 * MIB)
+        self.send(self.limits)
+        self.send(OrderRecord(Type.LOAD, number=1, room=room, host=room))
+        self.send(OrderRecord(Type.RUN, flags=flags))
 
-    def send(self, *records: Record) -> None:
-        for record in records:
-            self.connection.send(encode(record))
+    def send(self, *orders: OrderRecord) -> None:
+        for order in orders:
+            self.connection.send(encode_order(order))
 
-    def send_at_once(self, program: Program, *records: Record) -> None:
+    def send_at_once(self, program: Program, *orders: OrderRecord) -> None:
         """The program reads nothing before all of it is there."""
         program.popen.send_signal(signal.SIGSTOP)
         os.waitpid(program.popen.pid, os.WUNTRACED)
-        self.send(*records)
+        self.send(*orders)
         program.popen.send_signal(signal.SIGCONT)
 
-    def until(self, kind: Type) -> Record:
+    def until(self, kind: Type) -> ReportRecord:
         """The next of this type; the questions before it are answered."""
         while True:
             packet = self.connection.recv(4096)
             assert packet, f"it ended before a {kind.name}"
-            record = decode(packet)
+            record = decode_report(packet)
             self.said.append(record)
             if record.type is Type.COMMIT:
-                self.send(Record(Type.LIMITS, number=record.number, limits=self.limits))
+                self.send(replace(self.limits, number=record.number))
             if record.type is kind:
                 return record
 
     def until_copying(self, flags: Flag) -> None:
         """It may have said before that it paused, on a machine that is busy with other things."""
-        while self.until(Type.COPYING).flags != flags:
+        while self.until(Type.COPIES).flags != flags:
             continue
 
-    def rest(self) -> list[Record]:
+    def rest(self) -> list[ReportRecord]:
         """All that comes until the program has ended."""
         while packet := self.connection.recv(4096):
-            self.said.append(decode(packet))
+            self.said.append(decode_report(packet))
         self.connection.close()
         return self.said
 
@@ -105,7 +114,7 @@ for way in ("in", "out"):
     reports("stopped")
     told()
 """)
-    daemon.accept(Flag.CONTENDED | Flag.WATCHED)
+    daemon.accept(Flag.PACE | Flag.REPORT_COPIES)
     daemon.until_copying(Flag.INWARD)
     program.go_on()
     assert program.hears() == "stopped"
@@ -113,9 +122,9 @@ for way in ("in", "out"):
     program.go_on()
     daemon.until_copying(Flag.OUTWARD)
     # Out of its turn it has nothing to say; in the next one it says it anew.
-    daemon.send(Record(Type.STOP))
+    daemon.send(OrderRecord(Type.STOP))
     daemon.until(Type.STOPPED)
-    daemon.send(Record(Type.RUN, flags=Flag.CONTENDED | Flag.WATCHED))
+    daemon.send(OrderRecord(Type.RUN, flags=Flag.PACE | Flag.REPORT_COPIES))
     daemon.until_copying(Flag.OUTWARD)
     program.go_on()
     assert program.hears() == "stopped"
@@ -132,8 +141,8 @@ for _ in range(20):
     piece = ctypes.create_string_buffer(16 * MIB)
     call("cuMemcpyHtoD_v2", address.value, piece, 16 * MIB)
 """)
-    daemon.accept(Flag.CONTENDED)
-    assert Type.COPYING not in {record.type for record in daemon.rest()}
+    daemon.accept(Flag.PACE)
+    assert Type.COPIES not in {record.type for record in daemon.rest()}
     program.ends_well()
 
 
@@ -151,9 +160,9 @@ for number, address in enumerate(addresses):
 '''
 
 
-def ahead(kind: Type, number: int, room: int = 0) -> Record:
+def ahead(kind: Type, number: int, room: int = 0) -> OrderRecord:
     """An EVICT or LOAD for which nobody waits."""
-    return Record(kind, flags=Flag.AHEAD, number=number, bytes=room, host=1 << 40)
+    return OrderRecord(kind, flags=Flag.AHEAD, number=number, room=room, host=1 << 40)
 
 
 def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Site) -> None:
@@ -164,47 +173,47 @@ def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Si
     while daemon.until(Type.MEMORY).memory.allocated < 128 * MIB:
         continue
     assert program.hears() == "away"
-    daemon.send(Record(Type.STOP))
+    daemon.send(OrderRecord(Type.STOP))
     daemon.until(Type.STOPPED)
     # Two orders at once, as the real daemon gives them: each sees a YIELD of its own.
     daemon.send_at_once(
         program, ahead(Type.EVICT, 7), ahead(Type.EVICT, 8),
-        Record(Type.YIELD, number=7), Record(Type.YIELD, number=8),
+        OrderRecord(Type.YIELD, number=7), OrderRecord(Type.YIELD, number=8),
     )
     for number in (7, 8):
-        answer = daemon.until(Type.EVICTED)
+        answer = daemon.until(Type.MOVED)
         assert answer.number == number
         assert answer.flags == Flag.YIELDED
-        assert answer.bytes == 0
+        assert answer.moved == 0
         assert answer.memory.resident == 128 * MIB
         assert answer.memory.room == 128 * MIB
     # One that is not ahead does not yield, nor does one after its YIELD.
     daemon.send_at_once(
-        program, Record(Type.YIELD, number=9), Record(Type.EVICT, number=9, host=1 << 40),
-        Record(Type.YIELD, number=9),
+        program, OrderRecord(Type.YIELD, number=9), OrderRecord(Type.EVICT, number=9, host=1 << 40),
+        OrderRecord(Type.YIELD, number=9),
     )
-    answer = daemon.until(Type.EVICTED)
+    answer = daemon.until(Type.MOVED)
     assert (answer.number, answer.flags, answer.memory.resident) == (9, 0, 0)
     room = 128 * MIB
     # What lies before a YIELD that is looked for is carried out in its turn.
     daemon.send_at_once(
-        program, ahead(Type.LOAD, 20, room), Record(Type.EVICT, number=21, host=1 << 40),
-        Record(Type.LOAD, number=22, bytes=room, host=1 << 40),
-        Record(Type.EVICT, number=23, host=1 << 40),
+        program, ahead(Type.LOAD, 20, room), OrderRecord(Type.EVICT, number=21, host=1 << 40),
+        OrderRecord(Type.LOAD, number=22, room=room, host=1 << 40),
+        OrderRecord(Type.EVICT, number=23, host=1 << 40),
     )
-    answers = [daemon.until(kind) for kind in (Type.LOADED, Type.EVICTED) * 2]
+    answers = [daemon.until(Type.MOVED) for _ in range(4)]
     assert [(one.number, one.memory.resident) for one in answers] == [
         (20, room), (21, 0), (22, room), (23, 0)
     ]
-    daemon.send_at_once(program, ahead(Type.LOAD, 10, room), Record(Type.YIELD, number=10))
-    answer = daemon.until(Type.LOADED)
+    daemon.send_at_once(program, ahead(Type.LOAD, 10, room), OrderRecord(Type.YIELD, number=10))
+    answer = daemon.until(Type.MOVED)
     assert answer.flags == Flag.YIELDED
-    assert answer.bytes == 0
+    assert answer.moved == 0
     assert answer.memory.room == room
     daemon.send(ahead(Type.LOAD, 11, room))
-    answer = daemon.until(Type.LOADED)
+    answer = daemon.until(Type.MOVED)
     assert (answer.number, answer.flags, answer.memory.resident) == (11, 0, room)
-    daemon.send(Record(Type.RUN))
+    daemon.send(OrderRecord(Type.RUN))
     program.go_on()
     daemon.rest()
     program.ends_well()
@@ -220,39 +229,37 @@ def test_a_move_may_yield_within_a_block(site: Site) -> None:
     while daemon.until(Type.MEMORY).memory.allocated < whole:
         continue
     assert program.hears() == "away"
-    daemon.send(Record(Type.STOP))
+    daemon.send(OrderRecord(Type.STOP))
     daemon.until(Type.STOPPED)
     cut = 0
-    for way, answered, room, filled in (
-        (Type.EVICT, Type.EVICTED, 0, whole), (Type.LOAD, Type.LOADED, whole, 0)
-    ):
+    for way, room, filled in ((Type.EVICT, 0, whole), (Type.LOAD, whole, 0)):
         for delay in (0.0, 0.03, 0.1, 0.13, 0.2):
             number = next(numbers)
             daemon.send(ahead(way, number, room))
             time.sleep(delay)
-            daemon.send(Record(Type.YIELD, number=number))
-            answer = daemon.until(answered)
+            daemon.send(OrderRecord(Type.YIELD, number=number))
+            answer = daemon.until(Type.MOVED)
             assert answer.number == number
             assert answer.flags in (Flag(0), Flag.YIELDED)
-            assert answer.bytes in (0, block, whole)
-            assert abs(filled - answer.memory.resident) == answer.bytes
-            cut += answer.bytes < whole
+            assert answer.moved in (0, block, whole)
+            assert abs(filled - answer.memory.resident) == answer.moved
+            cut += answer.moved < whole
             # And back to where it began.
             back = Type.LOAD if way is Type.EVICT else Type.EVICT
-            daemon.send(Record(back, number=next(numbers), bytes=filled, host=1 << 40))
-            answer = daemon.until(Type.LOADED if way is Type.EVICT else Type.EVICTED)
+            daemon.send(OrderRecord(back, number=next(numbers), room=filled, host=1 << 40))
+            answer = daemon.until(Type.MOVED)
             assert (answer.flags, answer.memory.resident) == (0, filled)
             if way is Type.EVICT:       # or what has just come in leaves without a copy
-                daemon.send(Record(Type.RUN))
-                daemon.send(Record(Type.STOP))
+                daemon.send(OrderRecord(Type.RUN))
+                daemon.send(OrderRecord(Type.STOP))
                 daemon.until(Type.STOPPED)
         if way is Type.EVICT:
-            daemon.send(Record(Type.EVICT, number=next(numbers), host=1 << 40))
-            daemon.until(Type.EVICTED)
+            daemon.send(OrderRecord(Type.EVICT, number=next(numbers), host=1 << 40))
+            daemon.until(Type.MOVED)
     assert cut > 0
-    daemon.send(Record(Type.LOAD, number=next(numbers), bytes=whole, host=1 << 40))
-    daemon.until(Type.LOADED)
-    daemon.send(Record(Type.RUN))
+    daemon.send(OrderRecord(Type.LOAD, number=next(numbers), room=whole, host=1 << 40))
+    daemon.until(Type.MOVED)
+    daemon.send(OrderRecord(Type.RUN))
     program.go_on()
     daemon.rest()
     program.ends_well()
@@ -266,7 +273,7 @@ def wanting(site: Site, size: int) -> Hook:
     hook = site.hook()
     assert hook.hello() is not None
     assert hook.allocate(size)
-    hook.say(Type.WANT)
+    hook.want()
     return hook
 
 
@@ -278,9 +285,9 @@ def test_a_daemon_orders_nothing_ahead_while_the_program_copies(site: Site) -> N
     comes = site.hook()
     assert comes.hello() is not None
     assert comes.allocate(500 * MIB)
-    comes.say(Type.WANT)
-    pump([runs], lambda: runs.watched)  # the other one has not been heard yet
-    runs.say(Type.COPYING, flags=Flag.INWARD)
+    comes.want()
+    pump([runs], lambda: runs.reports_copies)  # the other one has not been heard yet
+    runs.say(Type.COPIES, flags=Flag.INWARD)
     runs.settle()                       # and that has been heard
     order = comes.hear()
     assert order is not None
@@ -296,7 +303,7 @@ def test_a_daemon_orders_nothing_ahead_while_the_program_copies(site: Site) -> N
     assert cut is not None
     assert (cut.type, cut.number) == (Type.YIELD, order.number)
     comes.obey(order)                   # it was done already
-    runs.say(Type.COPYING)
+    runs.say(Type.COPIES)
     pump([runs, comes], lambda: comes.whole)
     # None was ordered until it had ended, or patience had: nothing sooner than half a second.
     lines = trace(site)
@@ -312,8 +319,8 @@ def test_one_that_dies_while_it_copies_leaves_nothing_behind(site: Site) -> None
     runs = wanting(site, 400 * MIB)
     pump([runs], lambda: runs.running)
     comes = wanting(site, 500 * MIB)
-    pump([runs], lambda: runs.watched)
-    runs.say(Type.COPYING, flags=Flag.INWARD | Flag.OUTWARD)
+    pump([runs], lambda: runs.reports_copies)
+    runs.say(Type.COPIES, flags=Flag.INWARD | Flag.OUTWARD)
     runs.settle()
     runs.close()
     pump([comes], lambda: comes.running)
@@ -326,9 +333,9 @@ def test_it_can_be_turned_off(site: Site) -> None:
     runs = wanting(site, 400 * MIB)
     pump([runs], lambda: runs.running)
     comes = wanting(site, 500 * MIB)
-    pump([runs], lambda: runs.contended)
-    assert not runs.watched
-    runs.say(Type.COPYING, flags=Flag.INWARD | Flag.OUTWARD)
+    pump([runs], lambda: runs.paced)
+    assert not runs.reports_copies
+    runs.say(Type.COPIES, flags=Flag.INWARD | Flag.OUTWARD)
     pump([runs, comes], lambda: comes.whole)
     assert not [line for line in trace(site) if line.get("order") == "yield" or line.get("ahead")]
 

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies the memory of idle programs to the host before anybody needs their room on the card.
+
+What was copied leaves as fast as memory can be unmapped, so whoever comes next has the bus
+for its own memory. The copying is done only while nobody waits for anything, and stops as
+soon as somebody does.
+
+A notebook is idle for minutes between two cells, and so is the bus. When a program comes whose
+memory is away, what makes room for it has to cross the bus first. The first time, host memory
+has to be made as well, which takes several times as long. Presaving does both beforehand.
+
+It pays only if somebody will come. So it is done only while some idle program has memory that
+is not on the card. The one that lacks most is taken for the next. What it lacks, less what is
+free on the card, is what has to be presaved. It is presaved where it would be taken: from the
+program that is idle longest, and there from the blocks that would leave first. Where all
+programs fit together nothing is presaved and nobody is stopped.
+
+A copy is right until its program runs again. So the gates of programs that do nothing are
+shut: while presaving pays, running programs are asked to report idleness although nobody
+waits, and are stopped when they do. To run again costs such a program one message and its
+answer.
+
+If it runs again before anybody came, the copy was made in vain. Each time that happens, the
+program is left alone for twice as long as before, from half a second to a minute. When some
+of the copy was needed, the pause is half a second again. So a program that computes a little
+every few seconds is hardly ever copied, and a notebook whose owner has left is.
+
+Presaving makes way for everything else. It needs a calm: nobody waits, asks, drains, loads or
+lacks anything, and no running program copies to the host. When the calm ends, the copying is
+cut short (YIELD) before any other order, so a program that wants to run again does not wait.
+A stop that is decided later in the same round cuts it short right behind that. Presaving takes
+at most half of the host memory that is left, so that memory which must leave finds some.
+"""
+
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import CALM, Phase, ScheduledClient, Way
+from nvshared.scheduler.decision import Decision
+from nvshared.units import SECOND
+
+PAUSE_MOST = 64 * SECOND
+HOST_PART = 2                           # of the host memory that is left
+
+
+def pays(card: Card) -> bool:
+    """Whether there is somebody who may come for the memory of those who are idle."""
+    together = card.groups.total("need") <= card.settings.capacity
+    return card.settings.presave and not together and _short(card) > 0
+
+
+def window(client: ScheduledClient) -> int:
+    """How long it is to be idle before its memory is copied; microseconds."""
+    return client.presave_pause
+
+
+def cut(decision: Decision) -> None:
+    """Ends copying that is in the way of anything. To be called before all else is decided."""
+    card = decision.card
+    for client in card.groups.group("presaving"):
+        disturbed = client.phase is not Phase.IDLE or client.terms.suspended or not _calm(card)
+        for move in client.moves:
+            if move.presaves and disturbed and not move.cut:
+                decision.cut(client, move)
+
+
+def plan(decision: Decision) -> None:
+    """Has the next bytes copied, if some are to be."""
+    card = decision.card
+    cut(decision)                       # a stop that was just decided disturbs, too
+    if card.groups.size("presaving") or not pays(card) or not _calm(card):
+        return
+    short = _short(card) - card.groups.total("presaved")
+    if short <= 0:
+        return
+    _, coming = card.groups.most_away()
+    short = _short(card)
+    idle = [c for c in card.in_phase(Phase.IDLE) if not c.terms.suspended and c.id != coming]
+    for client in sorted(idle, key=lambda c: c.since):
+        part = min(short, client.staying)
+        if client.presaved < part and _presave(decision, client, part):
+            return
+        short -= part
+        if short <= 0:
+            return
+
+
+def answered(client: ScheduledClient, size: int, wanted: int, *, cut_short: bool) -> None:
+    """So many bytes can leave without a copy, and `wanted` were to; 0 for a running client."""
+    if client.turn is None:
+        client.presaved = min(size, client.memory.resident)
+    client.exhausted = not cut_short and size < wanted
+
+
+def begins(client: ScheduledClient) -> None:
+    """A turn of it begins, so what was copied is worth nothing any more."""
+    if client.presaved:
+        client.presave_pause = min(2 * client.presave_pause, PAUSE_MOST)
+    client.presaved = 0
+    client.exhausted = False
+
+
+def taken(client: ScheduledClient) -> None:
+    """Memory of it has left: it was right to have it ready. What still is, is not known."""
+    if client.presaved:
+        client.presave_pause = CALM
+    client.presaved = 0
+
+
+def _short(card: Card) -> int:
+    """What one who is away would lack if it came, beyond what is empty.
+
+    By what hooks say, not by what is ordered: what follows from it may not change with the
+    orders of the same moment.
+    """
+    lack, _ = card.groups.most_away()
+    return lack - max(0, card.settings.capacity - card.groups.total("filled")) if lack else 0
+
+
+def _calm(card: Card) -> bool:
+    groups = card.groups
+    busy = ("queued", "lacking", "asking", Phase.LOADING.value, Phase.DRAINING.value)
+    return (
+        not any(groups.size(name) for name in busy)
+        and card.free >= 0
+        and not any(c.turn is not None and Way.OUT in c.turn.copying
+                    for c in card.in_phase(Phase.RUNNING))
+    )
+
+
+def _presave(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
+    """Orders a step of it; False if that cannot be, or not yet."""
+    card = decision.card
+    if client.moves or client.exhausted or not decision.due(client.refuse_until):
+        return False
+    if not decision.due(client.since + client.presave_pause):
+        return False
+    size = min(wanted, client.presaved + card.settings.step)
+    # Of what it has to spare, what is presaved already has its part.
+    spare = max(0, client.host_spare - client.presaved)
+    more = max(0, size - client.presaved - spare) + card.settings.block
+    left = max(0, card.host_free) // HOST_PART
+    host = client.host_charged + min(more, left)
+    if host < client.host_charged + card.settings.block and not spare:
+        return False
+    decision.presave(client, size, host)
+    return True
