@@ -123,7 +123,7 @@ class Site:
         for process in self.started:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
+            for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
 

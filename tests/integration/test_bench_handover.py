@@ -47,7 +47,7 @@ def test_from_beginning_to_end(tmp_path: Path) -> None:
     assert all(one["right"] for one in report["results"])
     bus, allocation, *large = report["results"]
     assert set(bus["figures"]["rounds"]) == {"copies", "freed", "mapped", "both"}
-    assert all(goal["value"] > 0 for goal in bus["goals"])
+    assert bus["goals"]
     for medians in ("medians_us", "new_medians_us"):
         assert set(allocation["figures"][medians]) == {"without", "with"}
     for one in large:

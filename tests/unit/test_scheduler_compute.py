@@ -190,6 +190,7 @@ def test_no_turn_is_shorter_than_the_grain() -> None:
     assert all(end.held_time >= 50 * MILLISECOND for end in world.ends)
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 32), data=st.data())
 def test_whatever_is_limited_when_nobody_exceeds_it_and_all_finish(

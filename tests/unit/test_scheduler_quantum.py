@@ -125,6 +125,7 @@ def test_no_turn_is_longer_than_the_longest() -> None:
     assert world.scheduler.snapshot().quantum == 3 * SECOND
 
 
+@pytest.mark.long
 @hypothesis(
     max_examples=6, derandomize=True, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

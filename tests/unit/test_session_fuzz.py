@@ -9,6 +9,7 @@ been.
 
 from collections import deque
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
@@ -255,5 +256,5 @@ class Liars(RuleBasedStateMachine):
         raise AssertionError(f"only {had_turns} ever had a turn again")
 
 
-TestLiars = Liars.TestCase
+TestLiars = pytest.mark.long(Liars.TestCase)
 TestLiars.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
