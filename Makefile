@@ -41,8 +41,12 @@ test: build $(VENV)/test-ready
 	@$(MAKE) -C libhook -s -j2 all
 	$(PYTEST) $(AT_ONCE)
 
+# The sanitizers' builds come first: two tests that make the same one would disturb each other.
 test-long: build $(VENV)/test-ready
-	@$(MAKE) -C libhook -s -j2 all
+	@$(MAKE) -C libhook -s -j2 all fuzz-random
+	@for tool in thread address; do \
+		$(MAKE) -C libhook -s -j2 SANITIZE=$$tool all simulator-tests || exit 1; \
+	done
 	$(PYTEST) $(AT_ONCE) -m long
 
 $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready

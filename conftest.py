@@ -115,7 +115,7 @@ def pytest_terminal_summary(
     cannot_run = config.stash[LEFT_OUT]
     left_out = {} if config.getoption("--require") else {**cannot_run}
     if number := config.stash.get(LONG, 0):
-        left_out["long"] = f"{number} tests take many minutes; make test-long runs them"
+        left_out["long"] = f"{number} that take many minutes; make test-long runs them"
     if left_out:
         terminalreporter.section("levels left out")
         for level, why in left_out.items():

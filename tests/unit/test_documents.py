@@ -76,6 +76,13 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not broken
 
 
+def test_the_map_names_files_that_are_there() -> None:
+    tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    named = [part for part in parts(ROOT / "ARCHITECTURE.md") if part.split("/")[0] in tops]
+    assert len(named) > 40
+    assert [part for part in named if not list(ROOT.glob(part))] == []
+
+
 def test_make_has_what_is_asked_of_it(document: Path) -> None:
     makefiles = [ROOT / "Makefile", *ROOT.glob("packaging/*.mk"), *ROOT.glob("tests/*/*.mk")]
     text = "\n".join(path.read_text() for path in makefiles)
