@@ -13,6 +13,8 @@ test or in a demonstration, obey whoever started it.
 
 import os
 
+from dbus_next.constants import ErrorType
+
 from nvshared.bus.connection import BusConnection, BusError
 from nvshared.dbus.address import BUS
 from nvshared.dbus.message import ALLOW_INTERACTIVE_AUTHORIZATION, Message
@@ -27,8 +29,8 @@ POLKIT = (
 USERS_REMEMBERED = 256                  # a bus never gives a name to another connection
 _ALLOW_USER_INTERACTION = 1
 _ABSENT = {
-    "org.freedesktop.DBus.Error.ServiceUnknown",
-    "org.freedesktop.DBus.Error.NameHasNoOwner",
+    ErrorType.SERVICE_UNKNOWN.value,
+    ErrorType.NAME_HAS_NO_OWNER.value,
 }
 
 
@@ -92,4 +94,4 @@ class Caller:
 class PasswordNeeded(NotPermitted):
     """polkit would say yes to somebody who could be asked for a password."""
 
-    bus_name = "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"
+    bus_name = ErrorType.INTERACTIVE_AUTHORIZATION_REQUIRED.value

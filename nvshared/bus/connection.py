@@ -11,10 +11,11 @@ It reads from senders that nobody has vetted, and writes to a bus that may be sl
 * Signals are passed over: we listen to none.
 * Passing file descriptors is never negotiated.
 
-This is not a library's because none offers it. dbus-next has a connection for asyncio, but takes a
-socket whose buffer is full for one that is broken, reads whatever comes completely and at once,
-and needs 40 µs for each value that it sends; none of that can be changed through what it makes
-public. The tests talk to us through dbus-next.
+The transport is ours, and dbus-next has the rest: introspection, the names of errors, flags and
+replies. Its own connection for asyncio takes a socket whose buffer is full for one that is
+broken, reads whatever comes completely and at once, keeps what it read until the cyclic collector
+comes, and needs 40 µs for each value that it sends. None of that can be changed through what it
+makes public.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
 
 from nvshared.dbus.address import BEGIN, BUS, LET_IN, PATIENCE, connect, introduction
 from nvshared.dbus.message import (
@@ -45,10 +48,10 @@ LONGEST = 8192                          # bytes of a body; the longest we know a
 LONGEST_HEADER = 1 << 16                # bytes; each name in it has at most 255, but for the path
 AT_A_TIME = 1 << 16                     # bytes of what is passed over
 _SERIALS = (1 << 32) - 1
-_DO_NOT_QUEUE, _PRIMARY_OWNER, _ALREADY_OWNER = 4, 1, 4         # of RequestName
 _HINT = "is dbus running? --bus chooses another, --bus none does without"
-NO_REPLY = "org.freedesktop.DBus.Error.NoReply"
-DISCONNECTED = "org.freedesktop.DBus.Error.Disconnected"
+NO_REPLY = ErrorType.NO_REPLY.value
+DISCONNECTED = ErrorType.DISCONNECTED.value
+_OWNED = {RequestNameReply.PRIMARY_OWNER.value, RequestNameReply.ALREADY_OWNER.value}
 _LOST = (OSError, EOFError, WireError)  # what the end of a connection looks like
 
 
@@ -120,7 +123,7 @@ class BusConnection:
         not allow us to, BusUnavailable if it goes before it has answered, or never does.
         """
         try:
-            (reply,) = await self.ask(BUS, "RequestName", "su", [name, _DO_NOT_QUEUE])
+            (reply,) = await self.ask(BUS, "RequestName", "su", [name, NameFlag.DO_NOT_QUEUE])
         except BusError as error:
             if error.name in (NO_REPLY, DISCONNECTED):
                 reason = str(error.__cause__) or "it did not answer"
@@ -131,7 +134,7 @@ class BusConnection:
                 f"the message bus does not let us own {name}: {error}",
                 "run nvshared as root, and install its policy, dbus/com.nvshare.conf",
             ) from error
-        if reply not in (_PRIMARY_OWNER, _ALREADY_OWNER):
+        if reply not in _OWNED:
             raise AlreadyRunning(
                 f"another nvshared owns {name} on this message bus",
                 "stop it first: systemctl stop nvshared",

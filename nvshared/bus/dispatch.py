@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from dbus_next.constants import ErrorType
+
 from nvshared.bus.authority import Caller
 from nvshared.bus.connection import BusConnection, BusError
 from nvshared.bus.members import Body, Interface, Method, Owned
@@ -42,19 +44,19 @@ LONGEST_PATH = 255                      # characters of one that we say again
 class UnknownObject(NvshareError):
     """There is no object at that path."""
 
-    bus_name = "org.freedesktop.DBus.Error.UnknownObject"
+    bus_name = ErrorType.UNKNOWN_OBJECT.value
 
 
 class UnknownMethod(NvshareError):
     """The object has no method of that name."""
 
-    bus_name = "org.freedesktop.DBus.Error.UnknownMethod"
+    bus_name = ErrorType.UNKNOWN_METHOD.value
 
 
 class LimitsExceeded(NvshareError):
     """The caller has too many calls under way."""
 
-    bus_name = "org.freedesktop.DBus.Error.LimitsExceeded"
+    bus_name = ErrorType.LIMITS_EXCEEDED.value
 
 
 class Dispatcher:

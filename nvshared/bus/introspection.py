@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The XML by which an object on the bus tells what it can do.
 
-Written from the declarations in members.py.
+Made by dbus-next from the declarations in members.py.
 """
 
 from collections.abc import Iterable
 from functools import cache
+from typing import Any, cast
 from xml.etree import ElementTree
+
+from dbus_next import introspection
+from dbus_next.constants import ArgDirection, PropertyAccess
 
 from nvshared.bus.members import Argument, Changes, Interface
 
@@ -33,28 +37,37 @@ def _text(interface: type[Interface]) -> str:
 
 
 def describe(interface: type[Interface]) -> ElementTree.Element:
-    """The element <interface> of one interface."""
-    element = ElementTree.Element("interface", name=interface.name)
-    for method in interface.methods.values():
-        child = ElementTree.SubElement(element, "method", name=method.name)
-        _arguments(child, method.takes, "in")
-        _arguments(child, method.gives, "out")
-    for signal in interface.signals.values():
-        _arguments(ElementTree.SubElement(element, "signal", name=signal.name), signal.carries)
-    for member in interface.properties.values():
-        access = "readwrite" if member.set else "read"
-        child = ElementTree.SubElement(
-            element, "property", name=member.name, type=member.type, access=access
-        )
-        if member.changes is not Changes.ANNOUNCED:
-            ElementTree.SubElement(child, "annotation", name=_EMITS, value=member.changes.value)
+    """The element <interface> of one interface. dbus-next refuses names and types that are none."""
+    described = introspection.Interface(
+        interface.name,
+        [
+            introspection.Method(
+                one.name, _arguments(one.takes, ArgDirection.IN),
+                _arguments(one.gives, ArgDirection.OUT),
+            )
+            for one in interface.methods.values()
+        ],
+        [
+            introspection.Signal(one.name, _arguments(one.carries))
+            for one in interface.signals.values()
+        ],
+        [
+            introspection.Property(
+                one.name, one.type, PropertyAccess.READWRITE if one.set else PropertyAccess.READ
+            )
+            for one in interface.properties.values()
+        ],
+    )
+    element = described.to_xml()
+    for child in element.iter("property"):
+        changes = interface.properties[child.attrib["name"]].changes
+        if changes is not Changes.ANNOUNCED:
+            ElementTree.SubElement(child, "annotation", name=_EMITS, value=changes.value)
     return element
 
 
 def _arguments(
-    parent: ElementTree.Element, arguments: Iterable[Argument], direction: str | None = None
-) -> None:
-    for argument in arguments:
-        element = ElementTree.SubElement(parent, "arg", name=argument.name, type=argument.type)
-        if direction:
-            element.set("direction", direction)
+    arguments: Iterable[Argument], direction: ArgDirection | None = None
+) -> list[introspection.Arg]:
+    # Its annotations say otherwise, but an argument of a signal has no direction.
+    return [introspection.Arg(one.type, cast(Any, direction), one.name) for one in arguments]

@@ -4,6 +4,8 @@
 from pathlib import Path
 from typing import Any
 
+from dbus_next.constants import ErrorType
+
 from nvshared.bus.authority import Caller
 from nvshared.bus.collection import Collection
 from nvshared.bus.introspection import document
@@ -17,19 +19,19 @@ from nvshared.errors import InvalidArgs, NvshareError
 class UnknownInterface(NvshareError):
     """The object has no interface of that name."""
 
-    bus_name = "org.freedesktop.DBus.Error.UnknownInterface"
+    bus_name = ErrorType.UNKNOWN_INTERFACE.value
 
 
 class UnknownProperty(NvshareError):
     """The interface has no property of that name."""
 
-    bus_name = "org.freedesktop.DBus.Error.UnknownProperty"
+    bus_name = ErrorType.UNKNOWN_PROPERTY.value
 
 
 class PropertyReadOnly(NvshareError):
     """The property cannot be written."""
 
-    bus_name = "org.freedesktop.DBus.Error.PropertyReadOnly"
+    bus_name = ErrorType.PROPERTY_READ_ONLY.value
 
 
 class PeerInterface(Interface, name="org.freedesktop.DBus.Peer"):

@@ -24,7 +24,7 @@ INSTALLED = (
     "openssh-client", "sudo", "procps", "man-db",
 )
 # What the packages under test depend on, and one that they do not: apt installs it in a test.
-DOWNLOADED = ("python3-rich", "python3-sdnotify", "python3-prometheus-client")
+DOWNLOADED = ("python3-dbus-next", "python3-rich", "python3-sdnotify", "python3-prometheus-client")
 
 
 class NoTree(Exception):

@@ -57,7 +57,7 @@ ONLY_FROM: dict[str, set[str]] = {
 
 # Where a foreign library may be imported: a purpose, or a module of one.
 FOREIGN: dict[str, set[str]] = {
-    "dbus_next": set(),                 # a D-Bus that is not ours, for tests
+    "dbus_next": {"bus"},
     "pynvml": {"machine.nvml"},
     "rich": {"cli", "tui", "demo"},
     "prometheus_client": {"report.metrics"},
