@@ -50,7 +50,7 @@ struct block {
     bool immovable;                  /* now */
     const struct store *store;
     union store_place place;
-    bool stored;                     /* it has a place there; kept while resident if there is room */
+    bool stored;                     /* it has a place there; may be kept while resident */
     CUmemGenericAllocationHandle handle;
     uint64_t right;                  /* the client's turn before which its place held what it holds;
                                         see block_presaved(). 0: never */

@@ -55,8 +55,8 @@ struct store {
      * bytes are where they came from, so the place holds them still after a failed in(). */
     CUresult (*settle)(struct block *block, CUresult result);
 
-    bool looks;                      /* a kernel may read the block (swap/content.c), and what is zero
-                                        or unchanged is not moved */
+    bool looks;                      /* a kernel may read the block (swap/content.c); what is zero
+                                        or unchanged is not moved then */
     bool pieces;                     /* out() and in() can move a part of it */
     bool keeps;                      /* the place keeps the bytes when they are on the card again */
     bool slabs;                      /* the place lies in a slab (host_slabs.h), so that copies

@@ -15,6 +15,7 @@
 #include "interpose/log.h"
 #include "interpose/real.h"
 
+/* The driver makes its memory, and opens it to peers. */
 static CUresult map(struct block *block)
 {
     (void)block;
