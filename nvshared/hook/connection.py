@@ -130,7 +130,7 @@ class HookConnection:
         self._again_in(LINGER)
 
     def end(self, why: str, *, for_good: bool = True) -> None:
-        """Closes now; if not for good, who keeps a copy keeps it. Harmless when repeated."""
+        """Closes now; if not for good, the keeper keeps its copy. Harmless when repeated."""
         if self._ended:
             return
         self._ended = True

@@ -117,7 +117,7 @@ def encode_order(order: OrderRecord) -> bytes:
 
 
 def decode_order(packet: bytes) -> OrderRecord:
-    """For whoever stands in for a hook. Raises ProtocolError."""
+    """For tests and benchmarks that stand in for a hook. Raises ProtocolError."""
     kind, _ = _head(packet)
     if kind >= Type.HELLO:
         raise ProtocolError(f"a {kind.name} came, which only a hook may send")

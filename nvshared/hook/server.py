@@ -110,7 +110,7 @@ class Server:
             self._take(connected)
 
     def _take(self, connected: socket.socket, name: str | None = None) -> None:
-        """Whether it may stay is decided at once and cheaply; the rest is its user's time."""
+        """Decides at once and cheaply whether it may stay. The rest is done in its user's time."""
         pid, uid = peer.credentials(connected)
         refusal = self._judge(uid)
         if refusal is None:

@@ -80,7 +80,7 @@ class Session:
     def __init__(
         self, manager: Manager, peer: Peer, wire: Wire, refusal: Refusal | None = None
     ) -> None:
-        """`refusal`: decided already when it connected; it is told once it has said HELLO."""
+        """`refusal`: decided when it connected, and told when it has said HELLO."""
         self.peer = peer
         self.client: Client | None = None
         self.finished = False           # refused: nothing it says counts any more
@@ -236,7 +236,7 @@ def _move(kind: Type, order: MoveOrder, flags: int = 0) -> OrderRecord:
 
 
 def _bounded(said: Memory, total: int) -> Memory:
-    """What is to be believed of the figures, on a card of so many bytes."""
+    """The figures, as far as they are believed on a card of so many bytes."""
     if said.filled > total:
         raise ProtocolError(f"it claims to hold {said.filled} bytes of a card of {total}")
     allocated = min(said.allocated, total - said.pinned)

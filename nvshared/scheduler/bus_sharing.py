@@ -45,7 +45,7 @@ from nvshared.scheduler.settings import AntiThrash
 
 
 def plan(decision: Decision, head: ScheduledClient | None) -> None:
-    """Decides in which directions moves for the next one, `head`, wait; cuts short those under way.
+    """Decides in which directions moves for the next client, `head`, wait; cuts those under way.
 
     The answer for each is card.yielding[way].giving.
     """
@@ -67,7 +67,7 @@ def plan(decision: Decision, head: ScheduledClient | None) -> None:
 
 
 def _copying(card: Card) -> frozenset[Way]:
-    """The directions in which those who run load the bus, while nobody waits for a move."""
+    """The directions in which running clients load the bus, while nobody waits for a move."""
     if card.groups.size("lacking") or card.groups.size(Phase.DRAINING.value):
         return frozenset()
     ways: frozenset[Way] = frozenset()
@@ -78,7 +78,7 @@ def _copying(card: Card) -> frozenset[Way]:
 
 
 def _early(decision: Decision, head: ScheduledClient) -> bool:
-    """There is something to move ahead, and time enough for it after having waited."""
+    """There is something to move ahead, and time enough for it after a wait."""
     card = decision.card
     room = card.beside(card.holders) - head.memory.resident
     ahead = min(quantum.lacks(head), room)

@@ -61,10 +61,10 @@ class Card:
 
     @property
     def gathered(self) -> int:
-        """When it is known what there is on the card, or as much of it as ever will be.
+        """When we know what lies on the card, or as much of it as we ever will.
 
-        Who drains or moves memory introduces itself after that. It is waited for, but not for
-        ever: it may have been stopped.
+        A client that drains or moves memory introduces itself after that. We wait for it, but not
+        for ever: it may have been stopped.
         """
         return self.gathering_until + (self.settings.drain_patience if self.awaiting else 0)
 
@@ -105,7 +105,7 @@ class Card:
 
     @property
     def suspended(self) -> list[ScheduledClient]:
-        """Suspended clients without a turn: what they have on the card is to leave it."""
+        """Suspended clients without a turn: their memory is to leave the card."""
         return [client for client in self.groups.group("suspended") if client.turn is None]
 
     @property
@@ -122,7 +122,7 @@ class Card:
         )
 
     def total_for(self, client: ScheduledClient) -> int:
-        """Bytes the card has, as far as this client is told."""
+        """How large this client is told the card is; bytes."""
         return min(self.settings.total, client.terms.memory_limit or self.settings.total)
 
     def beside(self, group: Iterable[ScheduledClient]) -> int:

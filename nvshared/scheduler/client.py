@@ -178,19 +178,19 @@ class ScheduledClient:
 
     @property
     def takes(self) -> int:
-        """Bytes of the card that its being whole takes, beyond what it has pinned anyway."""
+        """Bytes of the card that it fills when whole, without what it has pinned."""
         return self.memory.need - self.memory.pinned
 
     @property
     def mute(self) -> bool:
-        """It owes an answer for so long that people were told: others do not wait for it."""
+        """It has owed an answer for so long that people were told. Others do not wait for it."""
         if self.phase is Phase.DRAINING:
             return self.turn is not None and self.turn.reported
         return bool(self.moves) and self.moves[0].reported
 
     @property
     def charged(self) -> int:
-        """What counts against the capacity: while an order is on its way, the more of both."""
+        """Bytes counted against the capacity: while an order is on its way, the larger room."""
         most = max(self.room, self.memory.filled)
         for move in self.moves:
             most = max(most, move.order.room)
@@ -203,7 +203,7 @@ class ScheduledClient:
 
     @property
     def whole(self) -> bool:
-        """It could run at once, whatever is on its way."""
+        """It could run at once, whatever orders are on their way."""
         if self.memory.resident < self.memory.allocated or self.room < self.need:
             return False
         return not self.moves or min(move.order.room for move in self.moves) >= self.need
@@ -224,10 +224,10 @@ class ScheduledClient:
 
     @property
     def host_spare(self) -> int:
-        """Host memory it has for more to leave, as no swapped block occupies it.
+        """Host memory of its own into which more could leave, as no swapped block occupies it.
 
-        Blocks that never held anything need none, so there may be more; but it
-        may be kept for other blocks than leave next, so there may be none.
+        There may be more, as blocks that never held anything need none. There may be none, as
+        it may be kept for other blocks than those that leave next.
         """
         if not self.hopeful:
             return 0
@@ -271,7 +271,7 @@ class ScheduledClient:
 
     @property
     def open(self) -> bool:
-        """Its gate is, as far as we know."""
+        """Its gate is open, as far as we know."""
         return self.phase in (Phase.RUNNING, Phase.DRAINING)
 
     def time_held(self, now: int) -> int:

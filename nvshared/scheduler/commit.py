@@ -39,8 +39,8 @@ LENT_PART = 16                          # nor more than this part of what is lef
 TAKEN_WITHIN = SECOND
 # The same of what it may pin, should the hook not say that it has heard so: usually it does.
 PINNED_WITHIN = 60 * SECOND
-WORTH_TELLING = 64                      # changes of `most` below this part of the card are not
-HARDLY = 8                              # nor is it looked for them below this part of that
+WORTH_TELLING = 64                      # a smaller part of the card is no change worth telling;
+HARDLY = 8                              # below an eighth of that, do not recompute
 
 
 def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
@@ -52,7 +52,7 @@ def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
 
 
 def beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
-    """Answers whether a client may hold as much beyond the card as it says."""
+    """Answers whether a client may hold beyond the card what it says it holds."""
     _tell(decision, client, number, _most(decision, client))
 
 
@@ -121,7 +121,7 @@ def _left_of(decision: Decision, host: int) -> int:
 
 
 def _look_for_overdraft(decision: Decision, left: int) -> None:
-    """Asks other cards too where nobody asks: promises came with a client, or the card shrank."""
+    """Asks other cards although no client asks: promises came with one, or the card shrank."""
     card = decision.card
     if left < 0 and left != card.overdrawn and card.settings.elsewhere is not None:
         decision.want_budget()
@@ -129,7 +129,7 @@ def _look_for_overdraft(decision: Decision, left: int) -> None:
 
 
 def _ceiling(decision: Decision, client: ScheduledClient) -> int:
-    """How far one client can grow, were it alone but for what others have pinned."""
+    """How far a client could grow if it were alone with what others have pinned."""
     return _alone(decision, client, decision.card.groups.total("fixed"))
 
 
@@ -146,7 +146,7 @@ def _most(decision: Decision, client: ScheduledClient) -> int:
 
 
 def _reach(decision: Decision, client: ScheduledClient, left: int, lent: int, fixed: int) -> int:
-    """The same, where what is lent, and pinned, by all clients is known; its own is in `lent`."""
+    """The same, given what is lent to all clients (this one included) and fixed by all."""
     return max(0, min(_alone(decision, client, fixed), client.used + left + lent))
 
 
@@ -189,7 +189,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
 
 
 def _squeezed(decision: Decision, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
-    """Who would not fit beside all that is pinned, had it all it was promised."""
+    """Clients that would not fit beside all that is pinned if they had all they were promised."""
     if pins == 0:
         return []
     left = decision.card.settings.capacity - decision.card.groups.total("fixed") - pins
@@ -240,20 +240,20 @@ def _recall(
 
 
 def _hold_to(decision: Decision, client: ScheduledClient, limit: int) -> None:
-    """What it has it keeps; what it may take without asking ends at its memory limit."""
+    """It keeps what it has, and may take no more without asking than its memory limit."""
     _forget_promise(decision, client)
     _call_back(decision, client, max(client.used, limit))
 
 
 def _forget_promise(decision: Decision, client: ScheduledClient) -> None:
-    """When it is taken, or was not for long."""
+    """If it has been taken, or has not been taken for long."""
     taken = client.need >= client.promise
     if client.promise and (taken or decision.due(client.promise_until)):
         client.promise = 0
 
 
 def _call_back(decision: Decision, client: ScheduledClient, least: int) -> None:
-    """Takes back what of a client's commit lies beyond `least`."""
+    """Takes back the part of a client's commit beyond `least`."""
     if client.withdrawn or client.commit <= least:
         return
     client.withdrawn = client.commit

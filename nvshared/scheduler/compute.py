@@ -18,8 +18,8 @@ from nvshared.scheduler.quota import UNLIMITED, Accounting, Quota
 
 
 def change(card: Card, client: ScheduledClient) -> None:
-    """Its limit has changed. A first one holds from now on, whatever was used before; with
-    another one the account goes on, or who may lower and raise it would never use it up."""
+    """Its limit has changed. A first limit holds from now on, whatever was used before. At another
+    one the account goes on; otherwise whoever may lower and raise it would never use it up."""
     percent = client.terms.compute_limit
     accounting = card.settings.accounting
     if percent == UNLIMITED:
@@ -33,7 +33,7 @@ def change(card: Card, client: ScheduledClient) -> None:
 
 
 def account(card: Card) -> None:
-    """Brings the accounts up to date; before anything that happened now is taken note of."""
+    """Brings the accounts up to date, before what has just happened is noted."""
     for client in card.groups.group("rationed"):
         waits = client.phase in (Phase.WAITING, Phase.LOADING) and not client.terms.suspended
         client.quota = quota.roll(

@@ -46,7 +46,7 @@ LEAST_LATENCY, MOST_LATENCY = 100, 50_000
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Of what was measured; `number` times, up to MEMORY."""
+    """A running average of `number` measurements, at most MEMORY."""
 
     value: float
     least: float                        # of an average, when it is asked what is far from it

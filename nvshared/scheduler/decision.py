@@ -70,22 +70,22 @@ class Decision:
             self.report(TurnEnded(client.id, why, self.now - turn.started))
 
     def evict(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
-        """Leaves a client less room, and lets it have so much host memory for that."""
+        """Leaves a client less room, and allows it so much host memory in all."""
         self._move(client, Evict(client.id, self._number(), room, host, ahead))
 
     def load(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
-        """Gives a client room. Never more in sum than there is: the invariant of the whole."""
+        """Gives a client room. The sum never exceeds the capacity: the scheduler's invariant."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
         client.cut = False
         self._move(client, Load(client.id, self._number(), room, host, ahead))
 
     def load_unbounded(self, client: ScheduledClient) -> None:
-        """Has all of it come in, as far as the driver has memory, on a card that is given up."""
+        """On a lost card: loads everything, as far as the driver has memory."""
         self._move(client, Load(client.id, self._number(), client.need, client.memory.host))
 
     def presave(self, client: ScheduledClient, size: int, host: int) -> None:
-        """Has so much of what an idle client has copied, and lets it have host memory for that."""
+        """Has an idle client copy so much, and allows it so much host memory in all."""
         self._move(client, Presave(client.id, self._number(), client.ordered, host, True, size))
 
     def cut(self, client: ScheduledClient, move: Move) -> None:

@@ -30,7 +30,7 @@ def margin(host: int, clients: int) -> int:
 
 
 def least(beyond: int, clients: int) -> int:
-    """The host memory that holds `beyond` bytes and its margin: `margin` turned round."""
+    """The host memory that holds `beyond` bytes and its margin; the inverse of `margin`."""
     beyond = max(0, beyond)
     with_part = -(-beyond * MARGIN_PART // (MARGIN_PART - 1))
     with_margin = max(with_part, beyond + MARGIN_EACH * clients)

@@ -140,16 +140,16 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class CapacityChanged:
-    """What can be handed out of the card is `bytes` from now on."""
+    """So many bytes of the card can be handed out from now on."""
 
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetChanged:
-    """What clients may take of host memory is `bytes` from now on: the answer to BudgetWanted.
+    """Clients may take so many bytes of host memory from now on. Answers BudgetWanted, or unasked.
 
-    Also comes unasked. `elsewhere`: what other cards could give up of theirs; None: there is none.
+    `elsewhere`: what other cards could give up; None: there are no other cards.
     """
 
     bytes: int
@@ -165,7 +165,7 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class TermsChanged:
-    """What is set for a client is this from now on."""
+    """These terms are set for a client from now on."""
 
     client: int
     terms: Terms
@@ -173,12 +173,12 @@ class TermsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """Whoever others wait for now shall not keep its turn."""
+    """Turns for whose end others wait may end now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Whether clients of an earlier daemon have yet to say what they have, here or elsewhere."""
+    """Whether clients of an earlier daemon have yet to say what they hold, on any card."""
 
     anybody: bool
 

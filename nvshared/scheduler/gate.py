@@ -31,14 +31,14 @@ def wanted(card: Card, client: ScheduledClient) -> None:
 
 
 def went_idle(client: ScheduledClient) -> None:
-    """It does not use its turn at present. Said before it was asked to say so, it is old."""
+    """It does not use its turn now. If it was not asked to report that, the report is old."""
     turn = client.turn
     if turn is not None and turn.conduct is not None and client.phase is Phase.RUNNING:
         turn.idle = turn.idle or turn.conduct.report_idle
 
 
 def copies(client: ScheduledClient, said: Copies) -> None:
-    """Its program loads the bus, or does so no more. Only while it is to say so."""
+    """Its program loads the bus, or no longer does. Counts only while it is to report that."""
     turn = client.turn
     if turn is None or turn.conduct is None or client.phase is not Phase.RUNNING:
         return
@@ -48,7 +48,7 @@ def copies(client: ScheduledClient, said: Copies) -> None:
 
 
 def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> None:
-    """It has drained. Out of the blue, it is believed: its gate is closed."""
+    """It has drained, and its gate is closed."""
     turn = client.turn
     if turn is None or turn.started is None:
         return

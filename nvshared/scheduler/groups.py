@@ -56,7 +56,7 @@ class Counted(NamedTuple):
 
 
 def counted(client: ScheduledClient) -> Counted:
-    """In one go, for it is done whenever anything about a client changes."""
+    """What a client counts as. One function, as it runs at each change of a client."""
     memory, terms, phase, charged = client.memory, client.terms, client.phase, client.charged
     wants = max(0, memory.need - client.ordered)
     takes = client.takes

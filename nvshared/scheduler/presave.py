@@ -42,18 +42,18 @@ HOST_PART = 2                           # of the host memory that is left
 
 
 def pays(card: Card) -> bool:
-    """Whether there is somebody who may come for the memory of those who are idle."""
+    """Whether somebody may come who needs the room of idle clients."""
     together = card.groups.total("need") <= card.settings.capacity
     return card.settings.presave and not together and _short(card) > 0
 
 
 def window(client: ScheduledClient) -> int:
-    """How long it is to be idle before its memory is copied; microseconds."""
+    """How long a client must be idle before its memory is copied; microseconds."""
     return client.presave_pause
 
 
 def cut(decision: Decision) -> None:
-    """Ends copying that is in the way of anything. To be called before all else is decided."""
+    """Cuts short copying that is in the way. To be called before anything else is decided."""
     card = decision.card
     for client in card.groups.group("presaving"):
         disturbed = client.phase is not Phase.IDLE or client.terms.suspended or not _calm(card)
@@ -84,14 +84,14 @@ def plan(decision: Decision) -> None:
 
 
 def answered(client: ScheduledClient, size: int, wanted: int, *, cut_short: bool) -> None:
-    """So many bytes can leave without a copy, and `wanted` were to; 0 for a running client."""
+    """So many bytes can leave without a copy, of `wanted`; 0 for a running client."""
     if client.turn is None:
         client.presaved = min(size, client.memory.resident)
     client.exhausted = not cut_short and size < wanted
 
 
 def begins(client: ScheduledClient) -> None:
-    """A turn of it begins, so what was copied is worth nothing any more."""
+    """Its turn begins, so what was copied is worth nothing any more."""
     if client.presaved:
         client.presave_pause = min(2 * client.presave_pause, PAUSE_MOST)
     client.presaved = 0
@@ -99,16 +99,16 @@ def begins(client: ScheduledClient) -> None:
 
 
 def taken(client: ScheduledClient) -> None:
-    """Memory of it has left: it was right to have it ready. What still is, is not known."""
+    """Some of its memory has left, so it was right to copy it. How much is left is not known."""
     if client.presaved:
         client.presave_pause = CALM
     client.presaved = 0
 
 
 def _short(card: Card) -> int:
-    """What one who is away would lack if it came, beyond what is empty.
+    """What the client that is away would lack if it came, beyond what is free.
 
-    By what hooks say, not by what is ordered: what follows from it may not change with the
+    It goes by what hooks say, not by what is ordered: the result must not change with the
     orders of the same moment.
     """
     lack, _ = card.groups.most_away()

@@ -65,7 +65,7 @@ NEWS = 2                                # a window that is told anew has changed
 
 
 def lacks(client: ScheduledClient) -> int:
-    """Bytes that are to be brought or made room for before it is whole."""
+    """Bytes to be loaded, or made room for, before it is whole."""
     return max(0, client.need - client.memory.filled)
 
 
@@ -97,7 +97,7 @@ def now(card: Card, head: ScheduledClient | None) -> int:
 
 
 def shown(card: Card, head: ScheduledClient | None) -> int:
-    """The quantum as people and hooks are told: what it comes to, not what it is at a moment."""
+    """The quantum as people and hooks see it: what it comes to, not what it is at a moment."""
     if card.settings.tq is not None:
         return card.settings.tq
     fresh = now(card, head)
@@ -125,7 +125,7 @@ def idle_window(card: Card, head: ScheduledClient | None) -> int:
 
 
 def moving(card: Card, client: ScheduledClient, size: int) -> int:
-    """Microseconds in which so many bytes of a client would come in, and room be made for them."""
+    """Microseconds to bring in so many bytes of a client, and to make room for them."""
     pace = client.pace if client.pace.number else card.pace
     return round(pace.value * size)
 

@@ -72,9 +72,9 @@ def _host_coming(decision: Decision) -> int:
 
 
 def _victims(decision: Decision) -> list[ScheduledClient]:
-    """Those without a turn: the suspended, then idle longest first, then those who run last.
+    """Clients without a turn that occupy the card, in the order in which room is taken.
 
-    Only who occupies something of the card can give it up.
+    The suspended, then the idle, longest idle first, then those that will run last.
     """
     occupying = decision.card.groups.group("occupying")
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]

@@ -18,7 +18,7 @@ from nvshared.scheduler.decision import Decision
 
 
 def plan(decision: Decision) -> None:
-    """Reports and waits on: the answer may still come, and who does not need it goes on."""
+    """Reports clients that owe an answer for too long, and goes on waiting."""
     card = decision.card
     for client in card.in_phase(Phase.DRAINING):
         turn = client.turn

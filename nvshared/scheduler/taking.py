@@ -31,7 +31,7 @@ class Taking:
         self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
         keep: int = 0,
     ) -> int:
-        """Plans to take `short` bytes. Returns what is not to be had.
+        """Plans to take `short` bytes. Returns how many are not to be had.
 
         `keep`: bytes beyond its need that each holder may keep.
         """
@@ -115,7 +115,7 @@ def _unfilled(client: ScheduledClient) -> int:
 
 
 def _hoped(client: ScheduledClient) -> int:
-    """Bytes that may leave into host memory it has, if all its blocks have kept theirs."""
+    """Bytes that may leave into its own host memory, if all blocks have kept theirs."""
     if client.moving(Way.OUT) or not client.hopeful:
         return client.host_spare        # none, if it has been found to be of no use
     return max(client.host_spare, min(client.staying, client.host_charged))

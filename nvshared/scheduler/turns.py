@@ -23,7 +23,7 @@ WORTHWHILE = 10
 
 
 def plan(decision: Decision) -> ScheduledClient | None:
-    """Chooses and stops. Returns the client that is next and does not fit, if there is one."""
+    """Chooses and stops clients. Returns the next one that does not fit, if there is one."""
     _suspend(decision)
     _give_way(decision)
     _repair(decision)
@@ -75,7 +75,7 @@ def _put_back(decision: Decision, client: ScheduledClient) -> None:
 
 
 def _suspend(decision: Decision) -> None:
-    """Who may not run any more does not keep its turn."""
+    """Ends the turns of suspended clients."""
     suspended = [c for c in decision.card.groups.group("suspended") if c.turn is not None]
     for client in sorted(suspended, key=lambda c: c.turn.serial if c.turn else 0):
         turn = client.turn
@@ -104,7 +104,7 @@ def _give_way(decision: Decision) -> None:
 
 
 def _repair(decision: Decision) -> None:
-    """What fitted may have ceased to: a client grew, the card shrank, the mode changed."""
+    """What fitted may no longer fit: a client grew, the card shrank, the mode changed."""
     card = decision.card
     groups = card.groups
     fits = groups.total("staying_take") <= card.settings.capacity - card.pinned
@@ -168,7 +168,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
 
 
 def _out_of_reach(card: Card) -> int:
-    """Bytes of those who do not give them up, as they do not answer, and will not run soon."""
+    """Bytes of clients that neither give them up, as they do not answer, nor will run soon."""
     mute = {c.id: c for c in [*card.moving, *card.in_phase(Phase.DRAINING)] if c.mute}
     return sum(
         c.charged - c.memory.pinned for c in mute.values()
@@ -219,9 +219,9 @@ def _ended(decision: Decision, holders: list[ScheduledClient]) -> dict[int, Turn
 
 
 def _stop_enough(decision: Decision, enough: Callable[[list[ScheduledClient]], bool]) -> bool:
-    """Ends turns that may end, as few as will do; none as long as all of them won't.
+    """Ends turns that may end: as few as are enough, and none if all together are not enough.
 
-    True: among them some that had not begun.
+    True: some of them had not begun.
     """
     staying = [c for c in decision.card.holders if c.phase is not Phase.DRAINING]
     if enough(staying):
@@ -252,7 +252,7 @@ def _stop_enough(decision: Decision, enough: Callable[[list[ScheduledClient]], b
 
 
 def _start(decision: Decision) -> bool:
-    """Opens the gates of chosen clients that are whole. True: that taught something of its cost."""
+    """Opens the gates of chosen clients that are whole. True: a hand-over's cost was measured."""
     learnt = False
     for client in decision.card.in_phase(Phase.LOADING):
         turn = client.turn
@@ -270,7 +270,7 @@ def _start(decision: Decision) -> bool:
 
 
 def _rest(decision: Decision) -> None:
-    """Shuts the gates of those who do nothing, where their memory may soon be wanted."""
+    """Shuts the gates of idle clients if their room may soon be needed."""
     card = decision.card
     if card.contended or not presave.pays(card):
         return
@@ -281,7 +281,7 @@ def _rest(decision: Decision) -> None:
 
 
 def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
-    """Tells those who run for how long and whether others wait, when that has changed."""
+    """Tells running clients for how long and how to run, when that has changed."""
     card = decision.card
     endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else quantum.shown(card, blocked)

@@ -38,7 +38,7 @@ class Views(Mapping[int, ClientView]):
 
 
 class Queue(Sequence[int]):
-    """Ids of those that want the card and do not have it: the chosen ones, then those who wait."""
+    """Ids of clients that want the card and do not have it: first the chosen, then the waiting."""
 
     def __init__(self, card: Card) -> None:
         self._card = card

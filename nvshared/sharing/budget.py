@@ -59,7 +59,7 @@ class Part:
 def split(
     whole: int, demands: Sequence[Demand], had: Sequence[int], sharing: Sequence[bool]
 ) -> list[Part]:
-    """The part of each card. In sum no more than the whole, even if that is less than is needed.
+    """The part of each card. Their sum never exceeds the whole, even if more is needed.
 
     `had`: the parts until now; `sharing`: whether a card gets of what nobody needs.
     """
@@ -82,9 +82,9 @@ def split(
 
 
 def _ration(whole: int, needs: Sequence[int], had: Sequence[int]) -> list[int]:
-    """Where there is not enough for all: who has what it needs keeps it, unless the whole shrank.
+    """Where there is not enough for all, a card that has what it needs keeps it.
 
-    A program that joins needs a margin at least, and nobody can refuse it that.
+    Unless the whole shrank. A program that joins needs a margin at least, which cannot be refused.
     """
     parts = [min(need, part) for need, part in zip(needs, had, strict=True)]
     kept = sum(parts)
@@ -187,7 +187,7 @@ class Budget:
             gpu.set_budget(self._whole, None)
 
     def _hold(self) -> None:
-        """What programs have been promised is not known yet: all keep what they have, and wait."""
+        """We do not know yet what programs were promised, so all keep what they have, and wait."""
         for gpu in self._gpus:
             if gpu.elsewhere is None:
                 gpu.set_budget(gpu.host_budget, 0)

@@ -224,7 +224,7 @@ class GPU:
         return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
 
     def turns(self) -> bool:
-        """Whether events are still decided here: tries it with one that changes nothing."""
+        """Whether events are still decided here. Tries it with one that changes nothing."""
         deadline = self.scheduler.deadline()
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
@@ -299,10 +299,10 @@ class GPU:
         return self.scheduler.demand()
 
     def set_budget(self, size: int, elsewhere: int | None) -> None:
-        """Its part of the host's memory, and what other cards could give up, are so many bytes.
+        """So many bytes of the host's memory are its part, and so many could others give up.
 
-        None: there are no others. Decided upon before anything else that waits: another card may
-        have the rest already.
+        None: there are no others. It is handled before anything else that waits, as another card
+        may have the rest already.
         """
         self._events.appendleft(BudgetChanged(size, elsewhere))
         self._decide_all()

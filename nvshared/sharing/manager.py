@@ -172,7 +172,7 @@ class Manager:
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
     def set_tq(self, seconds: int, gpu: str = "") -> None:
-        """For one GPU, or for all of them with whatever they had of their own forgotten.
+        """For one GPU, or for all; then what single GPUs had of their own is forgotten.
 
         Raises InvalidArgs unless `seconds` is positive, NoSuchGPU; NotKept if it holds, but
         will not outlive a restart, as do the next one and reset_settings.
@@ -226,7 +226,7 @@ class Manager:
         client.set_terms(client.terms.with_suspended(False, by_owner=by_owner))
 
     def set_safe_budget(self, size: int) -> None:
-        """So much of the host's memory may be taken, where nobody has said how much; bytes."""
+        """How many bytes of host memory may be taken, where nobody has configured it."""
         if self._defaults.safe:
             self._defaults = replace(self._defaults, budget=size)
             self._budget.resize(size)

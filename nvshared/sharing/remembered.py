@@ -38,7 +38,7 @@ Key = tuple[int, int, str]              # process, when it was started, UUID of 
 
 
 class RememberedTerms:
-    """Those that differ from the usual, of programs that live."""
+    """The terms of living programs, where they differ from the default."""
 
     def __init__(self, folder: Path, clock: Clock, timer: Timer) -> None:
         self.path = folder / FILE_NAME

@@ -33,7 +33,7 @@ APART = SECOND                          # a look takes a tenth of that with a th
 
 
 class SafeBudget:
-    """How much that is."""
+    """How many bytes are safe to take."""
 
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self.bytes = host.safe_budget()
@@ -49,7 +49,7 @@ class SafeBudget:
         manager.client_new.connect(partial(self._came, manager))
 
     def _came(self, manager: Manager, client: Client) -> None:
-        """All others of the daemon before us have been heard, if this is one of them."""
+        """A client has come. If it is one of an earlier daemon, we may have to look again."""
         late = not manager.gathering and self._clock() < self._until
         if late and _held(client) and not self._due:
             self._due = True

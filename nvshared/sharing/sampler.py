@@ -33,9 +33,9 @@ Answer = Callable[[Sample | NvshareError], None]
 
 
 class Worker:
-    """A thread for each card that asks, one question after the other, and hands the answers over.
+    """A thread for each card, which asks one question after the other and hands over the answers.
 
-    They sleep while nothing is asked.
+    It sleeps while nothing is asked.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ HEAVIEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class ClientTerms:
-    """Two sets of terms, and the one that follows."""
+    """Two sets of terms, and the one that is in force."""
 
     administrator: Terms = Terms()
     owner: Terms = Terms(weight=HEAVIEST)

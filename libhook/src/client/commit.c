@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the daemon has promised: how much a program may have in all, on the card
- * and beyond it. Asking for more takes a message and its answer, so the daemon
- * promises ahead, and most allocations ask nobody.
+ * The commit: how much a program may have in all, on the card and beyond it, as the daemon has
+ * granted. To ask for more takes a message and its answer, so the daemon grants ahead, and most
+ * allocations ask nobody.
  *
- * What is to be pinned is asked for each time, and the daemon counts what it has granted
- * as pinned already. When it may stop to, and count what is pinned by the figures, these
- * do not tell: another thread may have freed as much meanwhile. So each record says up
- * to which question the answers have been heard, and how much of what they granted is still
- * to be pinned. A grant counts there from the moment its answer is read until the figures
- * have it, however long its thread takes, and each by itself: what others have pinned and
- * freed meanwhile is gone.
+ * What is to be pinned is asked for each time, and the daemon counts what it has granted as
+ * pinned already. The figures do not say when it may stop to, as another thread may have freed as
+ * much meanwhile. So each report says up to which question the answers have been heard, and how
+ * much of what they granted is still to be pinned. A grant counts there from the moment its answer
+ * is read until the figures contain it, however long its thread takes. Each counts by itself: what
+ * others have pinned and freed meanwhile is gone.
  *
- * A thread may be carried off in between, by a signal handler that jumps, or end. Nobody
- * says so, and what it was granted is given up when it has not been taken for long.
+ * A thread may end in between, or a signal handler may jump away. Nobody reports that, so a grant
+ * is given up when it has not been taken for long.
  */
 #include "client/commit.h"
 

@@ -1,41 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the program's own copies load the bus.
+ * Reports when the program's own copies load the bus, so that the daemon's moves ahead of time
+ * leave it to them. Each direction is reported by itself (COPIES), while the daemon asks for
+ * it; nvshared/scheduler/bus_sharing.py says what follows.
  *
- * What the daemon has moved ahead of time shares the bus with them, and shall
- * not: so a client that runs while others wait says when they begin and when they
- * have ended (COPIES), each direction by itself; nvshared/scheduler/bus_sharing.py
- * has what follows. Only copies of BUS_COPY_LEAST and more are looked at: what is
- * smaller, parameters and scalars, is over before anybody could give way. The rest
- * cost a look at one word while nobody asks, and a lock of our own, held for a few
- * instructions, while somebody does; that is nothing next to the 20 us that a MiB takes.
+ * Only copies of BUS_COPY_LEAST and more count. Smaller ones, parameters and scalars, are over
+ * before any move could stop. A larger copy costs a look at one word while nobody asks. While
+ * somebody does it costs a lock of our own, held for a few instructions; that is nothing next to
+ * the 20 us that a MiB takes.
  *
- * It begins when HEAVY bytes have been submitted within WINDOW_US, 3 to 6 % of what the
- * bus could carry meanwhile. The service thread is woken for it and tells. It is over
- * when nothing has been copied for LINGER_US, which the service thread sees at its
- * next look; while others wait it looks every few milliseconds anyway. It
- * does not begin again within SPACING_US, so 40 times a second at most.
+ * Load begins when HEAVY bytes have been submitted within WINDOW_US, 3 to 6 % of what the bus
+ * could carry meanwhile. The service thread is woken and reports it. Load ends when nothing has
+ * been copied for LINGER_US, which the service thread sees at its next look, a few milliseconds
+ * later. It does not begin again within SPACING_US, so there are 40 reports a second at most.
  *
- * A copy for which the program waits is under way as long as the call is. Of others
- * is known only when they were submitted. No event of ours is put into the
- * program's streams for that; they are taken to be carried out at once, one after
- * the other in each direction, at the speed at which the fastest of our own moves went.
- * That errs
+ * A copy for which the program waits lasts as long as the call. For asynchronous copies we know
+ * only the submission time, as we put no events of ours into the program's streams. We assume
+ * that they begin at once, follow each other in each direction, and go at the speed of the
+ * fastest of our own moves. That is wrong
  *
- *   - where a copy waits in its stream for other work: we say that it is over before it
- *     has begun. The pace (pace.c) bounds that to the drain target while others wait;
- *   - where it is slower than the bus (pageable memory, another node's, another
- *     program on the bus): as much too early as it takes longer. Most copies of pageable
- *     memory keep the call until they are all but done, which counts in full;
- *   - while no move has been measured, speed is taken to be SPEED_FIRST, which is a slow
- *     bus's: then we say too late that it is over.
+ *   - if a copy waits in its stream for other work: we report its end before it has begun. The
+ *     pace (pace.c) bounds that to the drain target while others wait;
+ *   - if a copy is slower than our moves (pageable memory, another node's, another program on
+ *     the bus): we report its end too early by as much. Most copies of pageable memory keep the
+ *     call until they are nearly done, which counts in full;
+ *   - while no move has been measured: we assume SPEED_FIRST, a slow bus's, and report the end
+ *     too late.
  *
- * A prefetch counts as a copy of all that it names, although some of that may be there
- * already.
+ * A prefetch counts as a copy of all that it names, although some of that may be there already.
  *
- * Not seen are the copies in graphs, of managed memory that migrates, of batches of 3D
- * copies, which hardly any program makes, and of kernels that reach for the host's memory.
- * While anything is being captured, copies in streams are not counted.
+ * We do not see copies in graphs, of managed memory that migrates, of batches of 3D copies (which
+ * hardly any program makes), and of kernels that access host memory. While anything is being
+ * captured, copies in streams do not count.
  */
 #include "flight/bus_sharing.h"
 
@@ -57,8 +53,8 @@ struct flow {
     uint64_t until;                  /* when the bytes of those that returned have been copied */
     uint64_t window, bytes;          /* when it began, and what came since */
     bool heavy;                      /* not only now and then, since it last was quiet */
-    bool told;
-    uint64_t told_at;                /* that it began */
+    bool reported;
+    uint64_t reported_at;             /* that it began */
 };
 
 /* Protects all that follows; nothing is locked or called by its holder. */
@@ -139,15 +135,15 @@ static bool look(struct flow *flow, uint64_t now)
         return false;
     bool over = flow->inside == 0 && now >= flow->until + LINGER_US;
     if (over) {
-        bool was_told = flow->told;
-        flow->heavy = flow->told = false;
+        bool was_reported = flow->reported;
+        flow->heavy = flow->reported = false;
         flow->bytes = 0;
-        return was_told;
+        return was_reported;
     }
-    if (flow->told || now - flow->told_at < SPACING_US)
+    if (flow->reported || now - flow->reported_at < SPACING_US)
         return false;
-    flow->told = true;
-    flow->told_at = now;
+    flow->reported = true;
+    flow->reported_at = now;
     return true;
 }
 
@@ -159,8 +155,8 @@ void bus_sharing_step(struct client *client)
     struct flow *flow = flows[client->index];
     pthread_mutex_lock(&sharing_lock);
     bool in = look(&flow[BUS_IN], now), out = look(&flow[BUS_OUT], now);
-    unsigned flags = (flow[BUS_IN].told ? NVSHARE_INWARD : 0)
-                     | (flow[BUS_OUT].told ? NVSHARE_OUTWARD : 0);
+    unsigned flags = (flow[BUS_IN].reported ? NVSHARE_INWARD : 0)
+                     | (flow[BUS_OUT].reported ? NVSHARE_OUTWARD : 0);
     pthread_mutex_unlock(&sharing_lock);
     if (!in && !out)
         return;

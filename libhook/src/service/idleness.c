@@ -31,7 +31,7 @@ void idleness_look(struct client *client, struct idleness *idle)
         idle->since = now;
         return;
     }
-    if (idle->told)
+    if (idle->reported)
         return;
     if (!idle->draining) {
         drain_begin(&idle->drain);
@@ -46,7 +46,7 @@ void idleness_look(struct client *client, struct idleness *idle)
         caches_ask(client, CACHES_IDLE);
     if (now - idle->since < client->idle_window)
         return;
-    idle->told = true;
+    idle->reported = true;
     pthread_mutex_lock(&memory_lock);
     client_send(client, (struct nvshare_report){ .type = NVSHARE_IDLE });
     pthread_mutex_unlock(&memory_lock);

@@ -15,7 +15,7 @@ struct client;
 struct idleness {
     bool watching;                   /* nothing was submitted since `since`, at count `passes` */
     bool draining;
-    bool told;
+    bool reported;
     uint64_t passes;
     uint64_t since;
     struct drain drain;

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Saving: blocks are copied to the host and stay on the card.
+ * Presaving: copies blocks of an idle program to the host and leaves them on the card. If
+ * somebody needs the room, they leave as fast as memory can be unmapped; if the program runs
+ * again first, nothing is lost but the copy.
  *
- * A notebook lies idle for minutes between two cells, and the bus with it. When
- * somebody comes who needs its room, all of it has to cross the bus first; and the
- * first time, host memory has to be made, which is slower still. So while a program
- * is idle and the card nearly full, the daemon has it copy what would leave first.
- * If it runs again before anybody came, nothing is lost but the copy; if somebody
- * comes, it leaves as fast as memory can be unmapped.
+ * The daemon orders it while the program is idle and so is the bus
+ * (nvshared/scheduler/presave.py).
  *
- * What was saved is right as long as the program has not run, and no longer: a block
- * notes the turn before which its place was made equal to it (block_presaved()), and so
- * does what was brought in. A turn ends that at once, whatever the program then does.
- * No look is needed, for while the gate is shut and all has drained nobody writes.
+ * A copy is right until the program runs. A block notes the turn before which its place was made
+ * equal to it (block_presaved()), and so does a block that was loaded. The next turn ends that,
+ * whatever the program does in it. The blocks need no look: while the gate is shut and all has
+ * drained, nobody writes.
  *
- * An order of this kind is cut short by YIELD like all that is done ahead of time, so
- * that a program which wants to run again does not wait for it: hardly a millisecond, or
- * until one slab is there, the first time, when host memory is made. For the same reason
- * that is done slab by slab as it goes, and not with several threads.
+ * Such an order is cut short by YIELD, like all that is done ahead of time, so a program that
+ * wants to run again does not wait for it: hardly a millisecond, or, the first time, until one
+ * slab of host memory is made. For that reason host memory is made slab by slab here and not by
+ * several threads.
  */
 #include "swap/presave.h"
 
