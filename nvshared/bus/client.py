@@ -81,24 +81,24 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     @method("SetMemoryLimit", "bytes:t", action=owned("memory_limit"))
     def set_memory_limit(self, caller: Caller, size: int) -> None:
         """How much it may allocate; 0 for no limit."""
-        self._manager.set_memory_limit(self._client.id, size, by_owner=caller.as_owner)
+        self._manager.set_terms(self._client.id, "memory_limit", size, by_owner=caller.as_owner)
 
     @method("SetComputeLimit", "percent:u", action=owned("compute_limit"))
     def set_compute_limit(self, caller: Caller, percent: int) -> None:
         """1 to 100 percent of the time; 100 for no limit."""
-        self._manager.set_compute_limit(self._client.id, percent, by_owner=caller.as_owner)
+        self._manager.set_terms(self._client.id, "compute_limit", percent, by_owner=caller.as_owner)
 
     @method("SetWeight", "weight:u", action=owned("weight"))
     def set_weight(self, caller: Caller, weight: int) -> None:
         """1 to 1000."""
-        self._manager.set_weight(self._client.id, weight, by_owner=caller.as_owner)
+        self._manager.set_terms(self._client.id, "weight", weight, by_owner=caller.as_owner)
 
     @method("Suspend", action=owned("suspended", True))
     def suspend(self, caller: Caller) -> None:
         """It leaves the card and waits."""
-        self._manager.suspend(self._client.id, by_owner=caller.as_owner)
+        self._manager.set_terms(self._client.id, "suspended", True, by_owner=caller.as_owner)
 
     @method("Resume", action=owned("suspended", False))
     def resume(self, caller: Caller) -> None:
         """It queues again."""
-        self._manager.resume(self._client.id, by_owner=caller.as_owner)
+        self._manager.set_terms(self._client.id, "suspended", False, by_owner=caller.as_owner)

@@ -134,27 +134,27 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
     @method("SetMemoryLimit", "client:u bytes:t", action=owned("memory_limit"))
     def set_memory_limit(self, caller: Caller, client: int, size: int) -> None:
         """How much a client may allocate; 0 for no limit."""
-        self._manager.set_memory_limit(client, size, by_owner=caller.as_owner)
+        self._manager.set_terms(client, "memory_limit", size, by_owner=caller.as_owner)
 
     @method("SetComputeLimit", "client:u percent:u", action=owned("compute_limit"))
     def set_compute_limit(self, caller: Caller, client: int, percent: int) -> None:
         """1 to 100 percent of the time; 100 for no limit."""
-        self._manager.set_compute_limit(client, percent, by_owner=caller.as_owner)
+        self._manager.set_terms(client, "compute_limit", percent, by_owner=caller.as_owner)
 
     @method("SetWeight", "client:u weight:u", action=owned("weight"))
     def set_weight(self, caller: Caller, client: int, weight: int) -> None:
         """1 to 1000."""
-        self._manager.set_weight(client, weight, by_owner=caller.as_owner)
+        self._manager.set_terms(client, "weight", weight, by_owner=caller.as_owner)
 
     @method("SuspendClient", "client:u", action=owned("suspended", True))
     def suspend_client(self, caller: Caller, client: int) -> None:
         """It leaves the card and waits."""
-        self._manager.suspend(client, by_owner=caller.as_owner)
+        self._manager.set_terms(client, "suspended", True, by_owner=caller.as_owner)
 
     @method("ResumeClient", "client:u", action=owned("suspended", False))
     def resume_client(self, caller: Caller, client: int) -> None:
         """It queues again."""
-        self._manager.resume(client, by_owner=caller.as_owner)
+        self._manager.set_terms(client, "suspended", False, by_owner=caller.as_owner)
 
     @method("PreemptGPU", "gpu:s", action=ACTION_MANAGE_CLIENTS)
     def preempt_gpu(self, _caller: Caller, gpu: str) -> None:

@@ -29,7 +29,7 @@ class Card:
     contended: bool = False             # someone waits for another's turn to end
     head: int | None = None             # who that is, or was when last looked
     quantum: int = 0                    # after which turns may end at this moment,
-    shown_quantum: int = field(init=False)       # and as it is told where it is auto
+    shown_quantum: int = field(init=False)      # and as it is told where it is auto
     latency: Average = LATENCY          # of hand-overs, see cost.py
     pace: Average = PACE
     shortfall: int = 0                  # the driver turned out to have so much less

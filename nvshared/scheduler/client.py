@@ -110,7 +110,7 @@ CALM = SECOND // 2
 # What counts in groups.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "promise", "pins", "cost", "presaved",
+    "question", "granted", "pins", "cost", "presaved",
 })
 
 
@@ -150,8 +150,8 @@ class ScheduledClient:
     withdrawn: int = 0                  # promised before, until the hook has surely heard
     confirmed_by: int = 0               # the order whose answer shows that it has; 0: none
     question: Question | None = None    # COMMIT unanswered
-    promise: int = 0                    # what the last answer allowed, until it is used
-    promise_until: int = 0
+    granted: int = 0                    # what the last answer allowed, until it is used
+    granted_until: int = 0
     pins: tuple[Pin, ...] = ()          # what it was allowed to pin and may not have heard of yet
     last_most: int = 0
     last_total: int = 0
@@ -236,7 +236,7 @@ class ScheduledClient:
     @property
     def used(self) -> int:
         """What of its commit is used, or about to be by the thread that asked for it."""
-        return max(self.need, self.promise)
+        return max(self.need, self.granted)
 
     @property
     def fixed(self) -> int:

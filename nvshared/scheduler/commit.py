@@ -170,8 +170,8 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     fits = wanted <= _ceiling(decision, client)
     if fits and left >= 0 and not squeezed:
         client.commit = max(client.commit, _lend(decision, client, wanted, left))
-        client.promise = wanted
-        client.promise_until = decision.now + TAKEN_WITHIN
+        client.granted = wanted
+        client.granted_until = decision.now + TAKEN_WITHIN
         if question.pins:
             until = decision.now + PINNED_WITHIN
             client.pins = (*client.pins, Pin(question.number, question.pins, until))
@@ -203,7 +203,7 @@ def _release(decision: Decision, question: Question, squeezed: list[ScheduledCli
     """Calls back what is lent to these, if that is enough and the answers may still come."""
     left = decision.card.settings.capacity - decision.card.groups.total("fixed") - question.pins
     for other in squeezed:
-        _forget_promise(decision, other)
+        _forget_grant(decision, other)
     if any(other.used - other.fixed > left for other in squeezed) or decision.due(
         question.since + decision.card.settings.stuck_after
     ):
@@ -229,7 +229,7 @@ def _recall(
     """Calls back what is lent, if that is enough and the answers may still come."""
     lenders = [c for c in decision.card.everyone if c is not borrower]
     for lender in lenders:
-        _forget_promise(decision, lender)
+        _forget_grant(decision, lender)
     if sum(c.committed - c.need for c in lenders) < short:
         return False
     if decision.due(question.since + decision.card.settings.stuck_after):
@@ -241,15 +241,15 @@ def _recall(
 
 def _hold_to(decision: Decision, client: ScheduledClient, limit: int) -> None:
     """It keeps what it has, and may take no more without asking than its memory limit."""
-    _forget_promise(decision, client)
+    _forget_grant(decision, client)
     _call_back(decision, client, max(client.used, limit))
 
 
-def _forget_promise(decision: Decision, client: ScheduledClient) -> None:
+def _forget_grant(decision: Decision, client: ScheduledClient) -> None:
     """If it has been taken, or has not been taken for long."""
-    taken = client.need >= client.promise
-    if client.promise and (taken or decision.due(client.promise_until)):
-        client.promise = 0
+    taken = client.need >= client.granted
+    if client.granted and (taken or decision.due(client.granted_until)):
+        client.granted = 0
 
 
 def _call_back(decision: Decision, client: ScheduledClient, least: int) -> None:

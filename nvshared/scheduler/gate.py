@@ -75,7 +75,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
     turn.stop_after = card.now + patience
     turn.ending = None
     turn.idle = False
-    turn.conduct = None                    # the hook may have forgotten that others wait
+    turn.conduct = None                 # the hook may have forgotten that others wait
     turn.copying = frozenset()
     client.reopened += 1
     client.reopened_in_row += 1

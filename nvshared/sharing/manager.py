@@ -197,33 +197,14 @@ class Manager:
             ) from None
         self._override(gpu, lambda old: replace(old, anti_thrash=value))
 
-    def set_memory_limit(self, id: int, size: int, *, by_owner: bool = False) -> None:
-        """How many bytes a client may have allocated; 0: as many as the card has.
+    def set_terms(self, id: int, setting: str, value: int, *, by_owner: bool = False) -> None:
+        """Gives a setting of Terms another value for one client.
 
-        What it has allocated already it keeps. Raises NoSuchClient, as do the next ones.
+        Memory that it has allocated already it keeps. Raises NoSuchClient, and InvalidArgs for a
+        compute limit that is not from 1 to 100 or a weight that is not from 1 to 1000.
         """
         client = self.client(id)
-        client.set_terms(client.terms.with_memory_limit(size, by_owner=by_owner))
-
-    def set_compute_limit(self, id: int, percent: int, *, by_owner: bool = False) -> None:
-        """The share of its GPU's time that a client never exceeds. InvalidArgs unless 1 to 100."""
-        client = self.client(id)
-        client.set_terms(client.terms.with_compute_limit(percent, by_owner=by_owner))
-
-    def set_weight(self, id: int, weight: int, *, by_owner: bool = False) -> None:
-        """A client's share in relation to others'. Raises InvalidArgs unless from 1 to 1000."""
-        client = self.client(id)
-        client.set_terms(client.terms.with_weight(weight, by_owner=by_owner))
-
-    def suspend(self, id: int, *, by_owner: bool = False) -> None:
-        """Has a client leave the card and not come back until it is resumed."""
-        client = self.client(id)
-        client.set_terms(client.terms.with_suspended(True, by_owner=by_owner))
-
-    def resume(self, id: int, *, by_owner: bool = False) -> None:
-        """Undoes suspend."""
-        client = self.client(id)
-        client.set_terms(client.terms.with_suspended(False, by_owner=by_owner))
+        client.set_terms(client.terms.having(setting, value, by_owner=by_owner))
 
     def set_safe_budget(self, size: int) -> None:
         """How many bytes of host memory may be taken, where nobody has configured it."""

@@ -7,6 +7,7 @@ administrator sets something, it replaces what the user has set of the same kind
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nvshared.errors import InvalidArgs
 from nvshared.scheduler.quota import UNLIMITED
@@ -65,44 +66,25 @@ class ClientTerms:
                 return "the administrator has suspended the program"
         return ""
 
-    def with_memory_limit(self, size: int, *, by_owner: bool) -> "ClientTerms":
-        """Bytes; 0 for none."""
-        if by_owner:
-            return replace(self, owner=replace(self.owner, memory_limit=size))
-        return ClientTerms(
-            replace(self.administrator, memory_limit=size), replace(self.owner, memory_limit=0)
-        )
-
-    def with_compute_limit(self, percent: int, *, by_owner: bool) -> "ClientTerms":
-        """Of the card's time; 100 for no limit. Raises InvalidArgs unless it is from 1 to 100."""
-        if not 1 <= percent <= UNLIMITED:
+    def having(self, setting: str, value: int, *, by_owner: bool) -> "ClientTerms":
+        """With a setting of Terms changed. Raises InvalidArgs for a value that it cannot have."""
+        if setting == "compute_limit" and not 1 <= value <= UNLIMITED:
             raise InvalidArgs(
-                f"the compute limit cannot be {percent} %",
+                f"the compute limit cannot be {value} %",
                 f"give a whole number from 1 to {UNLIMITED}, which stands for no limit",
             )
-        if by_owner:
-            return replace(self, owner=replace(self.owner, compute_limit=percent))
-        return ClientTerms(
-            replace(self.administrator, compute_limit=percent),
-            replace(self.owner, compute_limit=UNLIMITED),
-        )
-
-    def with_weight(self, weight: int, *, by_owner: bool) -> "ClientTerms":
-        """Raises InvalidArgs unless it is from 1 to 1000."""
-        if not 1 <= weight <= HEAVIEST:
+        if setting == "weight" and not 1 <= value <= HEAVIEST:
             raise InvalidArgs(
-                f"the weight cannot be {weight}", f"give a whole number from 1 to {HEAVIEST}"
+                f"the weight cannot be {value}", f"give a whole number from 1 to {HEAVIEST}"
             )
         if by_owner:
-            return replace(self, owner=replace(self.owner, weight=weight))
+            return replace(self, owner=_with(self.owner, setting, value))
+        free = getattr(ClientTerms().owner, setting)
         return ClientTerms(
-            replace(self.administrator, weight=weight), replace(self.owner, weight=HEAVIEST)
+            _with(self.administrator, setting, value), _with(self.owner, setting, free)
         )
 
-    def with_suspended(self, suspended: bool, *, by_owner: bool) -> "ClientTerms":
-        """Suspended by either is suspended."""
-        if by_owner:
-            return replace(self, owner=replace(self.owner, suspended=suspended))
-        return ClientTerms(
-            replace(self.administrator, suspended=suspended), replace(self.owner, suspended=False)
-        )
+
+def _with(terms: Terms, setting: str, value: int) -> Terms:
+    change: dict[str, Any] = {setting: value}
+    return replace(terms, **change)

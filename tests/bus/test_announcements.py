@@ -184,7 +184,7 @@ async def test_the_end_of_a_limit_is_announced_although_nobody_said_anything(
 
     await other.watch()
     becomes(ClientState.LIMITED)
-    manager.set_compute_limit(client.id, 50)
+    manager.set_terms(client.id, "compute_limit", 50)
     await announced(publication, other)
     other.signals.clear()
     becomes(ClientState.WAITING)
@@ -192,7 +192,7 @@ async def test_the_end_of_a_limit_is_announced_although_nobody_said_anything(
     assert await announced(publication, other) == [
         (client_path(client.id), CLIENT_INTERFACE, {"State": "waiting"})
     ]
-    manager.set_compute_limit(client.id, 100)
+    manager.set_terms(client.id, "compute_limit", 100)
     await announced(publication, other)
     other.signals.clear()
     manager.gpus[0].turns()

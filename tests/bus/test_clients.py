@@ -167,9 +167,9 @@ async def test_ones_own_may_not_go_beyond_what_the_administrator_has_set(
     manager: Manager, user: Peeper, private: PrivateBus
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
-    manager.set_memory_limit(client.id, 4 * GIB)
-    manager.set_compute_limit(client.id, 50)
-    manager.suspend(client.id)
+    manager.set_terms(client.id, "memory_limit", 4 * GIB)
+    manager.set_terms(client.id, "compute_limit", 50)
+    manager.set_terms(client.id, "suspended", True)
     before = client.terms
     async with polkit_on(private.address) as polkit:
         said = f"{MANAGE} is not permitted to uid {SOMEBODY}"

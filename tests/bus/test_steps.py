@@ -34,7 +34,7 @@ async def test_who_may_set_one_of_two_limits_hears_which_holds(
     manager: Manager, ctl: Run
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0], pid=11), SOMEBODY)
-    manager.set_compute_limit(client.id, 50)
+    manager.set_terms(client.id, "compute_limit", 50)
     ended = await ctl("limit", "11", "--memory", "1GiB", "--compute", "60")
     assert ended.code == ExitCode.NOT_PERMITTED
     assert sentence(ended).startswith(
@@ -51,7 +51,7 @@ async def test_who_may_set_a_limit_on_one_of_two_gpus_hears_that(
     manager: Manager, ctl: Run
 ) -> None:
     one, two = (owned_by(a_client(manager, gpu, pid=11), SOMEBODY) for gpu in manager.gpus)
-    manager.set_memory_limit(two.id, GIB)
+    manager.set_terms(two.id, "memory_limit", GIB)
     ended = await ctl("limit", "11", "--compute", "60", "--memory", "2GiB")
     assert sentence(ended).startswith(
         "the memory limit on GPU 0 is set, "
@@ -74,27 +74,26 @@ async def test_of_the_predecessors_flags_one_may_be_refused(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "method", "told", "setting"),
+    ("arguments", "told", "setting"),
     [
-        (["weight", "11", "200"], "set_weight", "the weight of process 11 is set",
-         {"weight": 200}),
-        (["suspend", "11"], "suspend", "process 11 is suspended", {"suspended": True}),
-        (["resume", "11"], "resume", "process 11 is resumed", {"suspended": False}),
+        (["weight", "11", "200"], "the weight of process 11 is set", {"weight": 200}),
+        (["suspend", "11"], "process 11 is suspended", {"suspended": True}),
+        (["resume", "11"], "process 11 is resumed", {"suspended": False}),
     ],
 )
 async def test_who_fails_on_one_of_two_gpus_hears_where_it_holds(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str],
-    method: str, told: str, setting: dict[str, object],
+    told: str, setting: dict[str, object],
 ) -> None:
     _, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
-    change = getattr(manager, method)
+    change = manager.set_terms
 
     def leave(id: int, *values: Any, by_owner: bool) -> None:
         if id == two.id:
             raise NoSuchClient("it has just ended")
         change(id, *values, by_owner=by_owner)
 
-    monkeypatch.setattr(manager, method, leave)
+    monkeypatch.setattr(manager, "set_terms", leave)
     ended = await ctl(*arguments)
     assert (ended.code, sentence(ended)) == (
         ExitCode.NO_SUCH_THING, f"{told} on GPU 0, not on GPU 1: it has just ended",
@@ -113,14 +112,14 @@ async def test_what_nobody_answers_may_hold(
 ) -> None:
     """The bus ends while the second of two is asked for."""
     one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
-    suspend = manager.suspend
+    set_terms = manager.set_terms
 
-    def end(id: int, *, by_owner: bool) -> None:
-        suspend(id, by_owner=by_owner)
+    def end(id: int, setting: str, value: int, *, by_owner: bool) -> None:
+        set_terms(id, setting, value, by_owner=by_owner)
         if id == two.id:
             private.stop()
 
-    monkeypatch.setattr(manager, "suspend", end)
+    monkeypatch.setattr(manager, "set_terms", end)
     ended = await ctl("suspend", "11", "--json")
     assert (one.terms.in_force.suspended, two.terms.in_force.suspended) == (True, True)
     said = json.loads(ended.err)

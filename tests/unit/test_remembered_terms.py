@@ -48,11 +48,11 @@ class Daemon:
 def test_all_that_was_set_is_set_again(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
     client = first.joins()
-    first.manager.set_compute_limit(client.id, 50)
-    first.manager.set_compute_limit(client.id, 20, by_owner=True)
-    first.manager.set_memory_limit(client.id, 1 << 30)
-    first.manager.set_weight(client.id, 7)
-    first.manager.suspend(client.id, by_owner=True)
+    first.manager.set_terms(client.id, "compute_limit", 50)
+    first.manager.set_terms(client.id, "compute_limit", 20, by_owner=True)
+    first.manager.set_terms(client.id, "memory_limit", 1 << 30)
+    first.manager.set_terms(client.id, "weight", 7)
+    first.manager.set_terms(client.id, "suspended", True, by_owner=True)
     before = client.terms
     time.pass_by(SECOND)
     second = Daemon(tmp_path, time)
@@ -61,14 +61,14 @@ def test_all_that_was_set_is_set_again(tmp_path: Path, time: Time) -> None:
     assert again.terms.in_force == Terms(1 << 30, 7, True, 20)
     assert second.joins(gpu=1).terms == ClientTerms()     # it was for one card
     assert second.joins(pid=1).terms == ClientTerms()     # and for one program
-    second.manager.resume(again.id, by_owner=True)
+    second.manager.set_terms(again.id, "suspended", False, by_owner=True)
     time.pass_by(SECOND)
     assert not Daemon(tmp_path, time).joins().terms.in_force.suspended
 
 
 def test_the_last_word_is_written_when_the_daemon_ends(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
-    first.manager.set_weight(first.joins().id, 7)
+    first.manager.set_terms(first.joins().id, "weight", 7)
     first.kept.close()
     assert Daemon(tmp_path, time).joins().terms.in_force.weight == 7
 
@@ -87,7 +87,7 @@ def test_many_changes_are_written_once(
     daemon = Daemon(tmp_path, time)
     client = daemon.joins()
     for weight in range(1, 1000):
-        daemon.manager.set_weight(client.id, weight)
+        daemon.manager.set_terms(client.id, "weight", weight)
     assert written == []
     time.pass_by(SECOND)
     assert len(written) == 1
@@ -99,7 +99,7 @@ def test_another_process_of_that_number_gets_nothing(
     tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Daemon(tmp_path, time)
-    first.manager.set_weight(first.joins().id, 7)
+    first.manager.set_terms(first.joins().id, "weight", 7)
     time.pass_by(SECOND)
     now = started(OURS)
     assert now is not None
@@ -107,7 +107,7 @@ def test_another_process_of_that_number_gets_nothing(
     second = Daemon(tmp_path, time)
     client = second.joins()
     assert client.terms == ClientTerms()
-    second.manager.set_weight(client.id, 8)
+    second.manager.set_terms(client.id, "weight", 8)
     time.pass_by(SECOND)
     (one,) = json.loads((tmp_path / "programs.json").read_text())["programs"]
     assert one["started"] == now + 1        # of the one that is gone nothing is left
@@ -117,7 +117,7 @@ def test_after_a_boot_nothing_counts(
     tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Daemon(tmp_path, time)
-    first.manager.set_weight(first.joins().id, 7)
+    first.manager.set_terms(first.joins().id, "weight", 7)
     time.pass_by(SECOND)
     monkeypatch.setattr(remembered, "_boot", lambda: "another")
     assert Daemon(tmp_path, time).joins().terms == ClientTerms()
@@ -144,7 +144,7 @@ def test_what_nobody_can_have_set_is_not_used(
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, name: str, value: float
 ) -> None:
     first = Daemon(tmp_path, time)
-    first.manager.set_weight(first.joins().id, 7)
+    first.manager.set_terms(first.joins().id, "weight", 7)
     time.pass_by(SECOND)
     path = tmp_path / "programs.json"
     plain = json.loads(path.read_text())
@@ -173,7 +173,7 @@ def test_nowhere_to_write(
     daemon = Daemon(tmp_path / "file" / "below", time)
     (tmp_path / "file").write_text("")
     client = daemon.joins()
-    daemon.manager.set_weight(client.id, 7)
+    daemon.manager.set_terms(client.id, "weight", 7)
     time.pass_by(SECOND)
     assert client.terms.in_force.weight == 7
     assert "cannot be written: Not a directory" in caplog.text

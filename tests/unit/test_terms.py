@@ -16,19 +16,21 @@ def test_at_first_nothing_is_set() -> None:
 
 
 def test_the_stricter_of_the_two_holds() -> None:
-    made = ClientTerms().with_memory_limit(8 * GIB, by_owner=False)
-    assert made.with_memory_limit(4 * GIB, by_owner=True).in_force.memory_limit == 4 * GIB
-    made = made.with_weight(50, by_owner=False)
-    assert made.with_weight(20, by_owner=True).in_force.weight == 20
-    made = made.with_suspended(True, by_owner=True)
+    made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
+    assert made.having("memory_limit", 4 * GIB, by_owner=True).in_force.memory_limit == 4 * GIB
+    made = made.having("weight", 50, by_owner=False)
+    assert made.having("weight", 20, by_owner=True).in_force.weight == 20
+    made = made.having("suspended", True, by_owner=True)
     assert made.in_force.suspended
 
 
 def test_what_the_administrator_sets_holds_as_it_was_said() -> None:
-    made = ClientTerms().with_memory_limit(GIB, by_owner=True).with_weight(7, by_owner=True)
-    made = made.with_suspended(True, by_owner=True)
-    made = made.with_memory_limit(4 * GIB, by_owner=False).with_weight(300, by_owner=False)
-    assert made.with_suspended(False, by_owner=False).in_force == Terms(4 * GIB, 300, False)
+    made = ClientTerms()
+    made = made.having("memory_limit", GIB, by_owner=True).having("weight", 7, by_owner=True)
+    made = made.having("suspended", True, by_owner=True)
+    made = made.having("memory_limit", 4 * GIB, by_owner=False)
+    made = made.having("weight", 300, by_owner=False)
+    assert made.having("suspended", False, by_owner=False).in_force == Terms(4 * GIB, 300, False)
 
 
 @pytest.mark.parametrize(("setting", "value", "allowed"), [
@@ -39,13 +41,15 @@ def test_what_the_administrator_sets_holds_as_it_was_said() -> None:
     ("suspended", True, True), ("suspended", False, False),
 ])
 def test_what_an_owner_may(setting: str, value: int, allowed: bool) -> None:
-    made = ClientTerms().with_memory_limit(8 * GIB, by_owner=False)
-    made = made.with_suspended(True, by_owner=False).with_compute_limit(50, by_owner=False)
+    made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
+    made = made.having("suspended", True, by_owner=False)
+    made = made.having("compute_limit", 50, by_owner=False)
     assert made.allows(setting, value) is allowed
 
 
 def test_an_owner_whom_nobody_limits_may_lift_what_it_has_set() -> None:
-    made = ClientTerms().with_memory_limit(GIB, by_owner=True).with_suspended(True, by_owner=True)
+    made = ClientTerms()
+    made = made.having("memory_limit", GIB, by_owner=True).having("suspended", True, by_owner=True)
     assert made.allows("memory_limit", 0)
     assert made.allows("suspended", False)
 
@@ -54,14 +58,14 @@ def test_an_owner_whom_nobody_limits_may_lift_what_it_has_set() -> None:
 @pytest.mark.parametrize("by_owner", [False, True])
 def test_a_weight_is_from_one_to_a_thousand(weight: int, by_owner: bool) -> None:
     with pytest.raises(InvalidArgs, match=f"the weight cannot be {weight}"):
-        ClientTerms().with_weight(weight, by_owner=by_owner)
+        ClientTerms().having("weight", weight, by_owner=by_owner)
 
 
 @pytest.mark.parametrize("percent", [0, 101])
 @pytest.mark.parametrize("by_owner", [False, True])
 def test_a_compute_limit_is_a_percentage(percent: int, by_owner: bool) -> None:
     with pytest.raises(InvalidArgs, match=f"the compute limit cannot be {percent} %"):
-        ClientTerms().with_compute_limit(percent, by_owner=by_owner)
+        ClientTerms().having("compute_limit", percent, by_owner=by_owner)
 
 
 @given(st.data())
@@ -69,26 +73,26 @@ def test_an_owner_never_gets_beyond_what_the_administrator_has_set(data: st.Data
     limits, weights = st.integers(0, 9), st.integers(1, HEAVIEST)
     percents = st.integers(1, 100)
     made = ClientTerms()
-    made = made.with_memory_limit(data.draw(limits), by_owner=False)
-    made = made.with_weight(data.draw(weights), by_owner=False)
-    made = made.with_compute_limit(data.draw(percents), by_owner=False)
-    made = made.with_suspended(data.draw(st.booleans()), by_owner=False)
+    made = made.having("memory_limit", data.draw(limits), by_owner=False)
+    made = made.having("weight", data.draw(weights), by_owner=False)
+    made = made.having("compute_limit", data.draw(percents), by_owner=False)
+    made = made.having("suspended", data.draw(st.booleans()), by_owner=False)
     most = made.in_force
     for _ in range(data.draw(st.integers(1, 5))):
         limit, weight = data.draw(limits), data.draw(weights)
         suspended = data.draw(st.booleans())
         if made.allows("memory_limit", limit):
-            made = made.with_memory_limit(limit, by_owner=True)
+            made = made.having("memory_limit", limit, by_owner=True)
             assert made.in_force.memory_limit == limit     # a permission is worth something
         if made.allows("weight", weight):
-            made = made.with_weight(weight, by_owner=True)
+            made = made.having("weight", weight, by_owner=True)
             assert made.in_force.weight == weight
         percent = data.draw(percents)
         if made.allows("compute_limit", percent):
-            made = made.with_compute_limit(percent, by_owner=True)
+            made = made.having("compute_limit", percent, by_owner=True)
             assert made.in_force.compute_limit == percent
         if made.allows("suspended", suspended):
-            made = made.with_suspended(suspended, by_owner=True)
+            made = made.having("suspended", suspended, by_owner=True)
             assert made.in_force.suspended is suspended
         terms = made.in_force
         assert terms.memory_limit <= most.memory_limit or not most.memory_limit
