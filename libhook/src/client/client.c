@@ -142,15 +142,15 @@ void client_update(struct client *client)
         starved = lacks(client);
     if (starved != client->starved) {
         client->starved = starved;
-        client->room_asked = false;
+        client->lack_reported = false;
         if (starved)
             gate_close(GATE_STARVED(client));
         else
             gate_open(GATE_STARVED(client));
     }
-    if (starved && !client->remapping && client->granted && !client->room_asked
+    if (starved && !client->remapping && client->granted && !client->lack_reported
         && client->socket >= 0) {
-        client->room_asked = true;
+        client->lack_reported = true;
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
     } else {
         client_changed(client);

@@ -47,7 +47,7 @@ struct client {
     unsigned readers[CLIENTS_MAX];
     /* Something is absent or the room is too small: GATE_STARVED(client) is set. */
     bool starved;
-    bool room_asked;
+    bool lack_reported;              /* the daemon knows that, so that it need not be told at once */
     bool remapping;                  /* the gate is shut for a moment, by pin_in_place.c */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
@@ -136,8 +136,9 @@ uint64_t now_microseconds(void);                  /* monotonic */
 
 /* The following with memory_lock held. */
 
-/* Recomputes `starved`, opens or closes the gate accordingly and asks for
- * room once. To be called after any change of the figures. */
+/* Recomputes `starved`, opens or closes the gate accordingly, and tells the daemon at once
+ * when a running client has come to lack something. To be called after any change of the
+ * figures. */
 void client_update(struct client *client);
 void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
 uint64_t client_need(const struct client *client);

@@ -57,7 +57,7 @@ static void stop(struct client *client)
     pthread_mutex_lock(&memory_lock);
     client->stopping = true;
     client->granted = false;
-    client->room_asked = false;
+    client->lack_reported = false;
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
@@ -112,7 +112,7 @@ static void evict(struct client *client, const struct nvshare_order *order)
         moved = swap_out(client, order, &flags);
     }
     pthread_mutex_lock(&memory_lock);
-    client->room_asked &= keeps;
+    client->lack_reported &= keeps;
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_MOVED, .flags = flags, .number = order->number,
         .moved = moved, .took = now_microseconds() - began,

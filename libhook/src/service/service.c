@@ -50,7 +50,7 @@ void service_disconnect(struct client *client)
 void service_introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
-    client->room_asked = false;
+    client->lack_reported = false;
     client_hears(client, client->question, NULL);
     client->introduced++;
     bus_sharing_watch(client, false);

@@ -102,7 +102,7 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
         load->flags |= NVSHARE_DRIVER_ERROR;
     if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
-    client->room_asked = false;
+    client->lack_reported = false;
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_MOVED, .flags = load->flags, .number = load->order.number,
         .moved = load->progress.bytes, .took = now - *since,
