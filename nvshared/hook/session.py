@@ -87,8 +87,6 @@ class Session:
         self._manager = manager
         self._wire = wire
         self._refusal = refusal
-        self._welcomed = False
-        self._early: list[Order] = []
         self._introduction = 0          # number of an INTRODUCE without its HELLO
 
     def take_over(self, number: int) -> None:
@@ -120,16 +118,8 @@ class Session:
             self.client.gpu.leave(self.client)
 
     def order(self, order: Order) -> None:
-        """Link: carries an order of the scheduler to the hook."""
-        if not self._welcomed and not isinstance(order, Limits):
-            self._early.append(order)   # LIMITS go first, whatever the scheduler decides first
-            return
-        self._wire.send(protocol.encode_order(self._record(order)))
-        if not self._welcomed:
-            self._welcomed = True
-            early, self._early = self._early, []
-            for waiting in early:
-                self.order(waiting)
+        """Link: carries an order of the scheduler to the hook. The first are its limits."""
+        self._wire.send(protocol.encode_order(_record(order)))
 
     def _hello(self, record: ReportRecord) -> None:
         if record.type is not Type.HELLO:
@@ -186,28 +176,29 @@ class Session:
                     bool(record.flags & Flag.OUTWARD))
         raise ProtocolError(f"a second {record.type.name} came")
 
-    def _record(self, order: Order) -> OrderRecord:
-        match order:
-            case Run():
-                flags = (
-                    (Flag.PACE if order.pace else 0)
-                    | (Flag.REPORT_IDLE if order.report_idle else 0)
-                    | (Flag.REPORT_COPIES if order.report_copies else 0)
-                )
-                return OrderRecord(
-                    Type.RUN, flags, quantum=order.quantum, idle_window=order.idle_window)
-            case Stop():
-                return OrderRecord(Type.STOP)
-            case Presave():
-                return replace(_move(Type.EVICT, order, Flag.KEEP), presaved=order.size)
-            case MoveOrder():
-                return _move(Type.LOAD if isinstance(order, Load) else Type.EVICT, order)
-            case Yield():
-                return OrderRecord(Type.YIELD, number=order.number)
-            case Limits():
-                return OrderRecord(
-                    Type.LIMITS, number=order.number, commit=order.commit, most=order.most,
-                    total=order.total, host_slab=_slab(order.total), beyond=order.beyond)
+
+def _record(order: Order) -> OrderRecord:
+    match order:
+        case Run():
+            flags = (
+                (Flag.PACE if order.pace else 0)
+                | (Flag.REPORT_IDLE if order.report_idle else 0)
+                | (Flag.REPORT_COPIES if order.report_copies else 0)
+            )
+            return OrderRecord(
+                Type.RUN, flags, quantum=order.quantum, idle_window=order.idle_window)
+        case Stop():
+            return OrderRecord(Type.STOP)
+        case Presave():
+            return replace(_move(Type.EVICT, order, Flag.KEEP), presaved=order.size)
+        case MoveOrder():
+            return _move(Type.LOAD if isinstance(order, Load) else Type.EVICT, order)
+        case Yield():
+            return OrderRecord(Type.YIELD, number=order.number)
+        case Limits():
+            return OrderRecord(
+                Type.LIMITS, number=order.number, commit=order.commit, most=order.most,
+                total=order.total, host_slab=_slab(order.total), beyond=order.beyond)
 
 
 def _check_stop(client: Client, record: ReportRecord) -> None:
