@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How things stand, for the bus, the metrics and people. Bytes and microseconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,7 +64,7 @@ class Snapshot:
     free: int                           # room nobody has; negative after the capacity shrank
     host_free: int                      # of the budget; negative after the budget shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
-    queue: Sequence[int]                # clients that want it open, the next one first, and
+    queue: Collection[int]              # clients that want it open, the next one first, and
     clients: Mapping[int, ClientView]   # all of them; both to be looked at before the next event
     counters: Counters
     quantum: int = 0                    # in force; where it is auto and nobody waits, the last

@@ -6,9 +6,8 @@ know that often who stands where in a queue of a thousand. So look at these befo
 event.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from typing import overload
 
 from nvshared.scheduler import order
 from nvshared.scheduler.card import Card
@@ -37,7 +36,7 @@ class Views(Mapping[int, ClientView]):
         return len(self._clients)
 
 
-class Queue(Sequence[int]):
+class Queue(Collection[int]):
     """Ids of clients that want the card and do not have it: first the chosen, then the waiting."""
 
     def __init__(self, card: Card) -> None:
@@ -47,35 +46,16 @@ class Queue(Sequence[int]):
         groups = self._card.groups
         return groups.size(Phase.LOADING.value) + groups.size("queued")
 
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
-        return self._ids[at]
-
     def __iter__(self) -> Iterator[int]:
         return iter(self._ids)
 
     def __contains__(self, id: object) -> bool:
-        return id in self._members
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._ids == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(self._ids)
+        return id in self._ids
 
     @cached_property
-    def _ids(self) -> tuple[int, ...]:
+    def _ids(self) -> dict[int, None]:
         loading = [c for c in self._card.holders if c.phase is Phase.LOADING]
-        return tuple([client.id for client in [*loading, *order.sequence(self._card)]])
-
-    @cached_property
-    def _members(self) -> frozenset[int]:
-        return frozenset(self._ids)
+        return dict.fromkeys([c.id for c in [*loading, *order.sequence(self._card)]])
 
 
 def _view(card: Card, client: ScheduledClient) -> ClientView:

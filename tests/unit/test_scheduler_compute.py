@@ -65,7 +65,7 @@ def test_it_is_limited_until_the_next_window_begins() -> None:
     assert not one.open
     assert world.state(one) is ClientState.LIMITED
     now = world.scheduler.snapshot()
-    assert now.queue == ()
+    assert not now.queue
     assert now.state is CardState.IDLE
     world.advance(WINDOW // 2)
     assert one.open

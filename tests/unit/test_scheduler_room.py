@@ -251,7 +251,7 @@ def test_a_chosen_client_that_does_not_fit_any_more_keeps_its_place() -> None:
     assert talk.view(1).state is ClientState.WAITING
     assert talk.view(2).state is ClientState.LOADING
     talk.tell(CapacityChanged(100 * GIB))
-    assert talk.scheduler.snapshot().queue[-1] == 1
+    assert [*talk.scheduler.snapshot().queue][-1] == 1
 
 
 def test_little_left_on_both_sides_is_exchanged_by_turns() -> None:

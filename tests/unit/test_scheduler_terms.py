@@ -99,7 +99,7 @@ def test_a_suspended_client_leaves_although_nobody_needs_the_room() -> None:
     world.put(alone, suspended=True)
     world.advance(SECOND)
     assert (alone.resident, alone.filled) == (0, 64 * MIB)
-    assert world.scheduler.snapshot().queue == ()
+    assert not world.scheduler.snapshot().queue
     computed = alone.computed
     world.advance(10 * SECOND)
     assert alone.computed == computed
