@@ -232,10 +232,10 @@ def _bounded(said: Memory, total: int) -> Memory:
         raise ProtocolError(f"it claims to hold {said.filled} bytes of a card of {total}")
     allocated = min(said.allocated, total - said.pinned)
     pending = min(said.pending, total - said.pinned - allocated)
-    return replace(
-        said, allocated=allocated, pending=pending, room=min(said.room, total),
-        host=_plausible(said.host), beyond=_plausible(said.beyond),
-        to_pin=min(said.to_pin, total - said.pinned - pending),
+    to_pin = min(said.to_pin, total - said.pinned - pending)
+    return Memory(
+        allocated, said.resident, said.pinned, pending, min(said.room, total),
+        _plausible(said.host), _plausible(said.beyond), said.answered, to_pin,
     )
 
 
