@@ -44,13 +44,17 @@ GIVE_WAY = 0.000_5
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status; what went wrong is one line on stderr."""
     try:
-        file, given = arguments.parse(argv)
+        file, given, only_check = arguments.parse(argv)
         config = load(file, os.environ, given)
+        if only_check:
+            derive(config, (), 0)
+            return ExitCode.OK
         log.start(os.environ, debug=config.debug)
         sys.setswitchinterval(GIVE_WAY)
         asyncio.run(_serve(config, lambda: load(file, os.environ, given)))
     except NvshareError as error:
         log.tell(f"nvshared: {error}")
+        systemd.say_why(os.environ, str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.OK              # before there was a loop to catch it

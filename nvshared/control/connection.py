@@ -2,6 +2,7 @@
 """A connection to a message bus on which one asks and waits for the answer."""
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from nvshared.control.question import Question
@@ -125,10 +126,7 @@ class ControlConnection:
         """The exception for an error that came over the bus."""
         short = name.removeprefix(_DBUS_ERROR)
         if short in ("ServiceUnknown", "NameHasNoOwner"):
-            start = "systemctl start nvshared" if self._bus == "system" else (
-                f"nvshared --bus {self._bus}"
-            )
-            return NotRunning("nvshared is not running", f"start it with: {start}")
+            return not_running(self._bus)
         if short in ("NoReply", "Disconnected"):
             return _unanswered(NotRunning(
                 "nvshared ended before it answered", "see why: journalctl -u nvshared"
@@ -143,6 +141,22 @@ class ControlConnection:
                 "restart it with: systemctl restart nvshared",
             )
         return _known().get(name, NvshareError)(text or f"nvshared answered {name}")
+
+
+def not_running(bus: str) -> NotRunning:
+    """Nobody has the name on that bus; with the reason, if systemd knows one."""
+    from nvshared.control import unit
+
+    words = "nvshared is not running"
+    if bus != "system":
+        return NotRunning(words, f"start it with: nvshared --bus {bus}")
+    with suppress(NvshareError):        # whatever systemd does not say, it does not run
+        state = unit.state("nvshared.service") if unit.runs_here() else {}
+        if why := unit.failure(state):
+            return NotRunning(
+                f"{words}: {why}", f"once it is mended, start it with: {unit.start_again()}"
+            )
+    return NotRunning(words, f"start it with: {unit.START}")
 
 
 def _unanswered(error: NvshareError) -> NvshareError:

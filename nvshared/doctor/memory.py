@@ -31,7 +31,10 @@ def _budget(cards: int) -> Finding:
     try:
         settings = config.load(None, os.environ, {})
     except NvshareError as error:
-        return fault(topic, error.message, error.hint or "correct it, and restart nvshared")
+        return fault(
+            "configuration", error.message,
+            error.hint or "correct it, see with nvshared --check, and restart nvshared",
+        )
     total, free = host.total(), host.free()
     if settings.swap_budget is None:
         budget, how = host.safe_budget(), "80 % of what is free, for a daemon that starts now"

@@ -3,25 +3,20 @@
 
 import errno
 import os
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import __version__
-from nvshared.control import Daemon
+from nvshared.control import Daemon, unit
 from nvshared.control.snapshot import Snapshot
 from nvshared.doctor.finding import Finding, Grade, fault, note, ok, warning
 from nvshared.errors import NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
-UNITS = ("nvshared.socket", "nvshared.service")
-SYSTEMD = Path("/run/systemd/system")
 PATIENCE = 5.0                          # seconds
 NO_BUS = "none"                         # as for nvshared --bus
-SHOWN = "LoadState,ActiveState,SubState,UnitFileState,Result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +40,7 @@ def ask(bus: str) -> Answer:
 
 def start() -> str:
     """How one starts it here."""
-    if _systemd():
+    if unit.runs_here():
         return "start it with: systemctl enable --now nvshared"
     return "start it with: nvshared"
 
@@ -91,48 +86,37 @@ def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
     return warning("bus", f"{words}; programs need no bus, but nvsharectl does", advice)
 
 
-def _systemd() -> bool:
-    return SYSTEMD.is_dir() and shutil.which("systemctl") is not None
-
-
 def _units() -> Iterator[Finding]:
-    if not _systemd():
+    if not unit.runs_here():
         yield note("systemd", "it does not run this machine, so nvshared must be started by hand")
         return
-    for unit in UNITS:
-        yield _unit(unit)
+    for name in unit.UNITS:
+        yield _unit(name)
 
 
-def _unit(unit: str) -> Finding:
+def _unit(name: str) -> Finding:
     try:
-        done = subprocess.run(
-            ["systemctl", "show", unit, "-p", SHOWN],
-            capture_output=True, text=True, timeout=PATIENCE, check=False,
-        )
-        reason = done.stderr.strip() if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        reason = f"it said nothing for {PATIENCE:.0f} seconds"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if reason or done.returncode:
+        state = unit.state(name)
+    except NvshareError as error:
         return warning(
-            unit, f"systemd does not say how it is ({reason or 'no reason'})",
-            "see: systemctl status",
+            name, f"systemd does not say how it is ({error})", "see: systemctl status"
         )
-    state = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     if state.get("LoadState") != "loaded":
         return note(
-            unit, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
+            name, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
             "it comes with the packages; one may also run nvshared by hand",
         )
     words = f"{state['ActiveState']} ({state['SubState']}), {state['UnitFileState']} at boot"
-    if state["ActiveState"] == "failed":
-        return fault(unit, f"{words}: {state['Result']}", f"see why: journalctl -u {unit} -n 20")
+    if why := unit.failure(state):
+        return fault(
+            name, f"{words}: {why}",
+            f"see more: journalctl -u {name} -n 20; once it is mended: {unit.start_again()}",
+        )
     if state["ActiveState"] not in ("active", "activating", "reloading"):
-        return fault(unit, words, start())
+        return fault(name, words, start())
     if state["UnitFileState"] == "disabled":
-        return warning(unit, words, "have it at boot, too: systemctl enable nvshared")
-    return ok(unit, words)
+        return warning(name, words, "have it at boot, too: systemctl enable nvshared")
+    return ok(name, words)
 
 
 def _socket(path: Path, *, heard: bool) -> Finding:

@@ -9,10 +9,11 @@ whose other side has gone it drops by itself.
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nvshared.errors import InvalidArgs
+from nvshared.errors import InvalidArgs, NvshareError
 
 FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
 
@@ -61,6 +62,14 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
 
 def _speaks_packets(given: socket.socket) -> bool:
     return given.family == socket.AF_UNIX and given.type == socket.SOCK_SEQPACKET
+
+
+def say_why(environment: Mapping[str, str], words: str) -> None:
+    """Leaves the reason of our end as the status that systemd shows of us."""
+    with suppress(NvshareError):        # it cannot be told: that is why we end, or matters less
+        notifier = Notifier(environment)
+        notifier.status(words)
+        notifier.close()
 
 
 class Notifier:

@@ -49,6 +49,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--config", metavar="FILE", type=Path, help=f"the settings' file (default: {DEFAULT_FILE})"
     )
+    made.add_argument(
+        "--check", action="store_true",
+        help="read all settings, say what is wrong with them, and end; start nothing",
+    )
     groups = {
         "nvshared": made.add_argument_group("the daemon ([nvshared] in the file)"),
         "gpu": made.add_argument_group("the cards ([gpu] in the file)"),
@@ -68,8 +72,8 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str]]:
-    """The settings' file, if one was named, and what was given, by the option's name.
+def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str], bool]:
+    """The settings' file, if one was named; what was given, by the option's name; only to check.
 
     Raises InvalidArgs.
     """
@@ -81,4 +85,4 @@ def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str]]
             # In a file a path must be absolute; a person means the folder they are in.
             relative = option.metavar in PATHS and text != "none"
             found[option.name] = str(Path(text).absolute()) if relative else text
-    return given["config"], found
+    return given["config"], found, given["check"]

@@ -49,10 +49,10 @@ def build(folder: Path) -> Packages:
     return _found(folder)
 
 
-def newer(packages: Packages, folder: Path) -> Packages:
+def newer(packages: Packages, folder: Path, suffix: str = "+next") -> Packages:
     """The same with a higher version, as a release after this one would be."""
     old = _field(packages.nvshared, "Version")
-    new = f"{old}+next"
+    new = old + suffix
     for package in (packages.nvshared, packages.libnvshare):
         unpacked = folder / package.stem
         subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(unpacked)], check=True)

@@ -10,6 +10,23 @@ from tests.system.card import Launch
 from tests.system.container import Container
 
 BROKEN = "/etc/nvshare/nvshared.conf.d/broken.conf"
+DROP_INS = [f"/etc/systemd/system/nvshared.service.d/{name}.conf" for name in ("limit", "crash")]
+TRIES = 10                              # of which a minute had room, before
+WAY_OUT = (
+    "systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared"
+)
+
+
+def failures(container: Container) -> int:
+    """How often the daemon ended for its configuration."""
+    journal = container.output("journalctl", "-u", "nvshared", "-o", "cat")
+    return journal.count("status=6/NOTCONFIGURED")
+
+
+def told(container: Container, command: str) -> str:
+    """What a user's nvsharectl says of a daemon that does not run, and is being started or not."""
+    done = container.run("nvsharectl", command, user="alice", check=False)
+    return done.stdout + done.stderr
 
 
 def state(container: Container, unit: str) -> str:
@@ -25,7 +42,8 @@ def machine(running: Container) -> Iterator[Container]:
     it, so both are stopped, and what has failed is not inactive until that is forgotten.
     """
     try:
-        running.run("rm", "-f", BROKEN)
+        running.run("rm", "-f", BROKEN, *DROP_INS)
+        running.run("systemctl", "daemon-reload")
         running.run("systemctl", "stop", "nvshared.service", "nvshared.socket")
         running.run("systemctl", "reset-failed")
         assert state(running, "nvshared.socket") == "inactive"
@@ -50,13 +68,62 @@ def test_a_program_does_not_wait_for_one_that_cannot_start(
 ) -> None:
     machine.write(BROKEN, "[gpu]\ntq = soon\n")
     launch(machine, "alice", memory=card.MEMORY // 2, steps=2).finish()
-    assert state(machine, "nvshared") == "failed"
-    # Mended and started, all is as it was.
+    assert state(machine, "nvshared") != "active"
+    # Mended, all is as it was.
     machine.run("rm", BROKEN)
-    machine.run("systemctl", "reset-failed", "nvshared.service", "nvshared.socket")
-    machine.run("systemctl", "start", "nvshared")
+    machine.until(lambda: state(machine, "nvshared") == "active", "it is tried again")
     assert state(machine, "nvshared.socket") == "active"
     launch(machine, "alice", memory=card.MEMORY // 2, steps=2).finish()
+
+
+def test_a_wrong_configuration_stops_nothing_and_loses_nobody(
+    machine: Container, launch: Launch
+) -> None:
+    machine.run("systemctl", "start", "nvshared")
+    pid = machine.output("systemctl", "show", "nvshared", "-P", "MainPID")
+    programs = [
+        launch(machine, user, memory=card.MEMORY * 7 // 10, cpu_ms=50, seed=seed)
+        for seed, user in enumerate(("alice", "bob"), 1)
+    ]
+    machine.until(lambda: len(card.clients(machine)) == 2, "both are there")
+    machine.write(BROKEN, "[gpu]\ntq = soon\n")
+    checked = machine.run("nvshared", "--check", check=False)
+    assert (checked.returncode, f"{BROKEN}:2" in checked.stderr) == (6, True)
+    assert machine.run("systemctl", "reload", "nvshared", check=False).returncode != 0
+    assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") == pid
+    # Stopped nevertheless, it is started anew by those who wait, more often than would be to
+    # systemd's liking if they came as they can.
+    assert machine.run("systemctl", "restart", "nvshared", check=False).returncode != 0
+    machine.until(lambda: failures(machine) > TRIES, "they have tried again and again")
+    assert state(machine, "nvshared.socket") == "active"
+    assert all(program.runs for program in programs)
+    machine.until(lambda: f"{BROKEN}:2" in told(machine, "status"), "one is told why")
+    assert f"{BROKEN}:2" in told(machine, "doctor")
+    machine.until(
+        lambda: any("this program waits for it" in program.said for program in programs),
+        "who waits is told",
+    )
+    # Mended is enough.
+    machine.run("rm", BROKEN)
+    machine.until(lambda: state(machine, "nvshared") == "active", "a program has started it")
+    card.finish(programs)
+
+
+def test_a_start_limit_is_told_with_the_way_out(machine: Container) -> None:
+    limit, crash = DROP_INS
+    machine.write(limit, "[Unit]\nStartLimitIntervalSec=1h\nStartLimitBurst=3\n")
+    card.drop_in(machine, "crash", "ExecStart=\nExecStart=/bin/sh -c 'kill -KILL $$$$'\n")
+    machine.run("systemctl", "start", "nvshared", check=False)
+    machine.until(lambda: state(machine, "nvshared.socket") == "failed", "systemd has given up")
+    assert machine.run("systemctl", "start", "nvshared", check=False).returncode != 0
+    for command in ("status", "doctor"):
+        assert WAY_OUT in told(machine, command)
+    machine.run("rm", crash)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("sh", "-c", WAY_OUT)
+    assert state(machine, "nvshared") == "active"
+    machine.run("rm", limit)
+    machine.run("systemctl", "daemon-reload")
 
 
 @pytest.mark.parametrize("user", ["", "alice"], ids=["root", "user"])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared import quantity
-from nvshared.errors import ConfigError, InvalidArgs
+from nvshared import daemon, quantity
+from nvshared.errors import ConfigError, ExitCode, InvalidArgs
 from nvshared.quantity import Amount
 from nvshared.settings import arguments, config
 from nvshared.settings.config import Config, load
@@ -210,10 +210,10 @@ def test_help_and_readme_show_the_same_first_steps() -> None:
 
 
 def test_the_command_line_gives_absolute_paths_and_only_what_was_given() -> None:
-    file, given = arguments.parse(
+    file, given, only_check = arguments.parse(
         ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"]
     )
-    assert file == Path("x")
+    assert (file, only_check) == (Path("x"), False)
     assert given == {"socket": str(Path("a/b").absolute()), "trace": "none", "debug": "on"}
 
 
@@ -221,3 +221,19 @@ def test_the_command_line_gives_absolute_paths_and_only_what_was_given() -> None
 def test_a_wrong_command_line_is_one_sentence(line: list[str]) -> None:
     with pytest.raises(InvalidArgs, match="see nvshared --help"):
         arguments.parse(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("tq = 5", ""), ("tq = soon", "conf:2: tq cannot be 'soon'"), ("tick = 5", "conf:2"),
+     ("swap-budget = 1000000GiB", "conf:2: a swap-budget of")],
+)
+def test_the_settings_can_be_checked_without_a_card(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    (tmp_path / "conf").write_text(f"[gpu]\n{text}\n")
+    code = daemon.main(["--check", "--config", str(tmp_path / "conf")])
+    said = capfd.readouterr()
+    assert code == (ExitCode.BAD_CONFIG if words else ExitCode.OK)
+    assert words in said.err
+    assert (said.out, len(said.err.splitlines())) == ("", bool(words))

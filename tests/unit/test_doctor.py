@@ -17,6 +17,7 @@ import pytest
 
 from nvshared import library
 from nvshared.cli.doctor import TOPICS, VERB
+from nvshared.control import connection, unit
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.doctor import Examination, Finding, Grade, cards, installation, memory, tenants
 from nvshared.doctor import service as service_module
@@ -151,6 +152,7 @@ def test_swap_budget(
     facts = dataclasses.replace(FACTS, memory_total=cards_total)
     seen = Seen("1", (InspectedGPU(facts, Mode(), Sample()),))
     budget = next(iter(memory.findings(seen)))
+    assert (budget.topic == "configuration") == ("much" in settings)
     assert (budget.grade, words in budget.words) == (grade, True), budget
 
 
@@ -179,6 +181,19 @@ def test_locked_memory(monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade
     assert locked.grade is grade
 
 
+def systemd_says(monkeypatch: pytest.MonkeyPatch, folder: Path, shown: str | None) -> None:
+    """systemctl is a script that says what a test wants; None: it fails."""
+    script = folder / "systemctl"
+    script.write_text("#!/bin/sh\n" + ("exit 1\n" if shown is None else f"printf '{shown}'\n"))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setattr(unit, "SYSTEMD", folder)
+
+
+FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=enabled\n"
+AGAIN = "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nUnitFileState=enabled\n"
+
+
 @pytest.mark.parametrize(
     ("shown", "grade"),
     [
@@ -186,8 +201,8 @@ def test_locked_memory(monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade
         ("LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=disabled\n",
          "warning"),
         ("LoadState=loaded\nActiveState=inactive\nSubState=dead\nUnitFileState=enabled\n", "fault"),
-        ("LoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=enabled\n"
-         "Result=exit-code\n", "fault"),
+        (FAILED + "Result=exit-code\nStatusText=\n", "fault"),
+        (AGAIN + "Result=signal\nStatusText=1 GPU\n", "fault"),
         ("LoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n", "note"),
         (None, "warning"),
     ],
@@ -195,18 +210,51 @@ def test_locked_memory(monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade
 def test_units(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str | None, grade: str
 ) -> None:
-    """systemctl is a script that says what a test wants."""
-    script = tmp_path / "systemctl"
-    script.write_text("#!/bin/sh\n" + ("exit 1\n" if shown is None else f"printf '{shown}'\n"))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(service_module, "SYSTEMD", tmp_path)
+    systemd_says(monkeypatch, tmp_path, shown)
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "none"))
     answer = service_module.Answer(None, NotRunning("nvshared is not running", "start it"))
     assert grades(service_module.findings("system", answer)) == [
         ("nvshared.socket", grade), ("nvshared.service", grade), ("socket", "fault"),
         ("bus", "fault"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "why", "start"),
+    [
+        (FAILED + "Result=exit-code\nStatusText=nvshared.conf:2 is wrong\n",
+         "nvshared.conf:2 is wrong", "systemctl start nvshared"),
+        ("LoadState=loaded\nActiveState=deactivating\nSubState=stop-post\nUnitFileState=enabled\n"
+         "Result=exit-code\nStatusText=no driver\n", "no driver", "systemctl start nvshared"),
+        (AGAIN + "Result=exit-code\nStatusText=\n", "exit-code", "systemctl start nvshared"),
+        (AGAIN + "Result=signal\nStatusText=1 GPU\n", "signal", "systemctl start nvshared"),
+        *(
+            (FAILED + f"Result={limit}\n", limit,
+             "systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared")
+            for limit in ("start-limit-hit", "service-start-limit-hit", "trigger-limit-hit")
+        ),
+    ],
+)
+def test_a_unit_that_failed_says_why_and_how_it_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str
+) -> None:
+    systemd_says(monkeypatch, tmp_path, shown)
+    _, service, *_ = service_module.findings("none", service_module.ask("none"))
+    assert service.words.endswith(why)
+    assert service.advice.endswith(f"once it is mended: {start}")
+    # A command that finds nobody on the bus says the same.
+    error = connection.not_running("system")
+    assert error.message == f"nvshared is not running: {why}"
+    assert error.hint.endswith(start)
+
+
+def test_where_systemd_knows_nothing_one_is_told_how_to_start_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for shown in ("LoadState=loaded\nActiveState=inactive\nSubState=dead\n", None):
+        systemd_says(monkeypatch, tmp_path, shown)
+        assert connection.not_running("system").hint == "start it with: systemctl start nvshared"
+    assert "nvshared --bus session" in connection.not_running("session").hint
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,14 @@ def test_a_watchdog_for_another_process_is_not_fed(
         notifier.ready()
         with pytest.raises(BlockingIOError):
             listener.recv(100, socket.MSG_DONTWAIT)
+
+
+def test_the_reason_of_our_end_is_left_with_systemd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemd.say_why({}, "nobody wants to know")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        systemd.say_why({"NOTIFY_SOCKET": str(tmp_path / "notify")}, "no driver")
+        assert heard.recv(100) == b"STATUS=no driver"

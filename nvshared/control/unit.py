@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What systemd says of our units, asked with its own command."""
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from nvshared.errors import NvshareError
+
+UNITS = ("nvshared.socket", "nvshared.service")
+SYSTEMD = Path("/run/systemd/system")
+SHOWN = "LoadState,ActiveState,SubState,UnitFileState,Result,StatusText"
+PATIENCE = 5.0                          # seconds
+# Results of a service and of its socket that was started too often; it stays so for a while.
+LIMITS = frozenset({"start-limit-hit", "service-start-limit-hit", "trigger-limit-hit"})
+START = "systemctl start nvshared"
+
+
+def runs_here() -> bool:
+    """Whether systemd runs this machine."""
+    return SYSTEMD.is_dir() and shutil.which("systemctl") is not None
+
+
+def state(unit: str) -> Mapping[str, str]:
+    """The properties in SHOWN. Raises NvshareError if systemd does not say."""
+    try:
+        done = subprocess.run(
+            ["systemctl", "show", unit, "-p", SHOWN],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NvshareError(f"it said nothing for {PATIENCE:.0f} seconds") from None
+    except OSError as error:
+        raise NvshareError(error.strerror or str(error)) from None
+    if done.returncode:
+        raise NvshareError(done.stderr.strip() or "no reason")
+    return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+
+
+def failure(shown: Mapping[str, str]) -> str:
+    """Why a unit in that state does not run: the daemon's own last sentence, or systemd's word.
+
+    Empty if it has not failed, or is being started anew.
+    """
+    result = shown.get("Result", "success")
+    if result == "success":
+        return ""
+    return (result == "exit-code" and shown.get("StatusText")) or result
+
+
+def start_again() -> str:
+    """The command that starts the daemon when it has failed and its fault is mended.
+
+    A start limit is told of the socket alone: the service keeps the result of its last try.
+    """
+    if any(state(unit).get("Result") in LIMITS for unit in UNITS):
+        return f"systemctl reset-failed {' '.join(UNITS)} && {START}"
+    return START
