@@ -134,6 +134,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
         notifier.ready()
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
+        journal.farewell(manager)
     if faults:
         raise NvshareError(faults[0], "the lines above say what happened; please report them")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")

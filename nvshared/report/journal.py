@@ -10,13 +10,15 @@ from nvshared.machine.peer import Peer
 from nvshared.quantity import counted
 from nvshared.report.log import Limited
 from nvshared.report.systemd import Notifier
+from nvshared.scheduler.actions import ClientState
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
-from nvshared.units import SECOND
+from nvshared.units import MIB, SECOND
 
 logger = logging.getLogger(__name__)
 
 STATUS_INTERVAL = 2.0                   # seconds between two, at least
+MOST_NAMED = 20                         # programs that wait for another daemon, a line each
 
 
 def follow(gpu: GPU, limited: Limited) -> None:
@@ -53,6 +55,20 @@ def complainer(limited: Limited) -> Callable[[int, str, Callable[[], Peer], str]
 
 def _blame(peer: Peer, message: str) -> str:
     return f"{peer} of {peer.user}: {message}"
+
+
+def farewell(manager: Manager) -> None:
+    """Names those who stand still without us. Whoever runs goes on."""
+    left = [one for one in manager.clients if one.view.state is not ClientState.RUNNING]
+    for client in left[:MOST_NAMED]:
+        away = client.memory.allocated - client.memory.resident
+        logger.warning(
+            "%s: %s of %s stands still at its next use of the GPU, with %d MiB in host memory, "
+            "until nvshared is started again: %s",
+            client.gpu, client, client.peer.user, away // MIB, client.peer.command,
+        )
+    if len(left) > MOST_NAMED:
+        logger.warning("%d more programs stand still, too", len(left) - MOST_NAMED)
 
 
 def cards(manager: Manager) -> str:

@@ -90,6 +90,24 @@ async def test_status_with_nobody_there(ctl: Run) -> None:
     assert "No program uses a GPU" in (await ctl("status")).out
 
 
+async def test_drain_names_those_who_would_stand_still(manager: Manager, ctl: Run) -> None:
+    assert "can be stopped" in (await ctl("drain")).out
+    client = a_client(manager, manager.gpus[0])
+    ended = await ctl("drain", "--check")
+    assert ended.code == ExitCode.FAILURE
+    assert ended.out == "python[4711] on GPU 0, 10.0G in host memory: python3 train.py --epochs 3\n"
+    assert ended.err.startswith("nvsharectl: 1 program would stand still without nvshared; ")
+    found = json.loads((await ctl("drain", "--check", "--json")).err)
+    assert found["left"] == [{"pid": 4711, "gpu": 0}]
+    # Without --check it waits.
+    waiting = asyncio.ensure_future(ctl("drain"))
+    assert not (await asyncio.wait({waiting}, timeout=2))[0]
+    manager.gpus[0].leave(client)
+    assert (await waiting).out.splitlines()[-1] == (
+        "nvshared can be stopped: no program needs it now."
+    )
+
+
 @pytest.mark.parametrize("arguments", [["--json"], ["status", "--json"], ["--json", "status"]])
 async def test_status_as_json(manager: Manager, ctl: Run, arguments: list[str]) -> None:
     client = a_client(manager, manager.gpus[0])

@@ -89,6 +89,11 @@ class Program:
         """Whether it has not ended yet."""
         return self._process.poll() is None
 
+    @property
+    def said(self) -> str:
+        """All it has printed, on stdout and stderr."""
+        return "".join(self._said)
+
     def await_memory(self) -> None:
         """Returns when it has all of its memory, or has ended."""
         self._allocated.wait()
@@ -107,10 +112,9 @@ class Program:
             said = self.kill()
             raise AssertionError(f"the program did not end in ten minutes:\n{said}") from None
         self._listener.join()
-        said = "".join(self._said)
-        assert self._process.returncode == 0, said
+        assert self._process.returncode == 0, self.said
         checked = [line for line in self._said if '"event": "checked"' in line]
-        assert [json.loads(line)["right"] for line in checked] == [True], said
+        assert [json.loads(line)["right"] for line in checked] == [True], self.said
 
     def kill(self) -> str:
         """Ends it in the middle, if it has not ended; returns all it said."""
@@ -118,7 +122,7 @@ class Program:
         self._process.kill()
         self._process.wait()
         self._listener.join()
-        return "".join(self._said)
+        return self.said
 
 
 Launch = Callable[..., Program]

@@ -169,7 +169,15 @@ def test_stopped_it_leaves_holders_running_and_the_others_waiting(
         lambda: sorted(one["state"] for one in card.clients(machine)) == ["running", "waiting"],
         "the other waits",
     )
+    pid = next(one["pid"] for one in card.clients(machine) if one["state"] == "waiting")
     machine.run("systemctl", "stop", "nvshared")
+    journal = machine.output("journalctl", "-u", "nvshared", "-o", "cat", "-n", "20")
+    assert f"nvshare-workloa[{pid}] of bob stands still" in journal
+    machine.until(
+        lambda: "nvshared is not running, and this program waits" in waiter.said, "it is told"
+    )
+    assert waiter.said.count("nvshared is not running") == 1
+    assert "nvshared is not running" not in holder.said
     # They look for the daemon again and again, and do not start it by that.
     holder.finish()
     assert waiter.runs

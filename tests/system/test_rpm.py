@@ -130,7 +130,8 @@ def test_the_line_is_gone_before_the_library_is(
     preload = tmp_path / "ld.so.preload"
     preload.write_text(written)
     # This machine's services are left alone.
-    script = "systemctl() { :; }\n" + found[1].replace("/etc/ld.so.preload", str(preload))
+    script = "systemctl() { :; }\nnvsharectl() { :; }\n"
+    script += found[1].replace("/etc/ld.so.preload", str(preload))
     subprocess.run(["sh", "-e", "-c", script, "preun", "0"], check=True)
     assert (preload.read_text().strip() if preload.exists() else None) == (left and left.strip())
     assert [path.name for path in tmp_path.iterdir()] == (["ld.so.preload"] if left else [])

@@ -46,6 +46,18 @@ def machine(before: list[str], running: Container) -> Container:
     return running
 
 
+def test_an_upgrade_over_wrong_settings_stops_nothing(
+    machine: Container, built: Packages, tmp_path: Path
+) -> None:
+    wrong = "/etc/nvshare/nvshared.conf.d/wrong.conf"
+    machine.write(wrong, "[gpu]\ntq = soon\n")
+    pid = machine.output("systemctl", "show", "nvshared", "-P", "MainPID")
+    install(machine, packages.newer(built, tmp_path, "+before"))
+    assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") == pid
+    assert machine.output("systemctl", "is-active", "nvshared") == "active"
+    machine.run("rm", wrong)
+
+
 def test_an_upgrade_keeps_settings_and_programs(
     machine: Container, built: Packages, tmp_path: Path, launch: Launch
 ) -> None:
@@ -72,9 +84,36 @@ def test_an_upgrade_keeps_settings_and_programs(
     card.finish(programs)
 
 
+def states(container: Container) -> list[str]:
+    """Of all programs."""
+    return sorted(one["state"] for one in card.clients(container))
+
+
+def test_it_is_not_removed_while_programs_would_stand_still(
+    machine: Container, launch: Launch
+) -> None:
+    machine.run("nvsharectl", "set-tq", "300")
+    programs = [
+        launch(machine, user, memory=card.MEMORY * 7 // 10, kernel_us=5000, seed=seed)
+        for seed, user in enumerate(("alice", "bob"), 1)
+    ]
+    machine.until(lambda: states(machine) == ["running", "waiting"], "one waits for the other")
+    (waiter,) = [one["pid"] for one in card.clients(machine) if one["state"] == "waiting"]
+    done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare", check=False)
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert f"nvshare-workloa[{waiter}] on GPU 0" in said
+    assert "1 program would stand still without nvshared" in said
+    assert "systemctl stop nvshared" in said
+    assert machine.output("systemctl", "is-active", "nvshared") == "active"
+    assert LIBRARY in machine.output("cat", LIST)
+    assert machine.output("dpkg", "--audit") == ""
+    card.finish(programs)
+
+
 def test_programs_go_on_when_it_is_removed(machine: Container, launch: Launch) -> None:
     program = launch(machine, "alice", memory=64, cpu_ms=50)
-    machine.until(lambda: card.clients(machine), "it is there")
+    machine.until(lambda: states(machine) == ["running"], "it runs")
     done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare")
     assert "ld.so" not in done.stdout + done.stderr
     # Nothing else stood in the list but a remark.

@@ -16,7 +16,7 @@ from nvshared.report import journal
 from nvshared.report.log import BURST, Limited
 from nvshared.report.systemd import Notifier
 from nvshared.scheduler.actions import Action, ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
-from nvshared.scheduler.events import Event, Tick
+from nvshared.scheduler.events import Event, Memory, Tick
 from nvshared.sharing.gpu import OVERDUE
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, joined, peer, script
@@ -31,6 +31,19 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
     for facts in (OTHER, FACTS):
         journal.follow(made.add(facts, Sample(), gather=False), limited)
     return made
+
+
+def test_who_stands_still_without_us_is_named(
+    manager: Manager, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(journal.MOST_NAMED + 2):
+        joined(manager.gpus[0], number, Noted(), Memory(3 << 30, 1 << 30))
+    journal.farewell(manager)
+    assert len(caplog.messages) == journal.MOST_NAMED + 1
+    first = manager.gpus[0].clients[0]
+    assert f"{first} of {first.peer.user}" in caplog.messages[0]
+    assert "2048 MiB in host memory" in caplog.messages[0]
+    assert caplog.messages[-1].startswith("2 more")
 
 
 class Heard(Notifier):

@@ -33,6 +33,7 @@
 #define PACE_LOOK_US 2000
 #define RECONNECT_FIRST_MS 20
 #define RECONNECT_LAST_MS 500
+#define TELL_AFTER_US 5000000            /* longer than a restart of the daemon takes */
 
 void service_disconnect(struct client *client)
 {
@@ -71,6 +72,16 @@ static bool reconnect(struct client *client)
     client->socket = socket;
     service_introduce(client, 0);
     pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+/* A program that waits while there is no daemon looks as if it hung: its user is told, once. */
+static bool tell_waiters(uint64_t heard_last)
+{
+    if (now_microseconds() - heard_last < TELL_AFTER_US || !gate_has_waiters())
+        return false;
+    complain("nvshared is not running, and this program waits for it: its work on the GPU goes on "
+             "when nvshared is started again");
     return true;
 }
 
@@ -136,6 +147,9 @@ void *service_run(void *argument)
     struct idleness idle = { .watching = false };
     int retry_ms = RECONNECT_FIRST_MS;
     uint64_t reported = 0;
+    /* Of a daemon that answers: a service manager may hold the socket of one that cannot start. */
+    uint64_t heard_last = 0;
+    bool heard = true, told = false;
     bool pressing = false;
     for (;;) {
         pthread_mutex_lock(&memory_lock);
@@ -145,7 +159,9 @@ void *service_run(void *argument)
         bool idles = watch && client->reports_idle;
         pthread_mutex_unlock(&memory_lock);
 
-        int timeout = -1;
+        if (heard)
+            heard_last = now_microseconds(), told = false;
+        int timeout = heard ? -1 : RECONNECT_LAST_MS;
         if (!connected) {
             timeout = retry_ms;
         } else if (watch) {
@@ -165,6 +181,9 @@ void *service_run(void *argument)
         else if (got < 0)
             service_disconnect(client);
 
+        heard = (connected && heard) || got == 1;
+        if (!heard)
+            told = told || tell_waiters(heard_last);
         if (!connected) {
             retry_ms = reconnect(client) ? RECONNECT_FIRST_MS
                 : retry_ms * 2 < RECONNECT_LAST_MS ? retry_ms * 2 : RECONNECT_LAST_MS;
