@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class ClientState(StrEnum):
-    """Where a client is, for people to read (handoff.md)."""
+    """Where a client is, for people to read."""
 
     IDLE = "idle"
     WAITING = "waiting"

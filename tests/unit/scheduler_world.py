@@ -3,7 +3,7 @@
 
 Messages take random times on their way, in order for each client and direction
 but not between clients, so that they cross in every way. After each event the
-invariants of handoff.md are checked on the hooks' side, which is the truth,
+invariants of ARCHITECTURE.md are checked on the hooks' side, which is the truth,
 together with all orders still on their way.
 """
 
