@@ -29,17 +29,17 @@ TABLE = FOLDER / "COVERAGE.md"
 # What a wrapper does is seen from what it calls, itself or through functions of its own file.
 DOES = {
     "gated": "gate_enter",
-    "counted": "pinned_|pools_recount|holding_",
+    "counted": "pinned_|pools_recount|driver_pool_",
     "swapped": "memory_allocate|memory_free|managed_allocate|managed_free"
-               "|chunk_(?!access_of|range_of|properties|mapped_in|anchor)"
+               "|vmm_(?!access_of|range_of|properties|mapped_in|pin_)"
                "|pool_(?!of|tell)",
-    "anchored": "vmm_pin_in_place",
-    "shared": "ipc_export|import_(open|close)",
+    "pinned": "vmm_pin_(in_place|range_in_place)",
+    "shared": "ipc_(export|import_(open|close))",
     "peers": "peer_access",
     "answered": "memory_(describe|information|total|is_ours|set_sync_memops)"
                 "|managed_last_prefetch"
-                "|chunk_(access_of|range_of|properties|mapped_in)|pool_(of|tell)",
-    "context": "client_attach|client_awaits_context|memory_context_ends",
+                "|vmm_(access_of|range_of|properties|mapped_in)|pool_(of|tell)",
+    "context": "client_attach|client_awaits_context|context_ends",
     "capture": "capture_(new|over)",
     "translated": "hook_wrapper",
 }
@@ -48,7 +48,7 @@ LEGEND = """\
   the driver.
 * **swapped**: the memory is the library's, which leaves the card and comes back at the same
   address.
-* **anchored**: memory that could leave the card is kept there from then on, as others will hold its
+* **pinned**: memory that could leave the card is kept there from then on, as others will hold its
   physical address.
 * **shared**: the memory is passed to the other process as a descriptor, and stays on the card.
 * **peers**: which GPUs may reach the memory is known, and so again after each return.

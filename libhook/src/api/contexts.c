@@ -16,9 +16,9 @@
 #include "client/client.h"
 #include "flight/capture_list.h"
 #include "interpose/real.h"
-#include "memory/memory.h"
 #include "memory/peers.h"
 #include "service/attach.h"
+#include "service/context_end.h"
 
 #define DEVICES 64
 
@@ -164,7 +164,7 @@ static void ends(CUcontext context)
 {
     if (context == NULL)
         return;
-    memory_context_ends(context);
+    context_ends(context);
     capture_over(capture_take(NULL, context));
 }
 

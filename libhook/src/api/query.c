@@ -11,9 +11,11 @@
 #include "interpose/real.h"
 #include "ipc/ipc_export.h"
 #include "ipc/ipc_import.h"
+#include "memory/allocation.h"
 #include "memory/memory.h"
 #include "memory/vmm_allocation.h"
 #include "pool/ordered.h"
+#include "pool/pool.h"
 
 /* Ids of ours are told from the driver's own by this bit. */
 #define OUR_ID (1ull << 62)
@@ -251,9 +253,15 @@ EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address,
                ? result : REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
 }
 
+static bool information(size_t *available, size_t *total)
+{
+    pools_settle();
+    return memory_information(available, total);
+}
+
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
-    if (available == NULL || total == NULL || !memory_information(available, total))
+    if (available == NULL || total == NULL || !information(available, total))
         return REAL(cuMemGetInfo_v2)(available, total);
     return CUDA_SUCCESS;
 }
@@ -275,7 +283,7 @@ static unsigned int narrow(size_t bytes)
 EXPORT CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
 {
     size_t wide_available, wide_total;
-    if (available == NULL || total == NULL || !memory_information(&wide_available, &wide_total))
+    if (available == NULL || total == NULL || !information(&wide_available, &wide_total))
         return REAL(cuMemGetInfo)(available, total);
     *available = narrow(wide_available);
     *total = narrow(wide_total);

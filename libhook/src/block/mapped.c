@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "block/mapped.h"
 
-#include "block/alias.h"
 #include "block/block.h"
+#include "block/region.h"
 #include "client/client.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
@@ -17,6 +17,20 @@ size_t mapped_access(const struct client *client, CUmemAccessDesc *access)
                 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             };
     return count;
+}
+
+static CUresult map_besides(struct block *block)
+{
+    struct page_owner *owner = region_owner(block->address);
+    return owner == NULL || owner->mappings == NULL ? CUDA_SUCCESS
+                                                    : owner->mappings->map(owner, block);
+}
+
+static CUresult unmap_besides(struct block *block)
+{
+    struct page_owner *owner = region_owner(block->address);
+    return owner == NULL || owner->mappings == NULL ? CUDA_SUCCESS
+                                                    : owner->mappings->unmap(owner, block);
 }
 
 CUresult mapped_map(struct block *block)
@@ -34,7 +48,7 @@ CUresult mapped_map(struct block *block)
     if (result == CUDA_SUCCESS) {
         result = REAL(cuMemSetAccess)(block->address, block->size, access, readers);
         if (result == CUDA_SUCCESS)
-            result = block_map_aliases(block);
+            result = map_besides(block);
         if (result != CUDA_SUCCESS)
             REAL(cuMemUnmap)(block->address, block->size);
     }
@@ -45,7 +59,7 @@ CUresult mapped_map(struct block *block)
 
 CUresult mapped_unmap(struct block *block)
 {
-    CUresult result = block_unmap_aliases(block);
+    CUresult result = unmap_besides(block);
     /* In this order, as the memory then goes with its last mapping: on an H200 that takes
      * 48 us for 64 MiB, and the other way round 79. */
     if (result == CUDA_SUCCESS && block->handle != 0)

@@ -27,7 +27,7 @@ struct run {
 struct region {
     CUdeviceptr base;
     size_t pages;
-    void **owner;                    /* one per page; mapped on demand by the kernel */
+    struct page_owner **owner;       /* one per page; mapped on demand by the kernel */
     struct run **boundary;           /* set for the first and the last page of a free run */
     struct region *next;
 };
@@ -76,7 +76,7 @@ static CUresult add_region(size_t size)
     struct region *region = malloc(sizeof *region);
     struct run *run = malloc(sizeof *run);
     size_t pages = size / PAGE;
-    void **owner = table(pages);
+    struct page_owner **owner = table(pages);
     struct run **boundary = table(pages);
     CUdeviceptr base = 0;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -167,7 +167,7 @@ void region_give(CUdeviceptr address, size_t size)
     insert(run);
 }
 
-void region_set_owner(CUdeviceptr address, size_t size, void *owner)
+void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner)
 {
     struct region *region = region_of(address);
     size_t first = (address - region->base) / PAGE;
@@ -175,7 +175,7 @@ void region_set_owner(CUdeviceptr address, size_t size, void *owner)
         region->owner[first + i] = owner;
 }
 
-void *region_owner(CUdeviceptr address)
+struct page_owner *region_owner(CUdeviceptr address)
 {
     struct region *region = region_of(address);
     return region == NULL ? NULL : region->owner[(address - region->base) / PAGE];

@@ -14,6 +14,22 @@
 
 #include "interpose/driver.h"
 
+struct block;
+struct client;
+
+/* What has a page begins with this. */
+struct page_owner {
+    const struct owner_operations *operations;     /* memory/allocation.h */
+    const struct owner_mappings *mappings;         /* NULL: its blocks are mapped at home alone */
+    struct client *client;           /* NULL: it is another process's memory */
+    CUcontext context;               /* with which it goes; NULL: with none */
+};
+/* Mapping and unmapping a block where it is mapped besides. */
+struct owner_mappings {
+    CUresult (*map)(struct page_owner *owner, struct block *block);
+    CUresult (*unmap)(struct page_owner *owner, struct block *block);
+};
+
 #define PAGE ((size_t)2 << 20)
 #define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) / PAGE * PAGE)
 
@@ -21,9 +37,9 @@
 CUresult region_take(size_t size, CUdeviceptr *address);
 void region_give(CUdeviceptr address, size_t size);
 
-/* Each page of taken addresses can carry a pointer to what it is used for. */
-void region_set_owner(CUdeviceptr address, size_t size, void *owner);
-void *region_owner(CUdeviceptr address);          /* NULL: not ours, or not in use */
+/* Each page of taken addresses can have an owner. */
+void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);
+struct page_owner *region_owner(CUdeviceptr address); /* NULL: not ours, or not in use */
 bool region_contains(CUdeviceptr address);        /* reserved by us, in use or not */
 
 #endif

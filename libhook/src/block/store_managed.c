@@ -9,8 +9,8 @@
 #include <pthread.h>
 
 #include "block/block.h"
-#include "block/store.h"
 #include "block/host_slabs.h"
+#include "block/store.h"
 #include "client/client.h"
 #include "interpose/log.h"
 #include "interpose/real.h"

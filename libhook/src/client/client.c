@@ -14,8 +14,8 @@
 #include "client/commit.h"
 #include "client/connection.h"
 #include "client/gate.h"
+#include "client/reclaim.h"
 #include "interpose/real.h"
-#include "memory/spare.h"
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
@@ -86,6 +86,12 @@ uint64_t client_free_room(const struct client *client)
     return client->memory.room > filled ? client->memory.room - filled : 0;
 }
 
+bool client_may_keep_freed(const struct client *client)
+{
+    return client->granted && !client->paced && !client->starved && client->socket >= 0
+        && client_need(client) <= client->limits.most;
+}
+
 void client_wake(struct client *client)
 {
     uint64_t one = 1;
@@ -138,7 +144,7 @@ static bool lacks(const struct client *client)
 void client_update(struct client *client)
 {
     bool starved = lacks(client);
-    if ((starved || !spares_may_stay(client)) && spares_drop(client, SPARES_ALL))
+    if ((starved || !client_may_keep_freed(client)) && reclaim(client, RECLAIM_ALL, false))
         starved = lacks(client);
     if (starved != client->starved) {
         client->starved = starved;

@@ -83,7 +83,7 @@ struct client {
     unsigned context_count;
     unsigned contexts_ended;         /* counts; events made before are gone with theirs */
 
-    /* Below: the service thread alone, except as memory_context_ends() says. */
+    /* Below: the service thread alone, except as context_ends() says. */
 
     pthread_t thread;
     int wake;                        /* eventfd: something to do besides the socket */
@@ -143,6 +143,8 @@ void client_update(struct client *client);
 void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
 uint64_t client_need(const struct client *client);
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
+/* Whether what the program frees may stay mapped, as things stand with the daemon. */
+bool client_may_keep_freed(const struct client *client);
 /* The report, with the figures as they are. Failure closes the connection; the
  * service thread reconnects. */
 void client_send(struct client *client, struct nvshare_report report);

@@ -19,10 +19,8 @@
 #include <pthread.h>
 
 #include "client/client.h"
+#include "client/reclaim.h"
 #include "interpose/bell.h"
-#include "memory/memory.h"
-#include "memory/spare.h"
-#include "pool/pool.h"
 
 #define TAKEN_WITHIN_US 60000000
 
@@ -165,12 +163,6 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
     return granted;
 }
 
-/* Lock held, released meanwhile. False: all that the program has freed is free. */
-static bool more_is_free(const struct client *client)
-{
-    return pools_yield(client, true) || memory_yield(client);
-}
-
 bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
 {
     const struct nvshare_memory *memory = &client->memory;
@@ -186,12 +178,12 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
             break;
         /* What the program has freed counts for nothing that it asks for. */
         uint64_t most = pins == 0 ? client->limits.commit : 0;
-        if (wanted > most && spares_drop(client, wanted - most))
+        if (wanted > most && reclaim(client, wanted - most, false))
             continue;
         if (client->socket < 0) {
             /* No daemon to ask: as far as it last said we could go. */
             granted = wanted <= client->limits.most;
-            if (!granted && more_is_free(client))
+            if (!granted && reclaim(client, RECLAIM_ALL, true))
                 continue;
             break;
         }
@@ -201,8 +193,7 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
         /* Refused by the answer to this very question. Less than was granted
          * may apply again by now, and another thread's later question may have
          * been answered: then ask again. */
-        if (ours && client->answer.commit < wanted && !spares_drop(client, SPARES_ALL)
-            && !more_is_free(client))
+        if (ours && client->answer.commit < wanted && !reclaim(client, RECLAIM_ALL, true))
             break;
         /* It keeps what it was granted while it slept on, whatever was answered since. */
         const struct open_question *own = own_question();

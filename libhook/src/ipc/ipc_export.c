@@ -34,7 +34,12 @@ static struct page_owner *find(const struct ipc_request *request,
     bool found = allocation_describe(request->address, description)
         && description->id == request->id;
     struct page_owner *owner = found ? region_owner(request->address) : NULL;
-    return owner != NULL && owner->kind != OWNER_IMPORT ? owner : NULL;
+    return owner != NULL && owner->client != NULL ? owner : NULL;
+}
+
+static struct block *const *blocks_of(struct page_owner *owner, size_t *count)
+{
+    return owner->operations->blocks(owner, count);
 }
 
 int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
@@ -43,14 +48,15 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
     int file = -1;
     pthread_mutex_lock(&memory_lock);
     struct page_owner *owner = find(request, &description);
-    size_t count = owner == NULL ? 0 : allocation_blocks(owner);
+    size_t count = 0;
+    struct block *const *blocks = owner == NULL ? NULL : blocks_of(owner, &count);
     *part = (struct ipc_part){ .left = 0 };
     for (size_t i = index; i < count; i++)
-        part->left += allocation_block(owner, i)->size;
+        part->left += blocks[i]->size;
     if (index < count) {
-        const struct block *block = allocation_block(owner, index);
+        const struct block *block = blocks[index];
         part->size = block->size;
-        part->offset = request->address - allocation_block(owner, 0)->address;
+        part->offset = request->address - blocks[0]->address;
         part->bytes = description.size;
         if (block->state != BLOCK_SHARED
             || REAL(cuMemExportToShareableHandle)(&file, block->handle,
@@ -116,18 +122,22 @@ static CUresult share_all(void *argument)
     if (owner == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < allocation_blocks(owner) && result == CUDA_SUCCESS; i++)
-        if (allocation_block(owner, i)->state == BLOCK_RESIDENT)
-            result = share_block(allocation_block(owner, i));
+    size_t count;
+    struct block *const *blocks = blocks_of(owner, &count);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        if (blocks[i]->state == BLOCK_RESIDENT)
+            result = share_block(blocks[i]);
     return result;
 }
 
 static uint64_t not_shared(struct page_owner *owner)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < allocation_blocks(owner); i++)
-        if (allocation_block(owner, i)->state != BLOCK_SHARED)
-            bytes += allocation_block(owner, i)->size;
+    size_t count;
+    struct block *const *blocks = blocks_of(owner, &count);
+    for (size_t i = 0; i < count; i++)
+        if (blocks[i]->state != BLOCK_SHARED)
+            bytes += blocks[i]->size;
     return bytes;
 }
 
@@ -157,11 +167,13 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
     }
     pthread_mutex_lock(&memory_lock);
     struct page_owner *owner = find(&ticket.request, &description);
-    if (owner != NULL)               /* the first of its blocks is the largest */
+    if (owner != NULL) {
+        size_t count;
+        size_t largest = blocks_of(owner, &count)[0]->size; /* none is larger than the first */
         *result = not_shared(owner) == 0
             ? CUDA_SUCCESS
-            : exclusively(owner->client, allocation_block(owner, 0)->size, not_shared(owner),
-                          share_all, &ticket.request);
+            : exclusively(owner->client, largest, not_shared(owner), share_all, &ticket.request);
+    }
     pthread_mutex_unlock(&memory_lock);
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &ticket, sizeof ticket);

@@ -23,7 +23,6 @@
 #include "ipc/ipc_client.h"
 #include "ipc/ipc_server.h"
 #include "memory/allocation.h"
-#include "memory/memory.h"
 
 #define TRIES 64
 
@@ -45,9 +44,10 @@ struct ipc_import {
 
 static struct ipc_import *imports;   /* protected by memory_lock */
 
-bool ipc_import_describe(const struct ipc_import *import, CUdeviceptr address,
-                         struct memory_description *description)
+static bool describe(struct page_owner *owner, CUdeviceptr address,
+                     struct memory_description *description)
 {
+    const struct ipc_import *import = (const struct ipc_import *)owner;
     if (address - import->base >= import->size)
         return false;
     *description = (struct memory_description){
@@ -59,6 +59,8 @@ bool ipc_import_describe(const struct ipc_import *import, CUdeviceptr address,
     };
     return true;
 }
+
+static const struct owner_operations OPERATIONS = { .describe = describe };
 
 static struct ipc_import *same(const struct ipc_ticket *ticket)
 {
@@ -147,7 +149,7 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
         close(file);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    import->owner.kind = OWNER_IMPORT;
+    import->owner.operations = &OPERATIONS;
     import->ticket = *ticket;
     import->range_size = total;
     import->size = part->bytes;
@@ -217,7 +219,7 @@ static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
         import->id = allocation_id();
         import->next = imports;
         imports = import;
-        region_set_owner(import->range, import->range_size, import);
+        region_set_owner(import->range, import->range_size, &import->owner);
     }
     import->opened++;
     *address = import->base;
@@ -255,7 +257,7 @@ bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresul
 static struct ipc_import *import_at(CUdeviceptr address)
 {
     struct page_owner *owner = region_owner(address);
-    struct ipc_import *import = owner != NULL && owner->kind == OWNER_IMPORT
+    struct ipc_import *import = owner != NULL && owner->operations == &OPERATIONS
         ? (struct ipc_import *)owner : NULL;
     return import != NULL && import->base == address ? import : NULL;
 }

@@ -6,16 +6,11 @@
 
 #include "interpose/driver.h"
 
-struct ipc_import;
-struct memory_description;
-
 /* cuIpcOpenMemHandle and cuIpcCloseMemHandle. False: not ours, call the driver. */
 bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result);
 bool ipc_import_close(CUdeviceptr address, CUresult *result);
 
-/* The following with memory_lock held. */
-bool ipc_import_describe(const struct ipc_import *import, CUdeviceptr address,
-                         struct memory_description *description);
+/* What was opened in it goes with it. With memory_lock held. */
 void ipc_import_context_ends(CUcontext context);
 
 #endif

@@ -8,7 +8,6 @@
 #include "client/client.h"
 #include "client/commit.h"
 #include "memory/allocation.h"
-#include "memory/slab.h"
 #include "memory/spare.h"
 
 /*
@@ -33,47 +32,6 @@ static size_t block_most(const struct client *client, size_t size)
     return size >= LARGE_FROM || most == BLOCK_SIZE ? most : most / 2;
 }
 
-unsigned long long allocation_id(void)
-{
-    static unsigned long long last;
-    return ++last;
-}
-
-size_t allocation_blocks(struct page_owner *owner)
-{
-    return owner->kind == OWNER_SLAB ? 1 : ((struct large *)owner)->block_count;
-}
-
-struct block *allocation_block(struct page_owner *owner, size_t index)
-{
-    return owner->kind == OWNER_SLAB ? slab_block((struct slab *)owner)
-                                     : ((struct large *)owner)->blocks[index];
-}
-
-static bool fill(struct block *block)
-{
-    struct client *client = block->client;
-    while (client_free_room(client) < block->size)
-        if (!spares_drop(client, block->size))
-            return false;
-    CUresult result;
-    while ((result = block_map(block)) == CUDA_ERROR_OUT_OF_MEMORY
-           && spares_drop(client, block->size))
-        continue;
-    /* If the card has less than the room says, the daemon finds room:
-     * the block stays empty and is asked for with the others. */
-    if (result != CUDA_SUCCESS)
-        return false;
-    block_set_state(block, BLOCK_RESIDENT);
-    return true;
-}
-
-void allocation_fill(struct block **blocks, size_t count)
-{
-    for (size_t i = 0; i < count && fill(blocks[i]); i++)
-        continue;
-}
-
 /* The blocks made so far, when one cannot be made. */
 static void undo(struct large *large, size_t size)
 {
@@ -85,6 +43,75 @@ static void undo(struct large *large, size_t size)
     if (made < size)
         region_give(large->base + made, size - made);
     free(large);
+}
+
+static bool describe(struct page_owner *owner, CUdeviceptr address,
+                     struct memory_description *description)
+{
+    const struct large *large = (const struct large *)owner;
+    if (large->freeing || address - large->base >= large->size)
+        return false;
+    *description = (struct memory_description){
+        .base = large->base,
+        .size = large->size,
+        .context = owner->context,
+        .device = owner->client->device,
+        .id = large->id,
+        .sync_memops = large->sync_memops,
+        .ipc = owner->context != NULL,
+    };
+    return true;
+}
+
+static void set_sync_memops(struct page_owner *owner, CUdeviceptr address, bool on)
+{
+    (void)address;
+    ((struct large *)owner)->sync_memops = on;
+}
+
+static bool retire(struct page_owner *owner, CUdeviceptr address)
+{
+    struct large *large = (struct large *)owner;
+    if (large->base != address || large->freeing)
+        return false;
+    return large->freeing = true;
+}
+
+static void release(struct page_owner *owner, CUdeviceptr address)
+{
+    (void)address;
+    large_release((struct large *)owner);
+}
+
+static void renew(struct page_owner *owner, CUdeviceptr address, size_t bytes)
+{
+    (void)address;
+    struct large *large = (struct large *)owner;
+    large->size = bytes;
+    large->id = allocation_id();
+    large->sync_memops = false;
+    large->freeing = false;
+}
+
+static void destroy(struct page_owner *owner)
+{
+    large_release((struct large *)owner);
+}
+
+static struct block *const *blocks(struct page_owner *owner, size_t *count)
+{
+    struct large *large = (struct large *)owner;
+    *count = large->block_count;
+    return large->blocks;
+}
+
+static const struct owner_operations OPERATIONS = {
+    describe, set_sync_memops, retire, release, renew, destroy, blocks,
+};
+
+struct large *large_of(struct page_owner *owner)
+{
+    return owner->operations == &OPERATIONS ? (struct large *)owner : NULL;
 }
 
 CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
@@ -99,7 +126,9 @@ CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
     struct large *large = calloc(1, sizeof *large + count * sizeof large->blocks[0]);
     if (large == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    large->owner = (struct page_owner){ OWNER_LARGE, client, context };
+    large->owner = (struct page_owner){
+        .operations = &OPERATIONS, .client = client, .context = context,
+    };
     large->size = bytes;
     large->block_count = count;
     CUresult result = region_take(size, &large->base);
@@ -117,7 +146,7 @@ CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
         }
     }
     large->id = allocation_id();
-    region_set_owner(large->base, size, large);
+    region_set_owner(large->base, size, &large->owner);
     allocation_fill(large->blocks, count);
     *address = large->base;
     return CUDA_SUCCESS;

@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "block/region.h"
 #include "interpose/driver.h"
 #include "interpose/ring.h"
-#include "memory/allocation.h"
 
 struct block;
 
@@ -34,5 +34,6 @@ struct large {
 CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
                         CUdeviceptr *address);
 void large_release(struct large *large);
+struct large *large_of(struct page_owner *owner); /* NULL: it is none */
 
 #endif

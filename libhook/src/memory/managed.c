@@ -39,7 +39,6 @@
 #include "interpose/log.h"
 #include "interpose/real.h"
 #include "memory/allocation.h"
-#include "memory/memory.h"
 
 #define GRAIN ((size_t)64 << 10)     /* in which the driver gives pages of the card */
 #define ATTACH_GLOBAL 1u

@@ -13,18 +13,7 @@
 
 #include "interpose/driver.h"
 
-struct client;
-
-struct memory_description {
-    CUdeviceptr base;                /* as handed to the program */
-    size_t size;                     /* bytes, as the program asked for */
-    CUcontext context;               /* current when it was allocated */
-    CUdevice device;
-    unsigned long long id;           /* unique in the process, for CU_POINTER_ATTRIBUTE_BUFFER_ID */
-    bool sync_memops;
-    CUmemAllocationHandleType handle_types;        /* that it can be exported as */
-    bool ipc;                        /* or with cuIpcGetMemHandle() */
-};
+struct memory_description;
 
 /* cuMemAlloc. False: no client here, call the driver. Else *result holds what
  * to return, and *address the new address if that is CUDA_SUCCESS. */
@@ -44,14 +33,5 @@ bool memory_is_ours(CUdeviceptr address);
 /* cuMemGetInfo and cuDeviceTotalMem as the client sees the card. False: no client. */
 bool memory_information(size_t *free_bytes, size_t *total_bytes);
 bool memory_total(CUdevice device, size_t *total_bytes);
-
-/* The driver is about to destroy a context (or reset a primary one): drop
- * everything allocated in it. Before the driver's call. */
-void memory_context_ends(CUcontext context);
-
-/* The client needs memory more than what was freed while a capture kept that from being waited
- * for. Waits for it; with memory_lock, which it releases meanwhile. False: there is none, or a
- * capture still does. */
-bool memory_yield(const struct client *client);
 
 #endif

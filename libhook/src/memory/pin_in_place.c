@@ -11,14 +11,13 @@
 
 #include <pthread.h>
 
-#include "block/alias.h"
 #include "block/block.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "memory/alias.h"
 #include "memory/large.h"
-#include "memory/vmm_allocation.h"
 #include "swap/exclusive.h"
 
 /* The driver's memory for the copy, mapped where only we know. */
@@ -81,7 +80,7 @@ static CUresult put_in_place(struct vmm_allocation *vmm, const struct copy *copy
     struct large *memory = vmm->memory;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++)
-        result = block_unmap_aliases(memory->blocks[i]);
+        result = alias_unmap_block(vmm, memory->blocks[i]);
     vmm->memory = NULL;
     vmm->real = copy->handle;
     vmm->client->memory.pinned += vmm->size;

@@ -16,7 +16,6 @@
 #include "client/client.h"
 #include "client/commit.h"
 #include "memory/allocation.h"
-#include "memory/memory.h"
 
 #define GRAIN 512
 #define RETIRED UINT32_MAX
@@ -78,6 +77,98 @@ static void unlist(struct slab *slab)
     slab->listed = false;
 }
 
+static struct object *object_at(struct slab *slab, CUdeviceptr address, CUdeviceptr *base)
+{
+    size_t index = (address - slab->block->address) / slab->place;
+    if (index >= slab->count)
+        return NULL;                 /* the rest at the end that is no whole place */
+    struct object *object = &slab->objects[index];
+    *base = slab->block->address + index * slab->place;
+    if (object->size == 0 || object->size == RETIRED || address - *base >= object->size)
+        return NULL;
+    return object;
+}
+
+static bool describe(struct page_owner *owner, CUdeviceptr address,
+                     struct memory_description *description)
+{
+    struct slab *slab = (struct slab *)owner;
+    CUdeviceptr base;
+    const struct object *object = object_at(slab, address, &base);
+    if (object == NULL)
+        return false;
+    *description = (struct memory_description){
+        .base = base,
+        .size = object->size,
+        .context = slab->owner.context,
+        .device = slab->owner.client->device,
+        .id = object->id,
+        .sync_memops = object->sync_memops,
+        .ipc = slab->owner.context != NULL,
+    };
+    return true;
+}
+
+static void set_sync_memops(struct page_owner *owner, CUdeviceptr address, bool on)
+{
+    CUdeviceptr base;
+    struct object *object = object_at((struct slab *)owner, address, &base);
+    if (object != NULL)
+        object->sync_memops = on;
+}
+
+static bool retire(struct page_owner *owner, CUdeviceptr address)
+{
+    CUdeviceptr base;
+    struct object *object = object_at((struct slab *)owner, address, &base);
+    if (object == NULL || base != address)
+        return false;
+    object->size = RETIRED;
+    return true;
+}
+
+static void destroy(struct page_owner *owner)
+{
+    struct slab *slab = (struct slab *)owner;
+    if (slab->listed)
+        unlist(slab);
+    region_set_owner(slab->block->address, PAGE, NULL);
+    block_free(slab->block);
+    free(slab);
+}
+
+static void release(struct page_owner *owner, CUdeviceptr address)
+{
+    struct slab *slab = (struct slab *)owner;
+    size_t index = (address - slab->block->address) / slab->place;
+    slab->objects[index].size = 0;
+    slab->free_bits[index / 64] |= (uint64_t)1 << (index % 64);
+    slab->used--;
+    if (!slab->listed)
+        list(slab);
+    /* An empty slab is kept while it is the only one with a free place, so
+     * that a program that allocates and frees in turn does not remap. */
+    if (slab->used == 0 && (slab->previous != NULL || slab->next != NULL))
+        destroy(owner);
+}
+
+static void renew(struct page_owner *owner, CUdeviceptr address, size_t bytes)
+{
+    struct slab *slab = (struct slab *)owner;
+    size_t index = (address - slab->block->address) / slab->place;
+    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
+}
+
+static struct block *const *blocks(struct page_owner *owner, size_t *count)
+{
+    *count = 1;
+    return &((struct slab *)owner)->block;
+}
+
+static const struct owner_operations OPERATIONS = {
+    describe, set_sync_memops, retire, release, renew, destroy, blocks,
+};
+
 static struct slab *new_slab(struct client *client, CUcontext context, unsigned class,
                              uint32_t place, CUresult *result)
 {
@@ -89,7 +180,9 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
                                   + count * sizeof(struct object));
     if (slab == NULL)
         return NULL;
-    slab->owner = (struct page_owner){ OWNER_SLAB, client, context };
+    slab->owner = (struct page_owner){
+        .operations = &OPERATIONS, .client = client, .context = context,
+    };
     slab->class = class;
     slab->place = place;
     slab->count = count;
@@ -110,7 +203,7 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
         *result = CUDA_ERROR_OUT_OF_MEMORY;
         return NULL;
     }
-    region_set_owner(address, PAGE, slab);
+    region_set_owner(address, PAGE, &slab->owner);
     allocation_fill(&slab->block, 1);
     list(slab);
     return slab;
@@ -142,91 +235,9 @@ CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
     return CUDA_SUCCESS;
 }
 
-static struct object *object_at(struct slab *slab, CUdeviceptr address, CUdeviceptr *base)
-{
-    size_t index = (address - slab->block->address) / slab->place;
-    if (index >= slab->count)
-        return NULL;                 /* the rest at the end that is no whole place */
-    struct object *object = &slab->objects[index];
-    *base = slab->block->address + index * slab->place;
-    if (object->size == 0 || object->size == RETIRED || address - *base >= object->size)
-        return NULL;
-    return object;
-}
-
-bool slab_find(struct slab *slab, CUdeviceptr address, struct memory_description *description)
-{
-    CUdeviceptr base;
-    const struct object *object = object_at(slab, address, &base);
-    if (object == NULL)
-        return false;
-    *description = (struct memory_description){
-        .base = base,
-        .size = object->size,
-        .context = slab->owner.context,
-        .device = slab->owner.client->device,
-        .id = object->id,
-        .sync_memops = object->sync_memops,
-        .ipc = slab->owner.context != NULL,
-    };
-    return true;
-}
-
-void slab_set_sync_memops(struct slab *slab, CUdeviceptr address, bool on)
-{
-    CUdeviceptr base;
-    struct object *object = object_at(slab, address, &base);
-    if (object != NULL)
-        object->sync_memops = on;
-}
-
 size_t slab_place(size_t bytes, unsigned *class)
 {
     uint32_t place;
     *class = class_of(bytes, &place);
     return place;
-}
-
-void slab_renew(struct slab *slab, CUdeviceptr address, size_t bytes)
-{
-    size_t index = (address - slab->block->address) / slab->place;
-    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
-}
-
-bool slab_retire(struct slab *slab, CUdeviceptr address)
-{
-    CUdeviceptr base;
-    struct object *object = object_at(slab, address, &base);
-    if (object == NULL || base != address)
-        return false;
-    object->size = RETIRED;
-    return true;
-}
-
-void slab_release(struct slab *slab, CUdeviceptr address)
-{
-    size_t index = (address - slab->block->address) / slab->place;
-    slab->objects[index].size = 0;
-    slab->free_bits[index / 64] |= (uint64_t)1 << (index % 64);
-    slab->used--;
-    if (!slab->listed)
-        list(slab);
-    /* An empty slab is kept while it is the only one with a free place, so
-     * that a program that allocates and frees in turn does not remap. */
-    if (slab->used == 0 && (slab->previous != NULL || slab->next != NULL))
-        slab_destroy(slab);
-}
-
-struct block *slab_block(struct slab *slab)
-{
-    return slab->block;
-}
-
-void slab_destroy(struct slab *slab)
-{
-    if (slab->listed)
-        unlist(slab);
-    region_set_owner(slab->block->address, PAGE, NULL);
-    block_free(slab->block);
-    free(slab);
 }

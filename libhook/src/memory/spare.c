@@ -118,12 +118,6 @@ static struct ring *alike(struct client *client, size_t size)
     return &spares_of(client)->alike[size / PAGE % SPARE_BUCKETS];
 }
 
-bool spares_may_stay(const struct client *client)
-{
-    return client->granted && !client->paced && !client->starved && client->socket >= 0
-        && client_need(client) <= client->limits.most;
-}
-
 static bool crowded(const struct client *client)
 {
     const struct nvshare_memory *memory = &client->memory;
@@ -157,14 +151,14 @@ bool spare_keep(struct large *large)
     uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
     /* Without a context it is a pool's or a VMM allocation's. */
     if (spares->stay == 0 || size > most || large->owner.context == NULL || large->vmm != NULL
-        || !spares_may_stay(client) || crowded(client) || !still(large))
+        || !client_may_keep_freed(client) || crowded(client) || !still(large))
         return false;
     if (spares->bytes + size > most)
-        spares_drop(client, spares->bytes + size - most);
+        spares_reclaim(client, spares->bytes + size - most, false);
     if (scarce(client, size))
         return false;
     if (spares->count == MOST)
-        spares_drop(client, 1);
+        spares_reclaim(client, 1, false);
     for (size_t i = 0; i < large->block_count; i++) {
         struct block *block = large->blocks[i];
         store_give(block);
@@ -220,8 +214,9 @@ static struct large *oldest(const struct client *client)
     return RING_MEMBER(spares_of(client)->order.next, struct large, order);
 }
 
-bool spares_drop(struct client *client, uint64_t bytes)
+bool spares_reclaim(struct client *client, uint64_t bytes, bool wait)
 {
+    (void)wait;                      /* that costs nothing */
     const struct spares *spares = spares_of(client);
     if (spares->count == 0)
         return false;
@@ -244,7 +239,7 @@ void spares_expire(struct client *client)
         return;
     for (unsigned i = 0; i < EXPIRED_AT_ONCE && spares->count > 0
                          && oldest(client)->freed_at + spares->stay <= now; i++)
-        spares_drop(client, 1);
+        spares_reclaim(client, 1, false);
     spares->look = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
 }
 

@@ -25,11 +25,8 @@ bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdevice
 /* One that is being released is none any more; nothing happens to any other memory. */
 void spare_leave(struct large *large);
 
-/* Whether the client may have any, as things stand with the daemon. */
-bool spares_may_stay(const struct client *client);
-/* Releases the oldest until `bytes` bytes or all are gone. True if any went. */
-#define SPARES_ALL UINT64_MAX
-bool spares_drop(struct client *client, uint64_t bytes);
+/* Releases the oldest until `bytes` bytes or all are gone: client/reclaim.h. */
+bool spares_reclaim(struct client *client, uint64_t bytes, bool wait);
 /* Service thread: releases those that are too old, or some of them if they are many. */
 void spares_expire(struct client *client);
 /* Milliseconds until that is to be called; -1: it need not be. */

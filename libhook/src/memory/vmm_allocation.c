@@ -24,11 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block/alias.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "client/gate.h"
 #include "interpose/real.h"
+#include "memory/alias.h"
 #include "memory/large.h"
 #include "memory/pin_in_place.h"
 
@@ -112,6 +112,7 @@ bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
             .references = 1,
         };
         vmm->memory->vmm = vmm;
+        vmm->memory->owner.mappings = &alias_mappings;
         vmm->next = *bucket_of(vmm->handle);
         *bucket_of(vmm->handle) = vmm;
         *handle = vmm->handle;

@@ -13,24 +13,7 @@
 
 #include "interpose/driver.h"
 
-struct alias;
-struct client;
-struct large;
-
-/* What a handle from cuMemCreate stands for. */
-struct vmm_allocation {
-    CUmemGenericAllocationHandle handle;           /* as handed to the program */
-    CUmemAllocationProp properties;
-    size_t size;
-    struct client *client;
-    struct large *memory;            /* can leave the card; NULL: pinned in place */
-    CUmemGenericAllocationHandle real; /* the driver's, if pinned in place */
-    unsigned references;             /* handles given out and not released */
-    bool pinning;                    /* by one thread; the others wait */
-    bool written;                    /* was ever mapped, so may have content */
-    struct alias *aliases;
-    struct vmm_allocation *next;     /* in its bucket */
-};
+struct vmm_allocation;
 
 /* False: no client on that device, or memory of a kind that cannot move. */
 bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,

@@ -17,7 +17,6 @@
 #include "client/client.h"
 #include "interpose/real.h"
 #include "interpose/ring.h"
-#include "memory/allocation.h"
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
 #include "pool/stream.h"
@@ -238,7 +237,7 @@ static void drop_memory_of(CUcontext context, struct pending_frees *pending)
         struct async_allocation *async = RING_MEMBER(link, struct async_allocation, order);
         next = link->next;
         if (async->pool == NULL
-            && ((struct page_owner *)region_owner(async->address))->context == context)
+            && region_owner(async->address)->context == context)
             is_done(async);
     }
 }

@@ -300,3 +300,9 @@ bool pools_yield(const struct client *client, bool wait)
             return true;
     return false;
 }
+
+bool pools_reclaim(struct client *client, uint64_t bytes, bool wait)
+{
+    (void)bytes;
+    return wait && pools_yield(client, true);
+}

@@ -19,6 +19,7 @@
 #include "client/client.h"
 #include "client/connection.h"
 #include "client/gate.h"
+#include "client/reclaim.h"
 #include "client/unknown_entry.h"
 #include "flight/drain.h"
 #include "interpose/glibc.h"
@@ -26,7 +27,9 @@
 #include "interpose/log.h"
 #include "interpose/real.h"
 #include "ipc/ipc_server.h"
+#include "memory/deferred_free.h"
 #include "memory/spare.h"
+#include "pool/pool.h"
 #include "service/service.h"
 
 /* How long a program waits for a daemon that is just being started. */
@@ -36,6 +39,10 @@
 #define DEFAULT_IDLE_WINDOW_US 50000
 #define CONTEXT_RETRY_MS 50
 #define CONTEXT_TRIES 1200
+
+static reclaimer *const RECLAIMERS[] = {
+    spares_reclaim, pools_reclaim, deferred_frees_reclaim, NULL,
+};
 
 /* Protects attaching: one thread at a time. memory_lock may be taken inside. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -205,6 +212,7 @@ static void attach(CUdevice device, CUcontext context)
     }
     if (!prepared) {
         gate_on_waiter = clients_want;
+        reclaim_from(RECLAIMERS);
         pthread_atfork(NULL, NULL, in_child);
         prepared = true;
     }
@@ -251,7 +259,7 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
         || ++*tries == CONTEXT_TRIES) /* a minute: longer than a default turn */
         return false;
     pthread_mutex_lock(&memory_lock);
-    bool room = spares_drop(clients[device], SPARES_ALL);
+    bool room = reclaim(clients[device], RECLAIM_ALL, false);
     pthread_mutex_unlock(&memory_lock);
     if (!room)
         nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);

@@ -10,11 +10,11 @@
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
+#include "client/reclaim.h"
 #include "flight/bus_sharing.h"
 #include "flight/drain.h"
 #include "interpose/bell.h"
 #include "interpose/log.h"
-#include "memory/spare.h"
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
 #include "service/caches.h"
@@ -68,7 +68,7 @@ static void stop(struct client *client)
 
     pthread_mutex_lock(&memory_lock);
     client->stopping = false;
-    spares_drop(client, SPARES_ALL); /* before the daemon reads how much is to leave */
+    reclaim(client, RECLAIM_ALL, false); /* before the daemon reads how much is to leave */
     if (drained) {
         client->drained = true;
         caches_turn_ended(client);
@@ -92,7 +92,7 @@ static void stop(struct client *client)
 static void yield_spare_memory(struct client *client, const struct nvshare_order *order)
 {
     pthread_mutex_lock(&memory_lock);
-    spares_drop(client, SPARES_ALL);
+    reclaim(client, RECLAIM_ALL, false);
     if (!client->granted) {
         caches_room_ordered(client, order->room);
         pools_yield(client, false);
@@ -125,8 +125,8 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
 {
     pthread_mutex_lock(&memory_lock);
     client->limits = order->limits;
-    if (!spares_may_stay(client))
-        spares_drop(client, SPARES_ALL);
+    if (!client_may_keep_freed(client))
+        reclaim(client, RECLAIM_ALL, false);
     /* An answer to a question that nobody asked must not pass for the next ones'. */
     if (order->number > client->answered && order->number <= client->question)
         client_hears(client, order->number, &order->limits);

@@ -17,6 +17,7 @@
 #include "client/commit.h"
 #include "client/connection.h"
 #include "client/gate.h"
+#include "client/reclaim.h"
 #include "flight/bus_sharing.h"
 #include "flight/pace.h"
 #include "interpose/bell.h"
@@ -41,7 +42,7 @@ void service_disconnect(struct client *client)
     if (client->socket >= 0)
         close(client->socket);
     client->socket = -1;
-    spares_drop(client, SPARES_ALL);
+    reclaim(client, RECLAIM_ALL, false);
     client->postponed.type = 0;
     bus_sharing_watch(client, false);
     bell_ring(&client->heard);

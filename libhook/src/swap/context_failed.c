@@ -23,9 +23,9 @@
 
 #include "block/block.h"
 #include "client/client.h"
+#include "client/reclaim.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "memory/spare.h"
 
 /* Only asks. Twice, for one call alone may fail. */
 static CUresult error_of(CUcontext context)
@@ -54,7 +54,7 @@ void release_if_context_failed(struct client *client)
         return;
     debug("this program's GPU context has failed for good (error %d): its memory is given up",
           (int)error);
-    spares_drop(client, SPARES_ALL);
+    reclaim(client, RECLAIM_ALL, false);
     for (struct block *block = client->blocks; block != NULL; block = block->younger)
         block_lose(block);
 }

@@ -7,8 +7,8 @@
 #include <pthread.h>
 
 #include "block/block.h"
-#include "block/store.h"
 #include "block/host_slabs.h"
+#include "block/store.h"
 #include "client/client.h"
 #include "flight/bus_sharing.h"
 #include "interpose/log.h"

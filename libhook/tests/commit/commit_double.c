@@ -5,10 +5,8 @@
  */
 #include "client/client.h"
 #include "client/commit.h"
+#include "client/reclaim.h"
 #include "interpose/bell.h"
-#include "memory/memory.h"
-#include "memory/spare.h"
-#include "pool/pool.h"
 
 #define SEEN __attribute__((visibility("default")))
 
@@ -31,21 +29,9 @@ void client_send(struct client *client, struct nvshare_report report)
     (void)client, (void)report;
 }
 
-bool spares_drop(struct client *client, uint64_t bytes)
+bool reclaim(struct client *client, uint64_t bytes, bool wait)
 {
-    (void)client, (void)bytes;
-    return false;
-}
-
-bool pools_yield(const struct client *client, bool wait)
-{
-    (void)client, (void)wait;
-    return false;
-}
-
-bool memory_yield(const struct client *client)
-{
-    (void)client;
+    (void)client, (void)bytes, (void)wait;
     return false;
 }
 

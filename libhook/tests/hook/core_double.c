@@ -13,12 +13,14 @@
 #include "flight/capture.h"
 #include "ipc/ipc_export.h"
 #include "ipc/ipc_import.h"
+#include "memory/allocation.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
 #include "memory/peers.h"
 #include "memory/pinned.h"
 #include "memory/vmm_allocation.h"
 #include "service/attach.h"
+#include "service/context_end.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define BEGINNING 0x100000000ull     /* where our memory lies */
@@ -368,7 +370,7 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     return false;
 }
 
-void memory_context_ends(CUcontext context)
+void context_ends(CUcontext context)
 {
     core_context_ended = (uint64_t)context;
     core_contexts_ended++;

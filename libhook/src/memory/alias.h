@@ -13,7 +13,23 @@
 #include "interpose/driver.h"
 
 struct block;
-struct vmm_allocation;
+struct client;
+struct large;
+
+/* What a handle from cuMemCreate stands for. */
+struct vmm_allocation {
+    CUmemGenericAllocationHandle handle;           /* as handed to the program */
+    CUmemAllocationProp properties;
+    size_t size;
+    struct client *client;
+    struct large *memory;            /* can leave the card; NULL: pinned in place */
+    CUmemGenericAllocationHandle real; /* the driver's, if pinned in place */
+    unsigned references;             /* handles given out and not released */
+    bool pinning;                    /* by one thread; the others wait */
+    bool written;                    /* was ever mapped, so may have content */
+    struct alias *aliases;
+    struct vmm_allocation *next;     /* in its bucket */
+};
 
 /* One mapping of a VMM allocation, always of the whole. */
 struct alias {
@@ -42,8 +58,9 @@ CUresult alias_map_pinned(const struct vmm_allocation *vmm);
 /* Remembers what the driver has accepted. False: no memory to remember it. */
 bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access, size_t count);
 
-/* Mapping and unmapping a block at the places where the program has mapped it besides. */
-CUresult block_map_aliases(struct block *block);
-CUresult block_unmap_aliases(struct block *block);
+/* Unmaps a block on the card from where the program has mapped it. */
+CUresult alias_unmap_block(const struct vmm_allocation *vmm, const struct block *block);
+/* The mappings of an allocation of which `vmm` is set. */
+extern const struct owner_mappings alias_mappings;
 
 #endif

@@ -7,7 +7,7 @@
  * A block that comes in is mapped here as well as at its home, with the
  * access that the program has set; one that leaves is unmapped here first.
  */
-#include "block/alias.h"
+#include "memory/alias.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +15,7 @@
 #include "block/block.h"
 #include "block/region.h"
 #include "interpose/real.h"
-#include "memory/allocation.h"
 #include "memory/large.h"
-#include "memory/vmm_allocation.h"
 
 static struct alias **sorted;
 static size_t count, room;
@@ -112,17 +110,15 @@ static CUresult map_at(const struct alias *alias, CUdeviceptr address, size_t si
     return result;
 }
 
-static struct vmm_allocation *vmm_of(const struct block *block)
+static const struct vmm_allocation *vmm_of(const struct page_owner *owner)
 {
-    const struct page_owner *owner = region_owner(block->address);
-    return owner != NULL && owner->kind == OWNER_LARGE ? ((const struct large *)owner)->vmm
-                                                       : NULL;
+    return ((const struct large *)owner)->vmm;
 }
 
-CUresult block_map_aliases(struct block *block)
+static CUresult map_block(struct page_owner *owner, struct block *block)
 {
-    struct vmm_allocation *vmm = vmm_of(block);
-    struct alias *last = vmm == NULL ? NULL : vmm->aliases;
+    const struct vmm_allocation *vmm = vmm_of(owner);
+    struct alias *last = vmm->aliases;
     CUresult result = CUDA_SUCCESS;
     while (last != NULL && result == CUDA_SUCCESS) {
         result = map_at(last, place_of(last, block), block->size, block->handle);
@@ -135,15 +131,21 @@ CUresult block_map_aliases(struct block *block)
     return result;
 }
 
-CUresult block_unmap_aliases(struct block *block)
+CUresult alias_unmap_block(const struct vmm_allocation *vmm, const struct block *block)
 {
-    struct vmm_allocation *vmm = vmm_of(block);
     CUresult result = CUDA_SUCCESS;
-    for (struct alias *alias = vmm == NULL ? NULL : vmm->aliases;
+    for (struct alias *alias = vmm->aliases;
          alias != NULL && result == CUDA_SUCCESS; alias = alias->next)
         result = REAL(cuMemUnmap)(place_of(alias, block), block->size);
     return result;
 }
+
+static CUresult unmap_block(struct page_owner *owner, struct block *block)
+{
+    return alias_unmap_block(vmm_of(owner), block);
+}
+
+const struct owner_mappings alias_mappings = { map_block, unmap_block };
 
 static CUresult map_blocks(const struct alias *alias)
 {

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes with a context: all memory that was taken in it, and what the service had there.
+ */
+#include "service/context_end.h"
+
+#include <pthread.h>
+
+#include "client/client.h"
+#include "flight/drain.h"
+#include "ipc/ipc_import.h"
+#include "memory/allocation.h"
+#include "memory/deferred_free.h"
+#include "memory/managed.h"
+#include "memory/pinned.h"
+#include "pool/pending_frees.h"
+#include "swap/pipeline.h"
+
+void context_ends(CUcontext context)
+{
+    if (client_none())
+        return;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    bool drained = drain_ending(context);
+    pthread_mutex_lock(&service_lock);
+    pthread_mutex_lock(&memory_lock);
+    deferred_frees_context_end(context);
+    ipc_import_context_ends(context);
+    managed_context_ends(context);
+    pinned_context_ends(context);
+    pending_frees_context_ends(context);
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = clients[i];
+        if (client == NULL)
+            continue;
+        unsigned kept = 0;
+        for (unsigned c = 0; c < client->context_count; c++)
+            if (client->contexts[c] != context)
+                client->contexts[kept++] = client->contexts[c];
+        bool had_it = kept != client->context_count;
+        client->context_count = kept;
+        if (!had_it)
+            continue;
+        client->contexts_ended++;
+        allocations_context_ends(client, context);
+        swap_leave_context(client, context, drained);
+        client_update(client);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&service_lock);
+    pthread_setcancelstate(cancel, NULL);
+}

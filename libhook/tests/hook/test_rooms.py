@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rooms of the library: nothing uses what lies above, and each source file has its header.
+
+The header of a source file's name declares what others may use of that file, all of it and
+nothing else.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.rooms import Rooms
+
+LIBHOOK = Path(__file__).parents[2]
+SOURCE, OBJECTS = LIBHOOK / "src", LIBHOOK / "build" / "src"
+
+ROOMS = Rooms(
+    ["api", "service", "ipc", "pool", "memory", "swap", "block", "flight", "client", "interpose"],
+    sources=SOURCE,
+    objects=OBJECTS,
+    exceptions={"interpose/real": "its table of hooks.def names all wrappers, which are in api/"},
+)
+
+# The wrappers in api/ are declared by hooks.def.
+FILES = [path for path in sorted(SOURCE.rglob("*.c")) if path.parent.name != "api"]
+HEADERS = sorted(SOURCE.rglob("*.h"))
+# What another header declares, or none.
+ELSEWHERE = {
+    "store_host": "store.h names all stores",
+    "store_managed": "store.h names all stores",
+    "examine_ptx": "in assembly, for its own file",
+}
+
+LEFT_OUT = [
+    re.compile(r"/\*.*?\*/", re.DOTALL),
+    re.compile(r"^#(?:.*\\\n)*.*$", re.MULTILINE),
+    re.compile(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)\s*"),
+]
+BODY = re.compile(r"\{[^{}]*\}")
+FUNCTION = re.compile(
+    r"^(?!typedef|extern|static)[A-Za-z_][\w\s*]*?\b(\w+)\([^;]*\)\s*;", re.MULTILINE
+)
+VARIABLES = re.compile(r"^extern ([^;]*);", re.MULTILINE)
+NAME = re.compile(r"\(\*(\w+)\)\(.*|(\w+)\s*(?:\[.*?\])*\s*(?=,|$)")
+
+
+def declared(header: Path) -> set[str]:
+    """The functions and variables that a header declares, but for those that macros do."""
+    text = header.read_text()
+    for one in LEFT_OUT:
+        text = one.sub("", text)
+    while (shorter := BODY.sub(";", text)) != text:
+        text = shorter
+    variables = {
+        match[1] or match[2] for found in VARIABLES.findall(text) for match in NAME.finditer(found)
+    }
+    return (variables | set(FUNCTION.findall(text))) - ELSEWHERE.keys()
+
+
+def defined(source: Path) -> set[str]:
+    """What other files could use of a source file."""
+    target = OBJECTS / source.relative_to(SOURCE).with_suffix(".o")
+    command = ["nm", "--extern-only", "--defined-only", "--portability", str(target)]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {line.split()[0] for line in listed.splitlines()} - ELSEWHERE.keys()
+
+
+def named(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def test_every_file_has_a_room() -> None:
+    assert not ROOMS.homeless()
+
+
+def test_nothing_goes_up() -> None:
+    assert not ROOMS.upward()
+
+
+def test_few_files_of_a_room_use_each_other() -> None:
+    assert max(map(len, ROOMS.circles())) <= 3
+
+
+@pytest.mark.parametrize("source", FILES, ids=named)
+def test_a_header_declares_what_its_file_defines(source: Path) -> None:
+    header = source.with_suffix(".h")
+    assert (declared(header) if header.exists() else set()) == defined(source)
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=named)
+def test_a_header_without_a_file_declares_nothing(header: Path) -> None:
+    assert header.with_suffix(".c").exists() or not declared(header)
+
+
+@pytest.mark.parametrize("path", [*FILES, *HEADERS], ids=named)
+def test_includes_are_sorted(path: Path) -> None:
+    """Its own header first, then the system's, then the project's."""
+    block = re.search(r"(?:^#include .*\n\n?)+", path.read_text(), re.MULTILINE)
+    included = [] if block is None else re.findall(r'#include ([<"].*[>"])', block[0])
+    own = f'"{named(path.with_suffix(".h"))}"'
+    assert included == sorted(included, key=lambda one: (one != own, one[0] != "<", one))
