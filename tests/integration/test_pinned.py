@@ -90,17 +90,17 @@ def hold_between(
     program = Program(site, f"ASKING, CHURNING = {asking}, {churning}\n{HELD}")
     tasks = Path(f"/proc/{program.popen.pid}/task")
 
-    def asks(task: int) -> bool:
-        return (tasks / str(task) / "syscall").read_text().startswith(f"{FUTEX} ")
+    def waits_in(task: int) -> str:
+        return (tasks / str(task) / "syscall").read_text().split()[0]
 
     assert program.hears() == "ready"
     daemon.send_signal(signal.SIGSTOP)
     program.go_on()
     ids = program.hears()
-    eventually(lambda: all(asks(task) for task in ids))
+    eventually(lambda: all(waits_in(task) == str(FUTEX) for task in ids))
     program.go_on()
     assert program.hears() == "held"
-    eventually(lambda: not asks(ids[0]))
+    eventually(lambda: waits_in(ids[0]) not in {str(FUTEX), "running"})
     daemon.send_signal(signal.SIGCONT)
     program.go_on()
     serve(hook, program)
