@@ -9,7 +9,8 @@
     ├── NoSuchClient            no client goes by that id
     ├── GPULost                 the GPU fell off the bus or its driver is gone
     ├── NoDriver                no NVIDIA driver, or no library to ask it
-    │   └── NoGPU               a driver, but it knows no GPU
+    │   ├── NoGPU               a driver, but it knows no GPU
+    │   └── DriverUnready       a driver that does not let us in, or does not answer
     ├── NotKept                 a change holds, but could not be written down
     ├── AlreadyRunning          another nvshared has the socket or the bus name
     ├── NotRunning              nobody answers for com.nvshare
@@ -120,6 +121,12 @@ class NoDriver(NvshareError):
 
 class NoGPU(NoDriver):
     """There is a driver, but it knows no GPU."""
+
+
+class DriverUnready(NoDriver):
+    """There is a driver that does not let us in, or does not answer; a moment later it may."""
+
+    exit_code = ExitCode.FAILURE        # of those after which systemd tries again
 
 
 class NotKept(NvshareError):

@@ -12,13 +12,18 @@ import uuid as uuids
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
-from nvshared.errors import GPULost, NoDriver, NoGPU, NvshareError
+from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
 
 logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
+
+# There since the kernel module is loaded. Where our unit loads it, systemd has not known the
+# numbers of its devices before, so the first daemon may not open them.
+LOADED = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
@@ -91,14 +96,14 @@ class NVML:
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
-            raise NoDriver(*_explain(self._nvml, error)) from error
+            raise _no_driver(self._nvml, error) from error
 
     def find(self) -> tuple[Facts, ...]:
         """All cards that answer. Raises NoGPU when there is none."""
         try:
             found = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
-            raise NoDriver(*_explain(self._nvml, error)) from error
+            raise _no_driver(self._nvml, error) from error
         cards = []
         for index in range(found):
             try:
@@ -187,30 +192,33 @@ def _library() -> Any:
     return pynvml
 
 
-def _explain(nvml: Any, error: Exception) -> tuple[str, str]:
+def _no_driver(nvml: Any, error: Exception) -> NoDriver:
+    """What NVML's error at its start means."""
     match getattr(error, "value", None):
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            return (
+            return NoDriver(
                 "libnvidia-ml.so.1 is not installed, so no GPU can be managed",
                 "install the NVIDIA driver, or in a container let its toolkit mount it",
             )
-        case nvml.NVML_ERROR_DRIVER_NOT_LOADED:
-            return (
+        case nvml.NVML_ERROR_DRIVER_NOT_LOADED if not LOADED.exists():
+            return NoDriver(
                 "the NVIDIA driver is not loaded",
                 "load it with: modprobe nvidia, or see dmesg for why it is not",
             )
         case nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-            return (
+            return NoDriver(
                 "the NVIDIA kernel module and libraries are of different versions",
                 "reboot, or unload and load the nvidia modules",
             )
         case nvml.NVML_ERROR_NO_PERMISSION:
-            return (
+            return DriverUnready(
                 "/dev/nvidiactl may not be opened",
                 "run as a user who may, or check the unit's DeviceAllow=",
             )
         case _:
-            return f"the NVIDIA driver does not answer: {error}", "see what nvidia-smi says"
+            return DriverUnready(
+                f"the NVIDIA driver does not answer: {error}", "see what nvidia-smi says"
+            )
 
 
 def _text(value: str | bytes) -> str:

@@ -2,12 +2,14 @@
 """What is made of NVML's answers, and of its refusals to answer. The library is a fake."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nvshared.errors import ExitCode, GPULost, NoDriver, NoGPU, NvshareError
+from nvshared.machine import nvml as nvml_module
 from nvshared.machine.nvml import NVML, Facts, Process, Sample
 from nvshared.units import GIB
 from tests.unit.scripted import FACTS
@@ -91,21 +93,29 @@ def test_what_a_card_cannot_say_is_unknown(library: FakeLibrary) -> None:
     assert NVML().sample(FACTS.uuid) == Sample(memory_used=3 * GIB)
 
 
-@pytest.mark.parametrize(("value", "sentence"), [
-    (12, "libnvidia-ml.so.1 is not installed, so no GPU can be managed; install"),
-    (9, "the NVIDIA driver is not loaded; load it with: modprobe nvidia"),
-    (18, "the NVIDIA kernel module and libraries are of different versions; reboot"),
-    (4, "/dev/nvidiactl may not be opened; run as a user who may"),
-    (999, "the NVIDIA driver does not answer: NVML says 999; see what nvidia-smi says"),
+@pytest.mark.parametrize(("value", "loaded", "code", "sentence"), [
+    (12, False, ExitCode.NO_DRIVER,
+     "libnvidia-ml.so.1 is not installed, so no GPU can be managed; install"),
+    (9, False, ExitCode.NO_DRIVER,
+     "the NVIDIA driver is not loaded; load it with: modprobe nvidia"),
+    (18, True, ExitCode.NO_DRIVER,
+     "the NVIDIA kernel module and libraries are of different versions; reboot"),
+    # These may end by themselves: systemd is to try again.
+    (4, True, ExitCode.FAILURE, "/dev/nvidiactl may not be opened; run as a user who may"),
+    (9, True, ExitCode.FAILURE, "the NVIDIA driver does not answer: NVML says 9; see what"),
+    (999, True, ExitCode.FAILURE,
+     "the NVIDIA driver does not answer: NVML says 999; see what nvidia-smi says"),
 ])
 def test_without_a_driver_there_is_a_sentence(
-    library: FakeLibrary, value: int, sentence: str
+    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: int,
+    loaded: bool, code: ExitCode, sentence: str,
 ) -> None:
+    monkeypatch.setattr(nvml_module, "LOADED", tmp_path if loaded else tmp_path / "none")
     library.failing["nvmlInit"] = value
     with pytest.raises(NoDriver) as caught:
         NVML()
     assert str(caught.value).startswith(sentence)
-    assert caught.value.exit_code is ExitCode.NO_DRIVER
+    assert caught.value.exit_code is code
 
 
 def test_a_card_that_does_not_answer_is_left_out(
