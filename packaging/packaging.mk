@@ -15,7 +15,7 @@ DIST ?= dist
 PACKAGED := build/packages
 FETCHED := $(PACKAGED)/wheels
 
-.PHONY: deb rpm wheels
+.PHONY: deb rpm wheels needs-deb
 
 wheels: $(FETCHED)/complete
 $(FETCHED)/complete: packaging/vendored.txt
@@ -40,10 +40,14 @@ endef
 
 deb rpm: SHELL := /bin/bash
 
-deb: wheels
-	@command -v dpkg-buildpackage >/dev/null || { \
-		echo "This needs Debian's tools: apt-get install build-essential debhelper dh-python" >&2; \
-		exit 1; }
+# What Debian's packages need to be built. dpkg says what is missing, apt is asked for that alone.
+needs-deb:
+	@dpkg-checkbuilddeps packaging/debian/control || { \
+		[ "$$(id -u)" = 0 ] || { echo "As root: apt-get build-dep ./packaging" >&2; exit 1; }; \
+		apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq build-dep -y --no-install-recommends ./packaging; }
+
+deb: needs-deb wheels
 	$(call source_tree,$(PACKAGED)/deb/nvshared)
 	@cp -R packaging/debian $(PACKAGED)/deb/nvshared/debian
 	@rm -f $(PACKAGED)/deb/*.deb

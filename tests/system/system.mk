@@ -3,15 +3,12 @@
 # Debian's packages, asked for only where a command is missing.
 
 .PHONY: needs-system
-test-system: needs-system
+test-system: needs-system needs-deb
 
 needs-system:
 	@missing=; \
 	command -v debootstrap >/dev/null || missing="$$missing debootstrap"; \
 	command -v systemd-nspawn >/dev/null || missing="$$missing systemd-container"; \
-	command -v dpkg-buildpackage >/dev/null || missing="$$missing dpkg-dev"; \
-	command -v dh >/dev/null || missing="$$missing debhelper"; \
-	command -v dh_python3 >/dev/null || missing="$$missing dh-python"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ $$(id -u) != 0 ] || ! command -v apt-get >/dev/null; then \
 		echo "Missing:$$missing. Install them with the system's package manager; this level needs root." >&2; \

@@ -41,6 +41,12 @@ def test_what_is_built_is_what_is_installed(built: Packages) -> None:
 
 
 @pytest.mark.usefixtures("said")
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md"])
+def test_there_is_something_to_read(bare: Container, name: str) -> None:
+    assert bare.output("sh", "-c", f"zcat --force /usr/share/doc/nvshared/{name}*")
+
+
+@pytest.mark.usefixtures("said")
 def test_nothing_starts_by_itself(bare: Container) -> None:
     for unit in ("nvshared.service", "nvshared.socket"):
         assert bare.run("systemctl", "is-enabled", unit, check=False).stdout == "disabled\n"

@@ -144,6 +144,32 @@ done
 """
 
 
+def put_tool(path: Path, script: str) -> None:
+    """A command that stands in for Debian's."""
+    path.write_text(script)
+    path.chmod(0o755)
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_what_a_package_needs_to_be_built_is_installed_or_said(tmp_path: Path, uid: int) -> None:
+    put_tool(tmp_path / "dpkg-checkbuilddeps", "#!/bin/sh\necho missing: dh-python >&2; exit 1\n")
+    put_tool(tmp_path / "id", f"#!/bin/sh\necho {uid}\n")
+    put_tool(tmp_path / "apt-get", "#!/bin/sh\necho apt-get $*\n")
+    done = subprocess.run(
+        ["make", "--no-print-directory", "--file=packaging/packaging.mk", "needs-deb"],
+        cwd=ROOT, check=False, capture_output=True, text=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    assert "missing: dh-python" in done.stderr
+    assert (done.returncode == 0) == (uid == 0)
+    if uid:
+        assert "apt-get build-dep ./packaging" in done.stderr
+        assert done.stdout == ""
+    else:
+        assert done.stdout.splitlines()[-1].startswith("apt-get -qq build-dep -y")
+
+
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
 def test_nothing_but_the_two_packages_waits_to_be_installed(tmp_path: Path) -> None:
     """Neither those with debugging symbols, nor what was built before."""
@@ -152,9 +178,8 @@ def test_nothing_but_the_two_packages_waits_to_be_installed(tmp_path: Path) -> N
         folder.mkdir()
     for name in ("complete", "one.whl"):
         (wheels / name).touch()
-    tool = tools / "dpkg-buildpackage"
-    tool.write_text(DEBIANS_TOOL)
-    tool.chmod(0o755)
+    put_tool(tools / "dpkg-buildpackage", DEBIANS_TOOL)
+    put_tool(tools / "dpkg-checkbuilddeps", "#!/bin/sh\n")
     (dist / "theirs_1_all.deb").touch()
     for old in (dist / "nvshared_1_amd64.deb", tmp_path / "deb" / "libnvshare-dbgsym_1_amd64.deb"):
         old.touch()
