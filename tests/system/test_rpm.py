@@ -119,19 +119,33 @@ def test_it_is_of_this_version(spec: str) -> None:
     assert re.search(rf"^Version:\s+{re.escape(version[1])}$", spec, re.M)
 
 
+def removed(spec: str, package: str, preload: Path, drained: bool = True) -> int:
+    """Runs what runs before a package is removed, and returns its exit status.
+
+    This machine's services are left alone.
+    """
+    found = re.search(rf"^%preun{package}\n(.*?)^%", spec, re.M | re.S)
+    assert found is not None
+    script = "systemctl() { :; }\nnvsharectl() { " + ("true" if drained else "false") + "; }\n"
+    script += found[1].replace("/etc/ld.so.preload", str(preload))
+    return subprocess.run(["sh", "-e", "-c", script, "preun", "0"], check=False).returncode
+
+
 @pytest.mark.parametrize("package", ["", " -n libnvshare"], ids=["nvshared", "libnvshare"])
 @pytest.mark.parametrize("name", LISTS)
 def test_the_line_is_gone_before_the_library_is(
     spec: str, tmp_path: Path, name: str, package: str
 ) -> None:
     written, left = LISTS[name]
-    found = re.search(rf"^%preun{package}\n(.*?)^%", spec, re.M | re.S)
-    assert found is not None
     preload = tmp_path / "ld.so.preload"
     preload.write_text(written)
-    # This machine's services are left alone.
-    script = "systemctl() { :; }\nnvsharectl() { :; }\n"
-    script += found[1].replace("/etc/ld.so.preload", str(preload))
-    subprocess.run(["sh", "-e", "-c", script, "preun", "0"], check=True)
+    assert removed(spec, package, preload) == 0
     assert (preload.read_text().strip() if preload.exists() else None) == (left and left.strip())
     assert [path.name for path in tmp_path.iterdir()] == (["ld.so.preload"] if left else [])
+
+
+def test_it_is_not_removed_while_programs_would_stand_still(spec: str, tmp_path: Path) -> None:
+    preload = tmp_path / "ld.so.preload"
+    preload.write_text(LIBRARY)
+    assert removed(spec, "", preload, drained=False) == 1
+    assert preload.read_text() == LIBRARY
