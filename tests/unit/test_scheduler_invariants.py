@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random tenants against the invariants of ARCHITECTURE.md, and everyone gets their turn in the end.
+"""Random tenants against the invariants of ARCHITECTURE.md, and everyone gets a turn in the end.
 
 scheduler_world.py checks the invariants after each event; here is what happens
 to it. A failure prints the steps that lead to it.
