@@ -3,8 +3,7 @@
  * The workload's memory: allocations of one size, the last one perhaps smaller,
  * and what of each is used and how.
  */
-#ifndef NVSHARE_DEMO_CHUNKS_H
-#define NVSHARE_DEMO_CHUNKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ uint64_t chunks_wrong(const struct chunks *chunks, const struct options *options
 
 /* Zeroed host memory; ends the program with one line if there is none. */
 void *chunks_array(uint64_t count, size_t size);
-
-#endif

@@ -3,8 +3,7 @@
  * The GPU as the workload program uses it: the driver, found with dlopen and
  * dlsym as the CUDA runtime finds it, and the kernels of kernels.ptx.
  */
-#ifndef NVSHARE_DEMO_DEVICE_H
-#define NVSHARE_DEMO_DEVICE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ void device_expect(const struct device *device, CUresult result, const char *doi
 /* Launches a kernel over `count` words with the parameters as cuLaunchKernel takes them. */
 void device_launch(const struct device *device, CUfunction kernel, uint64_t count, CUstream stream,
                    void **parameters, const char *doing);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * What the kernels must have computed, found out on the CPU.
  */
-#ifndef NVSHARE_DEMO_EXPECTATION_H
-#define NVSHARE_DEMO_EXPECTATION_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ uint64_t expectation_fill_value(uint64_t seed, uint64_t chunk);
  * nvshare_advance, and the sums follow from formulas, however large the memory.
  */
 void expectation_sums(uint64_t seed, uint64_t rounds, const struct chunks *chunks, uint64_t *sums);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_DEMO_OPTIONS_H
-#define NVSHARE_DEMO_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ struct options {
 
 /* Exits with one line that names the value if an option is wrong. */
 struct options options_parse(int count, char **arguments);
-
-#endif

@@ -32,8 +32,7 @@
  * Orders are carried out one after the other. So the HELLO with that number comes after
  * all answers to the earlier daemon's orders, and everything before it is ignored.
  */
-#ifndef NVSHARE_PROTOCOL_H
-#define NVSHARE_PROTOCOL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -212,5 +211,3 @@ struct nvshare_report {
 
 _Static_assert(sizeof(struct nvshare_order) == 104, "the layout is the protocol");
 _Static_assert(sizeof(struct nvshare_report) == 104, "the layout is the protocol");
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How contexts begin and end. */
-#ifndef NVSHARE_SIMULATOR_LIFE_H
-#define NVSHARE_SIMULATOR_LIFE_H
+#pragma once
 
 #include "driver/context.h"
 
@@ -9,5 +8,3 @@
 struct context *context_make(struct device *device, bool primary);   /* not alive yet; NULL: no memory */
 CUresult context_enliven(struct context *context, unsigned flags);   /* a new or a dead one */
 void context_end(struct context *context);   /* waits for its work, then frees all that it holds */
-
-#endif

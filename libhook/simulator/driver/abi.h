@@ -6,8 +6,7 @@
  * way, so that each prototype is compared with NVIDIA's, and compares every
  * size, offset and value below.
  */
-#ifndef NVSHARE_SIMULATOR_ABI_H
-#define NVSHARE_SIMULATOR_ABI_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -65,5 +64,4 @@ typedef size_t (*CUoccupancyB2DSize)(int);
 #define CU_MEMHOSTREGISTER_READ_ONLY 0x08
 #define CUDA_ARRAY3D_LAYERED 0x01
 
-#endif
 #endif

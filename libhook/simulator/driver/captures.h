@@ -5,8 +5,7 @@
  * captures they are unsafe for. Which those are depends on the mode of the
  * thread that calls and on the mode of each capture.
  */
-#ifndef NVSHARE_SIMULATOR_CAPTURES_H
-#define NVSHARE_SIMULATOR_CAPTURES_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -40,5 +39,3 @@ CUresult capture_prohibits(void);
 /* With the engine's lock held; NULL and false: it has ended. */
 struct capture *capture_numbered(unsigned long long id);
 bool capture_break(unsigned long long id);
-
-#endif

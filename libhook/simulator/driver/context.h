@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contexts of this process, and the calling thread's stack of them. */
-#ifndef NVSHARE_SIMULATOR_CONTEXT_H
-#define NVSHARE_SIMULATOR_CONTEXT_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -49,5 +48,3 @@ extern struct context *all_contexts;
 /* Protects every stream, event, capture and graph of the process. Behind it
  * only the space's lock, a stream table's and the shared state's are taken. */
 extern pthread_mutex_t engine_lock;
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cards that this process sees. */
-#ifndef NVSHARE_SIMULATOR_DEVICE_H
-#define NVSHARE_SIMULATOR_DEVICE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -26,5 +25,3 @@ CUresult devices_start(void);
 int device_count(void);
 struct device *device_at(CUdevice ordinal);  /* NULL: no such device */
 struct device *device_of_gpu(int gpu);       /* NULL: not visible to this process */
-
-#endif

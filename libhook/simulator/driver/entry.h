@@ -11,8 +11,7 @@
  * To add an entry point: write it so, and move its line in entries.def from
  * UNSUPPORTED to ENTRY. A listed ENTRY that nobody wrote does not link.
  */
-#ifndef NVSHARE_SIMULATOR_ENTRY_H
-#define NVSHARE_SIMULATOR_ENTRY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -47,5 +46,3 @@ bool driver_ended(void);             /* the process exits */
 
 /* The calling thread runs a callback, which may not call the driver. */
 void entry_in_callback(bool running);
-
-#endif

@@ -4,8 +4,7 @@
  * or one of another kind: it gets an error for that, never a crash, since a
  * crash would hide which call was wrong.
  */
-#ifndef NVSHARE_SIMULATOR_OBJECT_H
-#define NVSHARE_SIMULATOR_OBJECT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -18,5 +17,3 @@ enum object_kind {
 void object_add(const void *handle, enum object_kind kind);
 void object_remove(const void *handle);
 bool object_is(const void *handle, enum object_kind kind);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events: a position in a stream that a program has a handle for. */
-#ifndef NVSHARE_SIMULATOR_EVENT_H
-#define NVSHARE_SIMULATOR_EVENT_H
+#pragma once
 
 #include "engine/stream.h"
 
@@ -21,5 +20,3 @@ void event_hold(struct event *event);
 void event_drop(struct event *event);
 void event_set(struct event *event, struct stream *stream, uint64_t number);
 bool event_reached(const struct event *event);
-
-#endif

@@ -21,8 +21,7 @@
  * i counts words from 0. PTX that is meant for real cards too must give its
  * kernels these names and parameters, in this order, all `.param .b64`.
  */
-#ifndef NVSHARE_SIMULATOR_KERNELS_H
-#define NVSHARE_SIMULATOR_KERNELS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -43,5 +42,3 @@ struct kernel {
 
 const struct kernel *kernel_named(const char *name, size_t length);
 const struct kernel *kernel_at(size_t index);        /* NULL behind the last */
-
-#endif

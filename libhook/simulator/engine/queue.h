@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The work of streams, and the order in which it is done. See the essay in queue.c. */
-#ifndef NVSHARE_SIMULATOR_QUEUE_H
-#define NVSHARE_SIMULATOR_QUEUE_H
+#pragma once
 
 #include "engine/stream.h"
 #include "engine/work.h"
@@ -19,5 +18,3 @@ CUresult context_wait(struct context *context);
 
 /* Work in flight that touches these bytes shall fault. */
 void streams_doom(CUdeviceptr base, size_t size);
-
-#endif

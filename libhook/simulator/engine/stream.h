@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams, and moments in them. What is in them to be done: queue.c. */
-#ifndef NVSHARE_SIMULATOR_STREAM_H
-#define NVSHARE_SIMULATOR_STREAM_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -48,5 +47,3 @@ bool stream_reached(const struct position *position);
 /* Where all the context's streams are now; the caller frees the list and drops its references. */
 struct position *context_positions(struct context *context, size_t *count);
 void positions_drop(struct position *positions, size_t count);
-
-#endif

@@ -3,8 +3,7 @@
  * Work: what a stream carries out, and what a graph's node holds. A work is a
  * plain value; its pointers belong to whoever holds it as said below.
  */
-#ifndef NVSHARE_SIMULATOR_WORK_H
-#define NVSHARE_SIMULATOR_WORK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -87,5 +86,3 @@ void work_drop(const struct work *work);
 
 /* The work will touch a byte of [base, base + size), as the GPU counts addresses. */
 bool work_touches(const struct work *work, CUdeviceptr base, size_t size);
-
-#endif

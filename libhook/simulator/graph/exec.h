@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Executable graphs. */
-#ifndef NVSHARE_SIMULATOR_GRAPH_EXEC_H
-#define NVSHARE_SIMULATOR_GRAPH_EXEC_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -23,5 +22,3 @@ struct graph_exec *graph_exec_from(CUgraphExec handle);
 
 /* One launch. With the engine's lock held. */
 void graph_exec_queue(struct graph_exec *exec, struct stream *stream);
-
-#endif

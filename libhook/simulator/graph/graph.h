@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs of work. */
-#ifndef NVSHARE_SIMULATOR_GRAPH_H
-#define NVSHARE_SIMULATOR_GRAPH_H
+#pragma once
 
 #include "engine/work.h"
 
@@ -37,5 +36,3 @@ bool node_depends_on(const struct node *node, const struct node *other);
 CUgraphNodeType node_type_of(const struct work *work);
 void node_depend(struct node *node, struct node *other);
 void node_free(struct node *node);
-
-#endif

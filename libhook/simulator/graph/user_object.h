@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Objects of the program that graphs keep alive. */
-#ifndef NVSHARE_SIMULATOR_USER_OBJECT_H
-#define NVSHARE_SIMULATOR_USER_OBJECT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -21,5 +20,3 @@ CUresult user_object_release(struct user_share **list, CUuserObject handle, unsi
 
 /* Releases and frees a graph's list. */
 void user_objects_release(struct user_share *list);
-
-#endif

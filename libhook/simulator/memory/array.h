@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays: memory that only copies reach, through a handle. */
-#ifndef NVSHARE_SIMULATOR_ARRAY_H
-#define NVSHARE_SIMULATOR_ARRAY_H
+#pragma once
 
 #include "engine/work.h"
 
@@ -12,5 +11,3 @@ bool array_side(CUarray handle, struct side *side);
 CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool level);
 /* Frees one that there is, when its context's work has ended. */
 CUresult array_end(CUarray handle);
-
-#endif

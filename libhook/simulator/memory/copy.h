@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies: from the arguments of any entry point to one kind of work. */
-#ifndef NVSHARE_SIMULATOR_COPY_H
-#define NVSHARE_SIMULATOR_COPY_H
+#pragma once
 
 #include "engine/work.h"
 
@@ -14,5 +13,3 @@ struct work copy_line(struct side to, struct side from, size_t bytes);
 CUresult copy_from_2d(const CUDA_MEMCPY2D *copy, struct work *work);
 CUresult copy_from_3d(const CUDA_MEMCPY3D *copy, struct work *work);
 CUresult copy_from_peer(const CUDA_MEMCPY3D_PEER *copy, struct work *work);
-
-#endif

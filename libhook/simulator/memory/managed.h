@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which memory is managed, and places for it. */
-#ifndef NVSHARE_SIMULATOR_MANAGED_H
-#define NVSHARE_SIMULATOR_MANAGED_H
+#pragma once
 
 #include "space/allocation.h"
 
@@ -11,5 +10,3 @@ struct residency *managed_at(CUdeviceptr address, size_t size);
 /* Whether there is such a place; the place that a device's number means. */
 CUresult managed_check(int type, int id);
 CUmemLocation managed_place(CUdevice device);
-
-#endif

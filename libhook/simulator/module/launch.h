@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches: from the arguments of any entry point to one kind of work. */
-#ifndef NVSHARE_SIMULATOR_LAUNCH_H
-#define NVSHARE_SIMULATOR_LAUNCH_H
+#pragma once
 
 #include "engine/work.h"
 
@@ -10,5 +9,3 @@
 CUresult launch_work(CUfunction function, const unsigned grid[3], const unsigned block[3],
                      void *const *parameters, void *const *extra, struct context *context,
                      struct work *work);
-
-#endif

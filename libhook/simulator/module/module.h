@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs: modules, libraries, and the functions in them. */
-#ifndef NVSHARE_SIMULATOR_MODULE_H
-#define NVSHARE_SIMULATOR_MODULE_H
+#pragma once
 
 #include "engine/kernels.h"
 
@@ -41,5 +40,3 @@ CUresult module_load(const char *image, struct context *context, struct module *
 CUresult module_load_file(const char *path, struct context *context, struct module **module);
 void module_unload(struct module *module);
 struct function *module_find(struct module *module, const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the parts of the simulated management library share. */
-#ifndef NVSHARE_SIMULATOR_NVML_H
-#define NVSHARE_SIMULATOR_NVML_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -35,5 +34,3 @@ typedef struct gpu *nvmlDevice_t;
 
 bool nvml_running(void);             /* between init and shutdown */
 nvmlReturn_t nvml_give_text(const char *text, char *buffer, unsigned room);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether another process still lives. */
-#ifndef NVSHARE_SIMULATOR_PROCESS_H
-#define NVSHARE_SIMULATOR_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,5 +12,3 @@ uint64_t process_start_time(pid_t pid);
 /* The process with this pid that started then still holds its memory. A
  * process that was killed and not yet waited for holds none. */
 bool process_lives(pid_t pid, uint64_t started);
-
-#endif

@@ -8,8 +8,7 @@
  * process that is killed in the middle of anything takes nothing with it but
  * its slot, which the next one to look finds ownerless and clears.
  */
-#ifndef NVSHARE_SIMULATOR_SHARED_STATE_H
-#define NVSHARE_SIMULATOR_SHARED_STATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,5 +71,3 @@ static inline unsigned shared_pci_bus(int gpu) { return 0x17u + (unsigned)gpu; }
 /* An environment variable in bytes, with K, M, G or T after it; `otherwise` if
  * unset. A value that is no size ends the process with a sentence on stderr. */
 uint64_t size_setting(const char *name, uint64_t otherwise);
-
-#endif

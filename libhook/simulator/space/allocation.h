@@ -3,8 +3,7 @@
  * What programs have allocated: cuMemAlloc and its kin, managed memory, host
  * memory. Each is one entry, for freeing and for what pointers say of themselves.
  */
-#ifndef NVSHARE_SIMULATOR_ALLOCATION_H
-#define NVSHARE_SIMULATOR_ALLOCATION_H
+#pragma once
 
 #include "space/space.h"
 
@@ -70,5 +69,3 @@ bool host_map(void *memory, size_t size, struct residency *residency);
 void host_unmap(CUdeviceptr base);
 size_t whole_pages(size_t size);     /* in bytes, as host_free() gives them back */
 void host_free(struct allocation *allocation);
-
-#endif

@@ -4,8 +4,7 @@
  * the node until the last graph, executable graph and launch that know it have
  * gone; the graph's own freeing changes nothing but that its bytes may not be used.
  */
-#ifndef NVSHARE_SIMULATOR_GRAPH_MEMORY_H
-#define NVSHARE_SIMULATOR_GRAPH_MEMORY_H
+#pragma once
 
 #include "driver/context.h"
 
@@ -18,5 +17,3 @@ struct graph_memory {
 CUresult graph_memory_new(struct context *context, size_t size, struct graph_memory **memory);
 void graph_memory_hold(struct graph_memory *memory);
 void graph_memory_drop(struct graph_memory *memory);
-
-#endif

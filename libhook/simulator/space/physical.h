@@ -6,8 +6,7 @@
  * simulator knows. What was never written holds garbage, made when it is first
  * read, so that memory which a program only allocates costs the host nothing.
  */
-#ifndef NVSHARE_SIMULATOR_PHYSICAL_H
-#define NVSHARE_SIMULATOR_PHYSICAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -50,5 +49,3 @@ CUresult physical_publish(struct physical *physical);
 
 CUresult physical_export(struct physical *physical, int *file);
 CUresult physical_import(int file, struct physical **physical);
-
-#endif

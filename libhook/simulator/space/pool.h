@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory pools. */
-#ifndef NVSHARE_SIMULATOR_POOL_H
-#define NVSHARE_SIMULATOR_POOL_H
+#pragma once
 
 #include "space/allocation.h"
 
@@ -40,5 +39,3 @@ void pool_loses(struct allocation *allocation);
 
 /* Frees what the device's pools hold and nobody uses; true if that was anything. */
 bool pools_trim(struct device *device);
-
-#endif

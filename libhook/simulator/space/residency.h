@@ -11,8 +11,7 @@
  *
  * The bytes never move: there is one copy of them, that of the host.
  */
-#ifndef NVSHARE_SIMULATOR_RESIDENCY_H
-#define NVSHARE_SIMULATOR_RESIDENCY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -43,5 +42,3 @@ void residency_prefetched(struct residency *residency, CUdeviceptr address, size
 /* What cuMemRangeGetAttribute stores in `room` bytes at `data`; false: there is no such attribute. */
 bool residency_attribute(const struct residency *residency, CUdeviceptr address, size_t size,
                          CUmem_range_attribute attribute, void *data, size_t room);
-
-#endif

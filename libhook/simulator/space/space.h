@@ -8,8 +8,7 @@
  * a host access through a device pointer crashes as on a real machine, a
  * reservation of any size costs nothing, and whatever is not mapped faults.
  */
-#ifndef NVSHARE_SIMULATOR_SPACE_H
-#define NVSHARE_SIMULATOR_SPACE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -70,5 +69,3 @@ void space_unmap(struct mapping *first, size_t count);
  * wanted and comes out as how many of them lie together. NULL: a fault. */
 char *space_resolve(const struct device *device, CUdeviceptr address, enum access access,
                     bool overwrite, size_t *size);
-
-#endif

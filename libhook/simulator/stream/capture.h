@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stream capture: work that becomes nodes of a graph instead of being done. */
-#ifndef NVSHARE_SIMULATOR_CAPTURE_H
-#define NVSHARE_SIMULATOR_CAPTURE_H
+#pragma once
 
 #include "driver/captures.h"
 #include "engine/stream.h"
@@ -33,5 +32,3 @@ void capture_finish(struct capture *capture);        /* over, for every stream i
 /* A capture's nodes that the stream's next one depends on. */
 void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count);
 void capture_add_ends(struct stream *stream, struct node *const *nodes, size_t count);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handing a copy to a stream. */
-#ifndef NVSHARE_SIMULATOR_COPY_SUBMIT_H
-#define NVSHARE_SIMULATOR_COPY_SUBMIT_H
+#pragma once
 
 #include "memory/copy.h"
 
@@ -12,5 +11,3 @@ enum copy_wait {
 
 /* Hands the copy to the stream in the current context. */
 CUresult copy_submit(CUstream stream, struct work work, enum copy_wait wait);
-
-#endif

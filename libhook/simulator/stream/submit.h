@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a stream's handle and a work to an operation or, in a capture, a node. */
-#ifndef NVSHARE_SIMULATOR_SUBMIT_H
-#define NVSHARE_SIMULATOR_SUBMIT_H
+#pragma once
 
 #include "driver/entry.h"
 #include "engine/queue.h"
@@ -33,5 +32,3 @@ CUresult stream_from(CUstream handle, struct context *context, struct stream **s
 
 /* Captures the work if the stream is being captured, else queues it. With the engine's lock held. */
 CUresult stream_submit(struct stream *stream, const struct work *work);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * Wrappers of functions that take device memory which cannot be swapped.
  */
-#ifndef NVSHARE_COUNTED_H
-#define NVSHARE_COUNTED_H
+#pragma once
 
 #include "api/wrapper.h"
 #include "interpose/real.h"
@@ -35,5 +34,3 @@ static inline size_t counted_round(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
 }
-
-#endif

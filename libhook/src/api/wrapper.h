@@ -2,8 +2,7 @@
 /*
  * What wrappers are made of. See hooks.def for how they are found.
  */
-#ifndef NVSHARE_WRAPPER_H
-#define NVSHARE_WRAPPER_H
+#pragma once
 
 #include "client/gate.h"
 #include "interpose/driver.h"
@@ -34,5 +33,3 @@
 #define GATED_PTDS(name, stream, parameters, arguments) \
     GATED(name, stream, parameters, arguments)          \
     GATED(name##_ptds, stream, parameters, arguments)
-
-#endif

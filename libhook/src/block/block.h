@@ -6,8 +6,7 @@
  *
  * All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_BLOCK_H
-#define NVSHARE_BLOCK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -88,5 +87,3 @@ void block_share(struct block *block);
 /* Unmaps, gives back its place and forgets it, now or, if it is on the
  * move, as soon as it has arrived. Its addresses are given back as well. */
 void block_free(struct block *block);
-
-#endif

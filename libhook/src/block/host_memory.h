@@ -3,8 +3,7 @@
  * Memory of the host that copies of blocks can lie in. All functions may be called
  * from any thread, with or without memory_lock; to fill 16 MiB takes milliseconds.
  */
-#ifndef NVSHARE_HOST_MEMORY_H
-#define NVSHARE_HOST_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ void host_memory_unmap(char *memory, size_t size);
 /* For a piece that was registered, as a whole. False: the driver may know it still, and until
  * it does not it stays mapped: to the driver, what came to lie there next would be this. */
 bool host_memory_unregister(char *memory);
-
-#endif

@@ -3,8 +3,7 @@
  * Making slabs with several threads. To take host memory is slower than the bus, so they
  * work ahead: while blocks are copied into what there is, the next slabs are made.
  */
-#ifndef NVSHARE_HOST_PROVISION_H
-#define NVSHARE_HOST_PROVISION_H
+#pragma once
 
 #include <pthread.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ struct host_provision {
  * with host_provided(), without it. */
 void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision);
 void host_provided(struct host_provision *provision);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A client's host memory for blocks that are away. With memory_lock, unless something else
  * is said. */
-#ifndef NVSHARE_HOST_SLABS_H
-#define NVSHARE_HOST_SLABS_H
+#pragma once
 
 #include "block/block.h"
 
@@ -53,5 +52,3 @@ void host_shrink(struct client *client, uint64_t allowance);
 /* client->copy_context is about to go, with all that was registered in it. `drained`: nothing
  * is in flight there. With service_lock, too; releases and retakes memory_lock. */
 void host_leave_context(struct client *client, bool drained);
-
-#endif

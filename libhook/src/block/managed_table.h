@@ -2,8 +2,7 @@
 /*
  * Which managed memory there is. memory_lock is held.
  */
-#ifndef NVSHARE_MANAGED_TABLE_H
-#define NVSHARE_MANAGED_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -34,5 +33,3 @@ void managed_strike(struct managed *managed);
 void managed_withdraw(struct managed *managed); /* the same, and its place stays promised to it */
 /* Strikes those of a context, one at each call; NULL: there is none left. */
 struct managed *managed_strike_of(CUcontext context);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Physical memory that is made for a block and mapped at its address: map, unmap and open
  * of a store. */
-#ifndef NVSHARE_MAPPED_H
-#define NVSHARE_MAPPED_H
+#pragma once
 
 #include "block/block.h"
 
@@ -12,5 +11,3 @@ CUresult mapped_open(struct block *block, const CUmemAccessDesc *access);
 
 /* Who may reach a client's memory: fills at most CLIENTS_MAX entries and returns how many. */
 size_t mapped_access(const struct client *client, CUmemAccessDesc *access);
-
-#endif

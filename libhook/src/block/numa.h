@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_NUMA_H
-#define NVSHARE_NUMA_H
+#pragma once
 
 #include <stddef.h>
 
@@ -11,5 +10,3 @@ int numa_nearest(CUdevice device);
 
 /* Has memory that was not touched yet come from this node, while it has any. */
 void numa_prefer(void *memory, size_t size, int node);
-
-#endif

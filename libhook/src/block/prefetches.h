@@ -5,8 +5,7 @@
  *
  * All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_PREFETCHES_H
-#define NVSHARE_PREFETCHES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -29,5 +28,3 @@ void prefetches_note(struct prefetches *prefetches, CUdeviceptr address, size_t 
 CUmemLocation prefetches_last(const struct prefetches *prefetches, CUdeviceptr address,
                               size_t size);
 void prefetches_forget(struct prefetches *prefetches);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * All functions are called with the memory lock held.
  */
-#ifndef NVSHARE_REGION_H
-#define NVSHARE_REGION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -41,5 +40,3 @@ void region_give(CUdeviceptr address, size_t size);
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);
 struct page_owner *region_owner(CUdeviceptr address); /* NULL: not ours, or not in use */
 bool region_contains(CUdeviceptr address);        /* reserved by us, in use or not */
-
-#endif

@@ -17,8 +17,7 @@
  * client->copy_context, on a block that is LEAVING or COMING and that nobody frees
  * meanwhile; the others run on any thread.
  */
-#ifndef NVSHARE_STORE_H
-#define NVSHARE_STORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -83,5 +82,3 @@ extern const struct store store_host, store_managed;
 bool store_take(struct block *block, uint64_t allowance, struct host_provision *provision);
 /* Gives it back if it has one. */
 void store_give(struct block *block);
-
-#endif

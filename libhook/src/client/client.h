@@ -2,8 +2,7 @@
 /*
  * One client: this process on one GPU.
  */
-#ifndef NVSHARE_CLIENT_H
-#define NVSHARE_CLIENT_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -148,5 +147,3 @@ bool client_may_keep_freed(const struct client *client);
 /* The report, with the figures as they are. Failure closes the connection; the
  * service thread reconnects. */
 void client_send(struct client *client, struct nvshare_report report);
-
-#endif

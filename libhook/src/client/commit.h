@@ -2,8 +2,7 @@
 /*
  * What the daemon has promised a client. All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_COMMIT_H
-#define NVSHARE_COMMIT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ int client_give_up(struct client *client);
 /* The same of what the client has beyond the card: true if it may have `bytes`
  * more of that, which then count. */
 bool client_go_beyond(struct client *client, uint64_t bytes);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * The socket, without any client's state.
  */
-#ifndef NVSHARE_CONNECTION_H
-#define NVSHARE_CONNECTION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -16,5 +15,3 @@ bool connection_send(int socket, const struct nvshare_report *report);
 int connection_receive(int socket, struct nvshare_order *order, int timeout_ms);
 /* The next order if it is there already and of this type. */
 bool connection_next(int socket, unsigned type, struct nvshare_order *order);
-
-#endif

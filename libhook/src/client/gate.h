@@ -16,8 +16,7 @@
  * only while all of them run. Each reason to be closed is one bit of a word.
  * If the only one is GATE_PACED, so many passes are let through all the same.
  */
-#ifndef NVSHARE_GATE_H
-#define NVSHARE_GATE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -106,5 +105,3 @@ extern void (*gate_on_waiter)(void);
 extern _Atomic uint64_t gate_taken, gate_goal;
 /* Called inside by a thread that passes so, with which of them it is. */
 extern void (*gate_on_taken)(uint64_t number);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_RECLAIM_H
-#define NVSHARE_RECLAIM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ typedef bool reclaimer(struct client *client, uint64_t bytes, bool wait);
 void reclaim_from(reclaimer *const *all);
 /* True: one of them has given some back. */
 bool reclaim(struct client *client, uint64_t bytes, bool wait);
-
-#endif

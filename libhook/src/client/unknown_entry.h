@@ -2,8 +2,7 @@
 /*
  * Entry points of a driver that is newer than we are.
  */
-#ifndef NVSHARE_UNKNOWN_ENTRY_H
-#define NVSHARE_UNKNOWN_ENTRY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -15,5 +14,3 @@ void unknown_entry(const char *name);
  * more, since the program can submit work past the gate. Says so on stderr
  * the first time it is asked, so ask only if there is a daemon to attach to. */
 bool unknown_entry_forbids(void);
-
-#endif

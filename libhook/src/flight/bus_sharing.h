@@ -2,8 +2,7 @@
 /*
  * The program's own copies between host and card, as far as they load the bus.
  */
-#ifndef NVSHARE_BUS_SHARING_H
-#define NVSHARE_BUS_SHARING_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -64,5 +63,3 @@ void bus_sharing_watch(const struct client *client, bool watched);
 void bus_sharing_step(struct client *client);
 /* Blocks of ours crossed the bus, one after the other: so fast can it be. */
 void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds);
-
-#endif

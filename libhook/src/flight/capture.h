@@ -2,8 +2,7 @@
 /*
  * Stream capture. While any capture is going on nothing is called that would break it.
  */
-#ifndef NVSHARE_CAPTURE_H
-#define NVSHARE_CAPTURE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -23,5 +22,3 @@ void capture_allow(void);
 /* Whether the driver refuses now, to this thread, to allocate, to free and the
  * like: then the call is to end with `*result`. No lock held. */
 bool capture_refuses(CUresult *result);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * The captures that are going on. All functions may be called from any thread.
  */
-#ifndef NVSHARE_CAPTURE_LIST_H
-#define NVSHARE_CAPTURE_LIST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ void capture_over(struct capture *captures);
 
 /* One is going on that this thread has begun. */
 bool capture_is_own(void);
-
-#endif

@@ -3,8 +3,7 @@
  * Waiting until nothing is in flight. All of it on the service thread with service_lock held,
  * except drain_context() and drain_ending().
  */
-#ifndef NVSHARE_DRAIN_H
-#define NVSHARE_DRAIN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void drain_abandon(struct drain *drain);
 bool drain_context(CUcontext context, CUresult *result);
 /* Of one that is about to be destroyed. False: a capture in it forbids that, or it has failed. */
 bool drain_ending(CUcontext context);
-
-#endif

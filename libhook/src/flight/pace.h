@@ -2,8 +2,7 @@
 /*
  * Keeps the work in flight short while others wait for the GPU; pace.c.
  */
-#ifndef NVSHARE_PACE_H
-#define NVSHARE_PACE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -17,5 +16,3 @@ void pace_step(const struct client *client);
 void pace_end(const struct client *client);
 /* Threads may be waiting for pace_step(): it should not be long. */
 bool pace_pressing(const struct client *client);
-
-#endif

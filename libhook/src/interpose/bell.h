@@ -8,8 +8,7 @@
  * point. The sleeper reads the word, then looks whether there is anything to
  * wait for, then sleeps on what it has read.
  */
-#ifndef NVSHARE_BELL_H
-#define NVSHARE_BELL_H
+#pragma once
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -31,5 +30,3 @@ static inline void bell_ring(_Atomic uint32_t *bell)
     atomic_fetch_add(bell, 1);
     syscall(SYS_futex, bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
-
-#endif

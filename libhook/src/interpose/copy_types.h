@@ -2,8 +2,7 @@
 /*
  * Copies of two and three dimensions, as driver_types.h has all else.
  */
-#ifndef NVSHARE_COPY_TYPES_H
-#define NVSHARE_COPY_TYPES_H
+#pragma once
 
 typedef struct CUDA_MEMCPY2D_st {
     size_t srcXInBytes;
@@ -51,5 +50,3 @@ typedef struct CUDA_MEMCPY3D_st {
     size_t Height;
     size_t Depth;
 } CUDA_MEMCPY3D;
-
-#endif

@@ -5,8 +5,7 @@
  * real cuda.h takes their place; a test compiles the library that way, so
  * that every prototype and every constant here is compared with NVIDIA's.
  */
-#ifndef NVSHARE_DRIVER_H
-#define NVSHARE_DRIVER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,6 +17,4 @@
 #include "interpose/driver_types.h"
 
 #include "interpose/copy_types.h"   /* uses the types of the former */
-#endif
-
 #endif

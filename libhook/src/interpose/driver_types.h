@@ -6,8 +6,7 @@
  * compares each enumerator, macro and layout here with the real cuda.h.
  * What is only ever passed on by pointer stays an incomplete type.
  */
-#ifndef NVSHARE_DRIVER_TYPES_H
-#define NVSHARE_DRIVER_TYPES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -466,5 +465,3 @@ typedef enum CUdriverProcAddressQueryResult_enum {
     CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2
 } CUdriverProcAddressQueryResult;
-
-#endif

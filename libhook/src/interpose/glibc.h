@@ -13,8 +13,7 @@
  *
  * Under a sanitizer the functions are the sanitizer's: NVSHARE_ANY_GLIBC.
  */
-#ifndef NVSHARE_GLIBC_H
-#define NVSHARE_GLIBC_H
+#pragma once
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE                  /* dlinfo(), pthread_setname_np() */
@@ -47,5 +46,3 @@ OLDEST(pthread_once, "GLIBC_2.2.5")
 OLDEST(pthread_setname_np, "GLIBC_2.12")
 OLDEST(pthread_setspecific, "GLIBC_2.2.5")
 OLDEST(pthread_sigmask, "GLIBC_2.2.5")
-
-#endif

@@ -2,13 +2,10 @@
 /*
  * Tools that were put into the process to watch what it does with the driver.
  */
-#ifndef NVSHARE_INJECTION_H
-#define NVSHARE_INJECTION_H
+#pragma once
 
 #include <stdbool.h>
 
 /* True if there is one, and the program is not to be shared therefore: says so
  * on stderr the first time, so ask only if there is a daemon to attach to. */
 bool injection_forbids(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lines on stderr, and the end of the process where going on would be worse. */
-#ifndef NVSHARE_LOG_H
-#define NVSHARE_LOG_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -19,5 +18,3 @@ const char *error_text(int error_number);
 
 /* Environment variables, never read in a setuid program. NULL if unset. */
 const char *setting(const char *name);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * What dlsym.S needs to know: whether a call of dlsym() concerns us.
  */
-#ifndef NVSHARE_LOOKUP_H
-#define NVSHARE_LOOKUP_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ struct lookup_answer lookup_version(void *handle, const char *name, const char *
 
 extern _Atomic(void *) lookup_real_dlsym;          /* set before lookup_symbol() returns, */
 extern _Atomic(void *) lookup_real_dlvsym;         /* NULL if there is none */
-
-#endif

@@ -5,8 +5,7 @@
  * HAVE_REAL(cuMemCreate) says so beforehand. From any thread at any time,
  * before our or anybody's constructors too.
  */
-#ifndef NVSHARE_REAL_H
-#define NVSHARE_REAL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -58,5 +57,3 @@ void *hook_wrapper(enum real_index index);
 const char *hook_name(enum real_index index);
 enum real_index hook_named(const char *name);
 enum real_index hook_of_real(const void *entry);
-
-#endif

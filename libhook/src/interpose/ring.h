@@ -2,8 +2,7 @@
 /*
  * Lists that a member leaves in no time: a ring of links, closed by its head.
  */
-#ifndef NVSHARE_RING_H
-#define NVSHARE_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ static inline void ring_leave(struct ring *link)
     link->next->previous = link->previous;
     ring_clear(link);
 }
-
-#endif

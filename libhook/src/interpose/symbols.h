@@ -4,8 +4,7 @@
  * linker's functions: those are what we are looking for, or they would change
  * what the program next hears from dlerror().
  */
-#ifndef NVSHARE_SYMBOLS_H
-#define NVSHARE_SYMBOLS_H
+#pragma once
 
 #include <link.h>
 
@@ -16,5 +15,3 @@
 
 /* The address of the function `name` that `object` itself defines, or NULL. */
 void *symbols_function(const struct link_map *object, const char *name);
-
-#endif

@@ -3,8 +3,7 @@
  * Legacy IPC: cuIpcGetMemHandle and what follows from it, between processes
  * that both have the library. What they send each other.
  */
-#ifndef NVSHARE_IPC_H
-#define NVSHARE_IPC_H
+#pragma once
 
 #include <stdint.h>
 
@@ -36,5 +35,3 @@ struct ipc_part {
     uint64_t offset;                 /* of the allocation in the first part */
     uint64_t bytes;                  /* the allocation's size */
 };
-
-#endif

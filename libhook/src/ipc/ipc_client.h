@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_IPC_CLIENT_H
-#define NVSHARE_IPC_CLIENT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -14,5 +13,3 @@ int ipc_client_begin(const struct ipc_ticket *ticket, bool *again);
 /* The next part, its figures sound; its descriptor, or -1. */
 int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
                     bool *again);
-
-#endif

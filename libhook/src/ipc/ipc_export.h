@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_IPC_EXPORT_H
-#define NVSHARE_IPC_EXPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,5 +14,3 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
 
 /* cuIpcGetMemHandle. False: not ours, call the driver. */
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result);
-
-#endif

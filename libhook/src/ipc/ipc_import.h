@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_IPC_IMPORT_H
-#define NVSHARE_IPC_IMPORT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -12,5 +11,3 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result);
 
 /* What was opened in it goes with it. With memory_lock held. */
 void ipc_import_context_ends(CUcontext context);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_IPC_SERVER_H
-#define NVSHARE_IPC_SERVER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ bool ipc_server_own(const struct ipc_ticket *ticket);
 
 /* In a forked child, which has no such thread and must not keep the socket open. */
 void ipc_server_abandon(void);
-
-#endif

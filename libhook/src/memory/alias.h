@@ -4,8 +4,7 @@
  *
  * All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_ALIAS_H
-#define NVSHARE_ALIAS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -62,5 +61,3 @@ bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access, size_t
 CUresult alias_unmap_block(const struct vmm_allocation *vmm, const struct block *block);
 /* The mappings of an allocation of which `vmm` is set. */
 extern const struct owner_mappings alias_mappings;
-
-#endif

@@ -6,8 +6,7 @@
  *
  * All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_ALLOCATION_H
-#define NVSHARE_ALLOCATION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -64,5 +63,3 @@ unsigned long long allocation_id(void);           /* a new one */
 /* Maps those of the blocks for which there is room; the others stay empty and
  * the client is starved until it gets more. */
 void allocation_fill(struct block *const *blocks, size_t count);
-
-#endif

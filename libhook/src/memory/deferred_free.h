@@ -3,8 +3,7 @@
  * Memory that was freed while a stream was being captured. All functions are called with
  * memory_lock held.
  */
-#ifndef NVSHARE_DEFERRED_FREE_H
-#define NVSHARE_DEFERRED_FREE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ void deferred_frees_context_end(CUcontext context); /* may release and retake th
 /* With `wait`, waits for the oldest and releases it: client/reclaim.h. False: there is none, or
  * a capture goes on still. */
 bool deferred_frees_reclaim(struct client *client, uint64_t bytes, bool wait);
-
-#endif

@@ -3,8 +3,7 @@
  * Allocations of more than SMALL_MAX, which own their blocks. All functions are called with
  * memory_lock held.
  */
-#ifndef NVSHARE_LARGE_H
-#define NVSHARE_LARGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
                         CUdeviceptr *address);
 void large_release(struct large *large);
 struct large *large_of(struct page_owner *owner); /* NULL: it is none */
-
-#endif

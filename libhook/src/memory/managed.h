@@ -3,8 +3,7 @@
  * The program's managed memory (cuMemAllocManaged) as the wrappers see it. All
  * functions may be called from any thread with no lock held.
  */
-#ifndef NVSHARE_MANAGED_H
-#define NVSHARE_MANAGED_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -36,5 +35,3 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *plac
 bool managed_describe(CUdeviceptr address, struct memory_description *description);
 /* All managed memory of a context, which is about to go. */
 void managed_context_ends(CUcontext context);
-
-#endif

@@ -11,7 +11,6 @@
 #include "memory/memory.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "block/region.h"
 #include "client/client.h"

@@ -6,8 +6,7 @@
  * Where no client is attached they say so by their `ours` result, and the
  * wrapper calls the driver instead.
  */
-#ifndef NVSHARE_MEMORY_H
-#define NVSHARE_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -33,5 +32,3 @@ bool memory_is_ours(CUdeviceptr address);
 /* cuMemGetInfo and cuDeviceTotalMem as the client sees the card. False: no client. */
 bool memory_information(size_t *free_bytes, size_t *total_bytes);
 bool memory_total(CUdevice device, size_t *total_bytes);
-
-#endif

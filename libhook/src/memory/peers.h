@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_PEERS_H
-#define NVSHARE_PEERS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -8,5 +7,3 @@
 
 /* The memory of `owner` may from now on be reached from `reader`, or no longer. */
 CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open);
-
-#endif

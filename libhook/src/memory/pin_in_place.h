@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_PIN_IN_PLACE_H
-#define NVSHARE_PIN_IN_PLACE_H
+#pragma once
 
 #include "interpose/driver.h"
 
@@ -10,5 +9,3 @@ struct vmm_allocation;
  * vmm_pin_in_place(). With memory_lock held, which is released meanwhile; the
  * caller holds a reference. */
 CUresult pin_in_place(struct vmm_allocation *vmm);
-
-#endif

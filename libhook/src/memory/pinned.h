@@ -3,8 +3,7 @@
  * Memory that cannot be swapped, and is counted. All functions but the last may be called from
  * any thread with no lock held.
  */
-#ifndef NVSHARE_PINNED_H
-#define NVSHARE_PINNED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ void pinned_forget(uint64_t key);
 
 /* What was taken in this context goes with it, and counts no longer. With memory_lock held. */
 void pinned_context_ends(CUcontext context);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * Small allocations, which share a block. All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_SLAB_H
-#define NVSHARE_SLAB_H
+#pragma once
 
 #include <stddef.h>
 
@@ -16,5 +15,3 @@ struct client;
 CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
                        CUdeviceptr *address);
 size_t slab_place(size_t bytes, unsigned *class); /* that so many bytes take, and its class */
-
-#endif

@@ -3,8 +3,7 @@
  * Spares: memory that the program has freed and that is still mapped, for a
  * moment. See spare.c. All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_SPARE_H
-#define NVSHARE_SPARE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ bool spares_reclaim(struct client *client, uint64_t bytes, bool wait);
 void spares_expire(struct client *client);
 /* Milliseconds until that is to be called; -1: it need not be. */
 int spares_due(const struct client *client);
-
-#endif

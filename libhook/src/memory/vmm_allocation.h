@@ -6,8 +6,7 @@
  * not ours: the wrapper calls the driver instead; else *result holds what to
  * return.
  */
-#ifndef NVSHARE_VMM_ALLOCATION_H
-#define NVSHARE_VMM_ALLOCATION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -50,5 +49,3 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
 
 /* Forgets it if neither a handle nor a mapping is left. With memory_lock held. */
 void vmm_drop(struct vmm_allocation *vmm);
-
-#endif

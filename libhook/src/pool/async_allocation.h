@@ -4,8 +4,7 @@
  *
  * All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_ASYNC_ALLOCATION_H
-#define NVSHARE_ASYNC_ALLOCATION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ void async_idle(struct async_allocation *async);
 
 /* Gives idle allocations back until the pool holds no more than `keep` bytes. True if any went. */
 bool pool_shrink(struct pool *pool, uint64_t keep);
-
-#endif

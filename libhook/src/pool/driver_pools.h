@@ -3,8 +3,7 @@
  * What the driver's pools hold of the card. All functions may be called from any thread with no
  * lock held.
  */
-#ifndef NVSHARE_DRIVER_POOLS_H
-#define NVSHARE_DRIVER_POOLS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
  * again what the driver's hold, after giving back what ours hold too much; to
  * be called after a drain, with no lock held. */
 void pools_recount(void);
-
-#endif

@@ -5,8 +5,7 @@
  * that is being captured, and disturb captures in other streams only as the
  * driver's would. False: not ours, call the driver.
  */
-#ifndef NVSHARE_ORDERED_H
-#define NVSHARE_ORDERED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result);
 bool pool_free(CUdeviceptr address, CUresult *result);
 /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE of what begins there, or NULL. */
 CUmemoryPool pool_of(CUdeviceptr address);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * All functions are called with memory_lock held unless they say otherwise.
  */
-#ifndef NVSHARE_PENDING_FREES_H
-#define NVSHARE_PENDING_FREES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -28,5 +27,3 @@ bool pending_frees_look(void);
 /* The same after waiting for the oldest in one; releases the lock. False: there are none. */
 bool pending_frees_wait(void);
 void pending_frees_context_ends(CUcontext context);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * Pools that keep memory of ours after it was freed; see ordered.c.
  */
-#ifndef NVSHARE_POOL_H
-#define NVSHARE_POOL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -71,5 +70,3 @@ void pool_leave(struct pool *pool);               /* one user less */
 bool pools_yield(const struct client *client, bool wait);
 /* With `wait` the same: client/reclaim.h. Otherwise the program may keep what it has asked to. */
 bool pools_reclaim(struct client *client, uint64_t bytes, bool wait);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * Which stream a handle means. All functions may be called from any thread with no lock held.
  */
-#ifndef NVSHARE_STREAM_H
-#define NVSHARE_STREAM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ CUresult stream_place(CUstream stream, CUcontext *context, CUdevice *device);
 
 /* A stream is about to be destroyed: its handle will be another's. */
 void stream_ends(void);
-
-#endif

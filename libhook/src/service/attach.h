@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_ATTACH_H
-#define NVSHARE_ATTACH_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -15,5 +14,3 @@ void client_attach(CUdevice device, CUcontext context);
  * client known to the daemon, which then keeps room for its context, and waits
  * a moment. True: worth another try. `*tries` starts at 0. */
 bool client_awaits_context(CUdevice device, unsigned *tries);
-
-#endif

@@ -2,8 +2,7 @@
 /*
  * When a program should give back what its frameworks have cached; caches.c.
  */
-#ifndef NVSHARE_CACHES_H
-#define NVSHARE_CACHES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ void caches_rest(struct client *client);
 void caches_turn_ended(struct client *client);
 /* then `room` is all that is left to it. Before anything leaves. */
 void caches_room_ordered(struct client *client, uint64_t room);
-
-#endif

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_CONTEXT_END_H
-#define NVSHARE_CONTEXT_END_H
+#pragma once
 
 #include "interpose/driver.h"
 
 /* The driver is about to destroy a context (or reset a primary one): drop
  * everything allocated in it. Before the driver's call, with no lock held. */
 void context_ends(CUcontext context);
-
-#endif

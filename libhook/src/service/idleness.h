@@ -2,8 +2,7 @@
 /*
  * Watching a holder for idleness. On the service thread with service_lock held.
  */
-#ifndef NVSHARE_IDLENESS_H
-#define NVSHARE_IDLENESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ struct idleness {
 void idleness_look(struct client *client, struct idleness *idle);
 /* Begins afresh. */
 void idleness_forget(struct idleness *idle);
-
-#endif

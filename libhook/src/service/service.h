@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_SERVICE_H
-#define NVSHARE_SERVICE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ void service_disconnect(struct client *client);
 /* Says everything that a daemon which knows nothing of us must know, in answer to
  * the question `number` (0: to none). memory_lock is held. */
 void service_introduce(struct client *client, uint64_t number);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_CONTENT_H
-#define NVSHARE_CONTENT_H
+#pragma once
 
 #include "block/block.h"
 
@@ -24,5 +23,3 @@ bool content_equal(const struct content *a, const struct content *b);
 
 /* What was made lives in a context that is about to go. */
 void content_leave_context(struct client *client);
-
-#endif

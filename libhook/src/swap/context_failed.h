@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_CONTEXT_FAILED_H
-#define NVSHARE_CONTEXT_FAILED_H
+#pragma once
 
 struct client;
 
@@ -8,5 +7,3 @@ struct client;
  * client's memory goes. What is on the move has failed as well, and goes when that is answered.
  * Service thread, with memory_lock held. */
 void release_if_context_failed(struct client *client);
-
-#endif

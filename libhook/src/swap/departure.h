@@ -3,8 +3,7 @@
  * Blocks on their way to the host: what leaving (swap.c) and saving (presave.c) have in
  * common. All functions are called on the service thread with memory_lock held.
  */
-#ifndef NVSHARE_DEPARTURE_H
-#define NVSHARE_DEPARTURE_H
+#pragma once
 
 #include "block/host_provision.h"
 #include "swap/content.h"
@@ -42,5 +41,3 @@ enum verdict departure_judge(struct departure *departure, struct block *block);
 bool departure_copy(struct departure *departure, struct block *block);
 /* Nothing more is to go: all that was begun is brought to its end. */
 void departure_end(struct departure *departure);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_EXCLUSIVE_H
-#define NVSHARE_EXCLUSIVE_H
+#pragma once
 
 #include "client/client.h"
 
@@ -19,5 +18,3 @@
  */
 CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
                      CUresult (*action)(void *), void *argument);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_LOAD_H
-#define NVSHARE_LOAD_H
+#pragma once
 
 struct client;
 struct nvshare_order;
@@ -8,5 +7,3 @@ struct nvshare_order;
 /* Carries out this LOAD as swap_out() does an EVICT, and those that arrive meanwhile; answers
  * them, too. */
 void swap_in(struct client *client, const struct nvshare_order *order);
-
-#endif

@@ -3,8 +3,7 @@
  * Copies under way between card and host, in the order of their completion.
  * All functions are called with memory_lock held.
  */
-#ifndef NVSHARE_PIPELINE_H
-#define NVSHARE_PIPELINE_H
+#pragma once
 
 #include "block/block.h"
 
@@ -61,5 +60,3 @@ bool swap_enter_context(struct client *client);
 /* What was made for that lives in `context`, which is about to go; nothing is in flight there if
  * it is `drained`. May release and retake memory_lock. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained);
-
-#endif

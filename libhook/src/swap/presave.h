@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_PRESAVE_H
-#define NVSHARE_PRESAVE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -9,5 +8,3 @@ struct nvshare_order;
 
 /* Carries out an EVICT with KEEP. Returns bytes that could leave without a copy now. */
 uint64_t swap_presave(struct client *client, const struct nvshare_order *order, unsigned *flags);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_SWAP_H
-#define NVSHARE_SWAP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -10,5 +9,3 @@ struct nvshare_order;
 /* Carries out an EVICT; `*flags` gets what went wrong. Service thread,
  * service_lock held, memory_lock not. Returns bytes moved. */
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
-
-#endif

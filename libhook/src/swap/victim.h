@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All functions are called with memory_lock held. */
-#ifndef NVSHARE_VICTIM_H
-#define NVSHARE_VICTIM_H
+#pragma once
 
 #include "block/block.h"
 
@@ -22,5 +21,3 @@ void victim_seen(struct block *block);
 
 /* A block that was to leave does not. */
 void victim_stays(struct block *block);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_YIELD_H
-#define NVSHARE_YIELD_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -9,5 +8,3 @@ struct nvshare_order;
 
 /* This order, which is being carried out, is to end now (YIELD). Service thread. */
 bool order_yields(struct client *client, const struct nvshare_order *order);
-
-#endif

@@ -17,8 +17,7 @@
  * The socket and the card are in the folder NVSHARE_FUZZ_FOLDER, or one of their own.
  * The hook is linked in whole, but for its dlsym(); the driver is the simulated one.
  */
-#ifndef NVSHARE_FUZZ_H
-#define NVSHARE_FUZZ_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -84,5 +83,3 @@ void visitors_fetch(const struct ipc_ticket *ticket, uint64_t bytes); /* an hone
 
 /* An owner that answers an import with one lie, or none; the import must fail, or succeed. */
 void liar_step(struct input *input);
-
-#endif

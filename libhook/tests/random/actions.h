@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a sequence is made of. Each leaves nothing behind that only it knows. */
-#ifndef RANDOM_ACTIONS_H
-#define RANDOM_ACTIONS_H
+#pragma once
 
 #include "blocks.h"
 
@@ -43,5 +42,3 @@ struct kernels {
 extern struct kernels kernels;
 void kernels_begin(void);
 void kernels_end(void);
-
-#endif

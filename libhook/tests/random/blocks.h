@@ -6,8 +6,7 @@
  * block's work is in one stream at a time, and when it is used in another,
  * that one is made to wait (block_enter).
  */
-#ifndef RANDOM_BLOCKS_H
-#define RANDOM_BLOCKS_H
+#pragma once
 
 #include "calls.h"
 
@@ -87,5 +86,3 @@ void streams_asked(void);
     ((lane).per_thread ? DO(name##_ptsz, arguments, __VA_ARGS__) : DO(name, arguments, __VA_ARGS__))
 #define SYNC(name, lane, arguments, ...) \
     ((lane).per_thread ? DO(name##_ptds, arguments, __VA_ARGS__) : DO(name, arguments, __VA_ARGS__))
-
-#endif

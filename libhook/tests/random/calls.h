@@ -9,8 +9,7 @@
  * they lie in, answers told relative to what was asked. Where the driver and
  * the library may differ with reason, the answer goes through an EXCEPTION.
  */
-#ifndef RANDOM_CALLS_H
-#define RANDOM_CALLS_H
+#pragma once
 
 #include "driver/abi.h"
 #include "dice.h"
@@ -125,5 +124,3 @@ extern const char *const exceptions[EXCEPTIONS];
 void tell_exception(enum exception exception);
 /* Of the last call the result, too. */
 void excuse_result(enum exception exception);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a sequence does depends on its seed alone, never on what the driver answers. */
-#ifndef RANDOM_DICE_H
-#define RANDOM_DICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,5 +15,3 @@ static inline bool one_in(uint64_t n)
 }
 
 #define PICK(list) ((list)[roll(sizeof(list) / sizeof *(list))])
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of the simulator share: checks that name what failed. */
-#ifndef NVSHARE_TEST_CHECK_H
-#define NVSHARE_TEST_CHECK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -99,5 +98,3 @@ static inline size_t free_memory(void)
     OK(cuMemGetInfo(&free_bytes, &total));
     return free_bytes;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Questions to the driver, whose answers on a real card are recorded in
  * conformance.txt. Each section runs in a process of its own.
  */
-#ifndef NVSHARE_TEST_CONFORMANCE_H
-#define NVSHARE_TEST_CONFORMANCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,5 +78,3 @@ void batches(void);
 void managed_memory(void);
 void settings(void);
 void modules(void);
-
-#endif

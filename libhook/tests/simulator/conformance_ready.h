@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef NVSHARE_TEST_CONFORMANCE_READY_H
-#define NVSHARE_TEST_CONFORMANCE_READY_H
+#pragma once
 
 #include "conformance.h"
 
@@ -24,5 +23,3 @@ extern struct ready it;
 
 void prepare(void);                  /* fills it */
 void nothing(void *data);            /* a host function */
-
-#endif

@@ -3,8 +3,7 @@
  * The driver's entry points that the tests call, under the names and in the
  * versions that cuda.h 13.0 gives them. With NVSHARE_CHECK_CUDA_H cuda.h itself.
  */
-#ifndef NVSHARE_TEST_DRIVER_H
-#define NVSHARE_TEST_DRIVER_H
+#pragma once
 
 #ifdef NVSHARE_CHECK_CUDA_H
 #include <cuda.h>
@@ -323,5 +322,4 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
     unsigned int flags);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 
-#endif
 #endif

@@ -3,8 +3,7 @@
  * Real PTX of three of the simulated GPU's kernels, so that the same test runs
  * on a card: what each does is said in simulator/engine/kernels.h.
  */
-#ifndef NVSHARE_TEST_PROGRAM_H
-#define NVSHARE_TEST_PROGRAM_H
+#pragma once
 
 static const char program_text[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -41,5 +40,3 @@ static const char program_text[] =
     "  ld.volatile.global.u32 %r2, [%d1]; setp.ne.u32 %p1, %r2, %r1; @%p1 bra again;\n"
     "  ret;\n"
     "}\n";
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What store_file.c and store_double.c share. */
-#ifndef NVSHARE_STORE_DOUBLE_H
-#define NVSHARE_STORE_DOUBLE_H
+#pragma once
 
 #include "block/block.h"
 #include "interpose/real.h"
@@ -9,5 +8,3 @@
 #define SEEN __attribute__((visibility("default")))
 
 extern const struct store store_file, store_emptied;
-
-#endif

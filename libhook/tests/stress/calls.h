@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's functions as a program finds them that was not linked against
  * the driver: dlopen and dlsym. */
-#ifndef STRESS_CALLS_H
-#define STRESS_CALLS_H
+#pragma once
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -103,5 +102,3 @@ static inline void check(CUresult result, const char *what)
     fprintf(stderr, "stress: %s failed: error %d\n", what, (int)result);
     exit(1);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Allocating and freeing the same in turn, so that what was freed just before comes again. */
-#ifndef STRESS_CHURNING_H
-#define STRESS_CHURNING_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -29,5 +28,3 @@ static void churn(struct worker *w, struct buffer *b)
         w->churned++;
     }
 }
-
-#endif

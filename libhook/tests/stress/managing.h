@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Managed memory: the processor's and the card's, advised about and sent about. */
-#ifndef STRESS_MANAGING_H
-#define STRESS_MANAGING_H
+#pragma once
 
 #include <string.h>
 
@@ -49,5 +48,3 @@ static inline void tend_managed(struct worker *w, struct buffer *b)
     check(cuMemAdvise(b->address + offset, size, advice, to), "cuMemAdvise");
     check(cuMemPrefetchAsync(b->address, bytes, to, w->stream), "cuMemPrefetchAsync");
 }
-
-#endif

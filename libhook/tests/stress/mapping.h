@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that the program creates and maps itself, in whole handles. */
-#ifndef STRESS_MAPPING_H
-#define STRESS_MAPPING_H
+#pragma once
 
 #include <unistd.h>
 
@@ -68,5 +67,3 @@ static inline CUdeviceptr map_elsewhere(CUdeviceptr address, size_t bytes, bool 
     check(cuMemRelease(handle), "cuMemRelease");
     return moved;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory from pools, in the order of streams: never waited for. */
-#ifndef STRESS_POOLING_H
-#define STRESS_POOLING_H
+#pragma once
 
 #include "calls.h"
 
@@ -102,5 +101,3 @@ static inline void tend_pools(struct pooling *p, uint64_t random)
         check(cuStreamCreate(&p->other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Doing nothing for a second, again and again, as a notebook may. */
-#ifndef STRESS_RESTING_H
-#define STRESS_RESTING_H
+#pragma once
 
 #include <stdatomic.h>
 #include <time.h>
@@ -31,5 +30,3 @@ static inline bool rested(void)
         usleep(5000);
     return rests;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a thread owns, and its dice. */
-#ifndef STRESS_WORKER_H
-#define STRESS_WORKER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -52,5 +51,3 @@ static inline uint64_t below(struct worker *w, uint64_t limit)
 {
     return (next(w) >> 16) % limit;
 }
-
-#endif
