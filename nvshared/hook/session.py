@@ -30,35 +30,14 @@ from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
 from nvshared.hook import protocol
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type
 from nvshared.machine.peer import Peer
-from nvshared.scheduler.actions import (
-    Evict,
-    Limits,
-    Load,
-    MoveOrder,
-    Order,
-    Presave,
-    Run,
-    Stop,
-    Yield,
-)
-from nvshared.scheduler.events import (
-    CommitAsked,
-    Copies,
-    Event,
-    Evicted,
-    Loaded,
-    Memory,
-    MemoryChanged,
-    Presaved,
-    Reopened,
-    Stopped,
-    WentIdle,
-)
+from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import MIB
 
-ANSWERS = {Evict: Evicted, Load: Loaded, Presave: Presaved}
+ANSWERS = {
+    actions.Evict: events.Evicted, actions.Load: events.Loaded, actions.Presave: events.Presaved,
+}
 MOST_BYTES = 1 << 56                    # that anybody can move; and more need not be asked for
 
 
@@ -117,7 +96,7 @@ class Session:
         if self.client is not None:
             self.client.gpu.leave(self.client)
 
-    def order(self, order: Order) -> None:
+    def order(self, order: actions.Order) -> None:
         """Link: carries an order of the scheduler to the hook. The first are its limits."""
         self._wire.send(protocol.encode_order(_record(order)))
 
@@ -150,36 +129,36 @@ class Session:
         self._refusal = why
         self._wire.finish()
 
-    def _event(self, client: Client, record: ReportRecord) -> Event:
+    def _event(self, client: Client, record: ReportRecord) -> events.Event:
         id = client.id
         memory = _bounded(record.memory, client.gpu.facts.memory_total)
         wants = bool(record.flags & Flag.WANTS)
         match record.type:
             case Type.IDLE:
-                return WentIdle(id, memory)
+                return events.WentIdle(id, memory)
             case Type.STOPPED:
                 _check_stop(client, record)
-                return Stopped(id, memory, wants, record.took)
+                return events.Stopped(id, memory, wants, record.took)
             case Type.REOPENED:
                 _check_stop(client, record)
-                return Reopened(id, memory)
+                return events.Reopened(id, memory)
             case Type.MOVED:
                 return _moved(client, memory, record)
             case Type.MEMORY:
-                return MemoryChanged(id, memory, wants)
+                return events.MemoryChanged(id, memory, wants)
             case Type.COMMIT:
                 wanted, pins = (min(size, MOST_BYTES) for size in (record.commit, record.pins))
-                return CommitAsked(id, memory, record.number, wanted, pins)
+                return events.CommitAsked(id, memory, record.number, wanted, pins)
             case Type.COPIES:
-                return Copies(
+                return events.Copies(
                     id, memory, bool(record.flags & Flag.INWARD),
                     bool(record.flags & Flag.OUTWARD))
         raise ProtocolError(f"a second {record.type.name} came")
 
 
-def _record(order: Order) -> OrderRecord:
+def _record(order: actions.Order) -> OrderRecord:
     match order:
-        case Run():
+        case actions.Run():
             flags = (
                 (Flag.PACE if order.pace else 0)
                 | (Flag.REPORT_IDLE if order.report_idle else 0)
@@ -187,15 +166,15 @@ def _record(order: Order) -> OrderRecord:
             )
             return OrderRecord(
                 Type.RUN, flags, quantum=order.quantum, idle_window=order.idle_window)
-        case Stop():
+        case actions.Stop():
             return OrderRecord(Type.STOP)
-        case Presave():
+        case actions.Presave():
             return replace(_move(Type.EVICT, order, Flag.KEEP), presaved=order.size)
-        case MoveOrder():
-            return _move(Type.LOAD if isinstance(order, Load) else Type.EVICT, order)
-        case Yield():
+        case actions.MoveOrder():
+            return _move(Type.LOAD if isinstance(order, actions.Load) else Type.EVICT, order)
+        case actions.Yield():
             return OrderRecord(Type.YIELD, number=order.number)
-        case Limits():
+        case actions.Limits():
             return OrderRecord(
                 Type.LIMITS, number=order.number, commit=order.commit, most=order.most,
                 total=order.total, host_slab=_slab(order.total), beyond=order.beyond)
@@ -206,11 +185,11 @@ def _check_stop(client: Client, record: ReportRecord) -> None:
         raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
 
 
-def _moved(client: Client, memory: Memory, record: ReportRecord) -> Event:
+def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> events.Event:
     """The answer to an order that moves memory."""
     order = client.unanswered(record.number)
     if order is None and client.gpu.lost:       # where orders are forgotten
-        return MemoryChanged(client.id, memory)
+        return events.MemoryChanged(client.id, memory)
     if order is None:
         raise ProtocolError(
             f"a MOVED with the number {record.number} came, which nobody asked for")
@@ -221,19 +200,19 @@ def _moved(client: Client, memory: Memory, record: ReportRecord) -> Event:
     )
 
 
-def _move(kind: Type, order: MoveOrder, flags: int = 0) -> OrderRecord:
+def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
     flags |= Flag.AHEAD if order.ahead else 0
     return OrderRecord(kind, flags, order.number, order.room, order.host)
 
 
-def _bounded(said: Memory, total: int) -> Memory:
+def _bounded(said: events.Memory, total: int) -> events.Memory:
     """The figures, as far as they are believed on a card of so many bytes."""
     if said.filled > total:
         raise ProtocolError(f"it claims to hold {said.filled} bytes of a card of {total}")
     allocated = min(said.allocated, total - said.pinned)
     pending = min(said.pending, total - said.pinned - allocated)
     to_pin = min(said.to_pin, total - said.pinned - pending)
-    return Memory(
+    return events.Memory(
         allocated, said.resident, said.pinned, pending, min(said.room, total),
         _plausible(said.host), _plausible(said.beyond), said.answered, to_pin,
     )

@@ -4,21 +4,7 @@
 All orders are written here, so that what is on its way is noted in one place.
 """
 
-from nvshared.scheduler.actions import (
-    Action,
-    BudgetWanted,
-    Evict,
-    Limits,
-    Load,
-    MoveOrder,
-    Presave,
-    Report,
-    Run,
-    Stop,
-    TurnEnd,
-    TurnEnded,
-    Yield,
-)
+from nvshared.scheduler import actions
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Conduct, Move, Phase, ScheduledClient
 
@@ -32,7 +18,7 @@ class Decision:
     def __init__(self, card: Card, now: int) -> None:
         self.card = card
         self.now = now
-        self.actions: list[Action] = []
+        self.actions: list[actions.Action] = []
         self.deadline: int | None = None
 
     def due(self, moment: int) -> bool:
@@ -43,73 +29,74 @@ class Decision:
             self.deadline = moment
         return False
 
-    def report(self, report: Report) -> None:
+    def report(self, report: actions.Report) -> None:
         """Tells people."""
         self.actions.append(report)
 
     def run(self, client: ScheduledClient, quantum: int, conduct: Conduct) -> None:
         """Opens a gate, or tells an open one what has changed; `quantum` is left of its turn."""
-        self.actions.append(Run(
+        self.actions.append(actions.Run(
             client.id, quantum, conduct.pace, conduct.report_idle, conduct.report_copies,
             conduct.window))
 
-    def stop(self, client: ScheduledClient, why: TurnEnd) -> None:
+    def stop(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
         """Asks a running client to drain."""
         assert client.turn is not None
         client.turn.ending = why
         client.turn.stop_sent = self.now
         client.turn.reported = False
         client.enter(Phase.DRAINING, self.now)
-        self.actions.append(Stop(client.id))
+        self.actions.append(actions.Stop(client.id))
 
-    def end(self, client: ScheduledClient, why: TurnEnd) -> None:
+    def end(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
         """A turn is over: reports it, if it ever began."""
         turn = client.turn
         client.turn = None
         if turn is not None and turn.started is not None:
-            self.report(TurnEnded(client.id, why, self.now - turn.started))
+            self.report(actions.TurnEnded(client.id, why, self.now - turn.started))
 
     def evict(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Leaves a client less room, and allows it so much host memory in all."""
-        self._move(client, Evict(client.id, self._number(), room, host, ahead))
+        self._move(client, actions.Evict(client.id, self._number(), room, host, ahead))
 
     def load(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Gives a client room. The sum never exceeds the capacity: the scheduler's invariant."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
         client.cut = False
-        self._move(client, Load(client.id, self._number(), room, host, ahead))
+        self._move(client, actions.Load(client.id, self._number(), room, host, ahead))
 
     def load_unbounded(self, client: ScheduledClient) -> None:
         """On a lost card: loads everything, as far as the driver has memory."""
-        self._move(client, Load(client.id, self._number(), client.need, client.memory.host))
+        self._move(client, actions.Load(client.id, self._number(), client.need, client.memory.host))
 
     def presave(self, client: ScheduledClient, size: int, host: int) -> None:
         """Has an idle client copy so much, and allows it so much host memory in all."""
-        self._move(client, Presave(client.id, self._number(), client.ordered, host, True, size))
+        self._move(
+            client, actions.Presave(client.id, self._number(), client.ordered, host, True, size))
 
     def cut(self, client: ScheduledClient, move: Move) -> None:
         """Ends a move that is ahead, once."""
         move.cut = True
-        self.actions.append(Yield(client.id, move.order.number))
+        self.actions.append(actions.Yield(client.id, move.order.number))
 
     def limits(self, client: ScheduledClient, number: int, most: int, beyond: int) -> None:
         """Tells a client how far it may grow."""
         client.last_most = most
         client.last_total = self.card.total_for(client)
         self.actions.append(
-            Limits(client.id, number, client.commit, most, client.last_total, beyond))
+            actions.Limits(client.id, number, client.commit, most, client.last_total, beyond))
 
     def want_budget(self) -> None:
         """Asks for host memory that other cards do not need. Once is enough."""
         self.card.borrowing = True
-        wanted = BudgetWanted()
+        wanted = actions.BudgetWanted()
         if wanted not in self.actions:
             self.actions.append(wanted)
 
     def _number(self) -> int:
         return next(self.card.numbers)
 
-    def _move(self, client: ScheduledClient, order: MoveOrder) -> None:
+    def _move(self, client: ScheduledClient, order: actions.MoveOrder) -> None:
         client.moves = (*client.moves, Move(order, self.now))
         self.actions.append(order)

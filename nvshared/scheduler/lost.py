@@ -11,24 +11,9 @@ was away comes back as soon as the driver has memory for it. That is tried again
 no program works on memory that is not there.
 """
 
-from nvshared.scheduler.actions import Run, TurnEnd
+from nvshared.scheduler import actions, events
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.events import (
-    BudgetChanged,
-    CapacityChanged,
-    CommitAsked,
-    Event,
-    Evicted,
-    Left,
-    Loaded,
-    MemoryChanged,
-    Record,
-    SettingsChanged,
-    Stopped,
-    TermsChanged,
-    settings_after,
-)
 from nvshared.units import SECOND
 
 AGAIN = SECOND                          # between two tries to bring a client's memory in
@@ -40,7 +25,7 @@ def lose(decision: Decision) -> None:
     card.lost = True
     card.contended, card.head = False, None
     for client in card.everyone:
-        decision.end(client, TurnEnd.LOST)
+        decision.end(client, actions.TurnEnd.LOST)
         client.enter(Phase.IDLE, decision.now)
         client.moves = ()
         if client.question is not None:
@@ -51,41 +36,41 @@ def lose(decision: Decision) -> None:
         _open(decision, client)
 
 
-def hear(decision: Decision, event: Event) -> None:
+def hear(decision: Decision, event: events.Event) -> None:
     """Something happened on a card that is gone."""
     _note(decision, event)
     for client in decision.card.everyone:
         _bring_back(decision, client)
 
 
-def _note(decision: Decision, event: Event) -> None:
+def _note(decision: Decision, event: events.Event) -> None:
     card = decision.card
-    if isinstance(event, Left):
+    if isinstance(event, events.Left):
         card.remove(event.client)
         return
-    if isinstance(event, CapacityChanged | BudgetChanged | SettingsChanged):
-        card.settings = settings_after(event, card.settings)
-    if not isinstance(event, Record | TermsChanged):
+    if isinstance(event, events.CapacityChanged | events.BudgetChanged | events.SettingsChanged):
+        card.settings = events.settings_after(event, card.settings)
+    if not isinstance(event, events.Record | events.TermsChanged):
         return
     client = card.clients.get(event.client)
     if client is None:
         return
-    if isinstance(event, TermsChanged):
+    if isinstance(event, events.TermsChanged):
         client.terms = event.terms
         return
     client.memory = event.memory
     match event:
-        case Stopped() | MemoryChanged(wants=True):
+        case events.Stopped() | events.MemoryChanged(wants=True):
             _open(decision, client)     # it may have crossed with the RUN that all were sent
-        case Evicted() | Loaded():
+        case events.Evicted() | events.Loaded():
             client.room = client.memory.room
             client.moves = tuple(move for move in client.moves if move.order.number > event.number)
-        case CommitAsked():
+        case events.CommitAsked():
             _allow(decision, client, event.number, event.bytes)
 
 
 def _open(decision: Decision, client: ScheduledClient) -> None:
-    decision.actions.append(Run(client.id))
+    decision.actions.append(actions.Run(client.id))
 
 
 def _bring_back(decision: Decision, client: ScheduledClient) -> None:

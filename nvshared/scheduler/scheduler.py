@@ -4,37 +4,23 @@
 What it does with them is told in plan.py.
 """
 
-from nvshared.scheduler import commit, compute, demand, gate, lost, move, order, quantum, terms
-from nvshared.scheduler.actions import Action, MoveOrder, TurnEnd
+from nvshared.scheduler import (
+    actions,
+    commit,
+    compute,
+    demand,
+    events,
+    gate,
+    lost,
+    move,
+    order,
+    quantum,
+    terms,
+)
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import Demand
-from nvshared.scheduler.events import (
-    Awaited,
-    BudgetChanged,
-    CapacityChanged,
-    CommitAsked,
-    Copies,
-    Event,
-    Evicted,
-    GPULost,
-    Joined,
-    Left,
-    Loaded,
-    Memory,
-    MemoryChanged,
-    Preempted,
-    Presaved,
-    Record,
-    Reopened,
-    SettingsChanged,
-    Stopped,
-    TermsChanged,
-    Tick,
-    WentIdle,
-    settings_after,
-)
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, Snapshot
@@ -52,7 +38,7 @@ class Scheduler:
         self._card = Card(settings, now, gathering_until=now + settings.gather)
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
-    def handle(self, event: Event, now: int) -> list[Action]:
+    def handle(self, event: events.Event, now: int) -> list[actions.Action]:
         """Takes note of an event and returns what is to be done, in that order.
 
         A client's first action is its Limits, which are the answer to HELLO.
@@ -79,17 +65,17 @@ class Scheduler:
         """As they are since the last event."""
         return self._card.settings
 
-    def memory(self, client: int) -> Memory:
+    def memory(self, client: int) -> events.Memory:
         """A client's figures, as its last record said; nothing of one that is gone."""
         found = self._card.clients.get(client)
-        return Memory() if found is None else found.memory
+        return events.Memory() if found is None else found.memory
 
     def stopping(self, client: int) -> bool:
         """Whether it owes an answer to STOP."""
         found = self._card.clients.get(client)
         return found is not None and found.phase is Phase.DRAINING
 
-    def unanswered(self, client: int, number: int) -> MoveOrder | None:
+    def unanswered(self, client: int, number: int) -> actions.MoveOrder | None:
         """The order with this number, if the client owes an answer to it."""
         found = self._card.clients.get(client)
         moves = () if found is None else found.moves
@@ -120,33 +106,33 @@ class Scheduler:
         )
 
 
-def _note(decision: Decision, event: Event) -> None:
+def _note(decision: Decision, event: events.Event) -> None:
     """Changes what we know."""
     card = decision.card
     match event:
-        case Joined():
+        case events.Joined():
             _join(decision, event)
-        case Left():
+        case events.Left():
             client = card.remove(event.client)
             if client is not None:
-                decision.end(client, TurnEnd.LEFT)
-        case CapacityChanged() | SettingsChanged():
-            card.settings = settings_after(event, card.settings)
+                decision.end(client, actions.TurnEnd.LEFT)
+        case events.CapacityChanged() | events.SettingsChanged():
+            card.settings = events.settings_after(event, card.settings)
             card.shortfall = 0
-        case BudgetChanged():
-            card.settings = settings_after(event, card.settings)
+        case events.BudgetChanged():
+            card.settings = events.settings_after(event, card.settings)
             card.borrowing = False
-        case GPULost():
+        case events.GPULost():
             lost.lose(decision)
-        case TermsChanged():
+        case events.TermsChanged():
             client = card.clients.get(event.client)
             if client is not None:
                 terms.change(card, client, event.terms)
-        case Awaited():
+        case events.Awaited():
             card.awaiting = event.anybody
-        case Preempted():
+        case events.Preempted():
             terms.preempt(card)
-        case Tick():
+        case events.Tick():
             return
         case _:
             client = card.clients.get(event.client)
@@ -156,7 +142,7 @@ def _note(decision: Decision, event: Event) -> None:
                 _hear(decision, client, event)
 
 
-def _join(decision: Decision, event: Joined) -> None:
+def _join(decision: Decision, event: events.Joined) -> None:
     card = decision.card
     client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now
@@ -170,29 +156,29 @@ def _join(decision: Decision, event: Joined) -> None:
     commit.welcome(decision, client, event.commit)
 
 
-def _hear(decision: Decision, client: ScheduledClient, record: Record) -> None:
+def _hear(decision: Decision, client: ScheduledClient, record: events.Record) -> None:
     match record:
-        case WentIdle():
+        case events.WentIdle():
             gate.went_idle(client)
-        case Stopped():
+        case events.Stopped():
             gate.stopped(decision, client, record)
-        case Reopened():
+        case events.Reopened():
             gate.reopened(decision.card, client)
-        case Evicted():
+        case events.Evicted():
             move.evicted(decision.card, client, record)
-        case Loaded():
+        case events.Loaded():
             move.loaded(decision.card, client, record)
-        case Presaved():
+        case events.Presaved():
             move.presaved(decision.card, client, record)
-        case CommitAsked(bytes=0):
+        case events.CommitAsked(bytes=0):
             commit.beyond(decision, client, record.number)
-        case CommitAsked():
+        case events.CommitAsked():
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
-        case Copies():
+        case events.Copies():
             gate.copies(client, record)
-        case MemoryChanged(wants=True):
+        case events.MemoryChanged(wants=True):
             gate.wanted(decision.card, client)
-        case MemoryChanged():
+        case events.MemoryChanged():
             # Written perhaps just before a thread came to stand there: it does not end the wanting.
             return
 

@@ -25,25 +25,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from nvshared.clock import Clock, Timer
+from nvshared.scheduler import events
 from nvshared.scheduler.demand import Demand
-from nvshared.scheduler.events import (
-    CapacityChanged,
-    CommitAsked,
-    Event,
-    Evicted,
-    GPULost,
-    Joined,
-    Left,
-    Loaded,
-    Presaved,
-)
 from nvshared.sharing.gpu import GPU
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND
 
 SPLIT_WITHIN = 20 * MILLISECOND         # so soon after such events it is split anew unasked,
 MOVING = (
-    CapacityChanged | CommitAsked | Evicted | GPULost | Joined | Left | Loaded | Presaved
+    events.CapacityChanged | events.CommitAsked | events.Evicted | events.GPULost
+    | events.Joined | events.Left | events.Loaded | events.Presaved
 )
 WORTH_SPLITTING = 64                    # if that moves more than this part of it
 
@@ -137,7 +128,7 @@ class Budget:
         self._asking.append(gpu)
         self._split(self._whole)        # for its sake alone
 
-    def _heard(self, now: int, event: Event) -> None:
+    def _heard(self, now: int, event: events.Event) -> None:
         """What one card needs may have changed, and so what is left for others."""
         if self._gathering:
             if not self._ending and not self._gathers():

@@ -23,33 +23,8 @@ from nvshared.errors import GPULost
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
-from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import (
-    Action,
-    BudgetWanted,
-    ClientState,
-    MoveOrder,
-    Order,
-    Report,
-    Stuck,
-    TurnEnd,
-    TurnEnded,
-    TurnStarted,
-)
+from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.demand import Demand
-from nvshared.scheduler.events import (
-    BudgetChanged,
-    CapacityChanged,
-    Event,
-    Joined,
-    Left,
-    Memory,
-    Preempted,
-    SettingsChanged,
-    TermsChanged,
-    Tick,
-)
-from nvshared.scheduler.events import GPULost as Lost
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.sharing.terms import ClientTerms
@@ -66,7 +41,7 @@ logger = logging.getLogger(__name__)
 class Link(Protocol):
     """The way to a client's hook."""
 
-    def order(self, order: Order) -> None:
+    def order(self, order: actions.Order) -> None:
         """Sends an order. Must not raise; a broken link reports that its client left."""
         ...
 
@@ -87,11 +62,11 @@ class Client:
     def set_terms(self, terms: ClientTerms) -> None:
         """This is set for it from now on."""
         self.terms = terms
-        self.gpu.tell(TermsChanged(self.id, terms.in_force))
+        self.gpu.tell(events.TermsChanged(self.id, terms.in_force))
         self.gpu.terms_changed.emit(self)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> events.Memory:
         """As its last record said."""
         return self.gpu.scheduler.memory(self.id)
 
@@ -100,7 +75,7 @@ class Client:
         """It owes an answer to STOP."""
         return bool(self.gpu.lost) or self.gpu.scheduler.stopping(self.id)
 
-    def unanswered(self, number: int) -> MoveOrder | None:
+    def unanswered(self, number: int) -> actions.MoveOrder | None:
         """The order with this number, if it owes an answer to it."""
         return self.gpu.scheduler.unanswered(self.id, number)
 
@@ -117,7 +92,7 @@ class Client:
     @property
     def waited(self) -> int:
         """Time wanting it open, until now."""
-        limited = self.view.state is ClientState.LIMITED
+        limited = self.view.state is actions.ClientState.LIMITED
         return self.view.waited + self._since(limited or self.id in self.gpu.snapshot().queue)
 
     def _since(self, counting: bool) -> int:
@@ -146,10 +121,10 @@ class GPU:
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
         self.terms_changed: Signal[Client] = Signal("terms_changed")
         self.turn_started: Signal[Client] = Signal("turn_started")
-        self.turn_ended: Signal[Client, TurnEnd, int] = Signal("turn_ended")
+        self.turn_ended: Signal[Client, actions.TurnEnd, int] = Signal("turn_ended")
         self.changed: Signal[frozenset[str]] = Signal("changed")
-        self.happened: Signal[int, Event] = Signal("happened")
-        self.decided: Signal[int, Action] = Signal("decided")
+        self.happened: Signal[int, events.Event] = Signal("happened")
+        self.decided: Signal[int, actions.Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
         self.budget_wanted: Signal[()] = Signal("budget_wanted")
         self.look_wanted: Signal[()] = Signal("look_wanted")
@@ -160,7 +135,7 @@ class GPU:
             replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock()
         )
         self._snapshot: Snapshot | None = None
-        self._events: deque[Event] = deque()
+        self._events: deque[events.Event] = deque()
         self._handling = False
         self._handled = 0               # events, so far
         self._broken = False
@@ -229,7 +204,7 @@ class GPU:
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
         handled = self._handled
-        self._decide(Tick())            # which is no news to anybody unless it has consequences
+        self._decide(events.Tick())     # which is no news to anybody unless it has consequences
         return self._handled > handled
 
     def look(self) -> None:
@@ -247,21 +222,21 @@ class GPU:
         return max(0, self._clock() - self.snapshot().now)
 
     def join(
-        self, client: Client, memory: Memory, *, running: bool, wants: bool, commit: int
+        self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int
     ) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         self._demand()
         self.capacity.joined(client.id)
         self.apply_capacity()
         self.clients[client.id] = client
-        self.tell(Joined(client.id, memory, running, wants, commit))
+        self.tell(events.Joined(client.id, memory, running, wants, commit))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:
         """A client's connection ended. Harmless when repeated."""
         if self.clients.get(client.id) is not client:
             return
-        self.tell(Left(client.id))
+        self.tell(events.Left(client.id))
         del self.clients[client.id]
         self.capacity.left(client.id)
         self.apply_capacity()
@@ -276,12 +251,12 @@ class GPU:
             host_budget=self.host_budget, elsewhere=self.elsewhere,
         )
         if settings != self.settings:
-            self.tell(SettingsChanged(settings))
+            self.tell(events.SettingsChanged(settings))
 
     def apply_capacity(self) -> None:
         """Tells the scheduler if the capacity is no longer what it was."""
         if self.capacity.bytes != self.settings.capacity:
-            self.tell(CapacityChanged(self.capacity.bytes))
+            self.tell(events.CapacityChanged(self.capacity.bytes))
 
     @property
     def host_budget(self) -> int:
@@ -304,26 +279,26 @@ class GPU:
         None: there are no others. It is handled before anything else that waits, as another card
         may have the rest already.
         """
-        self._events.appendleft(BudgetChanged(size, elsewhere))
+        self._events.appendleft(events.BudgetChanged(size, elsewhere))
         self._decide_all()
 
     def preempt(self) -> None:
         """If others wait, the present turns end now. Raises GPULost."""
         self._demand()
-        self.tell(Preempted())
+        self.tell(events.Preempted())
 
     def lose(self, why: str) -> None:
         """The card is gone: nobody is scheduled here any more."""
         if not self.lost:
             self.lost = why
-            self.tell(Lost())
+            self.tell(events.GPULost())
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: events.Event) -> None:
         """Something happened: lets the scheduler decide and carries out what it decides."""
         self._news = True
         self._decide(event)
 
-    def _decide(self, event: Event) -> None:
+    def _decide(self, event: events.Event) -> None:
         self._events.append(event)
         self._decide_all()
 
@@ -348,11 +323,11 @@ class GPU:
         if self.lost:
             raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         now = self._clock()
         self._snapshot = None
         try:
-            actions = self.scheduler.handle(event, now)
+            decided = self.scheduler.handle(event, now)
         except Exception:
             self.happened.emit(now, event)
             # A fault of ours. What it knows can no longer be trusted; a daemon that starts
@@ -364,33 +339,33 @@ class GPU:
             self.failed.emit()
             return
         self._handled += 1
-        self._news = self._news or bool(actions)
-        for action in actions:
-            if isinstance(action, Order):
+        self._news = self._news or bool(decided)
+        for action in decided:
+            if isinstance(action, actions.Order):
                 self._send(action)
         self.happened.emit(now, event)
-        for action in actions:
+        for action in decided:
             self.decided.emit(now, action)
-            if isinstance(action, Report):
+            if isinstance(action, actions.Report):
                 self._report(action)
-            elif isinstance(action, BudgetWanted):
+            elif isinstance(action, actions.BudgetWanted):
                 self.budget_wanted.emit()
 
-    def _send(self, order: Order) -> None:
+    def _send(self, order: actions.Order) -> None:
         client = self.clients.get(order.client)
         if client is not None:
             client.link.order(order)
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: actions.Report) -> None:
         client = self.clients.get(report.client)
         if client is None:
             return
         match report:
-            case TurnStarted():
+            case actions.TurnStarted():
                 self.turn_started.emit(client)
-            case TurnEnded():
+            case actions.TurnEnded():
                 self.turn_ended.emit(client, report.reason, report.held_time)
-            case Stuck():
+            case actions.Stuck():
                 self.client_stuck.emit(client, str(report.state), report.waited)
 
     def _arm(self) -> None:
@@ -403,7 +378,7 @@ class GPU:
 
     def _tick(self) -> None:
         self._disarm = None
-        self.tell(Tick())
+        self.tell(events.Tick())
 
     def _properties(self) -> dict[str, object]:
         return {
