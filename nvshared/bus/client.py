@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """com.nvshare.Client: one process on one card."""
 
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from nvshared.bus.authority import Caller
@@ -13,21 +14,29 @@ from nvshared.sharing.manager import Manager
 class Settable(Protocol):
     """An interface with methods for clients' settings."""
 
+    _manager: Manager
+
     def meant(self, *arguments: int) -> tuple[Client, *tuple[int, ...]]:
         """The client that a call is about, and the arguments besides."""
 
 
-def owned(setting: str, implied: int | None = None) -> Owned:
-    """For methods that take a value for a setting of a client, or imply one."""
+def setter(name: str, takes: str, setting: str, implied: int | None = None) -> Callable[..., None]:
+    """A method that gives a setting of a client the value that it takes, or the implied one."""
 
-    def found(interface: Settable, uid: int, *arguments: int) -> str | None:
+    def obstacle(interface: Settable, uid: int, *arguments: int) -> str | None:
         client, *values = interface.meant(*arguments)
         if client.peer.uid != uid:
             return ""
         value = values[0] if implied is None else implied
         return None if client.terms.allows(setting, value) else client.terms.bound(setting)
 
-    return Owned(ACTION_MANAGE_CLIENTS, found)
+    @method(name, takes, action=Owned(ACTION_MANAGE_CLIENTS, obstacle))
+    def put(interface: Settable, caller: Caller, *arguments: int) -> None:
+        client, *values = interface.meant(*arguments)
+        value = values[0] if implied is None else implied
+        interface._manager.set_terms(client.id, setting, value, by_owner=caller.as_owner)
+
+    return put
 
 
 class ClientInterface(Interface, name=CLIENT_INTERFACE):
@@ -78,27 +87,8 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         """This one."""
         return self._client, *values
 
-    @method("SetMemoryLimit", "bytes:t", action=owned("memory_limit"))
-    def set_memory_limit(self, caller: Caller, size: int) -> None:
-        """How much it may allocate; 0 for no limit."""
-        self._manager.set_terms(self._client.id, "memory_limit", size, by_owner=caller.as_owner)
-
-    @method("SetComputeLimit", "percent:u", action=owned("compute_limit"))
-    def set_compute_limit(self, caller: Caller, percent: int) -> None:
-        """1 to 100 percent of the time; 100 for no limit."""
-        self._manager.set_terms(self._client.id, "compute_limit", percent, by_owner=caller.as_owner)
-
-    @method("SetWeight", "weight:u", action=owned("weight"))
-    def set_weight(self, caller: Caller, weight: int) -> None:
-        """1 to 1000."""
-        self._manager.set_terms(self._client.id, "weight", weight, by_owner=caller.as_owner)
-
-    @method("Suspend", action=owned("suspended", True))
-    def suspend(self, caller: Caller) -> None:
-        """It leaves the card and waits."""
-        self._manager.set_terms(self._client.id, "suspended", True, by_owner=caller.as_owner)
-
-    @method("Resume", action=owned("suspended", False))
-    def resume(self, caller: Caller) -> None:
-        """It queues again."""
-        self._manager.set_terms(self._client.id, "suspended", False, by_owner=caller.as_owner)
+    set_memory_limit = setter("SetMemoryLimit", "bytes:t", "memory_limit")      # 0: none
+    set_compute_limit = setter("SetComputeLimit", "percent:u", "compute_limit")  # 100: none
+    set_weight = setter("SetWeight", "weight:u", "weight")
+    suspend = setter("Suspend", "", "suspended", True)
+    resume = setter("Resume", "", "suspended", False)

@@ -26,18 +26,8 @@ from typing import Any
 
 from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
 
+from nvshared.dbus import message as wire
 from nvshared.dbus.address import BEGIN, BUS, LET_IN, PATIENCE, connect, introduction
-from nvshared.dbus.message import (
-    ERROR,
-    METHOD_CALL,
-    METHOD_RETURN,
-    START,
-    Message,
-    call,
-    pack,
-    size,
-    unpack,
-)
 from nvshared.dbus.types import WireError
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 
@@ -74,8 +64,8 @@ class BusConnection:
         writer.transport.set_write_buffer_limits(high=0)
         self._serial = 0
         self._outgoing = bytearray()    # of this turn of the loop
-        self._replies: dict[int, asyncio.Future[Message]] = {}      # by the serial of the call
-        self._handler: Callable[[Message], None] | None = None
+        self._replies: dict[int, asyncio.Future[wire.Message]] = {}      # by the serial of the call
+        self._handler: Callable[[wire.Message], None] | None = None
         self._reading = asyncio.get_running_loop().create_task(self._read())
         self._reading.add_done_callback(self._ended)
 
@@ -112,7 +102,7 @@ class BusConnection:
             ) from error
         return connection
 
-    def answer_calls(self, handler: Callable[[Message], None]) -> None:
+    def answer_calls(self, handler: Callable[[wire.Message], None]) -> None:
         """Hands every method call to `handler`, which must not raise."""
         self._handler = handler
 
@@ -149,7 +139,7 @@ class BusConnection:
         `peer` is (name, path, interface); `patience` is in seconds, None
         waits as long as it takes. Raises BusError.
         """
-        self.post(call(*peer, member, signature, values))
+        self.post(wire.call(*peer, member, signature, values))
         serial = self._serial
         answer = self._replies[serial] = asyncio.get_running_loop().create_future()
         try:
@@ -166,20 +156,20 @@ class BusConnection:
             raise BusError(DISCONNECTED, "the message bus went away") from error
         finally:
             del self._replies[serial]
-        if reply.kind == ERROR:
+        if reply.kind == wire.ERROR:
             raise BusError(reply.error, reply.reason() or f"{member} failed without a reason")
         return answered
 
-    def post(self, message: Message) -> None:
+    def post(self, message: wire.Message) -> None:
         """Queues a message. Once the bus is gone there is nobody to tell, so it is dropped."""
         self._serial = self._serial % _SERIALS + 1
         if self._reading.done():
             return
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._write)
-        self._outgoing += pack(message, self._serial)
+        self._outgoing += wire.pack(message, self._serial)
 
-    async def deliver(self, message: Message) -> None:
+    async def deliver(self, message: wire.Message) -> None:
         """The same, and returns once it is with the bus, or that is gone."""
         self.post(message)
         await self._flush()
@@ -211,14 +201,15 @@ class BusConnection:
         """Until the bus hangs up. Raises what the transport met, or WireError."""
         while True:
             try:
-                start = await self._reader.readexactly(START)
+                start = await self._reader.readexactly(wire.START)
             except asyncio.IncompleteReadError:
                 return
-            header_size, body_size = size(start)
+            header_size, body_size = wire.size(start)
             if header_size > LONGEST_HEADER:
-                await self._pass_over(header_size - START + body_size)
+                await self._pass_over(header_size - wire.START + body_size)
                 continue
-            message = unpack(start + await self._reader.readexactly(header_size - START), b"")
+            rest = await self._reader.readexactly(header_size - wire.START)
+            message = wire.unpack(start + rest, b"")
             if body_size <= LONGEST:
                 message = message._replace(body=await self._reader.readexactly(body_size))
             else:
@@ -235,11 +226,11 @@ class BusConnection:
             await self._reader.readexactly(part)
             length -= part
 
-    def _take(self, message: Message) -> None:
-        if message.kind == METHOD_CALL:
+    def _take(self, message: wire.Message) -> None:
+        if message.kind == wire.METHOD_CALL:
             if self._handler is not None:
                 self._handler(message)
-        elif message.kind in (METHOD_RETURN, ERROR):
+        elif message.kind in (wire.METHOD_RETURN, wire.ERROR):
             answer = self._replies.get(message.reply_to)
             if answer is not None and not answer.done():
                 answer.set_result(message)

@@ -4,31 +4,15 @@
 import math
 from typing import ClassVar
 
+from nvshared import names
 from nvshared.bus.authority import Caller
 from nvshared.bus.manager import rows
-from nvshared.bus.members import (
-    ANYONE,
-    Body,
-    Changes,
-    Interface,
-    Property,
-    SignalMember,
-    method,
-)
-from nvshared.names import (
-    ACTION_MANAGE_CLIENTS,
-    ACTION_SET_ANTI_THRASH,
-    ACTION_SET_TQ,
-    GPU_INTERFACE,
-    STATISTICS_INTERFACE,
-    UNKNOWN,
-    client_path,
-)
+from nvshared.bus.members import ANYONE, Body, Changes, Interface, Property, SignalMember, method
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 
 
-class GPUInterface(Interface, name=GPU_INTERFACE):
+class GPUInterface(Interface, name=names.GPU_INTERFACE):
     """What the card is, how it is shared, and who has it."""
 
     turn_started = SignalMember.of("TurnStarted", "client:o")
@@ -48,7 +32,7 @@ class GPUInterface(Interface, name=GPU_INTERFACE):
         Property("State", "s", Changes.ANNOUNCED, lambda self: self._gpu.state),
         Property(
             "Holders", "ao", Changes.ANNOUNCED,
-            lambda self: [client_path(client.id) for client in self._gpu.holders],
+            lambda self: [names.client_path(client.id) for client in self._gpu.holders],
         ),
         Property("QueueLength", "u", Changes.ANNOUNCED, lambda self: self._gpu.queue_length),
     )
@@ -57,22 +41,22 @@ class GPUInterface(Interface, name=GPU_INTERFACE):
         self._manager = manager
         self._gpu = gpu
 
-    @method("SetTQ", "seconds:u", action=ACTION_SET_TQ)
+    @method("SetTQ", "seconds:u", action=names.ACTION_SET_TQ)
     def set_tq(self, _caller: Caller, seconds: int) -> None:
         """The quantum of this card."""
         self._manager.set_tq(seconds, str(self._gpu.facts.index))
 
-    @method("SetTQAuto", action=ACTION_SET_TQ)
+    @method("SetTQAuto", action=names.ACTION_SET_TQ)
     def set_tq_auto(self, _caller: Caller) -> None:
         """As hand-overs cost on this card."""
         self._manager.set_tq_auto(str(self._gpu.facts.index))
 
-    @method("SetAntiThrash", "mode:s", action=ACTION_SET_ANTI_THRASH)
+    @method("SetAntiThrash", "mode:s", action=names.ACTION_SET_ANTI_THRASH)
     def set_anti_thrash(self, _caller: Caller, mode: str) -> None:
         """The mode of this card."""
         self._manager.set_anti_thrash(mode, str(self._gpu.facts.index))
 
-    @method("Preempt", action=ACTION_MANAGE_CLIENTS)
+    @method("Preempt", action=names.ACTION_MANAGE_CLIENTS)
     def preempt(self, _caller: Caller) -> None:
         """Ends the present turns, if somebody waits."""
         self._gpu.preempt()
@@ -83,7 +67,7 @@ class GPUInterface(Interface, name=GPU_INTERFACE):
         return rows(self._gpu.clients.values())
 
 
-class StatisticsInterface(Interface, name=STATISTICS_INTERFACE):
+class StatisticsInterface(Interface, name=names.STATISTICS_INTERFACE):
     """Figures that move all the time, so that nobody is told when they do."""
 
     _gpu: GPU
@@ -93,7 +77,7 @@ class StatisticsInterface(Interface, name=STATISTICS_INTERFACE):
         Property("Outside", "t", Changes.SILENT, lambda self: self._gpu.capacity.outside),
         Property(
             "MemoryUsed", "t", Changes.SILENT,
-            lambda self: _or(UNKNOWN, self._gpu.sample.memory_used),
+            lambda self: _or(names.UNKNOWN, self._gpu.sample.memory_used),
         ),
         Property(
             "Utilization", "d", Changes.SILENT,

@@ -20,13 +20,7 @@ _LEVELS = {
     "info": logging.INFO,
     "debug": logging.DEBUG,
 }
-_WORDS = {
-    logging.CRITICAL: "crit",
-    logging.ERROR: "err",
-    logging.WARNING: "warning",
-    logging.INFO: "info",
-    logging.DEBUG: "debug",
-}
+_WORDS = {level: word for word, level in _LEVELS.items()}       # the last of several
 
 
 def _log_level(_: object) -> str:

@@ -6,29 +6,12 @@ import struct
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from nvshared import __version__
+from nvshared import __version__, names
 from nvshared.bus.authority import Caller
-from nvshared.bus.client import owned
-from nvshared.bus.members import (
-    ANYONE,
-    Body,
-    Changes,
-    Interface,
-    Property,
-    SignalMember,
-    method,
-)
+from nvshared.bus.client import setter
+from nvshared.bus.members import ANYONE, Body, Changes, Interface, Property, SignalMember, method
 from nvshared.dbus.writing import begin, end, pad, put_text
 from nvshared.errors import NvshareError
-from nvshared.names import (
-    ACTION_MANAGE_CLIENTS,
-    ACTION_RELOAD,
-    ACTION_SET_ANTI_THRASH,
-    ACTION_SET_TQ,
-    MANAGER_INTERFACE,
-    client_path,
-    gpu_path,
-)
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 
@@ -44,13 +27,13 @@ def rows(clients: Iterable[Client]) -> Body:
     for client in clients:
         pad(out)
         out += _NUMBERS.pack(client.id, client.peer.pid, client.gpu.facts.index)
-        put_text(out, client_path(client.id))
+        put_text(out, names.client_path(client.id))
         end(out, begin(out))
     end(out, whole)
     return Body(out)
 
 
-class ManagerInterface(Interface, name=MANAGER_INTERFACE):
+class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
     """Names, types, and one line each for what Manager does."""
 
     client_new = SignalMember.of("ClientNew", "id:u client:o")
@@ -66,39 +49,39 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
         Property("AntiThrash", "s", Changes.ANNOUNCED, lambda self: str(self._manager.anti_thrash)),
         Property(
             "GPUs", "ao", Changes.ANNOUNCED,
-            lambda self: [gpu_path(gpu.facts.index) for gpu in self._manager.gpus],
+            lambda self: [names.gpu_path(gpu.facts.index) for gpu in self._manager.gpus],
         ),
     )
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
 
-    @method("SetTQ", "seconds:u", action=ACTION_SET_TQ)
+    @method("SetTQ", "seconds:u", action=names.ACTION_SET_TQ)
     def set_tq(self, _caller: Caller, seconds: int) -> None:
         """The quantum of all GPUs."""
         self._manager.set_tq(seconds)
 
-    @method("SetGPUTQ", "gpu:s seconds:u", action=ACTION_SET_TQ)
+    @method("SetGPUTQ", "gpu:s seconds:u", action=names.ACTION_SET_TQ)
     def set_gpu_tq(self, _caller: Caller, gpu: str, seconds: int) -> None:
         """The quantum of one GPU."""
         self._manager.set_tq(seconds, self._index(gpu))
 
-    @method("SetTQAuto", action=ACTION_SET_TQ)
+    @method("SetTQAuto", action=names.ACTION_SET_TQ)
     def set_tq_auto(self, _caller: Caller) -> None:
         """As hand-overs cost, on all GPUs."""
         self._manager.set_tq_auto()
 
-    @method("SetGPUTQAuto", "gpu:s", action=ACTION_SET_TQ)
+    @method("SetGPUTQAuto", "gpu:s", action=names.ACTION_SET_TQ)
     def set_gpu_tq_auto(self, _caller: Caller, gpu: str) -> None:
         """As hand-overs cost, on one GPU."""
         self._manager.set_tq_auto(self._index(gpu))
 
-    @method("SetAntiThrash", "mode:s", action=ACTION_SET_ANTI_THRASH)
+    @method("SetAntiThrash", "mode:s", action=names.ACTION_SET_ANTI_THRASH)
     def set_anti_thrash(self, _caller: Caller, mode: str) -> None:
         """The mode of all GPUs."""
         self._manager.set_anti_thrash(mode)
 
-    @method("SetGPUAntiThrash", "gpu:s mode:s", action=ACTION_SET_ANTI_THRASH)
+    @method("SetGPUAntiThrash", "gpu:s mode:s", action=names.ACTION_SET_ANTI_THRASH)
     def set_gpu_anti_thrash(self, _caller: Caller, gpu: str, mode: str) -> None:
         """The mode of one GPU."""
         self._manager.set_anti_thrash(mode, self._index(gpu))
@@ -106,13 +89,13 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
     @method("GetGPU", "gpu:s", "path:o", action=ANYONE)
     def get_gpu(self, _caller: Caller, gpu: str) -> str:
         """A GPU by index, UUID or PCI address."""
-        return gpu_path(self._manager.gpu(gpu).facts.index)
+        return names.gpu_path(self._manager.gpu(gpu).facts.index)
 
     @method("ListGPUs", gives="gpus:a(usoa{sv})", action=ANYONE)
     def list_gpus(self, _caller: Caller) -> list[list[Any]]:
         """Index, UUID and path of all GPUs."""
         return [
-            [gpu.facts.index, gpu.facts.uuid, gpu_path(gpu.facts.index), {}]
+            [gpu.facts.index, gpu.facts.uuid, names.gpu_path(gpu.facts.index), {}]
             for gpu in self._manager.gpus
         ]
 
@@ -125,43 +108,24 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
     async def clients_by_pid(self, caller: Caller, pid: int) -> list[str]:
         """The clients of one process; of the caller if `pid` is 0."""
         wanted = pid or await caller.pid()
-        return [client_path(client.id) for client in self._manager.clients_by_pid(wanted)]
+        return [names.client_path(client.id) for client in self._manager.clients_by_pid(wanted)]
 
     def meant(self, client: int, *values: int) -> tuple[Client, *tuple[int, ...]]:
         """The one that has this id. Raises NoSuchClient."""
         return self._manager.client(client), *values
 
-    @method("SetMemoryLimit", "client:u bytes:t", action=owned("memory_limit"))
-    def set_memory_limit(self, caller: Caller, client: int, size: int) -> None:
-        """How much a client may allocate; 0 for no limit."""
-        self._manager.set_terms(client, "memory_limit", size, by_owner=caller.as_owner)
+    set_memory_limit = setter("SetMemoryLimit", "client:u bytes:t", "memory_limit")
+    set_compute_limit = setter("SetComputeLimit", "client:u percent:u", "compute_limit")
+    set_weight = setter("SetWeight", "client:u weight:u", "weight")
+    suspend_client = setter("SuspendClient", "client:u", "suspended", True)
+    resume_client = setter("ResumeClient", "client:u", "suspended", False)
 
-    @method("SetComputeLimit", "client:u percent:u", action=owned("compute_limit"))
-    def set_compute_limit(self, caller: Caller, client: int, percent: int) -> None:
-        """1 to 100 percent of the time; 100 for no limit."""
-        self._manager.set_terms(client, "compute_limit", percent, by_owner=caller.as_owner)
-
-    @method("SetWeight", "client:u weight:u", action=owned("weight"))
-    def set_weight(self, caller: Caller, client: int, weight: int) -> None:
-        """1 to 1000."""
-        self._manager.set_terms(client, "weight", weight, by_owner=caller.as_owner)
-
-    @method("SuspendClient", "client:u", action=owned("suspended", True))
-    def suspend_client(self, caller: Caller, client: int) -> None:
-        """It leaves the card and waits."""
-        self._manager.set_terms(client, "suspended", True, by_owner=caller.as_owner)
-
-    @method("ResumeClient", "client:u", action=owned("suspended", False))
-    def resume_client(self, caller: Caller, client: int) -> None:
-        """It queues again."""
-        self._manager.set_terms(client, "suspended", False, by_owner=caller.as_owner)
-
-    @method("PreemptGPU", "gpu:s", action=ACTION_MANAGE_CLIENTS)
+    @method("PreemptGPU", "gpu:s", action=names.ACTION_MANAGE_CLIENTS)
     def preempt_gpu(self, _caller: Caller, gpu: str) -> None:
         """Ends the present turns on a GPU, if somebody waits."""
         self._manager.gpu(gpu).preempt()
 
-    @method("Reload", action=ACTION_RELOAD)
+    @method("Reload", action=names.ACTION_RELOAD)
     def reload(self, _caller: Caller) -> None:
         """Reads the configuration again. What is wrong with it is for the journal, too: of a
         command that has ended (systemctl reload runs one) it may not know whose words it has."""
@@ -171,7 +135,7 @@ class ManagerInterface(Interface, name=MANAGER_INTERFACE):
             logger.error("the settings stay as they are: %s", error)
             raise
 
-    @method("ResetSettings", action=ACTION_RELOAD)
+    @method("ResetSettings", action=names.ACTION_RELOAD)
     def reset_settings(self, _caller: Caller) -> None:
         """Returns to the configuration."""
         self._manager.reset_settings()

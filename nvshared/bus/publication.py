@@ -21,13 +21,7 @@ from nvshared.bus.standard import ObjectManager, standard
 from nvshared.bus.tree import Tree
 from nvshared.dbus.address import locate
 from nvshared.errors import NvshareError
-from nvshared.names import (
-    BUS_NAME,
-    LOG_CONTROL_PATH,
-    MANAGER_PATH,
-    client_path,
-    gpu_path,
-)
+from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler.actions import Action, BudgetWanted
 from nvshared.scheduler.events import ClientEvent, Event, Tick
 from nvshared.scheduler.quota import UNLIMITED

@@ -11,7 +11,6 @@ methods that they call.
 """
 
 import sys
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from nvshared.control.question import Question
@@ -39,12 +38,7 @@ class Daemon:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -114,10 +108,6 @@ class Daemon:
     def preempt(self, gpu: str) -> None:
         """Ends the present turns on a GPU (index, UUID or PCI address) if somebody waits."""
         self._change("PreemptGPU", "s", gpu)
-
-    def reload(self) -> None:
-        """Has the configuration read again."""
-        self._change("Reload")
 
     def reset_settings(self) -> None:
         """Forgets what was changed at run time."""

@@ -6,19 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from nvshared.control.question import Question
+from nvshared.dbus import message as wire
 from nvshared.dbus.address import BEGIN, BUS, LET_IN, PATIENCE, connect, introduction, locate
-from nvshared.dbus.message import (
-    ALLOW_INTERACTIVE_AUTHORIZATION,
-    ERROR,
-    METHOD_RETURN,
-    NO_AUTO_START,
-    START,
-    Message,
-    call,
-    pack,
-    size,
-    unpack,
-)
 from nvshared.dbus.types import WireError
 from nvshared.errors import BusUnavailable, InvalidArgs, NotPermitted, NotRunning, NvshareError
 from nvshared.names import BUS_NAME
@@ -54,14 +43,14 @@ class ControlConnection:
         as the user does. Raises what nvshared raised; InvalidArgs for what a bus cannot
         carry; NotRunning if it does not run or ended meanwhile; BusUnavailable if the bus is gone.
         """
-        flags = NO_AUTO_START | (ALLOW_INTERACTIVE_AUTHORIZATION if interactive else 0)
+        flags = wire.NO_AUTO_START | (wire.ALLOW_INTERACTIVE_AUTHORIZATION if interactive else 0)
         self._socket.settimeout(None if interactive else PATIENCE)
         serials = []
         packet = self._greeting
         for question in questions:
             serials.append(self._next())
             try:
-                packet += pack(call(BUS_NAME, *question, flags=flags), serials[-1])
+                packet += wire.pack(wire.call(BUS_NAME, *question, flags=flags), serials[-1])
             except WireError as error:
                 raise InvalidArgs(f"nvshared cannot be told that: {error}") from error
         self._greeting = b""
@@ -70,9 +59,9 @@ class ControlConnection:
             answers: dict[int, list[Any]] = {}
             while not answers.keys() >= set(serials):
                 message = self._receive()
-                if message.kind == METHOD_RETURN:
+                if message.kind == wire.METHOD_RETURN:
                     answers[message.reply_to] = message.values()
-                elif message.kind == ERROR:
+                elif message.kind == wire.ERROR:
                     raise self._error(message.error, message.reason())
         except TimeoutError as error:
             raise _unanswered(NvshareError(
@@ -101,19 +90,19 @@ class ControlConnection:
         if not line.startswith(LET_IN):
             uid = os.geteuid()
             raise BusUnavailable(f"the message bus {self._bus!r} does not let uid {uid} in")
-        self._greeting = BEGIN + pack(call(*BUS, "Hello"), self._next())
+        self._greeting = BEGIN + wire.pack(wire.call(*BUS, "Hello"), self._next())
 
     def _next(self) -> int:
         self._serial += 1
         return self._serial
 
-    def _receive(self) -> Message:
-        self._fill(START)
-        header, body = size(bytes(self._buffer[:START]))
+    def _receive(self) -> wire.Message:
+        self._fill(wire.START)
+        header, body = wire.size(bytes(self._buffer[:wire.START]))
         self._fill(header + body)
         data = bytes(self._buffer[:header + body])
         del self._buffer[:header + body]
-        return unpack(data[:header], data[header:])
+        return wire.unpack(data[:header], data[header:])
 
     def _fill(self, length: int) -> None:
         while len(self._buffer) < length:

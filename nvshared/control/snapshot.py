@@ -9,16 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from nvshared import names
 from nvshared.dbus.types import Variant
 from nvshared.errors import NvshareError
-from nvshared.names import (
-    CLIENT_INTERFACE,
-    CLIENT_PATH,
-    GPU_INTERFACE,
-    GPU_PATH,
-    STATISTICS_INTERFACE,
-    UNKNOWN,
-)
 
 Properties = dict[str, Variant]         # as they come over the bus
 Objects = dict[str, dict[str, Properties]]
@@ -100,14 +93,13 @@ class Snapshot:
     def as_dict(self) -> dict[str, Any]:
         """What --json prints, and the text shows."""
         return {
-            "version": self.version, "tq": self.tq, "tq_usec": self.tq_usec,
-            "tq_auto": self.tq_auto, "anti_thrash": self.anti_thrash,
+            **_plain_fields(self),
             "gpus": [_plain_fields(gpu) for gpu in self.gpus],
             "clients": [_plain_fields(client) for client in self.clients],
         }
 
 
-def _plain_fields(one: GPUSnapshot | ClientSnapshot) -> dict[str, Any]:
+def _plain_fields(one: GPUSnapshot | ClientSnapshot | Snapshot) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__slots__}
 
 
@@ -115,12 +107,13 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
     """From the Manager's properties and what GetManagedObjects answers."""
     gpus, clients = [], []
     for path, interfaces in objects.items():
-        if path.startswith(GPU_PATH + "/"):
-            known = _values(interfaces[GPU_INTERFACE]) | _values(interfaces[STATISTICS_INTERFACE])
+        if path.startswith(names.GPU_PATH + "/"):
+            known = _values(interfaces[names.GPU_INTERFACE])
+            known |= _values(interfaces[names.STATISTICS_INTERFACE])
             known["holders"] = tuple(map(_number, known["holders"]))
             gpus.append(_fill(GPUSnapshot, known))
-        elif path.startswith(CLIENT_PATH + "/"):
-            known = _values(interfaces[CLIENT_INTERFACE])
+        elif path.startswith(names.CLIENT_PATH + "/"):
+            known = _values(interfaces[names.CLIENT_INTERFACE])
             known |= {"id": _number(path), "gpu": _number(known["gpu"])}
             clients.append(_fill(ClientSnapshot, known))
     found: Snapshot = _fill(Snapshot, _values(manager) | {
@@ -136,17 +129,17 @@ def _values(properties: Properties) -> dict[str, Any]:
 
 def _fill(cls: Any, known: dict[str, Any]) -> Any:
     """The dataclass with each field from the property of that name."""
-    names = [name.replace("_", "") for name in cls.__slots__]
-    if missing := [name for name in names if name not in known]:
+    wanted = [name.replace("_", "") for name in cls.__slots__]
+    if missing := [name for name in wanted if name not in known]:
         raise NvshareError(
             f"the nvshared that runs is of another version: it does not tell {missing[0]}",
             "restart it with: systemctl restart nvshared",
         )
-    return cls(*[_plain(known[name]) for name in names])
+    return cls(*[_plain(known[name]) for name in wanted])
 
 
 def _plain(value: Any) -> Any:
-    if value == UNKNOWN or (isinstance(value, float) and math.isnan(value)):
+    if value == names.UNKNOWN or (isinstance(value, float) and math.isnan(value)):
         return None
     return value
 

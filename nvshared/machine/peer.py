@@ -46,15 +46,6 @@ class Peer:
         return f"{self.name}[{self.pid}]"
 
 
-def identify(connection: socket.socket) -> Peer:
-    """Asks the kernel who connected, and /proc what that is.
-
-    A process that has died already has no /proc entry; it is told apart by its
-    pid alone, and its connection ends in a moment anyway.
-    """
-    return describe(*credentials(connection))
-
-
 def credentials(connection: socket.socket) -> tuple[int, int]:
     """Process id and user id of who connected; no more than a question to the kernel."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
@@ -63,7 +54,7 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 def describe(pid: int, uid: int) -> Peer:
-    """What /proc says about a process."""
+    """What /proc says about a process; of one that has died, little more than its pid."""
     name = _read(pid, "comm").rstrip("\n") or "?"
     command = _read(pid, "cmdline").replace("\0", " ").strip() or name
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)

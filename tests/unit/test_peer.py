@@ -87,7 +87,7 @@ CGROUPS = {
 def test_a_peer_is_what_the_kernel_says() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        who = peer.identify(ours)
+        who = peer.describe(*peer.credentials(ours))
     assert (who.pid, who.uid) == (os.getpid(), os.getuid())
     assert who.name == Path("/proc/self/comm").read_text().strip()
     assert str(who) == f"{who.name}[{who.pid}]"
