@@ -50,6 +50,10 @@ class ExitCode(IntEnum):
     ALREADY_RUNNING = 152
 
 
+DBUS = "org.freedesktop.DBus.Error."
+OURS = "com.nvshare.Error."
+
+
 class NvshareError(Exception):
     """The root. `message` is one sentence without its full stop; `hint` may be empty.
 
@@ -57,8 +61,14 @@ class NvshareError(Exception):
     `details` are for --json alone.
     """
 
-    bus_name: ClassVar[str] = "org.freedesktop.DBus.Error.Failed"
+    bus_name: ClassVar[str] = DBUS + "Failed"
     exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
+
+    def __init_subclass__(cls, bus_name: str = "", exit_code: ExitCode | None = None) -> None:
+        if bus_name:
+            cls.bus_name = bus_name
+        if exit_code is not None:
+            cls.exit_code = exit_code
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -71,101 +81,67 @@ class NvshareError(Exception):
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
-class InvalidArgs(NvshareError):
+class InvalidArgs(NvshareError, bus_name=DBUS + "InvalidArgs", exit_code=ExitCode.INVALID_ARGS):
     """What the caller asked for makes no sense."""
 
-    bus_name = "org.freedesktop.DBus.Error.InvalidArgs"
-    exit_code = ExitCode.INVALID_ARGS
 
-
-class ConfigError(InvalidArgs):
+class ConfigError(InvalidArgs, exit_code=ExitCode.BAD_CONFIG):
     """A setting in a file, a variable or an option is wrong; the message says where."""
 
-    exit_code = ExitCode.BAD_CONFIG
 
-
-class NotPermitted(NvshareError):
+class NotPermitted(NvshareError, bus_name=DBUS + "AccessDenied", exit_code=ExitCode.NOT_PERMITTED):
     """The kernel or polkit says no."""
 
-    bus_name = "org.freedesktop.DBus.Error.AccessDenied"
-    exit_code = ExitCode.NOT_PERMITTED
 
-
-class NoSuchGPU(NvshareError):
+class NoSuchGPU(NvshareError, bus_name=OURS + "NoSuchGPU", exit_code=ExitCode.NO_SUCH_THING):
     """No GPU goes by that index, UUID or PCI address."""
 
-    bus_name = "com.nvshare.Error.NoSuchGPU"
-    exit_code = ExitCode.NO_SUCH_THING
 
-
-class NoSuchClient(NvshareError):
+class NoSuchClient(NvshareError, bus_name=OURS + "NoSuchClient", exit_code=ExitCode.NO_SUCH_THING):
     """No client goes by that id."""
 
-    bus_name = "com.nvshare.Error.NoSuchClient"
-    exit_code = ExitCode.NO_SUCH_THING
 
-
-class GPULost(NvshareError):
+class GPULost(NvshareError, bus_name=OURS + "GPULost", exit_code=ExitCode.GPU_LOST):
     """The GPU fell off the bus or its driver is gone."""
 
-    bus_name = "com.nvshare.Error.GPULost"
-    exit_code = ExitCode.GPU_LOST
 
-
-class NoDriver(NvshareError):
+class NoDriver(NvshareError, bus_name=OURS + "NoDriver", exit_code=ExitCode.NO_DRIVER):
     """There is no NVIDIA driver, or no library to ask it."""
-
-    bus_name = "com.nvshare.Error.NoDriver"
-    exit_code = ExitCode.NO_DRIVER
 
 
 class NoGPU(NoDriver):
     """There is a driver, but it knows no GPU."""
 
 
-class DriverUnready(NoDriver):
+class DriverUnready(NoDriver, exit_code=ExitCode.FAILURE):
     """There is a driver that does not let us in, or does not answer; a moment later it may."""
 
-    exit_code = ExitCode.FAILURE        # of those after which systemd tries again
 
-
-class NotKept(NvshareError):
+class NotKept(NvshareError, bus_name=OURS + "NotKept"):
     """A change holds, but could not be written down, so the next daemon will not know of it."""
 
-    bus_name = "com.nvshare.Error.NotKept"
 
-
-class AlreadyRunning(NvshareError):
+class AlreadyRunning(
+    NvshareError, bus_name=OURS + "AlreadyRunning", exit_code=ExitCode.ALREADY_RUNNING
+):
     """Another nvshared has the socket or the bus name."""
 
-    bus_name = "com.nvshare.Error.AlreadyRunning"
-    exit_code = ExitCode.ALREADY_RUNNING
 
-
-class NotRunning(NvshareError):
+class NotRunning(NvshareError, bus_name=DBUS + "ServiceUnknown", exit_code=ExitCode.NOT_RUNNING):
     """Nobody answers for com.nvshare."""
 
-    bus_name = "org.freedesktop.DBus.Error.ServiceUnknown"
-    exit_code = ExitCode.NOT_RUNNING
 
-
-class BusUnavailable(NvshareError):
+class BusUnavailable(NvshareError, bus_name=DBUS + "NoServer"):
     """There is no message bus at that address, or it would not have us."""
 
-    bus_name = "org.freedesktop.DBus.Error.NoServer"
 
-
-class Interrupted(NvshareError):
+class Interrupted(NvshareError, exit_code=ExitCode.INTERRUPTED):
     """Somebody pressed Ctrl-C; what was asked for last may be done nevertheless."""
-
-    exit_code = ExitCode.INTERRUPTED
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
         self.answered = False
 
 
-class ProtocolError(NvshareError):
+class ProtocolError(NvshareError, bus_name=OURS + "Protocol"):
     """A client sent a record that protocol.h does not know."""
-
-    bus_name = "com.nvshare.Error.Protocol"

@@ -91,7 +91,5 @@ class Caller:
         raise NotPermitted(f"{action} is not permitted to uid {uid}")
 
 
-class PasswordNeeded(NotPermitted):
+class PasswordNeeded(NotPermitted, bus_name=ErrorType.INTERACTIVE_AUTHORIZATION_REQUIRED.value):
     """polkit would say yes to somebody who could be asked for a password."""
-
-    bus_name = ErrorType.INTERACTIVE_AUTHORIZATION_REQUIRED.value

@@ -41,22 +41,16 @@ LARGE = 1 << 16                         # bytes of an answer
 LONGEST_PATH = 255                      # characters of one that we say again
 
 
-class UnknownObject(NvshareError):
+class UnknownObject(NvshareError, bus_name=ErrorType.UNKNOWN_OBJECT.value):
     """There is no object at that path."""
 
-    bus_name = ErrorType.UNKNOWN_OBJECT.value
 
-
-class UnknownMethod(NvshareError):
+class UnknownMethod(NvshareError, bus_name=ErrorType.UNKNOWN_METHOD.value):
     """The object has no method of that name."""
 
-    bus_name = ErrorType.UNKNOWN_METHOD.value
 
-
-class LimitsExceeded(NvshareError):
+class LimitsExceeded(NvshareError, bus_name=ErrorType.LIMITS_EXCEEDED.value):
     """The caller has too many calls under way."""
-
-    bus_name = ErrorType.LIMITS_EXCEEDED.value
 
 
 class Dispatcher:

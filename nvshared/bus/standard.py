@@ -16,22 +16,16 @@ from nvshared.dbus.writing import begin, end
 from nvshared.errors import InvalidArgs, NvshareError
 
 
-class UnknownInterface(NvshareError):
+class UnknownInterface(NvshareError, bus_name=ErrorType.UNKNOWN_INTERFACE.value):
     """The object has no interface of that name."""
 
-    bus_name = ErrorType.UNKNOWN_INTERFACE.value
 
-
-class UnknownProperty(NvshareError):
+class UnknownProperty(NvshareError, bus_name=ErrorType.UNKNOWN_PROPERTY.value):
     """The interface has no property of that name."""
 
-    bus_name = ErrorType.UNKNOWN_PROPERTY.value
 
-
-class PropertyReadOnly(NvshareError):
+class PropertyReadOnly(NvshareError, bus_name=ErrorType.PROPERTY_READ_ONLY.value):
     """The property cannot be written."""
-
-    bus_name = ErrorType.PROPERTY_READ_ONLY.value
 
 
 class PeerInterface(Interface, name="org.freedesktop.DBus.Peer"):

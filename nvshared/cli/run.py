@@ -14,16 +14,12 @@ TRIM = "NVSHARE_TRIM_CACHES"            # 1: the program gives back what its fra
 MODULES = "PYTHONPATH"
 
 
-class NotFound(NvshareError):
+class NotFound(NvshareError, exit_code=ExitCode.NOT_FOUND):
     """There is no such program; the status is the one that shells give."""
 
-    exit_code = ExitCode.NOT_FOUND
 
-
-class NotExecutable(NvshareError):
+class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
     """The program cannot be run; the status is the one that shells give."""
-
-    exit_code = ExitCode.NOT_EXECUTABLE
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
