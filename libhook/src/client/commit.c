@@ -163,16 +163,21 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
     return granted;
 }
 
-bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
+static uint64_t with_more(const struct client *client, uint64_t bytes)
 {
     const struct nvshare_memory *memory = &client->memory;
+    return memory->allocated + memory->pinned + memory->pending + bytes;
+}
+
+bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
+{
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     bool granted, allowed = pins == 0;
     if (pins > 0)
         client_settle();             /* a signal handler jumped over that */
     for (;;) {
-        uint64_t wanted = memory->allocated + memory->pinned + memory->pending + bytes;
+        uint64_t wanted = with_more(client, bytes);
         granted = allowed && wanted <= client->limits.commit;
         if (granted)
             break;
@@ -190,10 +195,11 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
         if (pins > 0 && !open_question(client, wanted, pins))
             continue;
         bool ours = ask(client, wanted, pins);
-        /* Refused by the answer to this very question. Less than was granted
-         * may apply again by now, and another thread's later question may have
-         * been answered: then ask again. */
-        if (ours && client->answer.commit < wanted && !reclaim(client, RECLAIM_ALL, true))
+        /* Refused by the answer to this very question. Less than was granted may apply again
+         * by now, another thread's later question may have been answered, or memory may have
+         * been freed since this one was asked: then ask again. */
+        if (ours && client->answer.commit < wanted && with_more(client, bytes) >= wanted
+            && !reclaim(client, RECLAIM_ALL, true))
             break;
         /* It keeps what it was granted while it slept on, whatever was answered since. */
         const struct open_question *own = own_question();

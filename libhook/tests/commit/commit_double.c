@@ -52,6 +52,13 @@ SEEN void take(uint64_t bytes)
     pthread_mutex_unlock(&memory_lock);
 }
 
+SEEN void release(uint64_t bytes)
+{
+    pthread_mutex_lock(&memory_lock);
+    one.memory.pinned -= bytes;
+    pthread_mutex_unlock(&memory_lock);
+}
+
 SEEN void answer(uint64_t number, uint64_t commit)
 {
     pthread_mutex_lock(&memory_lock);

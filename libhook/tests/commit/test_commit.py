@@ -116,6 +116,22 @@ def test_what_is_refused_never_counts(process: Process) -> None:
     first.hears(False)
 
 
+def test_a_refusal_that_does_not_know_what_was_freed_since_is_asked_about_again(
+    process: Process,
+) -> None:
+    first = process.ask(5)
+    process.answer(1, 5)
+    first.hears(True)
+    first.take()
+    second = process.ask(7)
+    process.c.release(c_uint64(5))
+    process.answer(2, 11)
+    until(lambda: process.c.asked_so_far() == 3)
+    process.answer(3, 11)
+    second.hears(True)
+    second.take()
+
+
 def test_what_a_later_answer_has_made_void_never_counts_and_is_asked_again(
     process: Process,
 ) -> None:
