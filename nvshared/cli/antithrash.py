@@ -6,7 +6,6 @@ import argparse
 from nvshared.cli.output import show
 from nvshared.cli.verb import MODES, Options, Verb, add_gpu
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -17,12 +16,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     add_gpu(parser)
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     mode, gpu = options.mode, options.gpu
     with Daemon(options.bus) as daemon:
         daemon.set_anti_thrash(mode, gpu)
     show(options, {"anti_thrash": mode, "gpu": gpu}, lambda: print(sentence(mode, gpu)))
-    return ExitCode.OK
 
 
 def sentence(mode: str, gpu: str | None) -> str:

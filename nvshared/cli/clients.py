@@ -6,7 +6,7 @@ import argparse
 from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode, NoSuchGPU
+from nvshared.errors import NoSuchGPU
 from nvshared.tui.tables import client_columns
 
 
@@ -14,7 +14,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="GPU", help="only those of this GPU")
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         index = None if options.gpu is None else daemon.gpu(options.gpu)
         now = daemon.snapshot()
@@ -24,7 +24,6 @@ def _act(options: Options) -> ExitCode:
     wanted = {one.id for one in chosen}
     data = [one for one in now.as_dict()["clients"] if one["id"] in wanted]
     show(options, {"clients": data}, lambda: show_table(client_columns(chosen), chosen))
-    return ExitCode.OK
 
 
 VERB = Verb(

@@ -4,7 +4,6 @@
 import argparse
 
 from nvshared.cli.verb import Options, Verb
-from nvshared.errors import ExitCode
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -13,13 +12,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     from nvshared.cli import shells
     from nvshared.cli.words import words
 
     script = {"bash": shells.bash, "zsh": shells.zsh, "fish": shells.fish}[options.shell]
     print(script(words(options.parser)))
-    return ExitCode.OK
 
 
 VERB = Verb(

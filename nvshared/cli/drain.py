@@ -8,7 +8,7 @@ from nvshared.cli.output import show
 from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot
-from nvshared.errors import ExitCode, NvshareError
+from nvshared.errors import NvshareError
 from nvshared.quantity import counted
 from nvshared.tui.quantities import command, process, size
 
@@ -21,7 +21,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     told: set[str] = set()
     with Daemon(options.bus) as client:
         while left := [one for one in client.snapshot().clients if one.state != "running"]:
@@ -34,7 +34,6 @@ def _act(options: Options) -> ExitCode:
                 raise _error(left)
             time.sleep(LOOK)
     show(options, {"left": []}, lambda: print("nvshared can be stopped: no program needs it now."))
-    return ExitCode.OK
 
 
 def _line(client: ClientSnapshot) -> str:

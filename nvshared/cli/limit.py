@@ -8,7 +8,7 @@ from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client, whole
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode, InvalidArgs
+from nvshared.errors import InvalidArgs
 from nvshared.quantity import counted, size
 
 NO_LIMIT = 100                          # percent of the time
@@ -32,12 +32,9 @@ def _bytes(text: str) -> int:
 def _percent(text: str) -> int:
     if text == "none":
         return NO_LIMIT
-    if percent := whole(text.removesuffix("%"), NO_LIMIT):
-        return percent
-    raise InvalidArgs(
-        f"the compute limit cannot be {text!r}",
-        f"give a percentage of the time from 1 to {NO_LIMIT}, or none",
-    )
+    right = f"give a percentage of the time from 1 to {NO_LIMIT}, or none"
+    wrong = f"the compute limit cannot be {text!r}"
+    return whole(text.removesuffix("%"), NO_LIMIT, wrong, right)
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +49,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     if options.memory is None and options.compute is None:
         raise InvalidArgs(
             "there is nothing to limit", "give --memory SIZE, --compute PERCENT, or both"
@@ -76,7 +73,6 @@ def _act(options: Options) -> ExitCode:
         | {name: limit for name, limit in limits.items() if limit is not None},
         lambda: _print(options),
     )
-    return ExitCode.OK
 
 
 def _print(options: Options) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from nvshared.cli import predecessor, status
 from nvshared.cli.output import complain
 from nvshared.cli.parser import build
-from nvshared.cli.verb import Options
+from nvshared.cli.verb import Options, Verb
 from nvshared.cli.verbs import VERBS
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.names import DEBUG_VARIABLE
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parsed(given)
         as_json = options.json
-        code = act(options)
+        code = act(options) or ExitCode.OK
         sys.stdout.flush()
         return code
     except NvshareError as error:
@@ -74,11 +74,12 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def act(options: Options) -> ExitCode:
+def act(options: Options) -> ExitCode | None:
     """What the command line asks for: a verb, the predecessor's flags, or just a look."""
-    if options.verb is not None:
-        if predecessor.given(options):
+    if predecessor.given(options):
+        if options.verb is not None:
             predecessor.refuse(options)
-        chosen: ExitCode = options.verb.act(options)
-        return chosen
-    return predecessor.act(options) if predecessor.given(options) else status.VERB.act(options)
+        predecessor.act(options)
+        return None
+    verb: Verb = options.verb or status.VERB
+    return verb.act(options)

@@ -8,7 +8,7 @@ from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out
 from nvshared.cli.verb import Options
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode, InvalidArgs
+from nvshared.errors import InvalidArgs
 
 
 def given(options: Options) -> bool:
@@ -29,7 +29,7 @@ def refuse(options: Options) -> None:
     )
 
 
-def act(options: Options) -> ExitCode:
+def act(options: Options) -> None:
     """Sets what they say on all GPUs, and says so: one document if it is JSON."""
     tq, mode = options.set_tq, options.anti_thrash
     data: dict[str, object] = {"gpu": None}
@@ -47,4 +47,3 @@ def act(options: Options) -> ExitCode:
             sentences.append(antithrash.sentence(mode, None))
         carry_out(steps)
     show(options, data, lambda: print("\n".join(sentences)))
-    return ExitCode.OK

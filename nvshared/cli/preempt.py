@@ -6,21 +6,19 @@ import argparse
 from nvshared.cli.output import show
 from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("gpu", metavar="GPU", help="index, UUID or PCI address")
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         daemon.preempt(options.gpu)
     show(
         options, {"gpu": options.gpu},
         lambda: print(f"The turns on GPU {options.gpu} end now, if somebody waits."),
     )
-    return ExitCode.OK
 
 
 VERB = Verb(

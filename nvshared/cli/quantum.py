@@ -6,7 +6,6 @@ import argparse
 from nvshared.cli.output import show
 from nvshared.cli.verb import QUANTUM, Options, Verb, add_gpu, quantum
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode
 from nvshared.quantity import counted
 from nvshared.units import MILLISECOND, SECOND
 
@@ -19,12 +18,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     add_gpu(parser)
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     tq, gpu = options.quantum, options.gpu
     with Daemon(options.bus) as daemon:
         daemon.set_tq(tq, gpu)
     show(options, {"tq": tq, "gpu": gpu}, lambda: print(sentence(tq, gpu)))
-    return ExitCode.OK
 
 
 def sentence(tq: int | str, gpu: str | None) -> str:

@@ -6,10 +6,10 @@ from nvshared.cli.output import show
 from nvshared.cli.quantum import in_words
 from nvshared.cli.verb import AUTO, Options, Verb
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode, NvshareError
+from nvshared.errors import NvshareError
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         daemon.reset_settings()
         try:
@@ -27,7 +27,6 @@ def _act(options: Options) -> ExitCode:
         options, data,
         lambda: print(f"The configuration holds again: TQ {tq}, anti-thrash {now.anti_thrash}."),
     )
-    return ExitCode.OK
 
 
 VERB = Verb(

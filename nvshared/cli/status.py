@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING
 from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode
 from nvshared.tui.tables import client_columns, gpu_columns
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import Snapshot
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         now = daemon.snapshot()
     show(options, now.as_dict(), lambda: _print(now))
-    return ExitCode.OK
 
 
 def _print(now: "Snapshot") -> None:

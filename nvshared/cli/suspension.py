@@ -7,16 +7,14 @@ from nvshared.cli.output import show
 from nvshared.cli.steps import change, where
 from nvshared.cli.verb import Options, Verb, add_client
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode
 
 
-def _act(suspended: bool, options: Options) -> ExitCode:
+def _act(suspended: bool, options: Options) -> None:
     put, become, now = Daemon.resume, "resumed", "no longer suspended"
     if suspended:
         put, become, now = Daemon.suspend, "suspended", "suspended"
     data = change(options, f"process {options.pid}", {"suspended": suspended}, put, become)
     show(options, data, lambda: print(f"Process {options.pid} is {now}{where(options.gpu)}."))
-    return ExitCode.OK
 
 
 SUSPEND = Verb(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
-from nvshared.errors import ExitCode, InvalidArgs, NvshareError
+from nvshared.errors import InvalidArgs, NvshareError
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import Snapshot
@@ -47,7 +47,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     if options.json:
         _stream(options)
     elif sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in DUMB:
@@ -56,7 +56,6 @@ def _act(options: Options) -> ExitCode:
         raise InvalidArgs(
             "top needs a terminal that can be drawn on", "for one look, use: nvsharectl status"
         )
-    return ExitCode.OK
 
 
 def _stream(options: Options) -> None:

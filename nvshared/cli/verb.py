@@ -28,30 +28,27 @@ class Verb(NamedTuple):
     summary: str                        # one line, for the list of verbs
     description: str                    # what one should know before using it
     examples: tuple[tuple[str, str], ...]           # (command, what it does)
-    act: Callable[[Options], ExitCode]
+    act: Callable[[Options], ExitCode | None]       # None: OK
     configure: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
     more: str = ""                      # sections that stand below the examples, as they are
 
 
-def whole(text: str, most: int) -> int | None:
-    """A whole number from 1 to `most`, from the command line; None if it is none."""
+def whole(text: str, most: int, wrong: str, hint: str) -> int:
+    """A whole number from 1 to `most`, from the command line. Raises InvalidArgs."""
     # Python refuses to convert thousands of digits, with an error of its own.
     if text.isascii() and text.isdigit() and len(text) <= len(str(most)):
         number = int(text)
-        return number if 1 <= number <= most else None
-    return None
+        if 1 <= number <= most:
+            return number
+    raise InvalidArgs(wrong, hint)
 
 
 def quantum(text: str) -> int | str:
     """Seconds or "auto", from the command line. Raises InvalidArgs."""
     if text == AUTO:
         return AUTO
-    if seconds := whole(text, LONGEST_TQ):
-        return seconds
-    raise InvalidArgs(
-        f"the quantum cannot be {text!r}",
-        f"give a whole number of seconds from 1 to {LONGEST_TQ}, or auto",
-    )
+    right = f"give a whole number of seconds from 1 to {LONGEST_TQ}, or auto"
+    return whole(text, LONGEST_TQ, f"the quantum cannot be {text!r}", right)
 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
@@ -64,11 +61,8 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
 
 def process(text: str) -> int:
     """A process id from the command line. Raises InvalidArgs."""
-    if pid := whole(text, LONGEST_PID):
-        return pid
-    raise InvalidArgs(
-        f"{text!r} is no process id", "see those of the programs with: nvsharectl clients"
-    )
+    hint = "see those of the programs with: nvsharectl clients"
+    return whole(text, LONGEST_PID, f"{text!r} is no process id", hint)
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:

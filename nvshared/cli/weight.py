@@ -6,17 +6,13 @@ import argparse
 from nvshared.cli.output import show
 from nvshared.cli.steps import change, where
 from nvshared.cli.verb import Options, Verb, add_client, whole
-from nvshared.errors import ExitCode, InvalidArgs
 
 HEAVIEST = 1000
 
 
 def _weight(text: str) -> int:
-    if weight := whole(text, HEAVIEST):
-        return weight
-    raise InvalidArgs(
-        f"the weight cannot be {text!r}", f"give a whole number from 1 to {HEAVIEST}"
-    )
+    right = f"give a whole number from 1 to {HEAVIEST}"
+    return whole(text, HEAVIEST, f"the weight cannot be {text!r}", right)
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +20,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("weight", metavar="WEIGHT", type=_weight, help="1 to 1000; usual is 100")
 
 
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
     data = change(
         options, f"the weight of process {options.pid}", {"weight": options.weight},
         lambda daemon, client: daemon.set_weight(client, options.weight),
@@ -33,7 +29,6 @@ def _act(options: Options) -> ExitCode:
     show(options, data, lambda: print(
         f"The weight of process {options.pid}{place} is {options.weight}."
     ))
-    return ExitCode.OK
 
 
 VERB = Verb(

@@ -7,7 +7,7 @@ session.py's to judge.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum, IntFlag
 
 from nvshared.errors import ProtocolError
@@ -121,19 +121,17 @@ def decode_order(packet: bytes) -> OrderRecord:
     kind, _ = _head(packet)
     if kind >= Type.HELLO:
         raise ProtocolError(f"a {kind.name} came, which only a hook may send")
-    _, _, flags, number, *fields = ORDER.unpack(packet)
-    return OrderRecord(kind, flags, number, *fields)
+    _, _, *fields = ORDER.unpack(packet)
+    return OrderRecord(kind, *fields)
 
 
 def encode_report(report: ReportRecord) -> bytes:
     """The bytes of a report."""
-    memory, hello = report.memory, report.type is Type.HELLO
+    *figures, answered, to_pin = astuple(report.memory)
     asks = report.type in ASKS
     return REPORT.pack(
-        report.type, report.version, report.flags, report.number,
-        memory.allocated, memory.resident, memory.pinned, memory.pending, memory.room,
-        memory.host, memory.beyond,
-        report.uuid if hello else HEARD.pack(memory.answered, memory.to_pin),
+        report.type, report.version, report.flags, report.number, *figures,
+        report.uuid if report.type is Type.HELLO else HEARD.pack(answered, to_pin),
         *((report.commit, report.pins) if asks else (report.moved, report.took)),
     )
 

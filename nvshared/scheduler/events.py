@@ -54,37 +54,33 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class WentIdle:
-    """IDLE: a holder has submitted nothing for a while. The gate is still open."""
+class Said:
+    """A record of a client's hook, with its figures."""
 
     client: int
     memory: Memory
+
+
+class WentIdle(Said):
+    """IDLE: a holder has submitted nothing for a while. The gate is still open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Said):
     """STOPPED: the gate is closed and nothing is in flight."""
 
-    client: int
-    memory: Memory
     wants: bool                         # a thread stands at the gate
     microseconds: int = 0               # from the hook's receiving STOP to drained
 
 
-@dataclass(frozen=True, slots=True)
-class Reopened:
+class Reopened(Said):
     """REOPENED: the work in flight did not end, so the gate is open again."""
 
-    client: int
-    memory: Memory
-
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Said):
     """MOVED: the answer to an order that moves memory."""
 
-    client: int
-    memory: Memory
     number: int
     bytes: int
     microseconds: int = 0
@@ -106,34 +102,28 @@ class Presaved(Moved):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryChanged:
+class MemoryChanged(Said):
     """MEMORY: the figures changed."""
 
-    client: int
-    memory: Memory
     wants: bool = False                 # a thread stands at the gate
 
 
 @dataclass(frozen=True, slots=True)
-class CommitAsked:
+class CommitAsked(Said):
     """COMMIT: may allocated + pinned grow to `bytes`, and pinned by `pins`?
 
     If `bytes` is 0: may `memory.beyond` be what it is?
     """
 
-    client: int
-    memory: Memory
     number: int
     bytes: int
     pins: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(Said):
     """COPIES: whether a running program's copies load the bus, in either direction."""
 
-    client: int
-    memory: Memory
     inward: bool
     outward: bool
 

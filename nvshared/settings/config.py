@@ -37,9 +37,9 @@ class Option:
     name: str                           # as in files, and with two dashes on the command line
     section: str
     parse: Callable[[str], Any]         # raises ValueError with what would be right
-    metavar: str                        # "" for a switch
     default: str                        # in words, for people
     help: str
+    metavar: str = ""                   # "" for a switch
     variable: str = ""                  # environment variable that sets it too
     variable_parse: Callable[[str], Any] | None = None
     variable_words: str = ""            # what it takes, where that is not what files take
@@ -51,17 +51,12 @@ class Option:
 
 
 def _setting(
-    section: str, parse: Callable[[str], Any], default: Any, help: str,
-    *, metavar: str = "", words: str = "", variable: str = "",
-    variable_parse: Callable[[str], Any] | None = None, variable_words: str = "",
+    section: str, parse: Callable[[str], Any], default: Any, help: str, *, words: str = "",
+    **more: Any,
 ) -> Any:
-    """A field of Config. `words`: the default as people would write it."""
-    metadata = {
-        "section": section, "parse": parse, "metavar": metavar, "help": help,
-        "default": words or str(default), "variable": variable, "variable_parse": variable_parse,
-        "variable_words": variable_words,
-    }
-    return field(default=default, metadata=metadata)
+    """A field of Config, of an Option. `words`: the default as people would write it."""
+    more |= {"section": section, "parse": parse, "help": help, "default": words or str(default)}
+    return field(default=default, metadata=more)
 
 
 def _path(text: str) -> Path:
