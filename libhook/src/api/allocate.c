@@ -6,11 +6,8 @@
  * counted. Managed memory (unified.c) is freed here, too.
  */
 #include "api/counted.h"
-#include "api/wrapper.h"
-#include "interpose/real.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
-#include "memory/pinned.h"
 #include "pool/driver_pools.h"
 #include "pool/ordered.h"
 

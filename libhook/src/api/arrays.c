@@ -9,9 +9,6 @@
  * Small ones share memory, in units that we take to be 64 KiB.
  */
 #include "api/counted.h"
-#include "api/wrapper.h"
-#include "interpose/real.h"
-#include "memory/pinned.h"
 
 #define UNIT ((size_t)64 << 10)
 

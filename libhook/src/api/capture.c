@@ -4,7 +4,6 @@
  */
 #include "api/wrapper.h"
 #include "flight/capture_list.h"
-#include "interpose/real.h"
 #include "pool/stream.h"
 
 static CUresult begun(struct capture *capture, CUresult result)

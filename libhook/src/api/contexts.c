@@ -9,13 +9,11 @@
  * that lasts nobody may retain the context and begin to use it: who lets go last
  * waits for those who are just retaining it, and whoever comes then waits for the end.
  */
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "api/wrapper.h"
 #include "client/client.h"
 #include "flight/capture_list.h"
-#include "interpose/real.h"
 #include "memory/peers.h"
 #include "service/attach.h"
 #include "service/context_end.h"
@@ -47,17 +45,16 @@ static void refer(const void *context, CUdevice device)
     struct reference *reference = malloc(sizeof *reference);
     if (reference == NULL)
         return;
-    pthread_mutex_lock(&contexts_lock);
+    LOCKED(contexts_lock);
     *reference = (struct reference){ context, device, references };
     references = reference;
-    pthread_mutex_unlock(&contexts_lock);
 }
 
 /* The device, or -1 if there is no such reference. */
 static CUdevice drop(const void *context)
 {
     CUdevice device = -1;
-    pthread_mutex_lock(&contexts_lock);
+    LOCKED(contexts_lock);
     struct reference **link = &references, *reference;
     while ((reference = *link) != NULL && reference->context != context)
         link = &reference->next;
@@ -66,7 +63,6 @@ static CUdevice drop(const void *context)
         *link = reference->next;
         free(reference);
     }
-    pthread_mutex_unlock(&contexts_lock);
     return device;
 }
 
@@ -148,7 +144,7 @@ static void parting_over(const struct parting *parting, CUresult result, bool ke
     struct primary *one = parting->primary;
     if (one == NULL)
         return;
-    pthread_mutex_lock(&contexts_lock);
+    LOCKED(contexts_lock);
     if (parting->counted && result != CUDA_SUCCESS)
         one->retained++;
     if (parting->last != NULL) {
@@ -157,7 +153,6 @@ static void parting_over(const struct parting *parting, CUresult result, bool ke
             *one = (struct primary){ .retaining = one->retaining };
         pthread_cond_broadcast(&contexts_changed);
     }
-    pthread_mutex_unlock(&contexts_lock);
 }
 
 static void ends(CUcontext context)
@@ -202,10 +197,9 @@ CREATE(cuCtxCreate_v4,
 static bool is_primary(CUcontext context)
 {
     bool found = false;
-    pthread_mutex_lock(&contexts_lock);
+    LOCKED(contexts_lock);
     for (int device = 0; device < DEVICES; device++)
         found |= context != NULL && primary[device].context == context;
-    pthread_mutex_unlock(&contexts_lock);
     return found;
 }
 

@@ -7,9 +7,7 @@
  * driver 580.
  */
 #include "api/wrapper.h"
-#include "client/gate.h"
 #include "flight/bus_sharing.h"
-#include "interpose/real.h"
 
 /* As GATED; and it is known when such copies load the bus, and in which
  * direction (traffic.h). `waits`: it returns when all has been copied. */

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "api/wrapper.h"
-#include "interpose/real.h"
 #include "memory/pinned.h"
 
 /* pinned_remember()'s keys: handles and addresses come from several heaps,

@@ -5,7 +5,6 @@
  * instantiated.
  */
 #include "api/wrapper.h"
-#include "client/gate.h"
 
 GATED_PTDS(cuMemsetD8_v2, GATE_NO_STREAM,
     (CUdeviceptr to, unsigned char value, size_t count),

@@ -8,7 +8,6 @@
  * inside which all memory is there.
  */
 #include "api/wrapper.h"
-#include "client/gate.h"
 
 GATED_PTSZ(cuGraphLaunch, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
 GATED_PTSZ(cuGraphUpload, stream, (CUgraphExec graph, CUstream stream), (graph, stream))

@@ -14,16 +14,12 @@
  * program sees plain memory there, and the driver refuses to map, unmap or
  * change plain memory, and to give out a handle of it, as an invalid value.
  */
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "api/counted.h"
-#include "api/wrapper.h"
 #include "block/region.h"
 #include "client/client.h"
-#include "interpose/real.h"
 #include "memory/memory.h"
-#include "memory/pinned.h"
 #include "memory/vmm_allocation.h"
 
 struct physical {

@@ -8,8 +8,6 @@
  */
 #include "api/wrapper.h"
 #include "client/client.h"
-#include "client/gate.h"
-#include "interpose/real.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
 #include "pool/driver_pools.h"

@@ -14,7 +14,6 @@
 
 #include "api/wrapper.h"
 #include "client/unknown_entry.h"
-#include "interpose/real.h"
 
 /* "_v2", "_ptsz", "_v3_ptds", or nothing. */
 static bool is_suffix(const char *end)

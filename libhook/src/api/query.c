@@ -8,7 +8,6 @@
  */
 #include "api/wrapper.h"
 #include "flight/capture.h"
-#include "interpose/real.h"
 #include "ipc/ipc_export.h"
 #include "ipc/ipc_import.h"
 #include "memory/allocation.h"

@@ -7,7 +7,6 @@
  * work for the GPU and pass by; a stream may depend on them to get empty.
  */
 #include "api/wrapper.h"
-#include "client/gate.h"
 
 GATED_PTSZ(cuLaunchKernel, stream,
     (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,

@@ -5,10 +5,7 @@
  * that the library may have done, and the program means its own.
  */
 #include "api/counted.h"
-#include "api/wrapper.h"
-#include "client/gate.h"
 #include "flight/bus_sharing.h"
-#include "interpose/real.h"
 #include "memory/managed.h"
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)

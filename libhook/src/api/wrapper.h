@@ -5,7 +5,6 @@
 #pragma once
 
 #include "client/gate.h"
-#include "interpose/driver.h"
 #include "interpose/real.h"
 
 /* Seen by programs; and our own references, such as the list of wrappers,

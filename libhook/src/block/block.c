@@ -4,8 +4,6 @@
 #include <stdlib.h>
 
 #include "block/region.h"
-#include "block/store.h"
-#include "client/client.h"
 
 static bool usable(enum block_state state)
 {

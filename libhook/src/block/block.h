@@ -8,8 +8,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "block/store.h"
 #include "client/client.h"
 

@@ -13,10 +13,8 @@
  * The memory is private to the process, is not inherited by its children and
  * does not appear in core dumps.
  */
-#define _GNU_SOURCE
 #include "block/host_memory.h"
 
-#include <stdint.h>
 #include <sys/mman.h>
 
 #include "block/numa.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "block/host_provision.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include "block/host_memory.h"

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <pthread.h>
-#include <stdint.h>
 
 #include "interpose/driver.h"
 

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block/block.h"
 #include "block/host_memory.h"
 #include "block/region.h"
 #include "block/store.h"

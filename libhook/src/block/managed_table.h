@@ -4,8 +4,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "block/block.h"
 #include "block/prefetches.h"
 

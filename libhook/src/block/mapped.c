@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "block/mapped.h"
 
-#include "block/block.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "interpose/log.h"

@@ -5,7 +5,6 @@
  * is slower than the bus and shared with everybody. So memory is asked for on
  * the GPU's own node, and is taken from another where that one is full.
  */
-#define _GNU_SOURCE
 #include "block/numa.h"
 
 #include <errno.h>

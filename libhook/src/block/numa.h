@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stddef.h>
-
 #include "interpose/driver.h"
 
 /* The node of the host's memory that is nearest to a GPU; -1: there is no such thing. */

@@ -7,8 +7,6 @@
  */
 #pragma once
 
-#include <stddef.h>
-
 #include "interpose/driver.h"
 
 /* Runs of pages that lie side by side, by address, of which each was

@@ -7,7 +7,6 @@
  */
 #include "block/region.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 

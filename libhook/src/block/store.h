@@ -19,9 +19,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "interpose/driver.h"
 
 struct block;

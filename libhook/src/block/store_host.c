@@ -4,7 +4,6 @@
  * slabs of host memory. A block on the card keeps its place until somebody needs that: if it
  * has not changed when it leaves, it is not copied again.
  */
-#include <pthread.h>
 
 #include "block/block.h"
 #include "block/host_provision.h"

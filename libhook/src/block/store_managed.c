@@ -6,7 +6,6 @@
  * What is mostly read is not sent away by a prefetch, only copied. So that advice
  * is taken back for the time of its departure.
  */
-#include <pthread.h>
 
 #include "block/block.h"
 #include "block/host_slabs.h"

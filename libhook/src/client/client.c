@@ -5,7 +5,6 @@
  */
 #include "client/client.h"
 
-#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -45,9 +44,8 @@ void client_enter(struct client *client)
 void client_withdraw(const struct client *client)
 {
     client_count--;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     clients[client->index] = NULL;
-    pthread_mutex_unlock(&memory_lock);
 }
 
 void clients_abandon(void)
@@ -165,7 +163,7 @@ void client_update(struct client *client)
 
 void clients_want(void)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];
         if (client == NULL || client->granted || client->stopping || client->want_sent)
@@ -174,5 +172,4 @@ void clients_want(void)
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY,
                                                      .flags = NVSHARE_WANTS });
     }
-    pthread_mutex_unlock(&memory_lock);
 }

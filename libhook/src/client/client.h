@@ -6,10 +6,9 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "interpose/driver.h"
+#include "interpose/locked.h"
 #include "nvshare/protocol.h"
 
 #define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */

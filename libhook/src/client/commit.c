@@ -16,8 +16,6 @@
  */
 #include "client/commit.h"
 
-#include <pthread.h>
-
 #include "client/client.h"
 #include "client/reclaim.h"
 #include "interpose/bell.h"

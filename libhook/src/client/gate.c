@@ -21,14 +21,12 @@
  * mark means nothing any more when the gate has opened since, or the thread has
  * passed again. Whatever else is done here is done with signals blocked.
  */
-#define _GNU_SOURCE
 #include "client/gate.h"
 
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>

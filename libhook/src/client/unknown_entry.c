@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/unknown_entry.h"
 
-#include <stdatomic.h>
-#include <stddef.h>
-
 #include "client/client.h"
 #include "interpose/log.h"
 

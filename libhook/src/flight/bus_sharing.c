@@ -35,8 +35,6 @@
  */
 #include "flight/bus_sharing.h"
 
-#include <pthread.h>
-
 #include "client/client.h"
 #include "flight/capture.h"
 
@@ -103,14 +101,13 @@ void bus_copy_ends(const struct bus_copy *copy)
     if (copy->client == NULL)
         return;
     uint64_t now = now_microseconds();
-    pthread_mutex_lock(&sharing_lock);
+    LOCKED(sharing_lock);
     struct flow *flow = &flows[copy->client->index][copy->way];
     if (copy->period == periods[copy->client->index]) {
         flow->inside--;
         if (flow->until < now)
             flow->until = now;
     }
-    pthread_mutex_unlock(&sharing_lock);
 }
 
 void bus_sharing_watch(const struct client *client, bool watched)
@@ -170,8 +167,7 @@ void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microsecond
     if (bytes < MEASURED_LEAST || microseconds == 0)
         return;
     uint64_t speed = bytes / microseconds;
-    pthread_mutex_lock(&sharing_lock);
+    LOCKED(sharing_lock);
     if (speed > speeds[way] && speed <= SPEED_MOST)
         speeds[way] = speed;
-    pthread_mutex_unlock(&sharing_lock);
 }

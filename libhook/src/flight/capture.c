@@ -14,8 +14,7 @@
  */
 #include "flight/capture.h"
 
-#include <pthread.h>
-
+#include "interpose/locked.h"
 #include "interpose/real.h"
 
 /* Protects `captures`, which may be read without. Held across driver calls that
@@ -25,16 +24,14 @@ static _Atomic unsigned captures;
 
 void capture_begins(void)
 {
-    pthread_mutex_lock(&capture_lock);
+    LOCKED(capture_lock);
     captures++;
-    pthread_mutex_unlock(&capture_lock);
 }
 
 void capture_ends(void)
 {
-    pthread_mutex_lock(&capture_lock);
+    LOCKED(capture_lock);
     captures--;
-    pthread_mutex_unlock(&capture_lock);
 }
 
 bool capture_going_on(void)

@@ -4,8 +4,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "interpose/driver.h"
 
 /* A capture begins: before the driver's begin; undone by capture_ends() if that failed. Waits

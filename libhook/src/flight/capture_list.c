@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "flight/capture.h"
+#include "interpose/locked.h"
 #include "interpose/real.h"
 
 struct capture {
@@ -30,10 +31,9 @@ static struct capture *captures;
 
 void capture_add(struct capture *capture)
 {
-    pthread_mutex_lock(&captures_lock);
+    LOCKED(captures_lock);
     capture->next = captures;
     captures = capture;
-    pthread_mutex_unlock(&captures_lock);
 }
 
 static bool is_in(const struct capture *capture, CUstream stream)
@@ -45,7 +45,7 @@ static bool is_in(const struct capture *capture, CUstream stream)
 struct capture *capture_take(CUstream stream, CUcontext context)
 {
     struct capture *taken = NULL;
-    pthread_mutex_lock(&captures_lock);
+    LOCKED(captures_lock);
     for (struct capture **link = &captures, *capture; (capture = *link) != NULL;) {
         if (stream != NULL ? !is_in(capture, stream) : capture->context != context) {
             link = &capture->next;
@@ -55,7 +55,6 @@ struct capture *capture_take(CUstream stream, CUcontext context)
         capture->next = taken;
         taken = capture;
     }
-    pthread_mutex_unlock(&captures_lock);
     return taken;
 }
 
@@ -72,10 +71,9 @@ void capture_over(struct capture *taken)
 bool capture_is_own(void)
 {
     bool own = false;
-    pthread_mutex_lock(&captures_lock);
+    LOCKED(captures_lock);
     for (const struct capture *capture = captures; capture != NULL; capture = capture->next)
         own = own || pthread_equal(capture->thread, pthread_self());
-    pthread_mutex_unlock(&captures_lock);
     return own;
 }
 

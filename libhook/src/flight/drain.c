@@ -18,13 +18,10 @@
  * captured needs its memory to be there and stands at the gate (copies.c), so
  * then patience is short.
  */
-#define _GNU_SOURCE
 #include "flight/drain.h"
 
-#include <pthread.h>
 #include <time.h>
 
-#include "client/client.h"
 #include "client/gate.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
@@ -135,14 +132,13 @@ static unsigned contexts_ended(void)
 void drain_begin(struct drain *drain)
 {
     drain->count = 0;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     drain->contexts_ended = contexts_ended();
     for (unsigned i = 0; i < CLIENTS_MAX; i++)
         for (unsigned c = 0; clients[i] != NULL && c < clients[i]->context_count; c++)
             drain->part[drain->count++] = (struct drain_part){
                 .context = clients[i]->contexts[c],
             };
-    pthread_mutex_unlock(&memory_lock);
 }
 
 /* Only under service_lock, which also covers a context's end. */

@@ -33,7 +33,6 @@
  */
 #include "flight/pace.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 

@@ -4,9 +4,11 @@
  * so that it builds without the CUDA toolkit. With NVSHARE_CHECK_CUDA_H the
  * real cuda.h takes their place; a test compiles the library that way, so
  * that every prototype and every constant here is compared with NVIDIA's.
+ * With them come bool, size_t and the integers of a given size.
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -2,8 +2,6 @@
 /* Lines on stderr, and the end of the process where going on would be worse. */
 #pragma once
 
-#include <stdbool.h>
-
 /* Printed with NVSHARE_DEBUG=1 only. */
 void debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -20,7 +20,6 @@
 #include "interpose/lookup.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "interpose/real.h"

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <stdatomic.h>
-#include <stdbool.h>
 
 #include "interpose/driver.h"
 

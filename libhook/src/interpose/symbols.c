@@ -6,7 +6,6 @@
  * with the first symbol of each, then for each symbol its hash, whose lowest
  * bit marks the last one in a bucket.
  */
-#define _GNU_SOURCE                  /* struct link_map in full */
 #include "interpose/symbols.h"
 
 #include <stdbool.h>

@@ -5,7 +5,6 @@
  * nothing of it counts without the secret of the handle, and whatever comes
  * with a message that does not count is closed.
  */
-#define _GNU_SOURCE
 #include "ipc/ipc_client.h"
 
 #include <errno.h>

@@ -9,10 +9,8 @@
  * address and never leaves the card. One block after the other, so that the
  * card needs room for one more only. The descriptors are handed out in ipc_server.c.
  */
-#define _GNU_SOURCE
 #include "ipc/ipc_export.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "block/block.h"
@@ -46,7 +44,7 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
 {
     struct memory_description description;
     int file = -1;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
     size_t count = 0;
     struct block *const *blocks = owner == NULL ? NULL : blocks_of(owner, &count);
@@ -63,7 +61,6 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
             file = -1;
     }
-    pthread_mutex_unlock(&memory_lock);
     return file;
 }
 

@@ -7,10 +7,8 @@
  * memory, and must be closed as often; and nothing is unmapped before the work
  * in flight is done.
  */
-#define _GNU_SOURCE
 #include "ipc/ipc_import.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -210,7 +208,7 @@ static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
     CUresult result = fetch_new(ticket, &import);
     if (result != CUDA_SUCCESS)
         return result;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct ipc_import *known = same(ticket);
     if (known != NULL) {
         unmap(import);
@@ -223,7 +221,6 @@ static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
     }
     import->opened++;
     *address = import->base;
-    pthread_mutex_unlock(&memory_lock);
     return CUDA_SUCCESS;
 }
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-
 #include "interpose/driver.h"
 
 /* cuIpcOpenMemHandle and cuIpcCloseMemHandle. False: not ours, call the driver. */

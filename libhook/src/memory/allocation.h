@@ -8,9 +8,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "interpose/driver.h"
 
 #define SMALL_MAX ((size_t)1 << 20)

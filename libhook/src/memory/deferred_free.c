@@ -7,7 +7,6 @@
  */
 #include "memory/deferred_free.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "block/region.h"

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "block/block.h"
-#include "block/region.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "memory/allocation.h"

@@ -5,10 +5,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "block/region.h"
 #include "interpose/driver.h"
 #include "interpose/ring.h"

@@ -27,7 +27,6 @@
  */
 #include "memory/managed.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -286,24 +285,22 @@ void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)
 {
     if (client_none())
         return;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct managed *managed = managed_find(address);
     if (managed != NULL)
         prefetches_note(&managed->prefetches, address, size, place);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place)
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     const struct managed *managed = managed_find(address);
     bool differs = false;
     for (size_t i = 0; managed != NULL && i < managed->block_count; i++)
         differs |= managed->blocks[i]->place.managed.sent;
     if (differs)
         *place = prefetches_last(&managed->prefetches, address, size);
-    pthread_mutex_unlock(&memory_lock);
     return differs;
 }

@@ -5,8 +5,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "interpose/driver.h"
 
 struct memory_description;

@@ -10,8 +10,6 @@
  */
 #include "memory/memory.h"
 
-#include <pthread.h>
-
 #include "block/region.h"
 #include "client/client.h"
 #include "flight/capture.h"
@@ -37,14 +35,13 @@ static CUresult allocate(struct client *client, CUcontext context, size_t bytes,
                          CUdeviceptr *address)
 {
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     /* A spare changes no figure. */
     if (bytes <= SMALL_MAX || !spare_take(client, context, bytes, address)) {
         result = bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
                                     : large_allocate(client, context, bytes, address);
         client_update(client);
     }
-    pthread_mutex_unlock(&memory_lock);
     return result;
 }
 
@@ -126,10 +123,9 @@ bool memory_describe(CUdeviceptr address, struct memory_description *description
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     bool found = allocation_describe(address, description) || describe_alias(address, description)
         || managed_describe(address, description);
-    pthread_mutex_unlock(&memory_lock);
     return found;
 }
 
@@ -138,9 +134,8 @@ bool memory_set_sync_memops(CUdeviceptr address, bool on)
     struct memory_description description;
     if (!memory_describe(address, &description))
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     allocation_set_sync_memops(address, on);
-    pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
@@ -148,9 +143,8 @@ bool memory_is_ours(CUdeviceptr address)
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     bool ours = region_contains(address);
-    pthread_mutex_unlock(&memory_lock);
     return ours;
 }
 
@@ -166,9 +160,8 @@ bool memory_information(size_t *free_bytes, size_t *total_bytes)
     struct client *client = client_current();
     if (client == NULL)
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     information(client, free_bytes, total_bytes);
-    pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
@@ -176,11 +169,10 @@ bool memory_total(CUdevice device, size_t *total_bytes)
 {
     if (client_none() || device < 0 || device >= CLIENTS_MAX)
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct client *client = clients[device];
     size_t free_bytes;
     if (client != NULL)
         information(client, &free_bytes, total_bytes);
-    pthread_mutex_unlock(&memory_lock);
     return client != NULL;
 }

@@ -8,8 +8,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "interpose/driver.h"
 
 struct memory_description;

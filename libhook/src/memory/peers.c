@@ -11,8 +11,6 @@
  */
 #include "memory/peers.h"
 
-#include <pthread.h>
-
 #include "block/block.h"
 #include "block/store.h"
 #include "client/client.h"
@@ -36,7 +34,7 @@ CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
     if (owner < 0 || owner >= CLIENTS_MAX || reader < 0 || reader >= CLIENTS_MAX
         || owner == reader)
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct client *client = clients[owner];
     CUresult result = CUDA_SUCCESS;
     if (client != NULL && open) {
@@ -47,6 +45,5 @@ CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
     } else if (client != NULL && client->readers[reader] > 0 && --client->readers[reader] == 0) {
         result = set_access(client, reader, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
-    pthread_mutex_unlock(&memory_lock);
     return result;
 }

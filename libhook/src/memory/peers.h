@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-
 #include "interpose/driver.h"
 
 /* The memory of `owner` may from now on be reached from `reader`, or no longer. */

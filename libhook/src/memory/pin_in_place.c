@@ -9,8 +9,6 @@
  */
 #include "memory/pin_in_place.h"
 
-#include <pthread.h>
-
 #include "block/block.h"
 #include "block/region.h"
 #include "client/client.h"

@@ -12,7 +12,6 @@
  */
 #include "memory/pinned.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "client/client.h"
@@ -111,9 +110,8 @@ void pinned_release_on(CUdevice device, size_t bytes)
     struct client *client = client_on(device);
     if (client == NULL)
         return;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     count_less(client, bytes);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 struct remembered {
@@ -148,12 +146,11 @@ void pinned_remember(uint64_t key, size_t bytes)
     struct remembered *entry = client == NULL ? NULL : malloc(sizeof *entry);
     if (entry == NULL)
         return;                      /* stays counted until the process ends */
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct remembered **bucket = bucket_of(key);
     CUcontext context = known_context(client, wish.context);
     *entry = (struct remembered){ key, bytes, client, context, *bucket };
     *bucket = entry;
-    pthread_mutex_unlock(&memory_lock);
 }
 
 static void drop(struct remembered **link)
@@ -168,7 +165,7 @@ void pinned_forget(uint64_t key)
 {
     if (client_none())
         return;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     /* The oldest: the driver may have handed the same key out again before we
      * are told that the first object is gone. */
     struct remembered **oldest = NULL;
@@ -177,7 +174,6 @@ void pinned_forget(uint64_t key)
             oldest = link;
     if (oldest != NULL)
         drop(oldest);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 /* Who destroys one of them afterwards finds nothing under its key, or what is

@@ -5,10 +5,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "interpose/driver.h"
 
 /* Memory that cannot be swapped (arrays, pools, the program's own physical

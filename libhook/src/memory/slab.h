@@ -4,8 +4,6 @@
  */
 #pragma once
 
-#include <stddef.h>
-
 #include "interpose/driver.h"
 
 #define SLAB_CLASSES 48

@@ -20,7 +20,6 @@
  */
 #include "memory/vmm_allocation.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,13 +158,12 @@ bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct alias *alias = alias_at(address);
     if (alias != NULL) {
         alias->vmm->references++;
         *handle = alias->vmm->handle;
     }
-    pthread_mutex_unlock(&memory_lock);
     return alias != NULL;
 }
 
@@ -173,11 +171,10 @@ bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *pr
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct vmm_allocation *vmm = find(handle);
     if (vmm != NULL)
         *properties = vmm->properties;
-    pthread_mutex_unlock(&memory_lock);
     return vmm != NULL;
 }
 
@@ -185,10 +182,9 @@ bool vmm_mapped_in(CUdeviceptr address, size_t size)
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     bool any;
     alias_whole(address, size, &any);
-    pthread_mutex_unlock(&memory_lock);
     return any;
 }
 
@@ -197,7 +193,7 @@ bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct alias *alias = alias_at(address);
     if (alias != NULL) {
         *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -206,7 +202,6 @@ bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
                 && alias->access[i].location.id == location->id)
                 *flags = alias->access[i].flags;
     }
-    pthread_mutex_unlock(&memory_lock);
     return alias != NULL;
 }
 
@@ -214,13 +209,12 @@ bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     const struct alias *alias = alias_at(address);
     if (alias != NULL) {
         *base = alias->range;
         *size = alias->range_size;
     }
-    pthread_mutex_unlock(&memory_lock);
     return alias != NULL;
 }
 
@@ -301,7 +295,7 @@ CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
 {
     if (client_none())
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct vmm_allocation *vmm = find(*handle);
     CUresult result = CUDA_SUCCESS;
     if (vmm != NULL) {
@@ -312,7 +306,6 @@ CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
         vmm->references--;
         vmm_drop(vmm);
     }
-    pthread_mutex_unlock(&memory_lock);
     return result;
 }
 
@@ -322,7 +315,7 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
         return CUDA_SUCCESS;
     CUdeviceptr end = address + size;
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct alias *alias;
     while (result == CUDA_SUCCESS && address < end && (alias = alias_from(address)) != NULL
            && alias->address < end) {
@@ -333,6 +326,5 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
         vmm->references--;
         vmm_drop(vmm);
     }
-    pthread_mutex_unlock(&memory_lock);
     return result;
 }

@@ -7,7 +7,6 @@
 #include "block/region.h"
 #include "client/client.h"
 #include "interpose/real.h"
-#include "interpose/ring.h"
 #include "memory/allocation.h"
 #include "memory/large.h"
 #include "memory/slab.h"

@@ -19,7 +19,6 @@
  */
 #include "pool/driver_pools.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "client/client.h"
@@ -177,9 +176,8 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device)
 {
     if (client_none())
         return;
-    pthread_mutex_lock(&driver_pools_lock);
+    LOCKED(driver_pools_lock);
     add(handle, device);
-    pthread_mutex_unlock(&driver_pools_lock);
 }
 
 /* A pool that is destroyed while some of it is allocated keeps that until it

@@ -5,9 +5,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "interpose/driver.h"
 
 /* Begin and end as pinned_begin()

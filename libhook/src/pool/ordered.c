@@ -29,8 +29,6 @@
  */
 #include "pool/ordered.h"
 
-#include <pthread.h>
-
 #include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/real.h"
@@ -82,7 +80,7 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
     *result = pending_frees_mark(stream, &mark);
     if (*result != CUDA_SUCCESS)
         return true;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct async_allocation *async = async_retire(address);
     if (async != NULL) {
         pending_frees_put(async, &mark);
@@ -93,7 +91,6 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
         pending_frees_unmark(&mark);
         *result = CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
@@ -103,7 +100,7 @@ bool pool_free(CUdeviceptr address, CUresult *result)
         return false;
     if (capture_refuses(result))
         return true;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct async_allocation *async = async_at(address);
     bool ours = async != NULL;
     if (ours)
@@ -117,15 +114,13 @@ bool pool_free(CUdeviceptr address, CUresult *result)
         pool_shrink(pool, pool->threshold);
         pool_leave(pool);
     }
-    pthread_mutex_unlock(&memory_lock);
     return ours;
 }
 
 CUmemoryPool pool_of(CUdeviceptr address)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     const struct async_allocation *async = async_at(address);
     CUmemoryPool handle = async == NULL || async->pool == NULL ? NULL : async->pool->handle;
-    pthread_mutex_unlock(&memory_lock);
     return handle;
 }

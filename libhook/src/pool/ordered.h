@@ -7,9 +7,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "interpose/driver.h"
 
 /* cuMemAllocFromPoolAsync; NULL: the pool that is current on the stream's device. */

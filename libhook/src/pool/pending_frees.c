@@ -10,7 +10,6 @@
  */
 #include "pool/pending_frees.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "block/region.h"

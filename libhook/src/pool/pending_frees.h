@@ -6,8 +6,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "interpose/driver.h"
 
 struct async_allocation;

@@ -6,12 +6,10 @@
  */
 #include "pool/pool.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "client/client.h"
 #include "interpose/real.h"
-#include "interpose/ring.h"
 #include "memory/peers.h"
 #include "pool/async_allocation.h"
 #include "pool/pending_frees.h"
@@ -59,9 +57,8 @@ void pool_leave(struct pool *pool)
 
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     add(handle, device, most);       /* or it stays the driver's */
-    pthread_mutex_unlock(&memory_lock);
 }
 
 /* The device's own, whose memory nobody else can hold. */
@@ -142,7 +139,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
 static int take_reader(CUmemoryPool handle, CUdevice *device, bool *open)
 {
     int reader = -1;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct pool *pool = pool_named(handle);
     if (pool != NULL && pool_is_opening(pool)) {
         reader = __builtin_ctz(pool->readers ^ pool->opened);
@@ -150,7 +147,6 @@ static int take_reader(CUmemoryPool handle, CUdevice *device, bool *open)
         *device = pool->device;
         *open = pool->opened >> reader & 1;
     }
-    pthread_mutex_unlock(&memory_lock);
     return reader;
 }
 
@@ -199,12 +195,11 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
 
 void pool_trim(CUmemoryPool handle, size_t keep)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     pending_frees_look();
     struct pool *pool = pool_named(handle);
     if (pool != NULL)
         pool_shrink(pool, keep);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 static void settle(void)
@@ -220,15 +215,14 @@ void pools_settle(void)
 {
     if (client_none())
         return;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     settle();
-    pthread_mutex_unlock(&memory_lock);
 }
 
 void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     cuuint64_t *bytes = value;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     settle();
     const struct pool *pool = pool_named(handle);
     if (pool != NULL) {
@@ -249,12 +243,11 @@ void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
             break;                   /* as the driver was told */
         }
     }
-    pthread_mutex_unlock(&memory_lock);
 }
 
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     settle();
     struct pool *pool = pool_named(handle);
     if (pool != NULL) {
@@ -275,7 +268,6 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
             break;                   /* the driver's alone */
         }
     }
-    pthread_mutex_unlock(&memory_lock);
 }
 
 /* Idle allocations of the client's pools. */

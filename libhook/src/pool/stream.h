@@ -4,8 +4,6 @@
  */
 #pragma once
 
-#include <stdint.h>
-
 #include "interpose/driver.h"
 
 /* What a stream is known by among all there ever are in its context; 0: by nothing. */

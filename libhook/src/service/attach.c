@@ -7,7 +7,6 @@
 #include "service/attach.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

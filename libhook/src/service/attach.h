@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-
 #include "interpose/driver.h"
 
 /* A context was made (or retained) on `device`, and is `context`. Connects to

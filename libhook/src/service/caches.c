@@ -25,8 +25,6 @@
  */
 #include "service/caches.h"
 
-#include <pthread.h>
-
 #include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/bell.h"
@@ -83,7 +81,7 @@ void caches_ask(struct client *client, enum caches_occasion occasion)
 {
     if (!wanted)
         return;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct caches *caches = &of_client[client->index];
     if (occasion == CACHES_TURN && !caches->past[occasion])
         caches->most = 0;
@@ -95,17 +93,15 @@ void caches_ask(struct client *client, enum caches_occasion occasion)
                         (uint64_t)1 << (CACHES_OCCASIONS * (unsigned)client->device + occasion));
         bell_ring(&asked_anew);
     }
-    pthread_mutex_unlock(&memory_lock);
 }
 
 void caches_rest(struct client *client)
 {
     if (!wanted)
         return;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     for (unsigned i = 0; i < CACHES_OCCASIONS; i++)
         of_client[client->index].past[i] = false;
-    pthread_mutex_unlock(&memory_lock);
 }
 
 void caches_turn_ended(struct client *client)

@@ -4,8 +4,6 @@
  */
 #include "service/context_end.h"
 
-#include <pthread.h>
-
 #include "client/client.h"
 #include "flight/drain.h"
 #include "ipc/ipc_import.h"

@@ -7,11 +7,8 @@
  */
 #include "service/idleness.h"
 
-#include <pthread.h>
-
 #include "client/client.h"
 #include "client/gate.h"
-#include "flight/drain.h"
 #include "service/caches.h"
 
 void idleness_forget(struct idleness *idle)
@@ -47,7 +44,6 @@ void idleness_look(struct client *client, struct idleness *idle)
     if (now - idle->since < client->idle_window)
         return;
     idle->reported = true;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     client_send(client, (struct nvshare_report){ .type = NVSHARE_IDLE });
-    pthread_mutex_unlock(&memory_lock);
 }

@@ -4,9 +4,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "flight/drain.h"
 
 struct client;

@@ -5,8 +5,6 @@
  */
 #include "service/orders.h"
 
-#include <pthread.h>
-
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
@@ -33,7 +31,7 @@ static void begin_turn(struct client *client)
 
 static void run(struct client *client, const struct nvshare_order *order)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     client->paced = (order->flags & NVSHARE_PACE) != 0;
     client->reports_idle = (order->flags & NVSHARE_REPORT_IDLE) != 0;
     client->watched = (order->flags & (NVSHARE_PACE | NVSHARE_REPORT_IDLE | NVSHARE_REPORT_COPIES))
@@ -48,7 +46,6 @@ static void run(struct client *client, const struct nvshare_order *order)
         gate_open(GATE_STOPPED(client));
     }
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 static void stop(struct client *client)
@@ -91,13 +88,12 @@ static void stop(struct client *client)
 /* Before memory is copied out, what is cheaper to give. */
 static void yield_spare_memory(struct client *client, const struct nvshare_order *order)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     reclaim(client, RECLAIM_ALL, false);
     if (!client->granted) {
         caches_room_ordered(client, order->room);
         pools_yield(client, false);
     }
-    pthread_mutex_unlock(&memory_lock);
 }
 
 static void evict(struct client *client, const struct nvshare_order *order)
@@ -111,19 +107,18 @@ static void evict(struct client *client, const struct nvshare_order *order)
         yield_spare_memory(client, order);
         moved = swap_out(client, order, &flags);
     }
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     client->lack_reported &= keeps;
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_MOVED, .flags = flags, .number = order->number,
         .moved = moved, .took = now_microseconds() - began,
     });
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 static void new_limits(struct client *client, const struct nvshare_order *order)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     client->limits = order->limits;
     if (!client_may_keep_freed(client))
         reclaim(client, RECLAIM_ALL, false);
@@ -131,7 +126,6 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
     if (order->number > client->answered && order->number <= client->question)
         client_hears(client, order->number, &order->limits);
     bell_ring(&client->heard);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 void service_obey(struct client *client, const struct nvshare_order *order)

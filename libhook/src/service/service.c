@@ -9,7 +9,6 @@
 #include "service/service.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include "block/host_slabs.h"
@@ -38,7 +37,7 @@
 
 void service_disconnect(struct client *client)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     if (client->socket >= 0)
         close(client->socket);
     client->socket = -1;
@@ -46,7 +45,6 @@ void service_disconnect(struct client *client)
     client->postponed.type = 0;
     bus_sharing_watch(client, false);
     bell_ring(&client->heard);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 void service_introduce(struct client *client, uint64_t number)
@@ -69,10 +67,9 @@ static bool reconnect(struct client *client)
     int socket = connection_open();
     if (socket < 0)
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     client->socket = socket;
     service_introduce(client, 0);
-    pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
@@ -126,9 +123,8 @@ static int wait_for(struct client *client, int timeout_ms)
 /* It runs and others wait. service_lock is held. */
 static bool competes(struct client *client)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     bool competes = client->socket >= 0 && client->granted && client->paced;
-    pthread_mutex_unlock(&memory_lock);
     return competes;
 }
 

@@ -46,12 +46,9 @@
  */
 #include "swap/content.h"
 
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "block/block.h"
 #include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
@@ -99,11 +96,10 @@ static uint64_t seed(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static uint64_t value;
-    pthread_mutex_lock(&lock);
+    LOCKED(lock);
     if (value == 0 && getrandom(&value, sizeof value, 0) != (ssize_t)sizeof value)
         value = 0;
     uint64_t got = value;
-    pthread_mutex_unlock(&lock);
     return got;
 }
 

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "swap/departure.h"
 
-#include <pthread.h>
-
 #include "block/block.h"
 #include "block/store.h"
 #include "client/client.h"
-#include "swap/content.h"
-#include "swap/pipeline.h"
 #include "swap/victim.h"
 
 struct departure departure(struct client *client, const struct nvshare_order *order, bool stays)

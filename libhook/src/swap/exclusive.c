@@ -7,10 +7,8 @@
  */
 #include "swap/exclusive.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
-#include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
 #include "flight/capture.h"

@@ -10,8 +10,6 @@
  */
 #include "swap/load.h"
 
-#include <pthread.h>
-
 #include "block/block.h"
 #include "block/host_slabs.h"
 #include "client/client.h"
@@ -125,7 +123,7 @@ void swap_in(struct client *client, const struct nvshare_order *order)
     struct load loads[2] = { { .flags = 0 } }, *load = NULL, *before = NULL;
     uint64_t since = now_microseconds();
     bool ready = swap_enter_context(client), another = true;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     while (another) {
         load = load == &loads[0] ? &loads[1] : &loads[0];
         *load = (struct load){ next, 0, { .failed = !ready } };
@@ -143,5 +141,4 @@ void swap_in(struct client *client, const struct nvshare_order *order)
         before = load;
     }
     answer(client, load, &since);
-    pthread_mutex_unlock(&memory_lock);
 }

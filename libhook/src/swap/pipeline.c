@@ -4,9 +4,6 @@
  */
 #include "swap/pipeline.h"
 
-#include <pthread.h>
-
-#include "block/block.h"
 #include "block/host_slabs.h"
 #include "block/store.h"
 #include "client/client.h"

@@ -19,8 +19,6 @@
  */
 #include "swap/presave.h"
 
-#include <pthread.h>
-
 #include "block/block.h"
 #include "client/client.h"
 #include "swap/departure.h"

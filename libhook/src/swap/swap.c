@@ -26,8 +26,6 @@
  */
 #include "swap/swap.h"
 
-#include <pthread.h>
-
 #include "block/block.h"
 #include "block/store.h"
 #include "client/client.h"

@@ -19,9 +19,6 @@
  */
 #include "swap/victim.h"
 
-#include <pthread.h>
-
-#include "block/block.h"
 #include "block/store.h"
 #include "client/client.h"
 #include "swap/content.h"
