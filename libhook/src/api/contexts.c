@@ -71,26 +71,17 @@ static struct primary *primary_of(CUdevice device)
     return device >= 0 && device < DEVICES ? &primary[device] : NULL;
 }
 
-static int uncancelled(void)
-{
-    int before;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    return before;
-}
-
 /* Before the driver is asked to retain it. */
 static void retaining(CUdevice device)
 {
     struct primary *one = primary_of(device);
     if (one == NULL)
         return;
-    int cancel = uncancelled();
-    pthread_mutex_lock(&contexts_lock);
+    UNCANCELLED;
+    LOCKED(contexts_lock);
     while (one->ending)
         pthread_cond_wait(&contexts_changed, &contexts_lock);
     one->retaining++;
-    pthread_mutex_unlock(&contexts_lock);
-    pthread_setcancelstate(cancel, NULL);
 }
 
 /* Afterwards; NULL: it was not. */
@@ -98,14 +89,13 @@ static void retained(CUdevice device, CUcontext context)
 {
     struct primary *one = primary_of(device);
     if (one != NULL) {
-        pthread_mutex_lock(&contexts_lock);
+        LOCKED(contexts_lock);
         one->retaining--;
         if (context != NULL) {
             one->context = context;
             one->retained++;
         }
         pthread_cond_broadcast(&contexts_changed);
-        pthread_mutex_unlock(&contexts_lock);
     }
     if (context != NULL)
         client_attach(device, context);
@@ -124,8 +114,8 @@ static struct parting parting_begins(CUdevice device, bool all)
     struct parting parting = { one, NULL, false };
     if (one == NULL)
         return parting;
-    int cancel = uncancelled();
-    pthread_mutex_lock(&contexts_lock);
+    UNCANCELLED;
+    LOCKED(contexts_lock);
     while (one->ending || ((all || one->retained == 1) && one->retaining > 0))
         pthread_cond_wait(&contexts_changed, &contexts_lock);
     if (all || one->retained == 1)
@@ -133,8 +123,6 @@ static struct parting parting_begins(CUdevice device, bool all)
     one->ending = parting.last != NULL;
     parting.counted = !all && one->retained > 0;
     one->retained -= parting.counted;
-    pthread_mutex_unlock(&contexts_lock);
-    pthread_setcancelstate(cancel, NULL);
     return parting;
 }
 

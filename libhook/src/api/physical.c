@@ -90,12 +90,17 @@ static size_t drop(uint64_t key, struct physical **gone)
     return size;
 }
 
-static void forget(struct physical *gone)
+/* The same, and what nothing refers to any more counts no longer. */
+static size_t forget(uint64_t key)
 {
-    if (gone == NULL)
-        return;
-    pinned_forget(counted_key(COUNTED_PHYSICAL, (uint64_t)gone));
+    struct physical *gone;
+    pthread_mutex_lock(&physical_lock);
+    size_t size = drop(key, &gone);
+    pthread_mutex_unlock(&physical_lock);
+    if (gone != NULL)
+        pinned_forget(counted_key(COUNTED_PHYSICAL, (uint64_t)gone));
     free(gone);
+    return size;
 }
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -114,9 +119,8 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     struct physical *physical = result == CUDA_SUCCESS ? calloc(1, sizeof *physical) : NULL;
     if (physical != NULL) {
         pinned_remember(counted_key(COUNTED_PHYSICAL, (uint64_t)physical), size);
-        pthread_mutex_lock(&physical_lock);
+        LOCKED(physical_lock);
         refer(key_of(HANDLE, *handle), size, physical);
-        pthread_mutex_unlock(&physical_lock);
     }
     pinned_end(result == CUDA_SUCCESS ? size : 0);
     return result;
@@ -128,13 +132,8 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     if (vmm_release(handle, &result))
         return result;
     result = REAL(cuMemRelease)(handle);
-    if (result == CUDA_SUCCESS && !client_none()) {
-        struct physical *gone;
-        pthread_mutex_lock(&physical_lock);
-        drop(key_of(HANDLE, handle), &gone);
-        pthread_mutex_unlock(&physical_lock);
-        forget(gone);
-    }
+    if (result == CUDA_SUCCESS && !client_none())
+        forget(key_of(HANDLE, handle));
     return result;
 }
 
@@ -149,11 +148,10 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     size_t size;
     if (result == CUDA_SUCCESS && !client_none()
         && REAL(cuMemGetAddressRange_v2)(&start, &size, (CUdeviceptr)address) == CUDA_SUCCESS) {
-        pthread_mutex_lock(&physical_lock);
+        LOCKED(physical_lock);
         struct physical *physical = find(key_of(MAPPING, start));
         if (physical != NULL)
             refer(key_of(HANDLE, *handle), 0, physical);
-        pthread_mutex_unlock(&physical_lock);
     }
     return result;
 }
@@ -168,11 +166,10 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
         return result;
     result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && !client_none()) {
-        pthread_mutex_lock(&physical_lock);
+        LOCKED(physical_lock);
         struct physical *physical = find(key_of(HANDLE, handle));
         if (physical != NULL)
             refer(key_of(MAPPING, address), size, physical);
-        pthread_mutex_unlock(&physical_lock);
     }
     return result;
 }
@@ -182,11 +179,7 @@ static void forget_mappings(CUdeviceptr address, size_t size)
 {
     size_t part;
     for (size_t done = 0; done < size; done += part) {
-        struct physical *gone;
-        pthread_mutex_lock(&physical_lock);
-        part = drop(key_of(MAPPING, address + done), &gone);
-        pthread_mutex_unlock(&physical_lock);
-        forget(gone);
+        part = forget(key_of(MAPPING, address + done));
         if (part == 0)
             part = PAGE;
     }

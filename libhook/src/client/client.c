@@ -93,12 +93,10 @@ bool client_may_keep_freed(const struct client *client)
 void client_wake(struct client *client)
 {
     uint64_t one = 1;
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     /* Fails only if it is set already, many times over. */
     ssize_t written = write(client->wake, &one, sizeof one);
     (void)written;
-    pthread_setcancelstate(cancel, NULL);
 }
 
 void client_send(struct client *client, struct nvshare_report report)
@@ -114,14 +112,11 @@ void client_send(struct client *client, struct nvshare_report report)
         report.to_pin = client_to_pin(client);
     }
     client->reported = true;
-    /* A thread cancelled in send() would keep the lock. */
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     /* Only the service thread closes it: it may just be waiting for it, and
      * the number could be somebody else's by then. */
     if (!connection_send(client->socket, &report))
         shutdown(client->socket, SHUT_RDWR);
-    pthread_setcancelstate(cancel, NULL);
 }
 
 void client_changed(struct client *client)

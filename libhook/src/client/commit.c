@@ -143,8 +143,7 @@ static bool ask(struct client *client, uint64_t commit, uint64_t pins)
 
 bool client_go_beyond(struct client *client, uint64_t bytes)
 {
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     bool settled = false, granted = false;
     while (!settled && bytes <= client->limits.beyond
            && client->memory.beyond <= client->limits.beyond - bytes) {
@@ -157,7 +156,6 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
         if (!granted)
             client->memory.beyond -= bytes;
     }
-    pthread_setcancelstate(cancel, NULL);
     return granted;
 }
 
@@ -169,8 +167,7 @@ static uint64_t with_more(const struct client *client, uint64_t bytes)
 
 bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
 {
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     bool granted, allowed = pins == 0;
     if (pins > 0)
         client_settle();             /* a signal handler jumped over that */
@@ -205,6 +202,5 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
     }
     if (pins > 0 && !granted)
         client_settle();
-    pthread_setcancelstate(cancel, NULL);
     return granted;
 }

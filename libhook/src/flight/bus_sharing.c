@@ -75,8 +75,7 @@ void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bo
     if (client == NULL || !is_watched(client) || (!waits && capture_going_on()))
         return;
     uint64_t now = now_microseconds();
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     pthread_mutex_lock(&sharing_lock);
     struct flow *flow = &flows[client->index][way];
     *copy = (struct bus_copy){ client, way, periods[client->index] };
@@ -93,7 +92,6 @@ void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bo
     pthread_mutex_unlock(&sharing_lock);
     if (news)
         client_wake(client);
-    pthread_setcancelstate(cancel, NULL);
 }
 
 void bus_copy_ends(const struct bus_copy *copy)

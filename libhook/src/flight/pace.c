@@ -142,10 +142,9 @@ static void pass_taken(uint64_t number)
     if (number < atomic_load(&next_mark))
         return;
     /* Whoever is cancelled, or jumps away from a signal, would keep the lock. */
-    int cancel;
+    UNCANCELLED;
     sigset_t all, before;
     sigfillset(&all);
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     /* Its holder may be waiting for this thread to leave. */
     bool locked = pthread_mutex_trylock(&service_lock) == 0;
@@ -161,7 +160,6 @@ static void pass_taken(uint64_t number)
     if (locked)
         pthread_mutex_unlock(&service_lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_setcancelstate(cancel, NULL);
 }
 
 static void prepare(void)

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "interpose/locked.h"
+
 const char *setting(const char *name)
 {
     return secure_getenv(name);
@@ -31,12 +33,10 @@ static void line(const char *format, va_list arguments)
         length = (int)sizeof text - 2;
     text[length++] = '\n';
     /* A thread cancelled in write() would keep what it has locked. */
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     /* Nothing can be done about a stderr that takes no line. */
     ssize_t written = write(STDERR_FILENO, text, (size_t)length);
     (void)written;
-    pthread_setcancelstate(cancel, NULL);
 }
 
 void debug(const char *format, ...)

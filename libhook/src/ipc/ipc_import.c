@@ -242,11 +242,9 @@ bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresul
         *address = known->base;
     }
     pthread_mutex_unlock(&memory_lock);
-    int cancel;
     /* A thread cancelled in poll() would leave the connection open and the memory mapped. */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     *result = known != NULL ? CUDA_SUCCESS : open_new(&ticket, address);
-    pthread_setcancelstate(cancel, NULL);
     return true;
 }
 

@@ -42,12 +42,13 @@ struct peer {
     uint64_t heard;                  /* when he last did something, in microseconds */
 };
 
+/* Protects the following; nothing is taken while it is held. */
+static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    pthread_mutex_t lock;            /* protects the following; nothing is taken while it is held */
     bool open;
     int listener;
     struct { uint64_t name[2], asker, owner; } random;
-} server = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} server;
 
 unsigned ipc_socket(const uint64_t name[2], struct sockaddr_un *address)
 {
@@ -203,22 +204,19 @@ static void *give_out(void *argument)
     for (unsigned i = 0; i < PEERS_MAX; i++)
         if (peers[i].socket >= 0)
             dismiss(&peers[i]);
-    pthread_mutex_lock(&server.lock);
+    LOCKED(server_lock);
     server.open = false;
-    pthread_mutex_unlock(&server.lock);
     return NULL;
 }
 
 bool ipc_server_own(const struct ipc_ticket *ticket)
 {
-    pthread_mutex_lock(&server.lock);
-    bool own = server.open
+    LOCKED(server_lock);
+    return server.open
         && memcmp(ticket->name, server.random.name, sizeof server.random.name) == 0;
-    pthread_mutex_unlock(&server.lock);
-    return own;
 }
 
-/* Opens it. server.lock is held. */
+/* Opens it. server_lock is held. */
 static void begin(void)
 {
     struct sockaddr_un address;
@@ -245,19 +243,14 @@ static void begin(void)
 
 bool ipc_server_open(struct ipc_ticket *ticket)
 {
-    int cancel;
-    /* A thread cancelled in getrandom() would keep the lock. */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&server.lock);
+    UNCANCELLED;
+    LOCKED(server_lock);
     if (!server.open)
         begin();
     memcpy(ticket->name, server.random.name, sizeof ticket->name);
     ticket->secret = server.random.owner;
     ticket->request.secret = server.random.asker;
-    bool possible = server.open;
-    pthread_mutex_unlock(&server.lock);
-    pthread_setcancelstate(cancel, NULL);
-    return possible;
+    return server.open;
 }
 
 void ipc_server_abandon(void)
@@ -265,5 +258,5 @@ void ipc_server_abandon(void)
     if (server.open && is_ours(server.listener))
         close(server.listener);
     server.open = false;
-    pthread_mutex_init(&server.lock, NULL); /* whoever held it is not in this process */
+    pthread_mutex_init(&server_lock, NULL); /* whoever held it is not in this process */
 }

@@ -161,9 +161,8 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
                      bool plain, CUdeviceptr *address)
 {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&memory_lock);
+    UNCANCELLED;
+    LOCKED(memory_lock);
     struct managed *managed =
         !plain && client_commit(client, (bytes + GRAIN - 1) / GRAIN * GRAIN)
             ? reserve(client, context, bytes) : reserve_beyond(client, context, bytes);
@@ -186,8 +185,6 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
         }
     }
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
-    pthread_setcancelstate(cancel, NULL);
     return result;
 }
 
@@ -237,9 +234,8 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
 {
     if (client_none())
         return false;
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_mutex_lock(&memory_lock);
+    UNCANCELLED;
+    LOCKED(memory_lock);
     struct managed *managed = managed_find(address);
     bool ours = managed != NULL && managed->base == address && (managed->plain || !plain);
     if (ours) {
@@ -266,8 +262,6 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
         client_update(client);
         pthread_cond_broadcast(&memory_changed);
     }
-    pthread_mutex_unlock(&memory_lock);
-    pthread_setcancelstate(cancel, NULL);
     return ours;
 }
 

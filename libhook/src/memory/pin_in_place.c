@@ -108,11 +108,9 @@ static CUresult replace(void *argument)
 
 CUresult pin_in_place(struct vmm_allocation *vmm)
 {
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     while (vmm->pinning)
         pthread_cond_wait(&memory_changed, &memory_lock);
-    pthread_setcancelstate(cancel, NULL);
     if (vmm->memory == NULL)
         return CUDA_SUCCESS;
     vmm->pinning = true;

@@ -18,11 +18,10 @@ void context_ends(CUcontext context)
 {
     if (client_none())
         return;
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     bool drained = drain_ending(context);
-    pthread_mutex_lock(&service_lock);
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(service_lock);
+    LOCKED(memory_lock);
     deferred_frees_context_end(context);
     ipc_import_context_ends(context);
     managed_context_ends(context);
@@ -45,7 +44,4 @@ void context_ends(CUcontext context)
         swap_leave_context(client, context, drained);
         client_update(client);
     }
-    pthread_mutex_unlock(&memory_lock);
-    pthread_mutex_unlock(&service_lock);
-    pthread_setcancelstate(cancel, NULL);
 }

@@ -111,16 +111,14 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
     struct task task = { client, room, action, argument, false };
     uint64_t patience_until = now_microseconds() + CAPTURE_PATIENCE_US;
     CUresult result = CUDA_ERROR_NOT_READY;
-    int cancel;
     /* A thread cancelled while the gate is shut on its behalf would leave it so. */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    UNCANCELLED;
     for (unsigned i = 0; i < TRIES && !task.ran && result == CUDA_ERROR_NOT_READY; i++) {
         pthread_mutex_unlock(&memory_lock);
         bool may = captures_have_ended(patience_until);
         pthread_mutex_lock(&memory_lock);
         result = may ? once(&task, pins) : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    pthread_setcancelstate(cancel, NULL);
     bool captured = !task.ran && result == CUDA_ERROR_NOT_READY && capture_going_on();
     return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : result;
 }
