@@ -7,7 +7,7 @@
 #include "block/host_slabs.h"
 #include "block/region.h"
 #include "client/client.h"
-#include "interpose/real.h"
+#include "flight/capture.h"
 
 #define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
 
@@ -35,8 +35,7 @@ static void *provide(void *argument)
 {
     struct host_provision *provision = argument;
     struct client *client = provision->client;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_relax();
     bool ready = REAL(cuCtxSetCurrent)(provision->context) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
     while (ready) {

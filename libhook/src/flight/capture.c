@@ -14,9 +14,6 @@
  */
 #include "flight/capture.h"
 
-#include "interpose/locked.h"
-#include "interpose/real.h"
-
 /* Protects `captures`, which may be read without. Held across driver calls that
  * return at once; nothing else is locked by its holder. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -4,7 +4,8 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "interpose/locked.h"
+#include "interpose/real.h"
 
 /* A capture begins: before the driver's begin; undone by capture_ends() if that failed. Waits
  * for who forbids it, a few microseconds. */
@@ -16,6 +17,20 @@ bool capture_going_on(void);
  * a context on their own. False: one is going on, unless that does not matter (`whatever`). */
 bool capture_forbid(bool whatever);
 void capture_allow(void);
+
+/* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it
+ * nothing on account of one. capture_relax(): for good; returns what was before. */
+#define RELAXED AT_END(capture_exchange) CUstreamCaptureMode relaxed_before = capture_relax()
+static inline void capture_exchange(CUstreamCaptureMode *mode)
+{
+    REAL(cuThreadExchangeStreamCaptureMode)(mode);
+}
+static inline CUstreamCaptureMode capture_relax(void)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    capture_exchange(&mode);
+    return mode;
+}
 
 /* Whether the driver refuses now, to this thread, to allocate, to free and the
  * like: then the call is to end with `*result`. No lock held. */

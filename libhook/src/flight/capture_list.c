@@ -15,8 +15,6 @@
 #include <stdlib.h>
 
 #include "flight/capture.h"
-#include "interpose/locked.h"
-#include "interpose/real.h"
 
 struct capture {
     CUstream stream;

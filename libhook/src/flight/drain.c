@@ -25,7 +25,6 @@
 #include "client/gate.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
-#include "interpose/real.h"
 
 #define CAPTURE_PATIENCE_US 50000
 
@@ -37,8 +36,7 @@ static bool drain_one(CUcontext context, bool whatever, CUresult *result)
         return true;
     /* Another thread's capture may begin while we wait: as a relaxed thread we
      * do not disturb it. */
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    RELAXED;
     CUevent event = NULL;
     bool allowed = false;
     if (HAVE_REAL(cuCtxRecordEvent))
@@ -53,7 +51,6 @@ static bool drain_one(CUcontext context, bool whatever, CUresult *result)
             *result = REAL(cuEventSynchronize)(event);
         REAL(cuEventDestroy_v2)(event);
     }
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     CUcontext same;
     REAL(cuCtxPopCurrent_v2)(&same);
     return allowed || *result != CUDA_SUCCESS;

@@ -41,7 +41,6 @@
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "interpose/log.h"
-#include "interpose/real.h"
 
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000
@@ -150,12 +149,10 @@ static void pass_taken(uint64_t number)
     bool locked = pthread_mutex_trylock(&service_lock) == 0;
     if (locked && owner != NULL && number >= atomic_load(&next_mark)) {
         uint64_t now = now_microseconds();
-        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+        RELAXED;
         look(now);
         mark(number - 1, now);
         aim(now);
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     }
     if (locked)
         pthread_mutex_unlock(&service_lock);

@@ -14,7 +14,6 @@
 #include "client/client.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
-#include "interpose/real.h"
 #include "memory/alias.h"
 #include "memory/allocation.h"
 #include "memory/deferred_free.h"

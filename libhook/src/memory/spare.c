@@ -55,8 +55,8 @@
 #include "block/region.h"
 #include "block/store.h"
 #include "client/client.h"
+#include "flight/capture.h"
 #include "interpose/log.h"
-#include "interpose/real.h"
 #include "interpose/ring.h"
 #include "memory/allocation.h"
 #include "memory/large.h"
@@ -222,11 +222,9 @@ bool spares_reclaim(struct client *client, uint64_t bytes, bool wait)
         return false;
     uint64_t before = spares->bytes;
     /* It is none of a capture's business. */
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    RELAXED;
     while (spares->count > 0 && before - spares->bytes < bytes)
         large_release(oldest(client));
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     client_changed(client);
     return true;
 }

@@ -6,7 +6,7 @@
 #include "block/block.h"
 #include "block/region.h"
 #include "client/client.h"
-#include "interpose/real.h"
+#include "flight/capture.h"
 #include "memory/allocation.h"
 #include "memory/large.h"
 #include "memory/slab.h"
@@ -83,13 +83,11 @@ bool pool_shrink(struct pool *pool, uint64_t keep)
 {
     if (ring_empty(&pool->idle) || pool->reserved <= keep)
         return false;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    RELAXED;
     pool->users++;
     while (!ring_empty(&pool->idle) && pool->reserved > keep)
         release(RING_MEMBER(pool->idle.next, struct async_allocation, order));
     pool_leave(pool);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return true;
 }
 

@@ -23,7 +23,7 @@
 
 #include "client/client.h"
 #include "client/gate.h"
-#include "interpose/real.h"
+#include "flight/capture.h"
 #include "memory/pinned.h"
 #include "pool/pool.h"
 
@@ -42,15 +42,7 @@ static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
 
-/* Asking a pool for an attribute breaks other threads' captures in global
- * mode, unless this thread says it does not mind. */
-static CUstreamCaptureMode relax(void)
-{
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    return mode;
-}
-
+/* Breaks other threads' captures in global mode, unless this thread is RELAXED. */
 static size_t pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, size_t otherwise)
 {
     cuuint64_t value;
@@ -126,8 +118,8 @@ void pools_recount(void)
     pools_settle();
     if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed) || client_forked())
         return;
-    CUstreamCaptureMode mode = relax();
-    pthread_mutex_lock(&driver_pools_lock);
+    RELAXED;
+    LOCKED(driver_pools_lock);
     for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next) {
         size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                          pool->counted);
@@ -136,20 +128,18 @@ void pools_recount(void)
             pool->counted = reserved;
         }
     }
-    pthread_mutex_unlock(&driver_pools_lock);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
 {
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = capture_relax();
     pthread_mutex_lock(&driver_pools_lock);
     const struct driver_pool *pool = counted_pool(handle);
     *counted = pool != NULL && pinned_counts_on(pool->device);
     size_t growth = *counted ? expected_growth(pool, bytes) : 0;
     CUdevice device = *counted ? pool->device : CU_DEVICE_INVALID;
     pthread_mutex_unlock(&driver_pools_lock);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_exchange(&mode);
     if (*counted)
         return pinned_begin_on(device, growth);
     gate_enter(stream);
@@ -162,13 +152,13 @@ void driver_pool_ends(CUmemoryPool handle, bool counted)
         gate_leave();
         return;
     }
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = capture_relax();
     pthread_mutex_lock(&driver_pools_lock);
     /* Another thread may have destroyed it meanwhile. */
     struct driver_pool *pool = counted_pool(handle);
     size_t growth = pool == NULL ? 0 : recount(pool);
     pthread_mutex_unlock(&driver_pools_lock);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_exchange(&mode);
     pinned_end(growth);
 }
 
@@ -184,8 +174,8 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device)
  * is freed, and can no longer be asked. That much stays counted. */
 CUresult driver_pool_destroy(CUmemoryPool handle)
 {
-    CUstreamCaptureMode mode = relax();
-    pthread_mutex_lock(&driver_pools_lock);
+    RELAXED;
+    LOCKED(driver_pools_lock);
     size_t used = pool_attribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     struct driver_pool *gone = known(handle);
@@ -199,7 +189,5 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
                           gone->counted - (used < gone->counted ? used : gone->counted));
         free(gone);
     }
-    pthread_mutex_unlock(&driver_pools_lock);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return result;
 }

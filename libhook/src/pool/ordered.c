@@ -31,7 +31,6 @@
 
 #include "client/client.h"
 #include "flight/capture.h"
-#include "interpose/real.h"
 #include "memory/memory.h"
 #include "pool/async_allocation.h"
 #include "pool/pending_frees.h"
@@ -43,11 +42,10 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
 {
     CUcontext context;
     CUdevice device;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool ours = false;
     if (capture_refuses(result))
         return true;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    RELAXED;
     if (stream_place(stream, &context, &device) == CUDA_SUCCESS
         && (handle != NULL || REAL(cuDeviceGetMemPool)(&handle, device) == CUDA_SUCCESS)) {
         uint64_t name = stream_name(stream);
@@ -66,7 +64,6 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
         if (opening && *result == CUDA_SUCCESS)
             *result = pool_open(handle);
     }
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return ours;
 }
 

@@ -14,7 +14,7 @@
 
 #include "block/region.h"
 #include "client/client.h"
-#include "interpose/real.h"
+#include "flight/capture.h"
 #include "interpose/ring.h"
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
@@ -43,13 +43,6 @@ struct pending_frees {
 
 static struct stock *stocks;
 static struct pending_frees *pending_lists;
-
-static CUstreamCaptureMode relax(void)
-{
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    return mode;
-}
 
 static struct stock *stock_of(CUcontext context)
 {
@@ -116,7 +109,7 @@ CUresult pending_frees_mark(CUstream stream, struct mark *mark)
     if (mark->marker == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     REAL(cuCtxGetCurrent)(&current);
-    CUstreamCaptureMode mode = relax();
+    RELAXED;
     if (context != current)
         result = REAL(cuCtxPushCurrent_v2)(context);
     if (result == CUDA_SUCCESS) {
@@ -124,11 +117,9 @@ CUresult pending_frees_mark(CUstream stream, struct mark *mark)
         if (context != current)
             REAL(cuCtxPopCurrent_v2)(&current);
     }
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     if (result != CUDA_SUCCESS) {
-        pthread_mutex_lock(&memory_lock);
+        LOCKED(memory_lock);
         pending_frees_unmark(mark);
-        pthread_mutex_unlock(&memory_lock);
     }
     return result;
 }
@@ -194,7 +185,7 @@ bool pending_frees_look(void)
     bool any = false;
     if (pending_lists == NULL)
         return false;
-    CUstreamCaptureMode mode = relax();
+    RELAXED;
     for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
         any |= look(pending);
         if (!ring_empty(&pending->allocations) || pending->marks > 0) {
@@ -204,7 +195,6 @@ bool pending_frees_look(void)
         *link = pending->next;
         free(pending);
     }
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return any;
 }
 
@@ -219,9 +209,8 @@ bool pending_frees_wait(void)
     CUevent event = first(pending)->marker->event;
     stock->waiting++;
     pthread_mutex_unlock(&memory_lock);
-    CUstreamCaptureMode mode = relax();
+    RELAXED;
     REAL(cuEventSynchronize)(event);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     pthread_mutex_lock(&memory_lock);
     if (--stock->waiting == 0)
         pthread_cond_broadcast(&memory_changed);

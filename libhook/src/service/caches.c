@@ -28,7 +28,6 @@
 #include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/bell.h"
-#include "interpose/real.h"
 
 _Static_assert(CLIENTS_MAX * CACHES_OCCASIONS <= 64, "`asked` has a bit for each");
 
@@ -54,8 +53,7 @@ static bool may_trim(unsigned device, unsigned occasion)
     if (capturing)
         of_client[device].past[occasion] = false;
     pthread_mutex_unlock(&memory_lock);
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_relax();
     return !capturing;
 }
 

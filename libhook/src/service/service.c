@@ -18,10 +18,10 @@
 #include "client/gate.h"
 #include "client/reclaim.h"
 #include "flight/bus_sharing.h"
+#include "flight/capture.h"
 #include "flight/pace.h"
 #include "interpose/bell.h"
 #include "interpose/log.h"
-#include "interpose/real.h"
 #include "memory/spare.h"
 #include "service/caches.h"
 #include "service/idleness.h"
@@ -138,8 +138,7 @@ void *service_run(void *argument)
 {
     struct client *client = argument;
     /* This thread never disturbs a capture of the program's threads. */
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_relax();
 
     struct idleness idle = { .watching = false };
     int retry_ms = RECONNECT_FIRST_MS;

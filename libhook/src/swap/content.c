@@ -52,7 +52,6 @@
 #include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
-#include "interpose/real.h"
 
 #define GRID 264                     /* blocks of the kernel: two for each of an H200's 132 */
 #define THREADS 256

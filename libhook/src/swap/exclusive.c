@@ -14,7 +14,6 @@
 #include "flight/capture.h"
 #include "flight/capture_list.h"
 #include "flight/drain.h"
-#include "interpose/real.h"
 #include "swap/pipeline.h"
 
 /* A STOP may come between waiting and shutting; work may depend on a thread at the gate. */
@@ -57,8 +56,7 @@ static CUresult attempt(struct task *task)
     gate_enter(GATE_NO_STREAM);      /* until the program runs, with the room */
     gate_leave();
     CUcontext before = NULL;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    RELAXED;
     REAL(cuCtxGetCurrent)(&before);
     CUresult result = CUDA_ERROR_NOT_READY;
     pthread_mutex_lock(&service_lock);
@@ -68,7 +66,6 @@ static CUresult attempt(struct task *task)
     pthread_mutex_unlock(&memory_lock);
     pthread_mutex_unlock(&service_lock);
     REAL(cuCtxSetCurrent)(before);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return result;
 }
 
