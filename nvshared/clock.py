@@ -17,7 +17,6 @@ class Timer(Protocol):
 
     def __call__(self, when: int, callback: Callable[[], None], /) -> Callable[[], None]:
         """Arms the timer. Returns a function that disarms it, harmless once it has fired."""
-        ...
 
 
 def monotonic() -> int:

@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
@@ -120,7 +121,7 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
             publication = await publish(manager, config.bus)
             stack.push_async_callback(publication.close)
         server = Server(
-            manager, listening, config, _descriptors(config), journal.complainer(limited),
+            manager, listening, config, _descriptors(config), partial(journal.complain, limited),
             notifier, given.kept,
         )
         stack.callback(server.close)

@@ -28,10 +28,7 @@ POLKIT = (
 )
 USERS_REMEMBERED = 256                  # a bus never gives a name to another connection
 _ALLOW_USER_INTERACTION = 1
-_ABSENT = {
-    ErrorType.SERVICE_UNKNOWN.value,
-    ErrorType.NAME_HAS_NO_OWNER.value,
-}
+_ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 
 class Caller:

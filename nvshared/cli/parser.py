@@ -62,7 +62,6 @@ class Parser(argparse.ArgumentParser):
             )
         return options
 
-
     def _check_what_stands_first(self, args: Sequence[str]) -> None:
         """Raises InvalidArgs for an option before the verb that nvsharectl itself does not have.
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl reset: back to the configuration."""
 
-
 from nvshared.cli.output import show
 from nvshared.cli.quantum import in_words
 from nvshared.cli.verb import AUTO, Options, Verb

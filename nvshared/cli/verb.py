@@ -51,11 +51,11 @@ def quantum(text: str) -> int | str:
     return whole(text, LONGEST_TQ, f"the quantum cannot be {text!r}", right)
 
 
-def add_gpu(parser: argparse.ArgumentParser) -> None:
+def add_gpu(parser: argparse.ArgumentParser, without: str = "all GPUs") -> None:
     """--gpu G, for verbs that change one card or all."""
     parser.add_argument(
         "--gpu", metavar="GPU",
-        help="index, UUID or PCI address of one GPU; without it, all GPUs",
+        help=f"index, UUID or PCI address of one GPU; without it, {without}",
     )
 
 
@@ -70,10 +70,7 @@ def add_client(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pid", metavar="PID", type=process, help="the program, as nvsharectl clients shows it"
     )
-    parser.add_argument(
-        "--gpu", metavar="GPU",
-        help="index, UUID or PCI address of one GPU; without it, all that it uses",
-    )
+    add_gpu(parser, "all that it uses")
 
 
 def add_everywhere(parser: argparse.ArgumentParser, *, default: object) -> None:

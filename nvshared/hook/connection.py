@@ -44,11 +44,9 @@ class Keeper(Protocol):
 
     def keep(self, name: str, descriptor: int) -> None:
         """Holds a copy, if it can."""
-        ...
 
     def forget(self, name: str) -> None:
         """Lets go of it. Harmless when it holds nothing of that name."""
-        ...
 
 
 class Listener(Protocol):
@@ -62,7 +60,6 @@ class Listener(Protocol):
 
     def forget(self, connection: "HookConnection") -> None:
         """A connection has ended."""
-        ...
 
 
 class HookConnection:

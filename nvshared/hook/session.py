@@ -46,11 +46,9 @@ class Wire(Protocol):
 
     def send(self, packet: bytes) -> None:
         """Sends or queues. Must not raise; a broken connection ends later, by itself."""
-        ...
 
     def finish(self) -> None:
         """Nothing more will be sent: close as soon as the other side has read everything."""
-        ...
 
 
 class Session:

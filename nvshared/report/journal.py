@@ -43,14 +43,12 @@ def follow(gpu: GPU, limited: Limited) -> None:
     )
 
 
-def complainer(limited: Limited) -> Callable[[int, str, Callable[[], Peer], str], None]:
-    """A function that says what a client did wrong: whose it is, of what kind, who, in words."""
-
-    def complain(uid: int, kind: str, who: Callable[[], Peer], message: str) -> None:
-        # Who it was costs a look at the process and one into the list of users.
-        limited.say(logging.WARNING, (kind, uid), lambda: _blame(who(), message))
-
-    return complain
+def complain(
+    limited: Limited, uid: int, kind: str, who: Callable[[], Peer], message: str
+) -> None:
+    """Says what a client did wrong: whose it is, of what kind, who, in words."""
+    # Who it was costs a look at the process and one into the list of users.
+    limited.say(logging.WARNING, (kind, uid), lambda: _blame(who(), message))
 
 
 def _blame(peer: Peer, message: str) -> str:

@@ -16,8 +16,6 @@ from typing import Any
 from nvshared.errors import InvalidArgs, NvshareError
 
 FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
-
-
 KEPT_AS = "client-"                     # what the names of kept sockets begin with
 
 

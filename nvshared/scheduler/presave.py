@@ -47,11 +47,6 @@ def pays(card: Card) -> bool:
     return card.settings.presave and not together and _short(card) > 0
 
 
-def window(client: ScheduledClient) -> int:
-    """How long a client must be idle before its memory is copied; microseconds."""
-    return client.presave_pause
-
-
 def cut(decision: Decision) -> None:
     """Cuts short copying that is in the way. To be called before anything else is decided."""
     card = decision.card

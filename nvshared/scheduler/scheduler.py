@@ -4,23 +4,12 @@
 What it does with them is told in plan.py.
 """
 
-from nvshared.scheduler import (
-    actions,
-    commit,
-    compute,
-    demand,
-    events,
-    gate,
-    lost,
-    move,
-    order,
-    quantum,
-    terms,
-)
+from nvshared.scheduler import commit, compute, events, gate, lost, move, order, quantum, terms
+from nvshared.scheduler.actions import Action, MoveOrder, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.demand import Demand
+from nvshared.scheduler.demand import Demand, demand
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, Snapshot
@@ -38,7 +27,7 @@ class Scheduler:
         self._card = Card(settings, now, gathering_until=now + settings.gather)
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
-    def handle(self, event: events.Event, now: int) -> list[actions.Action]:
+    def handle(self, event: events.Event, now: int) -> list[Action]:
         """Takes note of an event and returns what is to be done, in that order.
 
         A client's first action is its Limits, which are the answer to HELLO.
@@ -75,7 +64,7 @@ class Scheduler:
         found = self._card.clients.get(client)
         return found is not None and found.phase is Phase.DRAINING
 
-    def unanswered(self, client: int, number: int) -> actions.MoveOrder | None:
+    def unanswered(self, client: int, number: int) -> MoveOrder | None:
         """The order with this number, if the client owes an answer to it."""
         found = self._card.clients.get(client)
         moves = () if found is None else found.moves
@@ -87,7 +76,7 @@ class Scheduler:
 
     def demand(self) -> Demand:
         """What it needs of the host's memory since the last event, and what it asks for."""
-        return demand.demand(self._card)
+        return demand(self._card)
 
     def snapshot(self) -> Snapshot:
         """How things stand since the last event."""
@@ -115,7 +104,7 @@ def _note(decision: Decision, event: events.Event) -> None:
         case events.Left():
             client = card.remove(event.client)
             if client is not None:
-                decision.end(client, actions.TurnEnd.LEFT)
+                decision.end(client, TurnEnd.LEFT)
         case events.CapacityChanged() | events.SettingsChanged():
             card.settings = events.settings_after(event, card.settings)
             card.shortfall = 0

@@ -301,7 +301,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
             # A gate that opened just now will shut then.
             decision.due(turn.started + card.quantum)
         pace = card.contended or client.quota is not None
-        window = idle_window if pace else presave.window(client) if wanted else 0
+        window = idle_window if pace else client.presave_pause if wanted else 0
         news = Conduct(pace, tq, window, pace or wanted, copies)
         if turn.conduct == news:
             continue

@@ -101,12 +101,8 @@ def _plain(overrides: Overrides) -> dict[str, Any]:
 
 
 def _plain_one(override: Override) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if override.tq is not None:
-        found["tq"] = override.tq
-    if override.anti_thrash is not None:
-        found["anti-thrash"] = str(override.anti_thrash)
-    return found
+    named = {"tq": override.tq, "anti-thrash": override.anti_thrash}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _overrides(plain: dict[str, Any]) -> Overrides:

@@ -186,7 +186,7 @@ class Budget:
     def _tell(self, threshold: int) -> None:
         asking, self._asking = self._asking, []
         parts = split(
-            self._whole, [gpu.demand for gpu in self._gpus],
+            self._whole, [gpu.scheduler.demand() for gpu in self._gpus],
             [gpu.host_budget for gpu in self._gpus], [not gpu.lost for gpu in self._gpus],
         )
         changed = list(zip(self._gpus, parts, strict=True))

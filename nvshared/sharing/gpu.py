@@ -24,7 +24,6 @@ from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.scheduler import Scheduler, actions, events
-from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.sharing.terms import ClientTerms
@@ -43,7 +42,6 @@ class Link(Protocol):
 
     def order(self, order: actions.Order) -> None:
         """Sends an order. Must not raise; a broken link reports that its client left."""
-        ...
 
 
 class Client:
@@ -189,11 +187,6 @@ class GPU:
         return len(self.snapshot().queue)
 
     @property
-    def orders_unanswered(self) -> int:
-        """How many EVICT and LOAD are on their way to those who answer."""
-        return self.scheduler.orders_unanswered()
-
-    @property
     def occupied(self) -> dict[int, int]:
         """Bytes of the card each client says it holds."""
         return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
@@ -267,11 +260,6 @@ class GPU:
     def elsewhere(self) -> int | None:
         """Bytes of it that other cards could give up, as last told; None: there are no others."""
         return self.settings.elsewhere
-
-    @property
-    def demand(self) -> Demand:
-        """What it needs of the host's memory, and what it asks for."""
-        return self.scheduler.demand()
 
     def set_budget(self, size: int, elsewhere: int | None) -> None:
         """So many bytes of the host's memory are its part, and so many could others give up.

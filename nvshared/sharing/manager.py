@@ -30,7 +30,6 @@ class Store(Protocol):
 
     def save(self, overrides: Overrides) -> None:
         """Remembers. Raises NotKept, and nothing else, if it cannot."""
-        ...
 
 
 class Manager:

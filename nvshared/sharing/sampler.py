@@ -13,6 +13,7 @@ has come or gone the next question comes early, as the capacity does not know it
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 
@@ -62,16 +63,12 @@ class Worker:
                 result = self._ask(uuid)
             except NvshareError as error:
                 result = error
-            self._post(_later(answer, result))
+            self._post(partial(answer, result))
 
 
 def _grown(client: Client) -> None:
     client.gpu.capacity.grown(client.id)
     client.gpu.apply_capacity()
-
-
-def _later(answer: Answer, result: Sample | NvshareError) -> Callable[[], None]:
-    return lambda: answer(result)
 
 
 @dataclass(slots=True)
@@ -130,7 +127,7 @@ class Sampler:
             watch.disarm()
             watch.disarm = None
         watch.asked = True
-        watch.occupied = None if watch.gpu.orders_unanswered else watch.gpu.occupied
+        watch.occupied = None if watch.gpu.scheduler.orders_unanswered() else watch.gpu.occupied
         self._question(watch.gpu.facts.uuid, lambda result: self._answered(watch, result))
 
     def _answered(self, watch: _Watch, result: Sample | NvshareError) -> None:
@@ -147,7 +144,7 @@ class Sampler:
         else:
             watch.failures = 0
             gpu.sample = result
-            still = not gpu.orders_unanswered and watch.occupied == gpu.occupied
+            still = not gpu.scheduler.orders_unanswered() and watch.occupied == gpu.occupied
             if still and result.memory_used is not None:
                 gpu.capacity.sampled(result.memory_used, sum(gpu.occupied.values()))
                 gpu.apply_capacity()

@@ -153,7 +153,7 @@ class Site:
         assert list(self.known.values()) == self.parts
         assert not self.given_too_soon, "given before it was given up"
         assert sum(program.host for program in self.programs) <= self.whole
-        demands = [gpu.demand for gpu in self.gpus]
+        demands = [gpu.scheduler.demand() for gpu in self.gpus]
         # Programs that join need more of a margin each, and cannot be refused that. What then is
         # given up elsewhere goes to who lacks it a moment later.
         if sum(demand.needs for demand in demands) > self.whole:
@@ -198,7 +198,7 @@ class Site:
         committed = sum(max(one.limits.commit, one.memory.need) for one in programs) + more
         needed = least(committed - gpu.capacity.bytes, len(programs))
         held = sum(one.host for one in programs)
-        others = sum(other.demand.needs for other in self.gpus if other is not gpu)
+        others = sum(other.scheduler.demand().needs for other in self.gpus if other is not gpu)
         return size <= gpu.capacity.bytes and others + max(needed, held) <= self.whole
 
     def settle(self) -> None:

@@ -77,7 +77,7 @@ def test_what_others_need_is_not_taken() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)       # of which 43 do not fit
-    before = site.gpus[1].demand.needs
+    before = site.gpus[1].scheduler.demand().needs
     assert 45 * GIB < before < 48 * GIB
     site.program(0, 130 * GIB)
     other = site.program()
@@ -168,7 +168,7 @@ def test_a_reload_leaves_a_card_what_it_needs() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)
-    before = site.gpus[1].demand.needs
+    before = site.gpus[1].scheduler.demand().needs
     site.manager.set_tq(5)
     site.check()
     site.whole = 50 * GIB

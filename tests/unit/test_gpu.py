@@ -201,11 +201,11 @@ def test_unanswered_orders_are_counted(gpu: GPU) -> None:
     Scripted.latest.decide = lambda event: [Evict(1, 7, 0, 0), Load(1, 8, 0, 0)] if isinstance(
         event, Tick) else []
     gpu.tell(Tick())
-    assert gpu.orders_unanswered == 2
+    assert gpu.scheduler.orders_unanswered() == 2
     gpu.tell(Evicted(1, Memory(), 7, 0))
-    assert gpu.orders_unanswered == 1
+    assert gpu.scheduler.orders_unanswered() == 1
     gpu.tell(Loaded(1, Memory(), 8, 0))
-    assert gpu.orders_unanswered == 0
+    assert gpu.scheduler.orders_unanswered() == 0
 
 
 def test_figures_are_those_of_the_last_record(gpu: GPU) -> None:

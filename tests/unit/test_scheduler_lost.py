@@ -108,7 +108,7 @@ def test_people_see_the_programs_of_a_lost_card() -> None:
     assert link.orders[-1] == Run(1)
     gpu.leave(client)
     assert not gpu.clients
-    assert gpu.orders_unanswered == 0
+    assert gpu.scheduler.orders_unanswered() == 0
 
 
 def test_who_is_not_all_there_is_to_come_in_before_its_gate_opens() -> None:
