@@ -53,6 +53,12 @@ static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
     return counted_round(bytes, UNIT);
 }
 
+/* Of one described in two dimensions, or with 32 bits. */
+#define PLAIN_SIZE(like, depth, flags)                                              \
+    ((like) == NULL ? 0                                                             \
+     : array_size(&(const CUDA_ARRAY3D_DESCRIPTOR){                                 \
+           (like)->Width, (like)->Height, depth, (like)->Format, (like)->NumChannels, flags }, 1))
+
 EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description)
 {
     COUNTED_CREATE(cuArray3DCreate_v2, array_size(description, 1), COUNTED_ARRAY, *array,
@@ -61,32 +67,20 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR
 
 EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *description)
 {
-    CUDA_ARRAY3D_DESCRIPTOR same = { 0 };
-    if (description != NULL)
-        same = (CUDA_ARRAY3D_DESCRIPTOR){ description->Width, description->Height, 0,
-                                          description->Format, description->NumChannels, 0 };
-    COUNTED_CREATE(cuArrayCreate_v2, array_size(&same, 1), COUNTED_ARRAY, *array,
+    COUNTED_CREATE(cuArrayCreate_v2, PLAIN_SIZE(description, 0, 0), COUNTED_ARRAY, *array,
                    (array, description));
 }
 
 EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *description)
 {
-    CUDA_ARRAY3D_DESCRIPTOR same = { 0 };
-    if (description != NULL)
-        same = (CUDA_ARRAY3D_DESCRIPTOR){ description->Width, description->Height,
-                                          description->Depth, description->Format,
-                                          description->NumChannels, description->Flags };
-    COUNTED_CREATE(cuArray3DCreate, array_size(&same, 1), COUNTED_ARRAY, *array,
-                   (array, description));
+    COUNTED_CREATE(cuArray3DCreate,
+                   PLAIN_SIZE(description, description->Depth, description->Flags),
+                   COUNTED_ARRAY, *array, (array, description));
 }
 
 EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *description)
 {
-    CUDA_ARRAY3D_DESCRIPTOR same = { 0 };
-    if (description != NULL)
-        same = (CUDA_ARRAY3D_DESCRIPTOR){ description->Width, description->Height, 0,
-                                          description->Format, description->NumChannels, 0 };
-    COUNTED_CREATE(cuArrayCreate, array_size(&same, 1), COUNTED_ARRAY, *array,
+    COUNTED_CREATE(cuArrayCreate, PLAIN_SIZE(description, 0, 0), COUNTED_ARRAY, *array,
                    (array, description));
 }
 

@@ -263,32 +263,21 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return result;
 }
 
-#define RELEASE(name)                                                              \
+#define LET_GO(name, all, kept)                                                    \
     EXPORT CUresult name(CUdevice device)                                          \
     {                                                                              \
-        struct parting parting = parting_begins(device, false);                    \
-        ends(parting.last);                                                        \
-        CUresult result = REAL(name)(device);                                      \
-        parting_over(&parting, result, false);                                     \
-        return result;                                                             \
-    }
-
-RELEASE(cuDevicePrimaryCtxRelease)
-RELEASE(cuDevicePrimaryCtxRelease_v2)
-
-#define RESET(name, kept)                                                          \
-    EXPORT CUresult name(CUdevice device)                                          \
-    {                                                                              \
-        struct parting parting = parting_begins(device, true);                     \
+        struct parting parting = parting_begins(device, all);                      \
         ends(parting.last);                                                        \
         CUresult result = REAL(name)(device);                                      \
         parting_over(&parting, result, kept);                                      \
         return result;                                                             \
     }
 
+LET_GO(cuDevicePrimaryCtxRelease, false, false)
+LET_GO(cuDevicePrimaryCtxRelease_v2, false, false)
 /* The first version forgets who retained it; of the second they hold it still, empty. */
-RESET(cuDevicePrimaryCtxReset, false)
-RESET(cuDevicePrimaryCtxReset_v2, true)
+LET_GO(cuDevicePrimaryCtxReset, true, false)
+LET_GO(cuDevicePrimaryCtxReset_v2, true, true)
 
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                  unsigned int flags)

@@ -6,67 +6,30 @@
  */
 #include "api/wrapper.h"
 
-GATED_PTDS(cuMemsetD8_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, unsigned char value, size_t count),
-    (to, value, count))
-GATED_PTDS(cuMemsetD16_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, unsigned short value, size_t count),
-    (to, value, count))
-GATED_PTDS(cuMemsetD32_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, unsigned int value, size_t count),
-    (to, value, count))
-GATED_PTDS(cuMemsetD2D8_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height),
-    (to, pitch, value, width, height))
-GATED_PTDS(cuMemsetD2D16_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height),
-    (to, pitch, value, width, height))
-GATED_PTDS(cuMemsetD2D32_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height),
-    (to, pitch, value, width, height))
+/* With the type of what is filled: lines and planes, now and in a stream. */
+#define FILLS(name, type)                                                                     \
+    GATED_PTDS(cuMemsetD##name##_v2, GATE_NO_STREAM,                                          \
+        (CUdeviceptr to, type value, size_t count),                                           \
+        (to, value, count))                                                                   \
+    GATED_PTDS(cuMemsetD2D##name##_v2, GATE_NO_STREAM,                                        \
+        (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),              \
+        (to, pitch, value, width, height))                                                    \
+    GATED_PTSZ(cuMemsetD##name##Async, stream,                                                \
+        (CUdeviceptr to, type value, size_t count, CUstream stream),                          \
+        (to, value, count, stream))                                                           \
+    GATED_PTSZ(cuMemsetD2D##name##Async, stream,                                              \
+        (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height,               \
+         CUstream stream),                                                                    \
+        (to, pitch, value, width, height, stream))                                            \
+    /* The same with the 32-bit addresses of CUDA 2 and 3.0. */                               \
+    GATED(cuMemsetD##name, GATE_NO_STREAM,                                                    \
+        (CUdeviceptr_v1 to, type value, unsigned int count),                                  \
+        (to, value, count))                                                                   \
+    GATED(cuMemsetD2D##name, GATE_NO_STREAM,                                                  \
+        (CUdeviceptr_v1 to, unsigned int pitch, type value, unsigned int width,               \
+         unsigned int height),                                                                \
+        (to, pitch, value, width, height))
 
-GATED_PTSZ(cuMemsetD8Async, stream,
-    (CUdeviceptr to, unsigned char value, size_t count, CUstream stream),
-    (to, value, count, stream))
-GATED_PTSZ(cuMemsetD16Async, stream,
-    (CUdeviceptr to, unsigned short value, size_t count, CUstream stream),
-    (to, value, count, stream))
-GATED_PTSZ(cuMemsetD32Async, stream,
-    (CUdeviceptr to, unsigned int value, size_t count, CUstream stream),
-    (to, value, count, stream))
-GATED_PTSZ(cuMemsetD2D8Async, stream,
-    (CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
-     CUstream stream),
-    (to, pitch, value, width, height, stream))
-GATED_PTSZ(cuMemsetD2D16Async, stream,
-    (CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
-     CUstream stream),
-    (to, pitch, value, width, height, stream))
-GATED_PTSZ(cuMemsetD2D32Async, stream,
-    (CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height,
-     CUstream stream),
-    (to, pitch, value, width, height, stream))
-
-/* With the 32-bit addresses of CUDA 2 and 3.0. */
-
-GATED(cuMemsetD8, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, unsigned char value, unsigned int count),
-    (to, value, count))
-GATED(cuMemsetD16, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, unsigned short value, unsigned int count),
-    (to, value, count))
-GATED(cuMemsetD32, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, unsigned int value, unsigned int count),
-    (to, value, count))
-GATED(cuMemsetD2D8, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, unsigned int pitch, unsigned char value, unsigned int width,
-     unsigned int height),
-    (to, pitch, value, width, height))
-GATED(cuMemsetD2D16, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, unsigned int pitch, unsigned short value, unsigned int width,
-     unsigned int height),
-    (to, pitch, value, width, height))
-GATED(cuMemsetD2D32, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, unsigned int pitch, unsigned int value, unsigned int width,
-     unsigned int height),
-    (to, pitch, value, width, height))
+FILLS(8, unsigned char)
+FILLS(16, unsigned short)
+FILLS(32, unsigned int)

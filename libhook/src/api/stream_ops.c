@@ -5,35 +5,25 @@
  */
 #include "api/wrapper.h"
 
-GATED_PTSZ(cuStreamWriteValue32, stream,
-    (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags),
-    (stream, address, value, flags))
-GATED_PTSZ(cuStreamWriteValue32_v2, stream,
-    (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags),
-    (stream, address, value, flags))
-GATED_PTSZ(cuStreamWriteValue64, stream,
-    (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags),
-    (stream, address, value, flags))
-GATED_PTSZ(cuStreamWriteValue64_v2, stream,
-    (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags),
-    (stream, address, value, flags))
-GATED_PTSZ(cuStreamWaitValue32, stream,
-    (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags),
-    (stream, address, value, flags))
-GATED_PTSZ(cuStreamWaitValue32_v2, stream,
-    (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags),
-    (stream, address, value, flags))
-GATED_PTSZ(cuStreamWaitValue64, stream,
-    (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags),
-    (stream, address, value, flags))
-GATED_PTSZ(cuStreamWaitValue64_v2, stream,
-    (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags),
-    (stream, address, value, flags))
-GATED_PTSZ(cuStreamBatchMemOp, stream,
-    (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations,
-     unsigned int flags),
-    (stream, count, operations, flags))
-GATED_PTSZ(cuStreamBatchMemOp_v2, stream,
-    (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations,
-     unsigned int flags),
-    (stream, count, operations, flags))
+#define VALUE(name, type)                                                            \
+    GATED_PTSZ(name, stream,                                                         \
+        (CUstream stream, CUdeviceptr address, type value, unsigned int flags),      \
+        (stream, address, value, flags))
+
+VALUE(cuStreamWriteValue32, cuuint32_t)
+VALUE(cuStreamWriteValue32_v2, cuuint32_t)
+VALUE(cuStreamWriteValue64, cuuint64_t)
+VALUE(cuStreamWriteValue64_v2, cuuint64_t)
+VALUE(cuStreamWaitValue32, cuuint32_t)
+VALUE(cuStreamWaitValue32_v2, cuuint32_t)
+VALUE(cuStreamWaitValue64, cuuint64_t)
+VALUE(cuStreamWaitValue64_v2, cuuint64_t)
+
+#define BATCH(name)                                                                  \
+    GATED_PTSZ(name, stream,                                                         \
+        (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations,  \
+         unsigned int flags),                                                        \
+        (stream, count, operations, flags))
+
+BATCH(cuStreamBatchMemOp)
+BATCH(cuStreamBatchMemOp_v2)

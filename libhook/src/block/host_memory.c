@@ -1,23 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel has one lock for all that is mapped in a process. Mapping, advising and
- * unmapping take it alone; filling pages and registering them share it. But who wants it
- * alone waits until all have left it, and whoever comes after waits behind. Where each of
- * several threads mapped and advised a slab before it filled it, eight were no
- * faster than one, and programs left an H200 for the first time at 4 to 6 GB/s. So all
- * that is going to be filled is mapped at once and before, and threads that fill need
- * the lock no more but shared: 13 to 16 GB/s, with a slab for each thread
- * (out_making_host_memory_gbps of bench/handover). What a virtual machine has never
- * used before is slow all the same.
+ * Takes memory of the host from the kernel, fills it and registers it with the driver.
+ * It comes with huge pages, and from the node of the host that is nearest to the GPU.
  *
- * The memory is private to the process, is not inherited by its children and
- * does not appear in core dumps.
+ * A thread that maps, advises or unmaps takes the process's one lock for mappings alone;
+ * threads that fill or register pages share it. When each of eight threads mapped and advised
+ * its slab before it filled it, they were no faster than one: programs left an H200 for the
+ * first time at 4 to 6 GB/s. So everything is mapped at once beforehand, and the filling threads
+ * only share the lock: 13 to 16 GB/s, with a slab for each thread (out_making_host_memory_gbps of
+ * bench/handover). Memory that a virtual machine has never used before is slow all the same.
+ *
+ * On a host of several sockets a copy to a far node's memory crosses the link between them. That
+ * link is slower than the bus, and everybody shares it. Where the near node is full, memory
+ * comes from another.
+ *
+ * The memory is private to the process, its children do not inherit it, and core dumps leave it
+ * out.
  */
 #include "block/host_memory.h"
 
+#include <errno.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-#include "block/numa.h"
 #include "block/region.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
@@ -25,6 +32,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */
 #endif
+
+#define NODES_MAX 1024               /* as many as kernels are built for, at most */
+#define BITS (8 * (int)sizeof(unsigned long))
 
 /* Huge pages need an address that is a multiple of their size. */
 static char *map_aligned(size_t size)
@@ -41,6 +51,25 @@ static char *map_aligned(size_t size)
     return memory + before;
 }
 
+int host_memory_nearest(CUdevice device)
+{
+    int node;
+    return REAL(cuDeviceGetAttribute)(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device)
+               == CUDA_SUCCESS ? node : -1;
+}
+
+/* Has memory that was not touched yet come from this node, while it has any. */
+static void prefer(void *memory, size_t size, int node)
+{
+    unsigned long nodes[NODES_MAX / (8 * sizeof(unsigned long))] = { 0 };
+    if (node < 0 || node >= NODES_MAX)
+        return;
+    nodes[node / BITS] = 1UL << node % BITS;
+    /* The kernel reads one bit less than it is told. Containers may forbid it. */
+    if (syscall(SYS_mbind, memory, size, MPOL_PREFERRED, nodes, NODES_MAX + 1UL, 0) != 0)
+        debug("host memory may come from any node: %s", error_text(errno));
+}
+
 char *host_memory_map(size_t size, int node)
 {
     char *memory = map_aligned(size);
@@ -49,7 +78,7 @@ char *host_memory_map(size_t size, int node)
     madvise(memory, size, MADV_HUGEPAGE);
     madvise(memory, size, MADV_DONTFORK);
     madvise(memory, size, MADV_DONTDUMP);
-    numa_prefer(memory, size, node);
+    prefer(memory, size, node);
     return memory;
 }
 

@@ -5,11 +5,12 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "interpose/driver.h"
 
+/* The node of the host's memory that is nearest to a GPU; -1: there is no such thing. */
+int host_memory_nearest(CUdevice device);
 /* Addresses, with nothing behind them yet, of memory that will come from this node
- * (numa.h) if it can. `size`: bytes, a multiple of PAGE. NULL: the kernel refuses. */
+ * if it can. `size`: bytes, a multiple of PAGE. NULL: the kernel refuses. */
 char *host_memory_map(size_t size, int node);
 /* Puts memory behind a part of it. */
 void host_memory_fill(char *memory, size_t size);

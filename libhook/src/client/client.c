@@ -13,7 +13,6 @@
 #include "client/commit.h"
 #include "client/connection.h"
 #include "client/gate.h"
-#include "client/reclaim.h"
 #include "interpose/real.h"
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -125,6 +124,22 @@ void client_changed(struct client *client)
         return;
     client->reported = false;
     client_wake(client);
+}
+
+static reclaimer *const nobody = NULL;
+static reclaimer *const *reclaimers = &nobody;
+
+void reclaim_from(reclaimer *const *all)
+{
+    reclaimers = all;
+}
+
+bool reclaim(struct client *client, uint64_t bytes, bool wait)
+{
+    for (reclaimer *const *one = reclaimers; *one != NULL; one++)
+        if ((*one)(client, bytes, wait))
+            return true;
+    return false;
 }
 
 static bool lacks(const struct client *client)

@@ -143,6 +143,22 @@ uint64_t client_need(const struct client *client);
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
 /* Whether what the program frees may stay mapped, as things stand with the daemon. */
 bool client_may_keep_freed(const struct client *client);
+/*
+ * Memory that the program has freed and that is kept nevertheless: for its next use, or until
+ * work has been waited for. Before anything is refused for want of memory it is given back.
+ */
+
+#define RECLAIM_ALL UINT64_MAX
+
+/* One of those who keep such memory of a client gives back `bytes`, or all. With `wait` also what
+ * has to be waited for, or what the program has asked to be kept; the lock may be released
+ * meanwhile. False: there is none. */
+typedef bool reclaimer(struct client *client, uint64_t bytes, bool wait);
+/* All who do, in the order in which they are asked; ends with NULL. Before there is a client. */
+void reclaim_from(reclaimer *const *all);
+/* True: one of them has given some back. */
+bool reclaim(struct client *client, uint64_t bytes, bool wait);
+
 /* The report, with the figures as they are. Failure closes the connection; the
  * service thread reconnects. */
 void client_send(struct client *client, struct nvshare_report report);

@@ -17,7 +17,6 @@
 #include "client/commit.h"
 
 #include "client/client.h"
-#include "client/reclaim.h"
 #include "interpose/bell.h"
 
 #define TAKEN_WITHIN_US 60000000

@@ -4,7 +4,6 @@
 #include "block/block.h"
 #include "block/region.h"
 #include "client/client.h"
-#include "client/reclaim.h"
 
 bool allocation_describe(CUdeviceptr address, struct memory_description *description)
 {

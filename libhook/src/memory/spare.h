@@ -21,7 +21,7 @@ bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdevice
 /* One that is being released is none any more; nothing happens to any other memory. */
 void spare_leave(struct large *large);
 
-/* Releases the oldest until `bytes` bytes or all are gone: client/reclaim.h. */
+/* Releases the oldest until `bytes` bytes or all are gone: client/client.h. */
 bool spares_reclaim(struct client *client, uint64_t bytes, bool wait);
 /* Service thread: releases those that are too old, or some of them if they are many. */
 void spares_expire(struct client *client);

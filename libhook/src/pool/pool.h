@@ -64,5 +64,5 @@ void pool_leave(struct pool *pool);               /* one user less */
 /* The client needs memory more than what is free in pools does. True if any went. Waits for work
  * if need be and `wait` says so, and releases the lock meanwhile. */
 bool pools_yield(const struct client *client, bool wait);
-/* With `wait` the same: client/reclaim.h. Otherwise the program may keep what it has asked to. */
+/* With `wait` the same: client/client.h. Otherwise the program may keep what it has asked to. */
 bool pools_reclaim(struct client *client, uint64_t bytes, bool wait);

@@ -14,11 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "block/numa.h"
+#include "block/host_memory.h"
 #include "client/client.h"
 #include "client/connection.h"
 #include "client/gate.h"
-#include "client/reclaim.h"
 #include "client/unknown_entry.h"
 #include "flight/drain.h"
 #include "interpose/glibc.h"
@@ -164,7 +163,7 @@ static struct client *new_client(CUdevice device, CUcontext context)
     if (client == NULL)
         return NULL;
     client->device = device;
-    client->node = numa_nearest(device);
+    client->node = host_memory_nearest(device);
     client->index = (unsigned)device;
     if (context != NULL)
         client->contexts[client->context_count++] = context;

@@ -8,7 +8,6 @@
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
-#include "client/reclaim.h"
 #include "flight/bus_sharing.h"
 #include "flight/drain.h"
 #include "interpose/bell.h"

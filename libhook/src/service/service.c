@@ -16,7 +16,6 @@
 #include "client/commit.h"
 #include "client/connection.h"
 #include "client/gate.h"
-#include "client/reclaim.h"
 #include "flight/bus_sharing.h"
 #include "flight/capture.h"
 #include "flight/pace.h"

@@ -23,7 +23,6 @@
 
 #include "block/block.h"
 #include "client/client.h"
-#include "client/reclaim.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 

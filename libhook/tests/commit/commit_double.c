@@ -5,7 +5,6 @@
  */
 #include "client/client.h"
 #include "client/commit.h"
-#include "client/reclaim.h"
 #include "interpose/bell.h"
 
 #define SEEN __attribute__((visibility("default")))
