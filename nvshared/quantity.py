@@ -3,7 +3,7 @@
 
 Each function takes the text and gives the value, or raises ValueError with a
 sentence on what would have been right; whoever read the text adds where it stood. `counted`
-is the other way round.
+and `sized` are the other way round.
 """
 
 import re
@@ -157,3 +157,11 @@ def _split(text: str) -> tuple[float, str]:
 def counted(number: int, unit: str) -> str:
     """1 byte; 2 bytes."""
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+
+def sized(size: int) -> str:
+    """700MiB; 1500MB; 4097 bytes: in the largest unit of which it is a whole number."""
+    for unit in ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB"):
+        if size and size % UNITS[unit.lower()] == 0:
+            return f"{size // UNITS[unit.lower()]}{unit}"
+    return counted(size, "byte")

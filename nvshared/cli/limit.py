@@ -9,7 +9,7 @@ from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.verb import Options, Verb, add_client, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
-from nvshared.quantity import counted, size
+from nvshared.quantity import size, sized
 
 NO_LIMIT = 100                          # percent of the time
 LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
@@ -77,7 +77,7 @@ def _act(options: Options) -> None:
 
 def _print(options: Options) -> None:
     if options.memory is not None:
-        limit = counted(options.memory, "byte") if options.memory else "as much as there is"
+        limit = sized(options.memory) if options.memory else "as much as there is"
         print(f"Process {options.pid} may allocate {limit}{where(options.gpu)}.")
     if options.compute is not None:
         limit = f"at most {options.compute} % of the time"

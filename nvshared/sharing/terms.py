@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nvshared.errors import InvalidArgs
+from nvshared.quantity import sized
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Terms
 
@@ -54,7 +55,7 @@ class ClientTerms:
         ours = self.administrator
         match setting:
             case "memory_limit" if ours.memory_limit:
-                return f"the administrator has limited the program to {ours.memory_limit} bytes"
+                return f"the administrator has limited the program to {sized(ours.memory_limit)}"
             case "compute_limit" if ours.compute_limit < UNLIMITED:
                 return (
                     f"the administrator has limited the program to {ours.compute_limit} % of the "

@@ -174,8 +174,8 @@ async def test_ones_own_may_not_go_beyond_what_the_administrator_has_set(
     async with polkit_on(private.address) as polkit:
         said = f"{MANAGE} is not permitted to uid {SOMEBODY}"
         for member, signature, body, bound in (
-            ("SetMemoryLimit", "ut", [client.id, 5 * GIB], f"limited the program to {4 * GIB} b"),
-            ("SetMemoryLimit", "ut", [client.id, 0], f"limited the program to {4 * GIB} bytes"),
+            ("SetMemoryLimit", "ut", [client.id, 5 * GIB], "limited the program to 4GiB"),
+            ("SetMemoryLimit", "ut", [client.id, 0], "limited the program to 4GiB"),
             ("SetComputeLimit", "uu", [client.id, 51], "has limited the program to 50 % of the"),
             ("SetWeight", "uu", [client.id, 101], "the weight of your program is 100 at most"),
             ("ResumeClient", "u", [client.id], "the administrator has suspended the program"),

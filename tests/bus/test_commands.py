@@ -221,7 +221,7 @@ async def test_what_is_set_for_a_program(manager: Manager, ctl: Run) -> None:
     two = a_client(manager, manager.gpus[1], pid=11)
     other = a_client(manager, manager.gpus[0], pid=22)
     ended = await ctl("limit", "11", "--memory", "20GiB")
-    assert (ended.code, ended.out) == (0, f"Process 11 may allocate {20 << 30} bytes.\n")
+    assert (ended.code, ended.out) == (0, "Process 11 may allocate 20GiB.\n")
     assert (await ctl("weight", "11", "200", "--gpu", "1")).code == ExitCode.OK
     assert json.loads((await ctl("suspend", "11", "--gpu", "0", "--json")).out) == {
         "pid": 11, "gpu": "0", "suspended": True,

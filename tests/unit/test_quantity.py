@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantum is no longer than what can be said of it."""
+"""A quantum is no longer than what can be said of it; a size is said as it is given."""
 
 import pytest
 
 from nvshared.hook import protocol
 from nvshared.hook.protocol import OrderRecord, Type
-from nvshared.quantity import LONGEST_TQ, quantum
+from nvshared.quantity import LONGEST_TQ, quantum, size, sized
 
 
 @pytest.mark.parametrize("text", ["4294967295", "4294967295s", "1193046h"])
@@ -22,3 +22,10 @@ def test_the_longest_quantum_can_be_told(text: str) -> None:
 def test_a_longer_one_is_refused_with_what_there_may_be(text: str) -> None:
     with pytest.raises(ValueError, match="at most 4294967295 seconds"):
         quantum(text)
+
+
+@pytest.mark.parametrize("text", [
+    "700MiB", "20GiB", "1536MiB", "1500MB", "3TiB", "1 byte", "4097 bytes", "12kB", "7KiB",
+])
+def test_a_size_is_said_as_it_is_given(text: str) -> None:
+    assert sized(size(text.removesuffix("ytes").removesuffix("yte"))) == text
