@@ -46,6 +46,11 @@ class GPUInterface(Interface, name=names.GPU_INTERFACE):
         """The quantum of this card."""
         self._manager.set_tq(seconds, str(self._gpu.facts.index))
 
+    @method("SetTQUSec", "usec:t", action=names.ACTION_SET_TQ)
+    def set_tq_usec(self, _caller: Caller, usec: int) -> None:
+        """The quantum of this card, in microseconds."""
+        self._manager.set_tq_usec(usec, str(self._gpu.facts.index))
+
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
     def set_tq_auto(self, _caller: Caller) -> None:
         """As hand-overs cost on this card."""

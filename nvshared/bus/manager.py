@@ -66,6 +66,16 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
         """The quantum of one GPU."""
         self._manager.set_tq(seconds, self._index(gpu))
 
+    @method("SetTQUSec", "usec:t", action=names.ACTION_SET_TQ)
+    def set_tq_usec(self, _caller: Caller, usec: int) -> None:
+        """The quantum of all GPUs, in microseconds."""
+        self._manager.set_tq_usec(usec)
+
+    @method("SetGPUTQUSec", "gpu:s usec:t", action=names.ACTION_SET_TQ)
+    def set_gpu_tq_usec(self, _caller: Caller, gpu: str, usec: int) -> None:
+        """The quantum of one GPU, in microseconds."""
+        self._manager.set_tq_usec(usec, self._index(gpu))
+
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
     def set_tq_auto(self, _caller: Caller) -> None:
         """As hand-overs cost, on all GPUs."""

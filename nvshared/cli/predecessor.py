@@ -6,9 +6,10 @@ from functools import partial
 from nvshared.cli import antithrash, quantum
 from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out
-from nvshared.cli.verb import Options
+from nvshared.cli.verb import AUTO, Options
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
+from nvshared.quantity import counted
 
 
 def given(options: Options) -> bool:
@@ -39,7 +40,7 @@ def act(options: Options) -> None:
             put = partial(daemon.set_tq, tq)
             steps.append(Step("the quantum", {"gpu": None, "tq": tq}, put))
             data["tq"] = tq
-            sentences.append(quantum.sentence(tq, None))
+            sentences.append(quantum.sentence(tq if tq == AUTO else counted(tq, "second"), None))
         if mode is not None:
             put = partial(daemon.set_anti_thrash, mode)
             steps.append(Step("the anti-thrash mode", {"gpu": None, "anti_thrash": mode}, put))

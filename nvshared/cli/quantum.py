@@ -4,31 +4,47 @@
 import argparse
 
 from nvshared.cli.output import show
-from nvshared.cli.verb import QUANTUM, Options, Verb, add_gpu, quantum
+from nvshared.cli.verb import AUTO, Options, Verb, add_gpu
 from nvshared.control import Daemon
-from nvshared.quantity import counted
+from nvshared.errors import InvalidArgs
+from nvshared.quantity import counted, quantum
 from nvshared.units import MILLISECOND, SECOND
+
+
+def _quantum(text: str) -> int | None:
+    """Microseconds, or None for auto."""
+    try:
+        return None if text == AUTO else quantum(text)
+    except ValueError as error:
+        raise InvalidArgs(f"the quantum cannot be {text!r}", f"{error}, or auto") from None
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "quantum", metavar=QUANTUM, type=quantum,
-        help="seconds, or auto: as short as moving memory allows",
+        "quantum", metavar=f"TIME|{AUTO}", type=_quantum,
+        help="seconds, 500ms, 2min, or auto: as short as moving memory allows",
     )
     add_gpu(parser)
 
 
 def _act(options: Options) -> None:
-    tq, gpu = options.quantum, options.gpu
+    usec, gpu = options.quantum, options.gpu
     with Daemon(options.bus) as daemon:
-        daemon.set_tq(tq, gpu)
-    show(options, {"tq": tq, "gpu": gpu}, lambda: print(sentence(tq, gpu)))
+        if usec is None:
+            daemon.set_tq(AUTO, gpu)
+        else:
+            daemon.set_tq_usec(usec, gpu)
+    tq = AUTO if usec is None else -(-usec // SECOND)
+    show(
+        options, {"tq": tq, "tq_usec": usec, "gpu": gpu},
+        lambda: print(sentence(AUTO if usec is None else in_words(usec), gpu)),
+    )
 
 
-def sentence(tq: int | str, gpu: str | None) -> str:
+def sentence(tq: str, gpu: str | None) -> str:
     """What then holds."""
     where = "all GPUs" if gpu is None else f"GPU {gpu}"
-    return f"The quantum of {where} is {tq if isinstance(tq, str) else in_words(tq * SECOND)}."
+    return f"The quantum of {where} is {tq}."
 
 
 def in_words(microseconds: int) -> str:
@@ -41,13 +57,14 @@ VERB = Verb(
     name="set-tq",
     summary="set how long a program may keep a GPU while others wait",
     description=(
-        "Sets the quantum (TQ) in seconds. With a short one programs answer sooner, with a long "
+        "Sets the quantum (TQ). With a short one programs answer sooner, with a long "
         "one less time goes into moving memory. With auto it is as short as keeps moving memory "
         "at 5 percent of the time or less. It holds at once. Where the daemon has a state-dir, as "
         "the service has, it outlives a restart, until: nvsharectl reset."
     ),
     examples=(
         ("nvsharectl set-tq 30", "half a minute each, on all GPUs"),
+        ("nvsharectl set-tq 500ms", "half a second"),
         ("nvsharectl set-tq auto", "what suits the programs that there are"),
         ("nvsharectl set-tq 5 --gpu 1", "five seconds on the second GPU"),
     ),

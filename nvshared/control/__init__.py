@@ -65,6 +65,10 @@ class Daemon:
         else:
             self._set("TQAuto", gpu)
 
+    def set_tq_usec(self, usec: int, gpu: str | None = None) -> None:
+        """The quantum of one GPU or of all, in microseconds."""
+        self._set("TQUSec", gpu, "t", usec)
+
     def set_anti_thrash(self, mode: str, gpu: str | None = None) -> None:
         """auto, on or off; for one GPU or for all."""
         self._set("AntiThrash", gpu, "s", mode)

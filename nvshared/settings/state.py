@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from nvshared.errors import NotKept
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.settings import AntiThrash
+from nvshared.units import MILLISECOND, SECOND
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ NOISE = (
 class Override:
     """What was changed at run time; None where nothing was."""
 
-    tq: int | Literal["auto"] | None = None     # seconds
+    tq: int | Literal["auto"] | None = None     # microseconds
     anti_thrash: AntiThrash | None = None
 
 
@@ -101,7 +102,10 @@ def _plain(overrides: Overrides) -> dict[str, Any]:
 
 
 def _plain_one(override: Override) -> dict[str, Any]:
-    named = {"tq": override.tq, "anti-thrash": override.anti_thrash}
+    tq, usec = override.tq, None
+    if isinstance(tq, int):
+        tq, usec = (None, tq) if tq % SECOND else (tq // SECOND, None)
+    named = {"tq": tq, "tq-usec": usec, "anti-thrash": override.anti_thrash}
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -115,8 +119,11 @@ def _overrides(plain: dict[str, Any]) -> Overrides:
 
 
 def _override(plain: dict[str, Any]) -> Override:
-    tq = plain.get("tq")
-    if tq not in (None, AUTO) and (type(tq) is not int or not 1 <= tq <= LONGEST_TQ):
-        raise ValueError(f"a quantum cannot be {tq!r} seconds")
+    name, unit = ("tq-usec", 1) if "tq-usec" in plain else ("tq", SECOND)
+    tq = plain.get(name)
+    if tq not in (None, AUTO):
+        if type(tq) is not int or not MILLISECOND <= tq * unit <= LONGEST_TQ * SECOND:
+            raise ValueError(f"{name} cannot be {tq!r}")
+        tq *= unit
     mode = plain.get("anti-thrash")
     return Override(tq, None if mode is None else AntiThrash(mode))

@@ -22,7 +22,7 @@ from nvshared.settings.state import AUTO, Override, Overrides
 from nvshared.sharing.budget import Budget
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.signal import Signal
-from nvshared.units import SECOND
+from nvshared.units import MILLISECOND, SECOND
 
 
 class Store(Protocol):
@@ -180,7 +180,16 @@ class Manager:
             raise InvalidArgs(
                 f"the quantum cannot be {seconds} seconds", "give a positive whole number"
             )
-        self._override(gpu, lambda old: replace(old, tq=seconds))
+        self._override(gpu, lambda old: replace(old, tq=seconds * SECOND))
+
+    def set_tq_usec(self, usec: int, gpu: str = "") -> None:
+        """Like set_tq, in microseconds. Raises InvalidArgs for less than a millisecond."""
+        if not MILLISECOND <= usec <= LONGEST_TQ * SECOND:
+            raise InvalidArgs(
+                f"the quantum cannot be {usec} microseconds",
+                f"give {MILLISECOND} to {LONGEST_TQ * SECOND}",
+            )
+        self._override(gpu, lambda old: replace(old, tq=usec))
 
     def set_tq_auto(self, gpu: str = "") -> None:
         """Like set_tq: from now on the quantum follows from what hand-overs cost."""
@@ -262,7 +271,7 @@ class Manager:
         layers = (self._overrides.everywhere, self._overrides.by_gpu.get(uuid, Override()))
         for layer in layers:
             if layer.tq is not None:
-                tq = None if layer.tq == AUTO else layer.tq * SECOND
+                tq = None if layer.tq == AUTO else layer.tq
                 settings = replace(settings, tq=tq)
             if layer.anti_thrash is not None:
                 settings = replace(settings, anti_thrash=layer.anti_thrash)

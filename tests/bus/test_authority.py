@@ -79,6 +79,8 @@ async def caller(
 CHANGES = [
     ("SetTQ", "u", [5], "com.nvshare.set-tq"),
     ("SetGPUTQ", "su", ["0", 5], "com.nvshare.set-tq"),
+    ("SetTQUSec", "t", [500_000], "com.nvshare.set-tq"),
+    ("SetGPUTQUSec", "st", ["0", 500_000], "com.nvshare.set-tq"),
     ("SetTQAuto", "", [], "com.nvshare.set-tq"),
     ("SetGPUTQAuto", "s", ["0"], "com.nvshare.set-tq"),
     ("SetAntiThrash", "s", ["on"], "com.nvshare.set-anti-thrash"),

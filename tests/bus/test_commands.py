@@ -179,6 +179,22 @@ async def test_what_holds_after_a_reset_is_said_as_exactly_as_it_is_set(
     assert shown["tq_usec"] == (30_000_000 if tq is None else tq)
 
 
+@pytest.mark.parametrize(("given", "words", "data"), [
+    ("500ms", "500 ms", {"tq": 1, "tq_usec": 500_000}),
+    ("1.5s", "1500 ms", {"tq": 2, "tq_usec": 1_500_000}),
+    ("2min", "120 seconds", {"tq": 120, "tq_usec": 120_000_000}),
+])
+async def test_a_quantum_is_set_with_a_unit_as_in_the_file(
+    manager: Manager, ctl: Run, given: str, words: str, data: dict[str, int]
+) -> None:
+    assert (await ctl("set-tq", given)).out == f"The quantum of all GPUs is {words}.\n"
+    assert [gpu.tq_usec for gpu in manager.gpus] == [data["tq_usec"]] * 2
+    await ctl("set-tq", "7")
+    shown = json.loads((await ctl("set-tq", given, "--gpu", "1", "--json")).out)
+    assert shown == {**data, "gpu": "1"}
+    assert [gpu.tq_usec for gpu in manager.gpus] == [7_000_000, data["tq_usec"]]
+
+
 async def test_a_reset_leaves_programs_what_is_set_for_them(manager: Manager, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     await ctl("limit", "11", "--memory", "1GiB")
@@ -206,7 +222,7 @@ async def test_a_quantum_that_follows_from_what_hand_overs_cost(
     assert "  auto  " in (await ctl("status")).out
     await ctl("set-tq", "9")
     assert json.loads((await ctl("set-tq", "auto", "--gpu", "1", "--json")).out) == {
-        "tq": "auto", "gpu": "1",
+        "tq": "auto", "tq_usec": None, "gpu": "1",
     }
     assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
     assert (await ctl("-T", "auto")).code == ExitCode.OK
@@ -277,11 +293,13 @@ async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["set-tq", "0"], ExitCode.INVALID_ARGS, "'0'; give a whole number of seconds"),
+        (["set-tq", "0"], ExitCode.INVALID_ARGS, "'0'; give whole seconds, such as 30, or"),
         (["set-tq", "-1"], ExitCode.INVALID_ARGS, "'-1'"),
         (["set-tq", "x"], ExitCode.INVALID_ARGS, "'x'"),
         (["set-tq", "4294967296"], ExitCode.INVALID_ARGS, "'4294967296'"),
-        (["set-tq"], ExitCode.INVALID_ARGS, "SECONDS"),
+        (["set-tq"], ExitCode.INVALID_ARGS, "TIME"),
+        (["set-tq", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
+        (["-T", "500ms"], ExitCode.INVALID_ARGS, "give a whole number of seconds"),
         (["-T", "1.5"], ExitCode.INVALID_ARGS, "'1.5'"),
         (["-T", "9", "status"], ExitCode.INVALID_ARGS, "not before status; write: nvsharectl set-"),
         (["-S", "on", "reset"], ExitCode.INVALID_ARGS, "reset; write: nvsharectl anti-thrash on"),
@@ -315,7 +333,7 @@ async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
         (["--gpu", "0", "clients"], ExitCode.INVALID_ARGS, "'--gpu' stands behind its verb, not"),
         (["-x"], ExitCode.INVALID_ARGS, "nvsharectl does not know '-x'; see: nvsh"),
         (["-T5", "--memory=5", "limit"], ExitCode.INVALID_ARGS, "'--memory' stands behind its"),
-        (["set-tq", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a whole number of seconds"),
+        (["set-tq", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give whole seconds, such as 30, or"),
         (["suspend", "9" * 5000], ExitCode.INVALID_ARGS, "9' is no process id"),
         (["weight", "1", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a whole number from 1"),
         (["limit", "1", "--compute", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a percentage"),

@@ -107,7 +107,7 @@ def test_the_quantum_of_one_and_of_all(manager: Manager, store: Kept) -> None:
     assert quanta(manager) == [30, 30, 30]
     manager.set_tq(5, "1")
     assert quanta(manager) == [30, 30, 5]
-    assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq=5)})
+    assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq=5_000_000)})
     manager.set_anti_thrash("on", "1")
     manager.set_tq(7)
     assert quanta(manager) == [7, 7, 7]
@@ -169,6 +169,14 @@ def test_a_quantum_is_a_positive_number(manager: Manager, seconds: int) -> None:
     assert quanta(manager) == [30, 30, 30]
 
 
+@pytest.mark.parametrize("usec", [0, 999, 0xFFFF_FFFF * 1_000_000 + 1])
+def test_a_quantum_has_a_millisecond_at_least(manager: Manager, usec: int) -> None:
+    manager.set_tq_usec(500_000, "1")
+    with pytest.raises(InvalidArgs, match=f"cannot be {usec} microseconds; give 1000 to"):
+        manager.set_tq_usec(usec)
+    assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 500_000]
+
+
 def test_modes_and_gpus_that_are_none_are_refused(manager: Manager, store: Kept) -> None:
     with pytest.raises(InvalidArgs, match="cannot be 'maybe'; give auto, on or off"):
         manager.set_anti_thrash("maybe")
@@ -208,7 +216,7 @@ def test_reload_takes_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_saved_holds_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
     time = Time()
-    saved = Overrides(Override(tq=4), {OTHER.uuid: Override(anti_thrash=AntiThrash.ON)})
+    saved = Overrides(Override(tq=4_000_000), {OTHER.uuid: Override(anti_thrash=AntiThrash.ON)})
     manager = Manager(lambda: DEFAULTS, time.clock, time.timer, saved)
     gpu: GPU = manager.add(OTHER, Sample(), gather=True)
     assert (gpu.tq, gpu.anti_thrash) == (4, AntiThrash.ON)

@@ -11,10 +11,10 @@ from nvshared.scheduler.settings import AntiThrash
 from nvshared.settings.state import FILE_NAME, Override, Overrides, StateFile
 
 CHANGED = Overrides(
-    Override(tq=5),
+    Override(tq=5_000_000),
     {
-        "GPU-1": Override(anti_thrash=AntiThrash.OFF), "GPU-2": Override(7),
-        "GPU-3": Override("auto"),
+        "GPU-1": Override(anti_thrash=AntiThrash.OFF), "GPU-2": Override(7_000_000),
+        "GPU-3": Override("auto"), "GPU-4": Override(1_500_000),
     },
 )
 
@@ -38,6 +38,8 @@ def test_no_file_is_no_change(tmp_path: Path) -> None:
     '{"version": 1, "everywhere": {}, "gpus": {"GPU-1": {"tq": 100000000000000}}}',
     '{"version": 1, "everywhere": {"anti-thrash": "x"}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": true}, "gpus": {}}',
+    '{"version": 1, "everywhere": {"tq-usec": 999}, "gpus": {}}',
+    '{"version": 1, "everywhere": {"tq-usec": "500ms"}, "gpus": {}}',
     '{"version": 1, "everywhere": {"tq": 2.0}, "gpus": {}}', "[" * 200_000,
     '{"version": 1, "everywhere": 3, "gpus": {}}', '{"version": 1, "everywhere": {}, "gpus": 3}',
 ])
@@ -76,5 +78,6 @@ def test_the_file_is_for_people_too(tmp_path: Path) -> None:
     assert json.loads((tmp_path / FILE_NAME).read_text()) == {
         "version": 1,
         "everywhere": {"tq": 5},
-        "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}, "GPU-3": {"tq": "auto"}},
+        "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}, "GPU-3": {"tq": "auto"},
+                 "GPU-4": {"tq-usec": 1_500_000}},
     }
