@@ -3,11 +3,14 @@
 
 import argparse
 import os
+import shutil
+import socket
 from typing import NoReturn
 
+from nvshared.cli.output import complain
 from nvshared.cli.verb import Options, Verb
-from nvshared.errors import ExitCode, InvalidArgs, NvshareError
-from nvshared.names import SOCKET_VARIABLE
+from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
+from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
 PRELOAD = "LD_PRELOAD"
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: the program gives back what its frameworks cache
@@ -46,12 +49,30 @@ def _act(options: Options) -> NoReturn:
         environment[MODULES] = f"{library.program()}{':' + others if others else ''}"
     if options.socket is not None:
         environment[SOCKET_VARIABLE] = options.socket
+    if shutil.which(command[0]) and not _listens(environment.get(SOCKET_VARIABLE)):
+        from nvshared.control.unit import START
+
+        complain(NotRunning(
+            "nvshared is not running, the program runs unshared", f"start it with: {START}"
+        ), as_json=options.json)
     try:
         os.execvpe(command[0], command, environment)
     except FileNotFoundError as error:
         raise NotFound(f"there is no program {command[0]!r}", "check its name and PATH") from error
     except OSError as error:
         raise NotExecutable(f"{command[0]!r} cannot be run: {error.strerror}") from error
+
+
+def _listens(path: str | None) -> bool:
+    """Whether somebody has the socket, who is not connected to: systemd would start the daemon."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(path or DEFAULT_SOCKET)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:                 # of another kind, and alive; or a matter of the program
+            pass
+    return True
 
 
 def preloaded(environment: dict[str, str], hook: str) -> dict[str, str]:
@@ -76,8 +97,8 @@ VERB = Verb(
     description=(
         "Runs a CUDA program with libnvshare.so preloaded, in addition to what LD_PRELOAD names "
         "already. The program, and those that it starts, share the GPU with other such programs, "
-        "each with all of the GPU's memory. The program replaces this command, so the exit status "
-        "is the program's."
+        "each with all of the GPU's memory. Without nvshared it runs unshared, and this says so. "
+        "The program replaces this command, so the exit status is the program's."
     ),
     examples=(
         ("nvsharectl run -- python train.py --epochs 3", "one program"),

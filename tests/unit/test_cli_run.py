@@ -3,6 +3,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,29 @@ def test_a_program_that_is_to_trim_its_caches_finds_how() -> None:
     assert modules(PYTHONPATH="/m", NVSHARE_TRIM_CACHES="0") == "/m"
     assert modules(PYTHONPATH="/m", NVSHARE_TRIM_CACHES="1") == f"{library.program()}:/m"
     assert modules(PYTHONPATH="", NVSHARE_TRIM_CACHES="1") == str(library.program())
+
+
+def test_a_program_that_runs_unshared_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "sock"
+
+    def said() -> list[str]:
+        ended = run("--socket", str(path), "echo", "on")
+        assert (ended.stdout, ended.returncode) == ("on\n", 0)
+        return [line for line in ended.stderr.splitlines() if "nvshared" in line]
+
+    unshared = [
+        "nvsharectl: nvshared is not running, the program runs unshared; "
+        "start it with: systemctl start nvshared"
+    ]
+    assert said() == unshared
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.bind(str(path))
+        daemon.listen(1)
+        assert said() == []
+        daemon.setblocking(False)
+        with pytest.raises(BlockingIOError):    # systemd would start the daemon
+            daemon.accept()
+    assert said() == unshared           # a daemon that was killed leaves the file
 
 
 def test_no_such_program() -> None:
