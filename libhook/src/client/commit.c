@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commit: how much a program may have in all, on the card and beyond it, as the daemon has
- * granted. To ask for more takes a message and its answer, so the daemon grants ahead, and most
- * allocations ask nobody.
+ * Asks the daemon how much memory the program may have in all, on the card and beyond it. The
+ * daemon grants ahead, so most allocations need no message.
  *
- * What is to be pinned is asked for each time, and the daemon counts what it has granted as
- * pinned already. The figures do not say when it may stop to, as another thread may have freed as
+ * Memory to be pinned is asked for each time, and the daemon counts what it has granted as pinned
+ * already. The figures do not tell it when to stop counting so, as another thread may have freed as
  * much meanwhile. So each report says up to which question the answers have been heard, and how
- * much of what they granted is still to be pinned. A grant counts there from the moment its answer
- * is read until the figures contain it, however long its thread takes. Each counts by itself: what
- * others have pinned and freed meanwhile is gone.
+ * much of what they granted is still to be pinned. A grant counts there from the moment its answer is
+ * read until the figures contain it, however long its thread takes. Each grant counts by itself,
+ * whatever others have pinned and freed meanwhile.
  *
- * A thread may end in between, or a signal handler may jump away. Nobody reports that, so a grant
- * is given up when it has not been taken for long.
+ * A thread may end in between, or a signal handler may jump away, and nobody reports that. So a grant
+ * that was not used for long is given up.
  */
 #include "client/commit.h"
 

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether any stream is being captured, and what is refused meanwhile.
+ * Knows whether any stream is being captured, and what the driver refuses meanwhile.
  *
- * Calls that might wait for captured work, or take effect now although the
- * program means them for every launch of the graph, the driver refuses, and it
- * breaks the captures that they endanger. Which those are depends on the mode of
- * each capture and on that of the thread that calls
- * (cuThreadExchangeStreamCaptureMode). Allocating and freeing are among them; what
- * stands in for them here, mapping and unmapping, the driver allows. So while a
- * capture is going on the driver is asked first, by the calling thread, with
- * a call of the same kind: to free nothing. That is refused where they are, and does
- * nothing where they are not (measured on driver 580, in all modes).
+ * The driver refuses calls that might wait for captured work, or that take effect now although the
+ * program means them for every launch of the graph; and it breaks the captures that they endanger.
+ * Which calls depends on the mode of each capture and of the calling thread
+ * (cuThreadExchangeStreamCaptureMode). Allocating and freeing are among them, but the mapping and
+ * unmapping that we do instead are not. So while a capture goes on, the calling thread first asks the
+ * driver with a call of the same kind: to free nothing. The driver refuses that where it would
+ * refuse the program's call, and does nothing otherwise (measured on driver 580, in all modes).
  */
 #include "flight/capture.h"
 

@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting until nothing is in flight, without ever breaking a stream capture.
- * The gate is the process's, and so is the drain.
+ * Waits until nothing is in flight, and never breaks a stream capture by it. The gate is the
+ * process's, and so is the drain.
  *
- * Synchronising a context, or recording all its work in an event
- * (cuCtxRecordEvent), invalidates any capture that is going on in it. So both
- * happen while no capture is going on and none may begin (capture_forbid()).
- * Recording takes well under a microsecond; afterwards captures may begin, and the
- * event is polled. A driver without cuCtxRecordEvent (before 12.5) is synchronised
- * there instead.
+ * Synchronising a context, or recording all its work in an event (cuCtxRecordEvent), invalidates any
+ * capture in it. So both happen only while no capture goes on and none may begin (capture_forbid()).
+ * Recording takes less than a microsecond; afterwards captures may begin, and the event is polled.
+ * A driver without cuCtxRecordEvent (before 12.5) synchronises there instead.
  *
- * A context that is about to be destroyed is waited for in any case: a capture in
- * it ends with it, and it does not disturb one in another context, which may last.
+ * A context that is about to be destroyed is drained in any case: a capture in it ends with it, and
+ * captures in other contexts, which may last, are not disturbed.
  *
- * Else, while a capture is going on, the drain waits for its end. A capture submits
- * nothing, so that is a matter of the program's own speed; but a copy that is
- * captured needs its memory to be there and stands at the gate (copies.c), so
- * then patience is short.
+ * Otherwise a drain waits for the end of a capture. A capture submits nothing, so it takes as long as
+ * the program does. But a captured copy needs its memory to be there and stands at the gate
+ * (copies.c), so then patience is short.
  */
 #include "flight/drain.h"
 

@@ -1,33 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bounding the drain.
+ * Bounds the work that a program has in flight while others wait. So a drain, which nothing can cut
+ * short, lasts about `target`.
  *
- * Work in flight cannot be interrupted: who has been told to stop keeps the
- * card until everything is done that its program has submitted. Programs submit
- * far ahead of the card, a thousand kernels if they don't wait for any. So while
- * others wait, and only then, a program is kept from getting further ahead than
- * `target`: long enough that the card has work while the program's thread is away
- * for a moment, short against a turn.
+ * Programs submit far ahead of the card, a thousand kernels if they wait for none. `target` is long
+ * enough that the card has work while the program's thread is away for a moment, and short against a
+ * turn.
  *
- * How far ahead it is, is measured: a marker is an event that covers all the
- * work submitted before it, and the time from its recording to its coming to
- * pass is what a drain would have taken then. Markers are recorded after so many
- * passes of the gate, by the thread that passes, and after so much time, by the
- * service thread, which also looks which have come to pass. Nothing is ever
- * waited for in the launch path but the leave to pass.
+ * Markers measure how far ahead a program is. A marker is an event behind all work submitted before
+ * it; the time from its recording to its completion is what a drain would have taken. The thread that
+ * passes the gate records one after so many passes; the service thread records one after so much
+ * time, and looks which have completed. The launch path waits for nothing but the permission to
+ * pass.
  *
- * The gate is closed for the reason GATE_PACED, and passes are counted: up to
- * gate_goal they are let through all the same. The goal is what is known to be
- * done and `limit` more. A marker that took longer than the target lowers the
- * limit in proportion; one that took less than half of it while the limit was
- * felt raises it so, but not to more than twice. As passes differ (a copy of a
- * few bytes, a graph of a second), there is a second rule: as long as the oldest
- * marker is older than the target, no more than LEAST may be in flight.
+ * The gate is closed for the reason GATE_PACED, and passes are counted: up to gate_goal they are let
+ * through all the same. The goal is the passes known to be done, and `limit` more. A marker that took
+ * longer than the target lowers the limit in proportion. One that took less than half of it, while
+ * the program came near the limit, raises the limit so, at most to twice. Passes differ (a copy of a
+ * few bytes, a graph of a second), so there is a second rule: while the oldest marker is older than
+ * the target, no more than LEAST may be in flight.
  *
- * The work in flight may wait for work that is still to be submitted. So if
- * nothing comes to pass for long, a few more are let through, again and again.
- * Captures submit nothing, and markers would break them: while any goes on,
- * everybody passes.
+ * Work in flight may wait for work that is still to be submitted. So if nothing completes for long, a
+ * few more passes are let through, again and again. Captures submit nothing and markers would break
+ * them, so everybody passes while any goes on.
  *
  * A driver without cuCtxRecordEvent (before 12.5) is not paced.
  */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A profiler or a checker stands between us and the driver, and takes what
- * passes there for the program's: memory of small allocations that share a page
- * is all valid to it, so that it misses what it is run for; it saves the card's
- * memory and brings it back around each kernel that it measures, with calls that
- * no gate sees and in memory that nobody has counted; and what it measures while
- * others compute is not the program. So under such a tool the GPU is used unshared.
+ * Keeps programs unshared that a profiler or a checker watches. Such a tool stands between us and the
+ * driver, and takes our calls for the program's:
  *
- * The driver loads what CUDA_INJECTION64_PATH names (compute-sanitizer, nsys, and
- * whoever uses CUPTI so); ncu preloads its library instead.
+ *   - small allocations share a page, all of which is valid to it, so it misses what it is run for;
+ *   - it saves and restores the card's memory around each kernel that it measures, with calls
+ *     that no gate sees and memory that nobody has counted;
+ *   - what it measures while others compute is not the program.
+ *
+ * The driver loads what CUDA_INJECTION64_PATH names (compute-sanitizer, nsys, and others that use
+ * CUPTI); ncu preloads its library instead.
  */
 #define _GNU_SOURCE                  /* dl_iterate_phdr() */
 #include "interpose/injection.h"

@@ -176,9 +176,8 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
         *made = import;
         return CUDA_SUCCESS;
     }
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     unmap(import);
-    pthread_mutex_unlock(&memory_lock);
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -271,12 +270,11 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
         *result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (*result != CUDA_SUCCESS)
         return true;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     import = import_at(address);     /* another thread may have closed it in the meantime */
     if (import == NULL)
         *result = CUDA_ERROR_INVALID_VALUE;
     else if (--import->opened == 0)
         forget(import);
-    pthread_mutex_unlock(&memory_lock);
     return true;
 }

@@ -1,29 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Managed memory. It stays the driver's: it lies at the driver's address, and
- * what the program asks about it the driver answers. It counts in blocks as
- * other memory does, but a block of it comes and goes by being prefetched, to
- * the card and to the host, instead of being mapped and copied; the bytes are
- * the driver's care all the while. So nothing can go wrong that is worse than a
- * late page: the processor may touch it at any time, resident or not, and work
- * that finds a page on the host waits for it to be brought.
+ * Managed memory in blocks: the driver keeps it, and a block comes and goes by being prefetched to the
+ * card or to the host. The bytes are the driver's care all the while, so the worst that can happen is
+ * a late page: work that finds a page on the host waits for it, and the processor may touch any page
+ * at any time.
  *
- * The figures are bounds. Pages that no work has touched yet, that the processor
- * has called back, or that the program prefers on the host count as on the card
- * while their block does; nothing but submitted work brings any of them there, so
- * of a block that has left, while the gate is shut, none is. The host's memory
- * counts while the block is away; the driver keeps it longer than that, for the
+ * The figures are bounds. A page counts as on the card while its block does, although no work has
+ * touched it yet, the processor has called it back, or the program prefers it on the host. Only
+ * submitted work brings such pages there, so none of a block that has left is on the card while the
+ * gate is shut. Host memory counts while the block is away; the driver keeps it longer, for the
  * next time.
  *
- * Beyond the card. With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may have more
- * than the card could ever hold, of cuMemAlloc too. What goes beyond is managed
- * memory that is told to lie on the host, where the card reaches it over the bus.
- * It never comes to the card, so that the rest keeps what the daemon has given
- * it, and leaves and comes as ever; nor does it have blocks. The daemon is asked
- * whether the host has room for it.
+ * Beyond the card. With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may have more than the card could ever
+ * hold, of cuMemAlloc too. The rest is managed memory that is told to lie on the host, where the card
+ * reaches it over the bus. It never comes to the card and has no blocks, so everything else keeps
+ * the room that the daemon has given it. The daemon says whether the host has room.
  *
- * Devices without concurrent access to managed memory keep it on the card
- * themselves while work runs; there it is counted as pinned (unified.c).
+ * Devices without concurrent access to managed memory keep it on the card themselves while work
+ * runs; there it counts as pinned (unified.c).
  */
 #include "memory/managed.h"
 

@@ -87,7 +87,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     *result = CUDA_SUCCESS;
     bool waited = idle || drain_context(context, result);
 
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     bool gone = region_owner(address) != owner; /* with its context */
     if (!gone && waited) {
         deferred_frees_waited(context, earlier);
@@ -98,7 +98,6 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     } else if (!gone) {
         deferred_frees_add(address, context);
     }
-    pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
@@ -123,9 +122,8 @@ bool memory_describe(CUdeviceptr address, struct memory_description *description
     if (client_none())
         return false;
     LOCKED(memory_lock);
-    bool found = allocation_describe(address, description) || describe_alias(address, description)
+    return allocation_describe(address, description) || describe_alias(address, description)
         || managed_describe(address, description);
-    return found;
 }
 
 bool memory_set_sync_memops(CUdeviceptr address, bool on)
@@ -143,8 +141,7 @@ bool memory_is_ours(CUdeviceptr address)
     if (client_none())
         return false;
     LOCKED(memory_lock);
-    bool ours = region_contains(address);
-    return ours;
+    return region_contains(address);
 }
 
 static void information(const struct client *client, size_t *free_bytes, size_t *total_bytes)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peer access. The driver opens a context's plain memory to another device at
- * once and for all that is to come; mapped memory it opens range by range. So
- * who may reach a device's memory is kept here: what is on the card is opened
- * now, and whatever comes in later is mapped for all of them (block.c). Memory
- * that the program maps itself it opens itself.
+ * Gives other devices access to the memory of a device (peer access). The driver opens a context's
+ * plain memory to another device for good, but mapped memory range by range.
  *
- * Opened is all memory of the device, in whichever of its contexts: a program
- * that never says so for one of them does not touch it from there.
+ * So who may reach a device's memory is kept here. Memory on the card is opened now; memory that comes
+ * in later is mapped for all of them (block.c). Memory that the program maps itself it opens itself.
+ *
+ * All memory of the device is opened, in whichever of its contexts: a program that never says so for
+ * one of them does not touch it from there.
  */
 #include "memory/peers.h"
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that cannot be swapped: counted, and taken only where there is room.
- * A thread that wants some adds its wish to `pending`, which is part of the
- * client's need; so the gate does not open before the room is there, and once
- * the thread is inside the room cannot be taken away.
+ * Counts memory that cannot be swapped, and takes it only where there is room. A thread that wants some
+ * adds its wish to `pending`, which is part of the client's need. So the gate does not open before
+ * there is room, and once the thread is inside nobody can take the room away.
  *
- * What is made in a context goes with it, and many a program destroys nothing
- * else, or only resets its device. So an object is remembered with its context,
- * and counts until that ends. What is made on a device that is named
- * (cuMemCreate) is of no context and outlives them all.
+ * Memory goes with the context that it was made in, and many programs destroy nothing else, or
+ * only reset their device. So an object is remembered with its context, and counts until that ends.
+ * Memory made on a named device (cuMemCreate) belongs to no context and outlives them all.
  */
 #include "memory/pinned.h"
 
@@ -28,21 +26,18 @@ static __thread struct {
 
 static CUresult promised(struct client *client, size_t bytes)
 {
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     if (wish.client != NULL) {
         /* A signal handler jumped over the call that wished it. */
         wish.client->memory.pending -= wish.bytes;
         client_update(wish.client);
         wish.client = NULL;
     }
-    if (!client_commit_pinned(client, bytes, bytes)) {
-        pthread_mutex_unlock(&memory_lock);
+    if (!client_commit_pinned(client, bytes, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     client->memory.pending += bytes;
     client_settle();
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
     return CUDA_SUCCESS;
 }
 

@@ -1,51 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Freed memory stays mapped for a moment, and is used again.
+ * Keeps memory that the program has freed for a moment, and uses it again. The program then
+ * does not pay for making and unmaking the same mappings.
  *
- * Behind each block are three calls of the driver when it is made and two when
- * it goes: on an H200 52 us for 64 MiB and 76, where a program's own cuMemAlloc
- * and cuMemFree take 56 and 67; and while another program leaves the card, each
- * mapping waits about a millisecond for the page tables. These calls cannot be
- * made cheaper. But programs that allocate and free the same sizes again and
- * again (the temporary storage of Thrust and CUB, loops that allocate what they
- * need in each round) need not have them made at all.
+ * Each block costs three calls of the driver when it is made and two when it goes. On an H200 these
+ * take 52 and 76 us for 64 MiB, where a program's own cuMemAlloc and cuMemFree take 56 and 67. While
+ * another program leaves the card, each mapping also waits about a millisecond for the page tables.
+ * We cannot make these calls cheaper. But many programs allocate and free the same sizes again and
+ * again: the temporary storage of Thrust and CUB, loops that allocate what they need in each round.
  *
- * So what a program frees becomes a spare: it keeps its address and its memory,
- * and the next allocation of as many pages in the same context has both. Spares
- * serve plain allocations of more than 1 MiB alone. Small ones have their slabs,
- * stream-ordered ones their pools (pool.c), which do the same in their ways.
+ * So freed memory becomes a spare. It keeps its address and its memory, and the next allocation of
+ * as many pages in the same context gets both. Spares serve only plain allocations of more than
+ * 1 MiB. Small allocations have slabs (slab.c), stream-ordered ones have pools (pool.c).
  *
- * To the program a spare is freed. Its address means nothing (`freeing` stays
- * set), it is part of what cuMemGetInfo tells as free, and nothing is ever
- * refused, or waits, for its sake: where a promise, the room or the card itself
- * would not suffice for something, whatever it is, spares go first
- * (client_commit(), allocation_fill(), client_update()).
+ * To the program a spare is freed. Its address means nothing (`freeing` stays set), and cuMemGetInfo
+ * reports it as free. Nothing is refused or waits because of spares: when the commit, the room or the
+ * card would not suffice for something, spares go first (client_commit(), allocation_fill(),
+ * client_update()).
  *
- * To the daemon a spare is memory that the program has not freed yet, which is
- * true: it lies on the card. The daemon's figures stay those of the card, and
- * it need not know that there are spares. They must not be in others' way, so
- * they exist only while the client runs, is connected, lacks nothing, is within its
- * limit together with them and nobody waits for the card; as soon as one of this
- * ends all of them go, before anything of them is looked at, copied or answered for.
- * Hence all blocks of a spare are on the card and none ever moves. Programs that fit
- * together do not wait for each other, so spares also have an age: a second after it
- * was freed one goes in any case (NVSHARE_KEEP_FREED_MS says how soon). And they are
- * an eighth of the card at most, and MOST in number, since whoever has to release
- * them all waits for that. The driver takes memory without our knowing, for modules and the stacks
- * of kernels; so a program that fills the card but for a sixteenth has none. And as
- * the daemon counts them as promised, which others might be refused for, nothing stays
- * that is more than half of what could still be promised besides.
+ * To the daemon a spare is memory that the program has not freed yet, and it does lie on the card.
+ * So the daemon's figures stay true, and it need not know of spares. They exist only while the
+ * client runs, is connected, lacks nothing, is within its limit together with them, and nobody
+ * waits for the card. When one of these ends, all spares go before anything of them is looked at,
+ * copied or answered for. So all blocks of a spare are on the card, and none ever moves.
  *
- * With them go what their blocks keep: places and what is known of their
- * content are given up when a spare is made, as they are when memory is freed.
+ * Limits on spares:
  *
- * The service thread looks at their age. It is woken for that once, by the first
- * spare after it had nothing to look at; a program that frees and allocates in
- * turn wakes it no more than once a second.
+ *   - Age: a spare goes a second after it was freed (NVSHARE_KEEP_FREED_MS sets that), because
+ *     programs that fit together never wait for each other.
+ *   - Amount: an eighth of the card, and MOST in number. Whoever releases them waits for all.
+ *   - Full cards: a program that fills the card but for a sixteenth has none, because the driver
+ *     takes memory without our knowing, for modules and kernels' stacks.
+ *   - Commit: the daemon counts spares as committed and may refuse others for that. So no spare
+ *     stays that is more than half of what could still be committed.
  *
- * What a kernel or a copy does at a freed address succeeds as long as there is a
- * spare, as it does with the driver's pools and with slabs. A program under test
- * for that had better be run with NVSHARE_KEEP_FREED_MS=0, which turns all of this off.
+ * When a spare is made, its blocks give up their places and what is known of their content, as when
+ * memory is freed.
+ *
+ * The service thread looks at the age of spares. The first spare after it had none to look at wakes
+ * it. A program that frees and allocates in turn wakes it no more than once a second.
+ *
+ * A kernel or copy that uses a freed address succeeds while the spare exists, as it does with the
+ * driver's pools and with slabs. To test a program for that, set NVSHARE_KEEP_FREED_MS=0, which turns
+ * spares off.
  */
 #include "memory/spare.h"
 
@@ -125,8 +122,7 @@ static bool crowded(const struct client *client)
     return memory->resident + memory->pinned + memory->pending > total - total / PART_LEFT;
 }
 
-/* Others are refused for it, as the daemon knows nothing of spares: hardly ever, if what is
- * left to be promised is more than that by far. */
+/* The daemon counts spares as committed: keep them only while ample commit remains. */
 static bool scarce(const struct client *client, size_t size)
 {
     uint64_t need = client_need(client);

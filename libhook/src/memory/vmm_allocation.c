@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program's own virtual memory, swappable.
+ * Makes the program's own virtual memory (cuMemCreate, cuMemMap) swappable. What cuMemCreate
+ * returns is a number of ours, behind which stands memory as cuMemAlloc would give it.
  *
- * What cuMemCreate gives a program here is a number of ours. Behind it stands
- * memory as cuMemAlloc would give it: blocks of at most 128 MiB at a home, an
- * address range of ours, where they are mapped whenever they are on the card,
- * and where they are copied from and to. Where the program maps the VMM allocation,
- * the same blocks are mapped a second time (alias.c). So content survives
- * while a VMM allocation is mapped nowhere, one VMM allocation may be mapped at several places,
- * and a large one can leave in part.
+ * That memory is blocks at a home, an address range of ours. They are mapped there while they are on
+ * the card, and copied from and to there. Where the program maps the allocation, the same blocks
+ * are mapped a second time (alias.c). So content survives while it is mapped nowhere, one
+ * allocation may be mapped at several places, and a large one can leave in part.
  *
- * A program maps seldom, so mapping waits at the gate until the memory is
- * there, and the driver itself says what is valid and what is not.
+ * A program maps seldom, so mapping waits at the gate until the memory is there, and the driver
+ * itself says what is valid.
  *
- * Some uses need one handle of the driver's, and memory that stays: export to
- * another process, multicast, NICs. A VMM allocation is turned into such memory when
- * that is first asked for (pin_in_place.c); its number and its addresses go on to
- * mean the same.
+ * Export to another process, multicast and NICs need one handle of the driver's, and memory that
+ * stays. The allocation is turned into that when this is first asked for (pin_in_place.c); its
+ * number and its addresses go on to mean the same.
  */
 #include "memory/vmm_allocation.h"
 
@@ -77,9 +74,8 @@ static bool accepted(const CUmemAllocationProp *properties)
     if (REAL(cuMemCreate)(&tried, PAGE, properties, 0) != CUDA_SUCCESS)
         return false;
     REAL(cuMemRelease)(tried);
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     last = *properties;
-    pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
@@ -92,10 +88,9 @@ bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
         || device >= CLIENTS_MAX || !accepted(properties))
         return false;
     struct vmm_allocation *vmm = calloc(1, sizeof *vmm);
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct client *client = clients[device];
     if (client == NULL || vmm == NULL) {
-        pthread_mutex_unlock(&memory_lock);
         free(vmm);
         return false;
     }
@@ -119,7 +114,6 @@ bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
         free(vmm);
     }
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
     return true;
 }
 
@@ -143,13 +137,12 @@ bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result)
 {
     if (client_none())
         return false;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct vmm_allocation *vmm = find(handle);
     if (vmm != NULL) {
         vmm->references--;
         vmm_drop(vmm);
     }
-    pthread_mutex_unlock(&memory_lock);
     *result = CUDA_SUCCESS;
     return vmm != NULL;
 }

@@ -1,31 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered allocation, swappable.
+ * Allocates and frees memory in the order of streams, from memory of ours that can leave the card.
+ * Neither call waits for the GPU.
  *
- * To a pool whose memory nobody else can hold belong, besides what the driver
- * has in it (nothing, as a rule), allocations of ours: allocated like those of
- * cuMemAlloc, so that they leave the card and come back, but of no context.
- * An address is good at once, which is earlier than a stream asks for, so
- * allocating never waits.
+ * A pool whose memory nobody else can hold has allocations of ours, besides what the driver has in
+ * it (as a rule nothing). They are made like those of cuMemAlloc, but belong to no context. An address
+ * is good at once, which is earlier than the stream needs it.
  *
- * Nor does freeing. The address ends at the call; the memory, when the stream
- * comes there, which an event tells (pending_frees.c). Until then the allocation waits in
- * the stream's pending list, and then it is idle in its pool. An allocation takes
- *   1. a free allocation that fits and was freed in the same stream, waiting or
- *      not, since the stream's own order keeps the two uses apart; or one that
- *      is idle, unless the program forbids that to its pool;
- *   2. else new memory; but first the pool gives back idle allocations, the oldest
- *      first, beyond its release threshold.
- * Fits: the same place in a slab, or pages of which at most an eighth is lost.
- * The driver gives back what exceeds the threshold when the program
- * synchronises. Here that comes to pass when the pool must grow, when the
- * program asks for figures, and whenever it is stopped. What is idle has no
- * content: before a pool's client is sent off the card it gives back all of
- * it, whatever the threshold, for that costs less than one copy of it. And
- * memory that would be refused is given back first, and waited for.
+ * At a free the address ends at once. The memory is free when the stream comes there, which an event
+ * tells (pending_frees.c). Until then it waits in the stream's pending list; then it is idle in
+ * its pool. An allocation takes
+ *   1. a free allocation that fits: one freed in the same stream, waiting or not, as the stream's own
+ *      order keeps the two uses apart; or an idle one, unless the program forbids that to its pool;
+ *   2. else new memory. First the pool gives back idle allocations beyond its release threshold, the
+ *      oldest first.
+ * One fits if it is the same place in a slab, or if at most an eighth of its pages is lost.
  *
- * A pool whose memory others may hold (that can be exported, or was imported),
- * or of other than device memory, stays the driver's: driver_pools.c.
+ * The driver gives back what exceeds the threshold when the program synchronises. We do it when the
+ * pool must grow, when the program asks for figures, and whenever it is stopped. Idle memory has
+ * no content. So before a pool's client is sent off the card it gives all of it back, whatever the
+ * threshold: that costs less than one copy of it. Before an allocation is refused, idle memory
+ * is given back, and waited for.
+ *
+ * Pools that others may hold (exportable or imported), or of other than device memory, stay
+ * the driver's: driver_pools.c.
  */
 #include "pool/ordered.h"
 

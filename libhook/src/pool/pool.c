@@ -170,9 +170,8 @@ CUresult pool_open(CUmemoryPool handle)
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
 {
     if (!client_none()) {
-        pthread_mutex_lock(&memory_lock);
+        LOCKED(memory_lock);
         pool_adopted(handle);        /* before there is memory from it */
-        pthread_mutex_unlock(&memory_lock);
     }
     CUresult result = REAL(cuMemPoolSetAccess)(handle, access, count);
     if (result != CUDA_SUCCESS)

@@ -229,10 +229,10 @@ void client_attach(CUdevice device, CUcontext context)
     static uint32_t tried;           /* one try for each device, whatever came of it */
     if (device < 0 || device >= CLIENTS_MAX)
         return;
-    pthread_mutex_lock(&attach_lock);
+    LOCKED(attach_lock);
     struct client *client = clients[device];
     if (client != NULL) {
-        pthread_mutex_lock(&memory_lock);
+        LOCKED(memory_lock);
         bool known = context == NULL;
         for (unsigned i = 0; i < client->context_count; i++)
             known |= client->contexts[i] == context;
@@ -241,12 +241,10 @@ void client_attach(CUdevice device, CUcontext context)
                      "at a hand-over", CONTEXTS_MAX);
         else if (!known)
             client->contexts[client->context_count++] = context;
-        pthread_mutex_unlock(&memory_lock);
     } else if ((tried >> device & 1) == 0) {
         tried |= (uint32_t)1 << device;
         attach(device, context);
     }
-    pthread_mutex_unlock(&attach_lock);
 }
 
 bool client_awaits_context(CUdevice device, unsigned *tries)

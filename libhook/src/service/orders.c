@@ -62,7 +62,7 @@ static void stop(struct client *client)
     if (drained && swap_enter_context(client))
         pools_recount();
 
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     client->stopping = false;
     reclaim(client, RECLAIM_ALL, false); /* before the daemon reads how much is to leave */
     if (drained) {
@@ -81,7 +81,6 @@ static void stop(struct client *client)
         client_send(client, (struct nvshare_report){ .type = NVSHARE_REOPENED });
     }
     client_update(client);
-    pthread_mutex_unlock(&memory_lock);
 }
 
 /* Before memory is copied out, what is cheaper to give. */
@@ -129,7 +128,7 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
 
 void service_obey(struct client *client, const struct nvshare_order *order)
 {
-    pthread_mutex_lock(&service_lock);
+    LOCKED(service_lock);
     switch (order->type) {
     case NVSHARE_LIMITS:
         new_limits(client, order);
@@ -162,5 +161,4 @@ void service_obey(struct client *client, const struct nvshare_order *order)
         complain("nvshared sent a record of unknown type %u; leaving it", order->type);
         service_disconnect(client);
     }
-    pthread_mutex_unlock(&service_lock);
 }

@@ -86,12 +86,12 @@ static bool tell_waiters(uint64_t heard_last)
  * program's freeing has left over. */
 static void report(struct client *client)
 {
-    pthread_mutex_lock(&service_lock);
+    LOCKED(service_lock);
     pthread_mutex_lock(&memory_lock);
     bool surplus = client->memory.host > host_useful(client);
     pthread_mutex_unlock(&memory_lock);
     bool entered = surplus && swap_enter_context(client);
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     /* Where no context is, the driver knows nothing of that memory. */
     if (surplus && (entered || client->copy_context == NULL))
         host_trim(client, host_useful(client));
@@ -99,8 +99,6 @@ static void report(struct client *client)
         .type = NVSHARE_MEMORY,
         .flags = gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
     });
-    pthread_mutex_unlock(&memory_lock);
-    pthread_mutex_unlock(&service_lock);
 }
 
 /* Waits for an order, a wake-up or the time to do something. */
@@ -123,8 +121,7 @@ static int wait_for(struct client *client, int timeout_ms)
 static bool competes(struct client *client)
 {
     LOCKED(memory_lock);
-    bool competes = client->socket >= 0 && client->granted && client->paced;
-    return competes;
+    return client->socket >= 0 && client->granted && client->paced;
 }
 
 /* Of two times to wait, of which either may be -1: for ever. */

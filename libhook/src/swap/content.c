@@ -1,46 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What need not cross the bus. Programs allocate far more than they write, and
- * much of what they have written once they only read: the memory of a model
- * that answers questions never changes. The card reads its own memory fifty
- * times faster than the bus carries it; so before blocks leave, a kernel looks
- * at them:
+ * Finds out which blocks need not cross the bus when they leave. A kernel reads them on the card,
+ * fifty times faster than the bus could carry them:
  *
  *   all zero         nothing is copied; the block is cleared when it comes back
- *   as it came in    the copy in its place, kept since, is still right
+ *   as it came in    the copy that its place has kept is still right
  *
- * The digest. A block is read as 64-bit words of two halves each. Four sums
- * modulo 2^64 are taken over it, of products of the halves, each half added to
- * a key of its place modulo 2^32 first: the function NH of UMAC (Black, Halevi,
- * Krawczyk, Krovetz, Rogaway, "UMAC: Fast and Secure Message Authentication",
- * 1999), in four passes whose keys are shifted against each other by a word
- * (their Toeplitz construction). With random keys, two different blocks of one
- * size have equal sums with a probability of at most 2^-32 in each pass and
- * 2^-128 in all four. The keys are made by a generator from a seed that the
- * kernel of this machine gives each process; no data knows it. At a million
- * comparisons a second for the age of the universe, the chance that one
- * difference is overlooked is about 10^-15.
+ * Programs allocate far more than they write, and much of what they have written they only read
+ * from then on: the weights of an inference server never change.
  *
- * Zero is not a matter of chance: all words are or-ed together.
+ * The digest. The kernel reads a block as 64-bit words of two halves each. It takes four sums modulo
+ * 2^64 of products of the halves, each half added to a key of its place modulo 2^32 first. That is the
+ * function NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast and Secure Message
+ * Authentication", 1999), in four passes whose keys are shifted against each other by a word (their
+ * Toeplitz construction). With random keys, two different blocks of one size have equal sums with a
+ * probability of at most 2^-32 in each pass and 2^-128 in all four. A generator makes the keys from a
+ * seed that the kernel of this machine gives each process; no data knows it. At a million comparisons
+ * a second for the age of the universe, the chance to overlook one difference is about 10^-15.
  *
- * How much is looked at. While the kernel runs nobody else does, and often that is a
- * program whose turn it is. So a block that has left before is looked at in a 64th of
- * its words first. If these are not what they were the last time, the block has changed,
- * which two different sums prove; it is copied, and the rest of it is nobody's business.
- * Only if they are the same, or zero, are all words looked at, and all that is said
- * above of equality and of zero is said of those sums. What changes all the time is
- * thus looked at as a whole once, the first time; what changes once and then no more
- * leaves with a copy once more than it had to, for there were no sums to compare with.
+ * Zero is certain: all words are or-ed together.
  *
- * What was found holds as long as the program stands still, so that a block that was
- * to leave and stayed for a moment is not looked at twice. And since changing to another
- * program and back costs whoever runs more than such a look at parts does, as many blocks
- * are looked at together as one launch takes, those of later orders too (departure.c). Of
- * whole blocks fewer are: a gigabyte takes the card a third of a millisecond, for which
- * nobody else has it.
+ * How much is read. While the kernel runs nobody else does, often a program whose turn it is. So of a
+ * block that has left before, it first reads one word in 64. If their sums differ from the last
+ * time, the block has changed for certain: it is copied, and the rest of it is not read. Only if they
+ * are equal, or zero, the kernel reads all words, and equality and zero are judged by those. So a
+ * block that changes all the time is read as a whole once, the first time. A block that changes once
+ * and then no more is copied once more than necessary, as there were no sums to compare with.
  *
- * On an H200 4 GiB of blocks take the kernel 1.2 ms, in one launch; a neighbour that
- * is running loses 1.6 ms by it.
+ * A finding holds while the program stands still: a block that was to leave and stayed is not read
+ * twice. Changing to another program and back costs the running one more than reading such parts,
+ * so one launch reads as many blocks as it can, those of later orders too (departure.c). It reads
+ * fewer whole blocks: a GiB takes a third of a millisecond, during which nobody else has the card.
+ *
+ * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; a running neighbour loses 1.6 ms by it.
  *
  * NVSHARE_EXAMINE=0 in a program's environment turns all of it off.
  */

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What becomes of a program's memory when its context has failed for good.
+ * Gives up a program's memory when its context has failed for good. Others get the room, and the
+ * program gets its error.
  *
- * A kernel that reaches where nothing is, an assertion on the card, an ECC error or
- * the card's falling off the bus leave a process in which every call fails from then on,
- * in all its contexts, and the driver gives it no other: "to continue using CUDA, the
- * process must be terminated and relaunched". Nobody can read its memory any more, nor
- * can anybody move it. But such a process may live for days: a notebook whose last cell
- * failed.
+ * An illegal access, an assertion on the card, an ECC error or a lost card leave a process in which
+ * every call fails from then on, in all its contexts; the driver says that "to continue using CUDA,
+ * the process must be terminated and relaunched". Nobody can read or move its memory. But such a
+ * process may live for days, as a notebook whose last cell failed does.
  *
- * What is on the card would be in everybody's way, and what is away would keep the
- * program at the gate for ever, as it cannot come back, where without the library its
- * next call fails. So when moving something has failed, the context is asked, and if it
- * has failed, all of the program's memory is given up: unmapped, which the driver does
- * all the same, and counted nowhere. The program then lacks nothing; it has turns like
- * any other, and its calls come to the driver, which says what happened.
+ * Its memory on the card would be in everybody's way. Memory that is away would keep the program at
+ * the gate for ever, where without the library its next call fails. So when a move has failed we ask
+ * the context. If it has failed, all of the program's memory is unmapped, which the driver still does,
+ * and counted no longer. The program lacks nothing then. It has turns as any other, and the driver
+ * answers its calls.
  *
- * No byte can be wrong by that. What is lost is mapped nowhere and never again, so
- * should anything reach it after all, the driver says so.
+ * No byte can be wrong by that: lost memory is never mapped again, so the driver reports any use of
+ * it.
  */
 #include "swap/context_failed.h"
 

@@ -59,12 +59,12 @@ static CUresult attempt(struct task *task)
     RELAXED;
     REAL(cuCtxGetCurrent)(&before);
     CUresult result = CUDA_ERROR_NOT_READY;
-    pthread_mutex_lock(&service_lock);
-    pthread_mutex_lock(&memory_lock);
-    if (task->client->granted && !task->client->starved)
-        result = run(task);
-    pthread_mutex_unlock(&memory_lock);
-    pthread_mutex_unlock(&service_lock);
+    {
+        LOCKED(service_lock);
+        LOCKED(memory_lock);
+        if (task->client->granted && !task->client->starved)
+            result = run(task);
+    }
     REAL(cuCtxSetCurrent)(before);
     return result;
 }

@@ -58,7 +58,7 @@ uint64_t swap_presave(struct client *client, const struct nvshare_order *order, 
 {
     struct departure departing = departure(client, order, true);
     bool more = swap_enter_context(client);
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     departing.progress.failed = !more;
     more = more && !client->granted;
     if (more)
@@ -78,7 +78,6 @@ uint64_t swap_presave(struct client *client, const struct nvshare_order *order, 
     }
     departure_end(&departing);
     ready = ready_bytes(client);
-    pthread_mutex_unlock(&memory_lock);
     *flags = departing.flags;
     return ready;
 }

@@ -1,28 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moving blocks between card and host.
+ * Carries out an EVICT: moves blocks from the card to the host. load.c has the way in, departure.c and
+ * pipeline.c have the copies.
  *
- * Copies run on a stream of our own, a few blocks in flight, so that the bus
- * never waits for a map or an unmap: while one block is copied the one before
- * it is unmapped and released. A block counts as resident from the moment its
- * memory is created to the moment it is released; its bytes exist in full in
- * at least one of the two places at every moment:
+ * Copies run on a stream of our own, a few blocks in flight, so that the bus never waits for a map or
+ * an unmap: while one block is copied, the one before it is unmapped and released. A block counts as
+ * resident from the creation of its memory to its release. Its bytes exist in full in at least one
+ * of the two places at every moment:
  *
- *   leaving   mapped until the copy has been seen to end; then its place
- *             has the only copy;
+ *   leaving   mapped until the copy has been seen to end; then its place has the only copy;
  *   coming    the place is kept until the copy has been seen to end.
  *
- * This file has the way out, load.c the way in, departure.c and pipeline.c the copies.
+ * victim.c says which blocks leave. Some need no copy: one that was never brought in holds nothing.
+ * The others are looked at first (content.c). One that is all zero just goes, and is cleared
+ * when it comes back. One that is as it came in just goes too, as its place still has it. One that was
+ * presaved or brought in since the program ran (presave.c) goes without a look.
  *
- * Which blocks leave is victim.c's to say. Some need no copy. One that was never
- * brought in holds nothing. And those that are to leave are looked at first
- * (content.c): what is all zero just goes, and is cleared when it comes back; what is
- * as it came in goes too, as its place still has it. What was saved or brought in since
- * the program ran (presave.c) goes without a look.
- *
- * What is moved ahead of time may have to leave the bus to a program that copies
- * (bus_sharing.c). Then the daemon sends YIELD, which is looked for before each block and
- * each piece of one (pipeline.h), and the order ends there: what has not left stays.
+ * A move ahead of time may have to leave the bus to a program that copies (bus_sharing.c). Then the
+ * daemon sends YIELD. We look for it before each block and each piece of one (pipeline.h), and the
+ * order ends there: what has not left stays.
  */
 #include "swap/swap.h"
 
@@ -100,7 +96,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     uint64_t room = order->room;
     struct departure departing = departure(client, order, false);
     bool ready = swap_enter_context(client), more = ready;
-    pthread_mutex_lock(&memory_lock);
+    LOCKED(memory_lock);
     struct nvshare_memory *memory = &client->memory;
     /* From here on the program's own allocations keep to the new room. */
     uint64_t before = memory->room;
@@ -128,7 +124,6 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
         filled = before;             /* a wish is no room: nobody gave it any */
     if (memory->room < filled)
         memory->room = filled;
-    pthread_mutex_unlock(&memory_lock);
     *flags = departing.flags;
     return departing.progress.bytes;
 }

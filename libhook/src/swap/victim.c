@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which blocks leave when not all of them must.
+ * Chooses which blocks leave when not all of them must. Those that cost least go first:
  *
- * Those that cost least go first: what held nothing but zeros when it was last
- * looked at crosses the bus neither way; what came back once as it had left
- * does not on the way out, nor does what has been saved or brought in since the program
- * ran (presave.c); then all the rest. Among equals the youngest go first, and so always in
- * the same order: when a little less than all must go, the same old blocks stay each
- * time, and so do the places that the others keep.
+ *   1. what held only zeros when it was last looked at: it crosses the bus neither way;
+ *   2. what came back once as it had left, and what was presaved or brought in since the program ran
+ *      (presave.c): it needs no copy out;
+ *   3. all the rest.
  *
- * A program that has taken most of the card ahead of its needs, and uses a
- * little, has many blocks of zeros, but which they are is not known before
- * somebody has looked. So where those that are known do not suffice, what was
- * never looked at is looked at: once, at fifty times the speed of the bus.
+ * Among equals the youngest go first, so always in the same order. When a little less than all must
+ * go, the same old blocks stay each time, and so do the places that the others keep.
  *
- * All of it is a guess about the order. Every block is looked at again when it
- * leaves (swap.c), and only then is it decided what is copied.
+ * A program that has taken most of the card ahead of its needs has many blocks of zeros, but somebody
+ * must look to know which. So where the known ones do not suffice, blocks that were never looked
+ * at are looked at once, fifty times faster than the bus.
+ *
+ * All of it is a guess about the order. Every block is looked at again when it leaves (swap.c), which
+ * decides what is copied.
  */
 #include "swap/victim.h"
 
