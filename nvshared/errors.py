@@ -5,6 +5,7 @@
     ├── InvalidArgs             what the caller asked for makes no sense
     │   └── ConfigError         and it stands in a file, a variable or an option
     ├── NotPermitted            the kernel or polkit says no
+    │   └── PasswordNeeded      polkit would say yes to somebody who gives a password
     ├── NoSuchGPU               no GPU goes by that index, UUID or PCI address
     ├── NoSuchClient            no client goes by that id
     ├── GPULost                 the GPU fell off the bus or its driver is gone
@@ -91,6 +92,10 @@ class ConfigError(InvalidArgs, exit_code=ExitCode.BAD_CONFIG):
 
 class NotPermitted(NvshareError, bus_name=DBUS + "AccessDenied", exit_code=ExitCode.NOT_PERMITTED):
     """The kernel or polkit says no."""
+
+
+class PasswordNeeded(NotPermitted, bus_name=DBUS + "InteractiveAuthorizationRequired"):
+    """polkit would say yes to somebody who could be asked for a password."""
 
 
 class NoSuchGPU(NvshareError, bus_name=OURS + "NoSuchGPU", exit_code=ExitCode.NO_SUCH_THING):

@@ -19,7 +19,7 @@ from nvshared.bus.connection import BusConnection, BusError
 from nvshared.dbus.address import BUS
 from nvshared.dbus.message import ALLOW_INTERACTIVE_AUTHORIZATION, Message
 from nvshared.dbus.types import Variant
-from nvshared.errors import NotPermitted
+from nvshared.errors import NotPermitted, PasswordNeeded
 
 POLKIT = (
     "org.freedesktop.PolicyKit1",
@@ -86,7 +86,3 @@ class Caller:
         if challenge and not self.interactive:
             raise PasswordNeeded(f"{action} needs a password, and there is nobody to ask for it")
         raise NotPermitted(f"{action} is not permitted to uid {uid}")
-
-
-class PasswordNeeded(NotPermitted, bus_name=ErrorType.INTERACTIVE_AUTHORIZATION_REQUIRED.value):
-    """polkit would say yes to somebody who could be asked for a password."""

@@ -10,11 +10,10 @@ command should be over before it is noticed. What only some commands need is imp
 methods that they call.
 """
 
-import sys
 from typing import TYPE_CHECKING, Self
 
 from nvshared.control.question import Question
-from nvshared.errors import NoSuchClient
+from nvshared.errors import NoSuchClient, PasswordNeeded
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
 
 if TYPE_CHECKING:
@@ -125,4 +124,12 @@ class Daemon:
 
     def _change(self, member: str, signature: str = "", *body: str | int) -> None:
         question = Question(MANAGER_PATH, MANAGER_INTERFACE, member, signature, body)
-        self._connection.ask(question, interactive=sys.stdin is not None and sys.stdin.isatty())
+        try:
+            self._connection.ask(question)
+        except PasswordNeeded:
+            from nvshared.control.agent import at_a_terminal, password_agent
+
+            if not at_a_terminal():
+                raise
+            with password_agent():
+                self._connection.ask(question, interactive=True)

@@ -9,7 +9,14 @@ from nvshared.control.question import Question
 from nvshared.dbus import message as wire
 from nvshared.dbus.address import BEGIN, BUS, LET_IN, PATIENCE, connect, introduction, locate
 from nvshared.dbus.types import WireError
-from nvshared.errors import BusUnavailable, InvalidArgs, NotPermitted, NotRunning, NvshareError
+from nvshared.errors import (
+    BusUnavailable,
+    InvalidArgs,
+    NotPermitted,
+    NotRunning,
+    NvshareError,
+    PasswordNeeded,
+)
 from nvshared.names import BUS_NAME
 
 _DBUS_ERROR = "org.freedesktop.DBus.Error."
@@ -121,7 +128,7 @@ class ControlConnection:
                 "nvshared ended before it answered", "see why: journalctl -u nvshared"
             ))
         if short == "InteractiveAuthorizationRequired":
-            return NotPermitted(text, "run it with sudo")
+            return PasswordNeeded(text, "run it with sudo")
         if short == "AccessDenied":
             return NotPermitted(text, "run it with sudo" if os.geteuid() else "")
         if short in ("UnknownMethod", "UnknownObject", "UnknownInterface", "UnknownProperty"):

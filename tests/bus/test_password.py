@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""polkit wants a password: at a terminal pkttyagent asks for it, as for systemctl."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared.errors import ExitCode
+from nvshared.sharing.manager import Manager
+from tests.bus.service import Peeper, PrivateBus
+from tests.bus.test_authority import caller, polkit_on, somebody
+from tests.bus.test_commands import NVSHARECTL, run
+from tests.bus.test_terminal import on_a_terminal
+
+__all__ = ["caller", "somebody"]        # fixtures
+
+AGENT = """#!{python}
+import os, signal, sys
+from pathlib import Path
+
+there = Path({there!r})
+there.write_text(" ".join(sys.argv[1:]))
+
+def end(*_):
+    there.rename(there.with_name("ended"))
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, end)
+os.close(int(sys.argv[2]))
+signal.pause()
+"""
+
+
+def seen(folder: Path) -> list[str]:
+    """What is in a folder."""
+    return [path.name for path in folder.iterdir()]
+
+
+@pytest.fixture
+def environment(private: PrivateBus, tmp_path: Path) -> dict[str, Any]:
+    """Where the private bus passes for the system's, and nothing but pkttyagent is installed."""
+    agent = tmp_path / "pkttyagent"
+    agent.write_text(AGENT.format(python=sys.executable, there=str(tmp_path / "there")))
+    agent.chmod(0o755)
+    return {
+        "DBUS_SYSTEM_BUS_ADDRESS": private.address, "NVSHARE_BUS": "system",
+        "PATH": str(tmp_path),
+    }
+
+
+async def test_at_a_terminal_a_password_is_asked_for(
+    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+    environment: dict[str, Any],
+) -> None:
+    async with polkit_on(private.address) as polkit:
+        polkit.challenge, polkit.agent = True, tmp_path / "there"
+        shown = await on_a_terminal(
+            *NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment
+        )
+        assert shown == "The quantum of all GPUs is 5 seconds.\r\n"
+        assert [flags for _, _, flags in polkit.asked] == [0, 1]
+    assert manager.tq == 5
+    arguments = (tmp_path / "ended").read_text().split()
+    assert (arguments[0], arguments[2:]) == ("--notify-fd", ["--fallback"])
+
+
+async def test_nobody_asks_where_no_password_is_needed(
+    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+    environment: dict[str, Any],
+) -> None:
+    async with polkit_on(private.address) as polkit:
+        polkit.granted = True
+        await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment)
+    assert manager.tq == 5
+    assert seen(tmp_path) == ["pkttyagent"]
+
+
+@pytest.mark.parametrize("agent", [None, "#!/bin/sh\nexit 1\n"])
+async def test_without_an_agent_the_answer_is_no(
+    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+    environment: dict[str, Any], agent: str | None,
+) -> None:
+    if agent is None:
+        (tmp_path / "pkttyagent").unlink()
+    else:
+        (tmp_path / "pkttyagent").write_text(agent)
+    async with polkit_on(private.address) as polkit:
+        polkit.challenge, polkit.agent = True, tmp_path / "there"
+        shown = await on_a_terminal(
+            *NVSHARECTL, "set-tq", "5", keys=b"", until=b"", expected=ExitCode.NOT_PERMITTED,
+            **environment,
+        )
+    assert "com.nvshare.set-tq is not permitted to uid" in " ".join(shown.split())
+    assert manager.tq == 30
+
+
+async def test_without_a_terminal_nobody_is_asked(
+    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+    environment: dict[str, Any],
+) -> None:
+    async with polkit_on(private.address) as polkit:
+        polkit.challenge, polkit.agent = True, tmp_path / "there"
+        ended = await run(*NVSHARECTL, "set-tq", "5", **environment)
+        assert [flags for _, _, flags in polkit.asked] == [0]
+    assert ended.code == ExitCode.NOT_PERMITTED
+    assert "run it with sudo" in ended.err
+    assert seen(tmp_path) == ["pkttyagent"]
