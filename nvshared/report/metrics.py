@@ -180,13 +180,16 @@ def _clients(clients: Iterable[Client]) -> Iterator[Metric]:
     labelled = [(_client(client), client) for client in clients]
     info = GaugeMetricFamily(
         "nvshare_client_info", "One for each client",
-        labels=(*CLIENT, "uid", "name", "unit", "pod", "state"),
+        labels=(*CLIENT, "uid", "name", "unit", "pod"),
+    )
+    state = GaugeMetricFamily(
+        "nvshare_client_state", "1 for what each client does", labels=(*CLIENT, "state")
     )
     for labels, client in labelled:
         peer = client.peer
-        state = str(client.view.state)
-        info.add_metric((*labels, str(peer.uid), peer.name, peer.unit, peer.pod, state), 1)
-    yield info
+        info.add_metric((*labels, str(peer.uid), peer.name, peer.unit, peer.pod), 1)
+        state.add_metric((*labels, str(client.view.state)), 1)
+    yield from (info, state)
     gauges: Table[Client] = [
         ("managed_allocated_bytes", "Allocated, on the card or not",
          lambda client: client.memory.allocated),

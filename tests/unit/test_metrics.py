@@ -62,6 +62,8 @@ async def test_the_predecessors_names(time: Time) -> None:
     ((labels, value),) = found["nvshare_client_info"]
     assert labels.items() >= whose.items()
     assert value == 1
+    assert "state" not in labels        # each hand-over would make it another series
+    assert found["nvshare_client_state"] == [({**whose, "state": "idle"}, 1)]
 
 
 async def test_the_manual_names_every_metric(time: Time) -> None:
