@@ -25,7 +25,7 @@ from dbus_next.constants import ErrorType
 
 from nvshared.bus.authority import Caller
 from nvshared.bus.connection import BusConnection, BusError
-from nvshared.bus.members import Body, Interface, Method, Owned
+from nvshared.bus.members import Body, Interface, Method, Owned, signature
 from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
 from nvshared.bus.tree import Tree
 from nvshared.dbus.message import NO_REPLY_EXPECTED, Message
@@ -126,10 +126,10 @@ class Dispatcher:
             self._connection.post(reply)
 
     async def _run(self, interface: Interface, method: Method, message: Message) -> Any:
-        if message.signature != method.signature:
+        wanted = signature(method.takes)
+        if message.signature != wanted:
             raise InvalidArgs(
-                f"{method.name} takes arguments of type {method.signature!r}, "
-                f"not {message.signature!r}"
+                f"{method.name} takes arguments of type {wanted!r}, not {message.signature!r}"
             )
         try:
             values = message.values()
@@ -175,10 +175,11 @@ def _fault(message: Message) -> Message:
 
 
 def _answer(message: Message, method: Method, result: Any) -> Message:
+    types = signature(method.gives)
     if isinstance(result, Body):
-        return message.reply(method.result, result)
+        return message.reply(types, result)
     values = [result] if len(method.gives) == 1 else result or ()
-    return message.reply(method.result, encode(method.result, values))
+    return message.reply(types, encode(types, values))
 
 
 async def _authorise(

@@ -82,6 +82,11 @@ def arguments(text: str) -> tuple[Argument, ...]:
     return tuple(Argument(*item.split(":")) for item in text.split())
 
 
+def signature(of: tuple[Argument, ...]) -> str:
+    """Their types, joined."""
+    return "".join(argument.type for argument in of)
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method; `function` takes the interface, the caller and the arguments."""
@@ -91,16 +96,6 @@ class Method:
     gives: tuple[Argument, ...]
     action: Action
     function: Callable[..., Any] = field(compare=False)
-
-    @property
-    def signature(self) -> str:
-        """The types taken, joined."""
-        return "".join(argument.type for argument in self.takes)
-
-    @property
-    def result(self) -> str:
-        """The types given, joined."""
-        return "".join(argument.type for argument in self.gives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +121,6 @@ class SignalMember:
     def of(cls, name: str, carries: str) -> "SignalMember":
         """A signal from its name and "NAME:TYPE …"."""
         return cls(name, arguments(carries))
-
-    @property
-    def signature(self) -> str:
-        """The types carried, joined."""
-        return "".join(argument.type for argument in self.carries)
 
 
 def method(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from nvshared.bus.members import Changes, Interface, SignalMember
+from nvshared.bus.members import Changes, Interface, SignalMember, signature
 from nvshared.dbus.message import SIGNAL, Message
 from nvshared.dbus.writing import begin_entry, encode, end, writer
 
@@ -106,9 +106,9 @@ class Tree:
     def emit(self, interface: Interface, signal: SignalMember, *values: Any) -> None:
         """Sends a signal from an object."""
         assert interface.signals[signal.name] is signal
-        path = interface.path
+        path, types = interface.path, signature(signal.carries)
         self._later(lambda: _signal(
-            path, interface.name, signal.name, signal.signature, encode(signal.signature, values)
+            path, interface.name, signal.name, types, encode(types, values)
         ))
 
     def changed(self, interface: Interface) -> None:

@@ -66,11 +66,7 @@ class HookConnection:
     """Wire: one client's socket."""
 
     def __init__(
-        self,
-        server: Listener,
-        connected: socket.socket,
-        who: Peer,
-        refusal: Refusal | None,
+        self, server: Listener, connected: socket.socket, who: Peer, refusal: Refusal | None,
         name: str | None = None,
     ) -> None:
         """`name`: what an earlier daemon had it kept under; None if it is new.

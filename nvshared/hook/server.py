@@ -48,13 +48,8 @@ class Server:
     """Accepts connections on a listening socket until it is closed."""
 
     def __init__(
-        self,
-        manager: Manager,
-        listening: socket.socket,
-        config: Config,
-        open_files: int,
-        complain: Callable[[int, str, Callable[[], Peer], str], None],
-        keeper: Keeper,
+        self, manager: Manager, listening: socket.socket, config: Config, open_files: int,
+        complain: Callable[[int, str, Callable[[], Peer], str], None], keeper: Keeper,
         kept: Mapping[str, socket.socket],
     ) -> None:
         """`open_files`: how many this process may have; `complain`: tells the journal whose

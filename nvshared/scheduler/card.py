@@ -104,11 +104,6 @@ class Card:
         return self.groups.group("queued")
 
     @property
-    def suspended(self) -> list[ScheduledClient]:
-        """Suspended clients without a turn: their memory is to leave the card."""
-        return [client for client in self.groups.group("suspended") if client.turn is None]
-
-    @property
     def moving(self) -> list[ScheduledClient]:
         """Clients with an EVICT or LOAD on its way."""
         return self.groups.group("moving")

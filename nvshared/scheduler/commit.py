@@ -2,8 +2,7 @@
 """How far each client may grow, so that everything allocated fits on card and host together.
 
 A client asks (COMMIT) before it grows beyond its commit, and is granted more, or refused as
-out of memory. The sum of all commits never exceeds card and host, less a margin that keeps
-moving possible: with both full to the last byte nothing could move.
+out of memory. The sum of all commits never exceeds card and host, less a margin (demand.py).
 
 No client gets more than the card less what others have pinned there, or it could never run
 again. For the same reason pinning is refused if another client, grown to its whole commit,

@@ -87,7 +87,7 @@ def _victims(decision: Decision) -> list[ScheduledClient]:
 
 def _clear(decision: Decision) -> None:
     """Has the suspended leave the card, as far as host memory goes."""
-    suspended = decision.card.suspended
+    suspended = [c for c in decision.card.groups.group("suspended") if c.turn is None]
     if suspended:
         taking = Taking(decision)
         taking.take(suspended, sum(c.ordered - c.memory.pinned for c in suspended), [])
@@ -151,11 +151,9 @@ def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
     slack = min(SLACK_MOST, spare // SLACK_PART)
     if slack <= 0:
         return
-    for client in sorted(
-        card.in_phase(Phase.RUNNING), key=lambda c: c.turn.serial if c.turn else 0
-    ):
+    for client in card.holders:
         has = client.ordered - client.need
-        if not client.whole or client.moves:
+        if client.phase is not Phase.RUNNING or not client.whole or client.moves:
             continue
         if has < slack // SLACK_REFILL and slack - has <= card.free:
             decision.load(client, client.need + slack, client.memory.host)

@@ -28,9 +28,7 @@ FILE_NAME = "settings.json"
 VERSION = 1
 AUTO: Final = "auto"
 # Whatever comes of reading a file into which anything may have been written.
-NOISE = (
-    OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError,
-)
+NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,12 +101,7 @@ class GPU:
     """One card and everything decided about it."""
 
     def __init__(
-        self,
-        facts: Facts,
-        settings: Settings,
-        allowances: Allowances,
-        clock: Clock,
-        timer: Timer,
+        self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock, timer: Timer
     ) -> None:
         self.facts = facts
         self.sample = Sample()          # what NVML said last

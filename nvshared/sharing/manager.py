@@ -36,12 +36,8 @@ class Manager:
     """Everything that can be looked at and changed."""
 
     def __init__(
-        self,
-        read: Callable[[], Defaults],
-        clock: Clock,
-        timer: Timer,
-        overrides: Overrides | None = None,
-        store: Store | None = None,
+        self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
+        overrides: Overrides | None = None, store: Store | None = None,
     ) -> None:
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")

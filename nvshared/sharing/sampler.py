@@ -86,11 +86,7 @@ class Sampler:
     """Watches cards for as long as they have clients."""
 
     def __init__(
-        self,
-        question: Callable[[str, Answer], None],
-        clock: Clock,
-        timer: Timer,
-        interval: int,
+        self, question: Callable[[str, Answer], None], clock: Clock, timer: Timer, interval: int
     ) -> None:
         """`question`: Worker.question; `interval`: microseconds from an answer to the next."""
         self.interval = interval
