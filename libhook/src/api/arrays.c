@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays, whose memory the driver lays out for textures and never moves.
+ * Counts arrays, whose memory the driver lays out for textures and never moves.
  *
- * What one takes is computed from its description, since the driver tells it
- * only for arrays that have none yet: rows of whole 64 bytes, in groups of 8
- * rows up to 128 as the height allows. On an H200 that gives for 4000 x 4000
- * elements of 16 bytes the 262144000 bytes by which the free memory shrank.
- * Small ones share memory, in units that we take to be 64 KiB.
+ * The driver tells an array's size only before it has memory, so we compute it from the
+ * description: rows of whole 64 bytes, in groups of 8 rows, up to 128 as the height allows. On an
+ * H200 that gives for 4000 x 4000 elements of 16 bytes the 262144000 bytes by which the free memory
+ * shrank. Small arrays share memory, in units that we take to be 64 KiB.
  */
 #include "api/counted.h"
 

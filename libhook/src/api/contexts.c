@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts: where a process begins and ends to use a GPU.
+ * Wraps the functions with which a process begins and ends to use a GPU. The first context attaches
+ * a client, and what lived in a context is dropped before it ends.
  *
- * A GPU's primary context lives as long as it is retained, by the program or
- * by a green context, which retains it while it exists. The driver says only
- * afterwards that the last one let go, and then it is too late to drop what
- * lives in it; so retains are counted here. Dropping it waits for work, and while
- * that lasts nobody may retain the context and begin to use it: who lets go last
- * waits for those who are just retaining it, and whoever comes then waits for the end.
+ * A GPU's primary context lives as long as it is retained, by the program or by its green contexts.
+ * The driver says only afterwards that the last one let go, which is too late to drop what lives in
+ * it. So retains are counted here. Dropping waits for work, and meanwhile nobody may retain the
+ * context and begin to use it. So who lets go last waits for those who are just retaining it, and
+ * who comes then waits for the end.
  */
 #include <stdlib.h>
 

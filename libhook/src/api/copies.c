@@ -10,7 +10,7 @@
 #include "flight/bus_sharing.h"
 
 /* As GATED; and it is known when such copies load the bus, and in which
- * direction (traffic.h). `waits`: it returns when all has been copied. */
+ * direction (bus_sharing.h). `waits`: it returns when all has been copied. */
 #define COPYING(name, way, bytes, waits, parameters, arguments)  \
     EXPORT CUresult name parameters                              \
     {                                                            \

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory that the program creates and maps itself. Most of it can
- * leave the card: vmm_allocation.h. The rest is the driver's, and counted.
+ * Wraps the functions for physical memory that the program creates and maps itself. Most of it can
+ * leave the card (vmm_allocation.h); the rest is the driver's, and counted.
  *
- * The driver's is on the card until nothing refers to it: neither a handle
- * (the one it was created with, or one from cuMemRetainAllocationHandle, which
- * differs from it) nor a mapping. Many programs release the handle right after
- * mapping, so both are followed.
+ * The driver's is on the card until nothing refers to it: neither a handle (the one it was created
+ * with, or another one from cuMemRetainAllocationHandle) nor a mapping. Many programs release the
+ * handle right after mapping, so both are followed. What another process created and this one
+ * imported counts there.
  *
- * What another process created and this one imported counts there.
- *
- * Addresses in ranges that memory.h has reserved are the library's: the
- * program sees plain memory there, and the driver refuses to map, unmap or
- * change plain memory, and to give out a handle of it, as an invalid value.
+ * Addresses in ranges that memory.h has reserved are the library's. The program sees plain memory
+ * there, so we refuse what the driver refuses for plain memory: to map, unmap or change it, and to
+ * give out a handle of it.
  */
 #include <stdlib.h>
 

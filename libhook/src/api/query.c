@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a program asks about its memory. Of ours it hears what the driver says
- * of plain cuMemAlloc memory (as read on an H200 with driver 580), resident
- * or not, at once: the driver itself would see mapped memory, or none. Two
- * answers differ, because such memory may leave the card at any time: it
- * cannot be registered with a NIC, nor exported.
+ * Answers what a program asks about its memory. About ours it says at once what the driver says of
+ * plain cuMemAlloc memory (as read on an H200 with driver 580), resident or not; the driver
+ * itself would see mapped memory, or none.
+ *
+ * Two answers differ, as such memory may leave the card at any time: it cannot be registered with a
+ * NIC, nor exported.
  */
 #include "api/wrapper.h"
 #include "flight/capture.h"

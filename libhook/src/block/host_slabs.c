@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host memory for blocks that are away, in slabs of a hundred MiB or so. A slab is taken with
+ * Keeps host memory for blocks that are away, in slabs of about a hundred MiB. A slab is taken with
  * huge pages, registered with the driver once, and kept.
  *
- * A registration lives in a context and goes with it, the memory does not: it may hold
- * what outlives that context, and other contexts have use for it. So slabs are taken
- * from the driver before it drops them, and are registered anew, one by one, when
- * something is next copied to or from them. One that is not registered can be
- * given back without the driver, when no context is left, too.
+ * A registration goes with the context it was made in, but the memory does not: it may hold what
+ * outlives that context. So before a context ends its slabs are unregistered, and each is
+ * registered anew when something is next copied to or from it. A slab that is not registered can be
+ * given back without the driver, even when no context is left.
  */
 #include "block/host_slabs.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allocations of managed memory by address, with room for those promised a place. */
+/* Allocations of managed memory by address, with room for those that have reserved a place. */
 #include "block/managed_table.h"
 
 #include <stdlib.h>

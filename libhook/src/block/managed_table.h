@@ -28,6 +28,6 @@ bool managed_reserve(void);
 void managed_unreserve(void);        /* it is entered now, or never will be */
 void managed_enter(struct managed *managed);
 void managed_strike(struct managed *managed);
-void managed_withdraw(struct managed *managed); /* the same, and its place stays promised to it */
+void managed_withdraw(struct managed *managed); /* the same, and its place stays reserved */
 /* Strikes those of a context, one at each call; NULL: there is none left. */
 struct managed *managed_strike_of(CUcontext context);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Free runs of pages are kept in lists by the power of two of their length,
- * and found from their neighbours through the page table (boundary tags), so
- * that taking and giving cost the same with 20,000 allocations as with ten,
- * and neighbours that are free always form one run.
+ * Hands out pages of the address space that it has reserved. Free runs of pages are kept in lists
+ * by the power of two of their length, and found from their neighbours through the page table
+ * (boundary tags). So taking and giving cost the same with 20,000 allocations as with ten, and free
+ * neighbours always form one run.
  */
 #include "block/region.h"
 

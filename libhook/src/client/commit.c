@@ -6,12 +6,12 @@
  * Memory to be pinned is asked for each time, and the daemon counts what it has granted as pinned
  * already. The figures do not tell it when to stop counting so, as another thread may have freed as
  * much meanwhile. So each report says up to which question the answers have been heard, and how
- * much of what they granted is still to be pinned. A grant counts there from the moment its answer is
- * read until the figures contain it, however long its thread takes. Each grant counts by itself,
+ * much of what they granted is still to be pinned. A grant counts there from the moment its answer
+ * is read until the figures contain it, however long its thread takes. Each grant counts by itself,
  * whatever others have pinned and freed meanwhile.
  *
- * A thread may end in between, or a signal handler may jump away, and nobody reports that. So a grant
- * that was not used for long is given up.
+ * A thread may end in between, or a signal handler may jump away, and nobody reports that. So a
+ * grant that was not used for long is given up.
  */
 #include "client/commit.h"
 

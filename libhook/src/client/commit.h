@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the daemon has promised a client. All functions are called with memory_lock held.
+ * What the daemon has granted a client. All functions are called with memory_lock held.
  */
 #pragma once
 

@@ -6,8 +6,8 @@
  * program means them for every launch of the graph; and it breaks the captures that they endanger.
  * Which calls depends on the mode of each capture and of the calling thread
  * (cuThreadExchangeStreamCaptureMode). Allocating and freeing are among them, but the mapping and
- * unmapping that we do instead are not. So while a capture goes on, the calling thread first asks the
- * driver with a call of the same kind: to free nothing. The driver refuses that where it would
+ * unmapping that we do instead are not. So while a capture goes on, the calling thread first asks
+ * the driver with a call of the same kind: to free nothing. The driver refuses that where it would
  * refuse the program's call, and does nothing otherwise (measured on driver 580, in all modes).
  */
 #include "flight/capture.h"

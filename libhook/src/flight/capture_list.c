@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which streams are being captured: told to capture.c exactly once at each
- * beginning and each end.
+ * Lists the streams that are being captured, and tells capture.c of each beginning and each end
+ * exactly once.
  *
- * A capture is remembered under the stream it began in. It is over when that
- * stream is no longer in capture after cuStreamEndCapture, whatever that
- * returned: ended from another thread (error 908) it is over, asked for in a
- * stream that only joined it (903) it is not; or when the stream or its
- * context is destroyed. All as measured on driver 580.
+ * A capture is remembered under the stream it began in. After cuStreamEndCapture it is over if that
+ * stream is no longer in capture, whatever the call returned: ended from another thread (error 908)
+ * it is over, ended in a stream that only joined it (903) it is not. It is also over when the
+ * stream or its context is destroyed. All as measured on driver 580.
  */
 #include "flight/capture_list.h"
 

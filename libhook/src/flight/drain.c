@@ -3,16 +3,16 @@
  * Waits until nothing is in flight, and never breaks a stream capture by it. The gate is the
  * process's, and so is the drain.
  *
- * Synchronising a context, or recording all its work in an event (cuCtxRecordEvent), invalidates any
- * capture in it. So both happen only while no capture goes on and none may begin (capture_forbid()).
- * Recording takes less than a microsecond; afterwards captures may begin, and the event is polled.
- * A driver without cuCtxRecordEvent (before 12.5) synchronises there instead.
+ * Synchronising a context, or recording all its work in an event (cuCtxRecordEvent), invalidates
+ * any capture in it. So both happen only while no capture goes on and none may begin
+ * (capture_forbid()). Recording takes less than a microsecond; afterwards captures may begin, and
+ * the event is polled. A driver without cuCtxRecordEvent (before 12.5) synchronises there instead.
  *
  * A context that is about to be destroyed is drained in any case: a capture in it ends with it, and
  * captures in other contexts, which may last, are not disturbed.
  *
- * Otherwise a drain waits for the end of a capture. A capture submits nothing, so it takes as long as
- * the program does. But a captured copy needs its memory to be there and stands at the gate
+ * Otherwise a drain waits for the end of a capture. A capture submits nothing, so it takes as long
+ * as the program does. But a captured copy needs its memory to be there and stands at the gate
  * (copies.c), so then patience is short.
  */
 #include "flight/drain.h"

@@ -4,25 +4,25 @@
  * short, lasts about `target`.
  *
  * Programs submit far ahead of the card, a thousand kernels if they wait for none. `target` is long
- * enough that the card has work while the program's thread is away for a moment, and short against a
- * turn.
+ * enough that the card has work while the program's thread is away for a moment, and short against
+ * a turn.
  *
  * Markers measure how far ahead a program is. A marker is an event behind all work submitted before
- * it; the time from its recording to its completion is what a drain would have taken. The thread that
- * passes the gate records one after so many passes; the service thread records one after so much
- * time, and looks which have completed. The launch path waits for nothing but the permission to
- * pass.
+ * it; the time from its recording to its completion is what a drain would have taken. The thread
+ * that passes the gate records one after so many passes; the service thread records one after so
+ * much time, and looks which have completed. The launch path waits for nothing but the permission
+ * to pass.
  *
- * The gate is closed for the reason GATE_PACED, and passes are counted: up to gate_goal they are let
- * through all the same. The goal is the passes known to be done, and `limit` more. A marker that took
- * longer than the target lowers the limit in proportion. One that took less than half of it, while
- * the program came near the limit, raises the limit so, at most to twice. Passes differ (a copy of a
- * few bytes, a graph of a second), so there is a second rule: while the oldest marker is older than
- * the target, no more than LEAST may be in flight.
+ * The gate is closed for the reason GATE_PACED, and passes are counted: up to gate_goal they are
+ * let through all the same. The goal is the passes known to be done, and `limit` more. A marker
+ * that took longer than the target lowers the limit in proportion. One that took less than half of
+ * it, while the program came near the limit, raises the limit so, at most to twice. Passes differ
+ * (a copy of a few bytes, a graph of a second), so there is a second rule: while the oldest marker
+ * is older than the target, no more than LEAST may be in flight.
  *
- * Work in flight may wait for work that is still to be submitted. So if nothing completes for long, a
- * few more passes are let through, again and again. Captures submit nothing and markers would break
- * them, so everybody passes while any goes on.
+ * Work in flight may wait for work that is still to be submitted. So if nothing completes for long,
+ * a few more passes are let through, again and again. Captures submit nothing and markers would
+ * break them, so everybody passes while any goes on.
  *
  * A driver without cuCtxRecordEvent (before 12.5) is not paced.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps programs unshared that a profiler or a checker watches. Such a tool stands between us and the
- * driver, and takes our calls for the program's:
+ * Keeps programs unshared that a profiler or a checker watches. Such a tool stands between us and
+ * the driver, and takes our calls for the program's:
  *
  *   - small allocations share a page, all of which is valid to it, so it misses what it is run for;
  *   - it saves and restores the card's memory around each kernel that it measures, with calls

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables are those of the System V ABI: DT_SYMTAB and DT_STRTAB hold the
- * symbols and their names, DT_GNU_HASH (or in old objects DT_HASH) the way
- * from a name to its symbol. A GNU hash table is a Bloom filter, then buckets
- * with the first symbol of each, then for each symbol its hash, whose lowest
- * bit marks the last one in a bucket.
+ * Reads the symbol tables of a loaded object, which are those of the System V ABI. DT_SYMTAB and
+ * DT_STRTAB hold the symbols and their names; DT_GNU_HASH (in old objects DT_HASH) leads from a
+ * name to its symbol.
+ *
+ * A GNU hash table is a Bloom filter, then buckets with the first symbol of each, then for each
+ * symbol its hash, whose lowest bit marks the last one in a bucket.
  */
 #include "interpose/symbols.h"
 

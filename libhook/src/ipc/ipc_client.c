@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The importer's end of the connection to a process that shares memory
- * (ipc_server.c). Whoever answers there may be somebody else, and may say anything:
- * nothing of it counts without the secret of the handle, and whatever comes
- * with a message that does not count is closed.
+ * The importer's end of the connection to a process that shares memory (ipc_server.c). Anybody may
+ * answer there and say anything. So nothing counts without the secret of the handle, and whatever
+ * comes with a message that does not count is closed.
  */
 #include "ipc/ipc_client.h"
 

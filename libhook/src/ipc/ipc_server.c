@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where other processes fetch the descriptors of memory that is shared with
- * them: a thread of this process, on a socket whose name is in the handle. The
- * memory is gone with this process anyway, nothing but the two has to know of
- * it, and the daemon may come and go.
+ * Gives the descriptors of shared memory to other processes: a thread of this process, on a socket
+ * whose name is in the handle. The memory ends with this process, only the two processes need know
+ * of it, and the daemon may come and go.
  *
- * Anybody may connect. So nobody is waited for: all peers are looked after
- * at once, what one of them is sent waits in the socket only as long as he
- * takes it, and one who says nothing goes when he has had his time or when
- * somebody else needs the place. The lock of memory is held for one driver
- * call per block. What a peer must show is his user and the secret of the
- * handle; the socket's name is no secret.
+ * Anybody may connect, so the thread waits for nobody. It serves all peers at once. What a peer is
+ * sent waits in the socket only as long as it takes it; a silent peer is dropped when its time is
+ * over or when somebody else needs its place. memory_lock is held for one driver call per block. A
+ * peer must be of this user and know the secret of the handle; the socket's name is no secret.
  */
 #define _GNU_SOURCE
 #include "ipc/ipc_server.h"

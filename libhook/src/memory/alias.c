@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program's addresses are anywhere, so its mappings are kept in an array
- * sorted by address: finding is a binary search, and programs that map map
- * upwards, so that adding is mostly appending.
+ * Maps blocks where the program has mapped its VMM allocations, besides their home. A block that
+ * comes in is mapped there with the access that the program has set; one that leaves is unmapped
+ * there first.
  *
- * A block that comes in is mapped here as well as at its home, with the
- * access that the program has set; one that leaves is unmapped here first.
+ * The mappings are in an array sorted by address. Finding one is a binary search, and programs map
+ * upwards, so that adding is mostly appending.
  */
 #include "memory/alias.h"
 

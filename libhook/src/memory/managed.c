@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Managed memory in blocks: the driver keeps it, and a block comes and goes by being prefetched to the
- * card or to the host. The bytes are the driver's care all the while, so the worst that can happen is
- * a late page: work that finds a page on the host waits for it, and the processor may touch any page
- * at any time.
+ * Managed memory in blocks: the driver keeps it, and a block comes and goes by being prefetched to
+ * the card or to the host. The bytes are the driver's care all the while, so the worst that can
+ * happen is a late page: work that finds a page on the host waits for it, and the processor may
+ * touch any page at any time.
  *
  * The figures are bounds. A page counts as on the card while its block does, although no work has
  * touched it yet, the processor has called it back, or the program prefers it on the host. Only
@@ -11,10 +11,10 @@
  * gate is shut. Host memory counts while the block is away; the driver keeps it longer, for the
  * next time.
  *
- * Beyond the card. With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may have more than the card could ever
- * hold, of cuMemAlloc too. The rest is managed memory that is told to lie on the host, where the card
- * reaches it over the bus. It never comes to the card and has no blocks, so everything else keeps
- * the room that the daemon has given it. The daemon says whether the host has room.
+ * Beyond the card. With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may have more than the card could
+ * ever hold, of cuMemAlloc too. The rest is managed memory that is told to lie on the host, where
+ * the card reaches it over the bus. It never comes to the card and has no blocks, so everything
+ * else keeps the room that the daemon has given it. The daemon says whether the host has room.
  *
  * Devices without concurrent access to managed memory keep it on the card themselves while work
  * runs; there it counts as pinned (unified.c).

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program's allocations, as the wrappers ask for them.
+ * Allocates and frees device memory for the wrappers.
  *
- * Allocating does not wait for the GPU: addresses are taken, and if the card
- * has room for us the memory is mapped at once, otherwise the gate shuts until
- * there is (client_update). Freeing waits for the work in flight, as the
- * driver does, unless nothing can be in flight; while a stream is being
- * captured waiting is not possible, and what is freed then is freed later (deferred_free.c).
+ * Allocating does not wait for the GPU. It takes addresses; if the card has room for us the memory
+ * is mapped at once, otherwise the gate shuts until there is room (client_update). Freeing waits
+ * for the work in flight, as the driver does, unless nothing can be in flight. While a stream is
+ * being captured nobody may wait, so the memory is freed later (deferred_free.c).
  */
 #include "memory/memory.h"
 

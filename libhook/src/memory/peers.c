@@ -3,11 +3,12 @@
  * Gives other devices access to the memory of a device (peer access). The driver opens a context's
  * plain memory to another device for good, but mapped memory range by range.
  *
- * So who may reach a device's memory is kept here. Memory on the card is opened now; memory that comes
- * in later is mapped for all of them (block.c). Memory that the program maps itself it opens itself.
+ * So who may reach a device's memory is kept here. Memory on the card is opened now; memory that
+ * comes in later is mapped for all of them (block.c). Memory that the program maps itself it opens
+ * itself.
  *
- * All memory of the device is opened, in whichever of its contexts: a program that never says so for
- * one of them does not touch it from there.
+ * All memory of the device is opened, in whichever of its contexts: a program that never says so
+ * for one of them does not touch it from there.
  */
 #include "memory/peers.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * VMM allocations that must stay on the card, in one piece and under a handle of the
- * driver's. Such memory is made beside the VMM allocation, the content copied, and then
- * mapped in its place, while nothing runs that could touch either.
+ * Makes a VMM allocation stay on the card, in one piece and under a handle of the driver's. New
+ * memory is made beside it, the content copied, and the new memory mapped in its place, while
+ * nothing runs that could touch either.
  *
- * Nothing has changed until the copy is complete. Only then is the old memory
- * unmapped, in steps that fail only with the context itself.
+ * Nothing has changed until the copy is complete. Only then is the old memory unmapped, in steps
+ * that fail only with the context itself.
  */
 #include "memory/pin_in_place.h"
 

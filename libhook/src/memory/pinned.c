@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts memory that cannot be swapped, and takes it only where there is room. A thread that wants some
- * adds its wish to `pending`, which is part of the client's need. So the gate does not open before
- * there is room, and once the thread is inside nobody can take the room away.
+ * Counts memory that cannot be swapped, and takes it only where there is room. A thread that wants
+ * some adds its wish to `pending`, which is part of the client's need. So the gate does not open
+ * before there is room, and once the thread is inside nobody can take the room away.
  *
- * Memory goes with the context that it was made in, and many programs destroy nothing else, or
- * only reset their device. So an object is remembered with its context, and counts until that ends.
+ * Memory goes with the context that it was made in, and many programs destroy nothing else, or only
+ * reset their device. So an object is remembered with its context, and counts until that ends.
  * Memory made on a named device (cuMemCreate) belongs to no context and outlives them all.
  */
 #include "memory/pinned.h"
@@ -17,14 +17,14 @@
 #include "client/gate.h"
 #include "interpose/real.h"
 
-/* What pinned_begin() promised to this thread. */
+/* What pinned_begin() was granted for this thread. */
 static __thread struct {
     struct client *client;
     CUcontext context;               /* what is taken goes with it; NULL: with none */
     size_t bytes;
 } wish;
 
-static CUresult promised(struct client *client, size_t bytes)
+static CUresult granted(struct client *client, size_t bytes)
 {
     LOCKED(memory_lock);
     if (wish.client != NULL) {
@@ -45,7 +45,7 @@ static CUresult begin(struct client *client, CUcontext context, size_t bytes)
 {
     if (client == NULL)
         return CUDA_SUCCESS;
-    CUresult result = promised(client, bytes);
+    CUresult result = granted(client, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     wish.client = client;

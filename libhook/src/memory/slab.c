@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small allocations. A slab is one block of 2 MiB, divided into places of one
- * size; a bit says whether a place is free. Sizes are multiples of 512 bytes
- * (what the driver aligns to), four to each power of two, so that at most a
- * quarter of a place is lost. Taking, giving and finding cost the same with
- * any number of allocations.
+ * Makes small allocations. A slab is one block of 2 MiB, divided into places of one size; a bit
+ * says whether a place is free.
+ *
+ * Sizes are multiples of 512 bytes (what the driver aligns to), four to each power of two, so at
+ * most a quarter of a place is lost. Taking, giving and finding cost the same with any number of
+ * allocations.
  */
 #include "memory/slab.h"
 

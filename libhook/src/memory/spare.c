@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps memory that the program has freed for a moment, and uses it again. The program then
- * does not pay for making and unmaking the same mappings.
+ * Keeps memory that the program has freed for a moment, and uses it again. The program then does
+ * not pay for making and unmaking the same mappings.
  *
  * Each block costs three calls of the driver when it is made and two when it goes. On an H200 these
- * take 52 and 76 us for 64 MiB, where a program's own cuMemAlloc and cuMemFree take 56 and 67. While
- * another program leaves the card, each mapping also waits about a millisecond for the page tables.
- * We cannot make these calls cheaper. But many programs allocate and free the same sizes again and
- * again: the temporary storage of Thrust and CUB, loops that allocate what they need in each round.
+ * take 52 and 76 us for 64 MiB, where a program's own cuMemAlloc and cuMemFree take 56 and 67.
+ * While another program leaves the card, each mapping also waits about a millisecond for the page
+ * tables. We cannot make these calls cheaper. But many programs allocate and free the same sizes
+ * again and again: the temporary storage of Thrust and CUB, loops that allocate what they need in
+ * each round.
  *
  * So freed memory becomes a spare. It keeps its address and its memory, and the next allocation of
- * as many pages in the same context gets both. Spares serve only plain allocations of more than
- * 1 MiB. Small allocations have slabs (slab.c), stream-ordered ones have pools (pool.c).
+ * as many pages in the same context gets both. Spares serve only plain allocations of more than 1
+ * MiB. Small allocations have slabs (slab.c), stream-ordered ones have pools (pool.c).
  *
- * To the program a spare is freed. Its address means nothing (`freeing` stays set), and cuMemGetInfo
- * reports it as free. Nothing is refused or waits because of spares: when the commit, the room or the
- * card would not suffice for something, spares go first (client_commit(), allocation_fill(),
- * client_update()).
+ * To the program a spare is freed. Its address means nothing (`freeing` stays set), and
+ * cuMemGetInfo reports it as free. Nothing is refused or waits because of spares: when the commit,
+ * the room or the card would not suffice for something, spares go first (client_commit(),
+ * allocation_fill(), client_update()).
  *
  * To the daemon a spare is memory that the program has not freed yet, and it does lie on the card.
  * So the daemon's figures stay true, and it need not know of spares. They exist only while the
@@ -41,8 +42,8 @@
  * it. A program that frees and allocates in turn wakes it no more than once a second.
  *
  * A kernel or copy that uses a freed address succeeds while the spare exists, as it does with the
- * driver's pools and with slabs. To test a program for that, set NVSHARE_KEEP_FREED_MS=0, which turns
- * spares off.
+ * driver's pools and with slabs. To test a program for that, set NVSHARE_KEEP_FREED_MS=0, which
+ * turns spares off.
  */
 #include "memory/spare.h"
 
@@ -187,7 +188,7 @@ void spare_leave(struct large *large)
 
 bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
-    /* Less may have been promised since it was freed: then it is asked for as new memory is. */
+    /* Less may have been granted since it was freed: then it is asked for as new memory is. */
     if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);

@@ -3,10 +3,10 @@
  * Makes the program's own virtual memory (cuMemCreate, cuMemMap) swappable. What cuMemCreate
  * returns is a number of ours, behind which stands memory as cuMemAlloc would give it.
  *
- * That memory is blocks at a home, an address range of ours. They are mapped there while they are on
- * the card, and copied from and to there. Where the program maps the allocation, the same blocks
- * are mapped a second time (alias.c). So content survives while it is mapped nowhere, one
- * allocation may be mapped at several places, and a large one can leave in part.
+ * That memory is blocks of at most 128 MiB at a home, an address range of ours. They are mapped
+ * there while they are on the card, and copied from and to there. Where the program maps the
+ * allocation, the same blocks are mapped a second time (alias.c). So content survives while it is
+ * mapped nowhere, one allocation may be mapped at several places, and a large one can leave in part.
  *
  * A program maps seldom, so mapping waits at the gate until the memory is there, and the driver
  * itself says what is valid.

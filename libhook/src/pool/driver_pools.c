@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts what the driver's pools hold of the card. That is
- * CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, not what the program has allocated.
+ * Counts what the driver's pools hold of the card. That is CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+ * not what the program has allocated.
  *
- * A pool takes 32 MiB or more at a time, gives freed memory to the next allocation, and gives up what
- * it does not need at some later synchronisation. So each pool is asked before an allocation, to
- * find out how much of the card that may take, and after it; and again whenever the program frees,
- * trims, or has been waited for (pools_recount).
+ * A pool takes 32 MiB or more at a time, gives freed memory to the next allocation, and gives up
+ * what it does not need at some later synchronisation. So each pool is asked before an allocation,
+ * to find out how much of the card that may take, and after it; and again whenever the program
+ * frees, trims, or has been waited for (pools_recount).
  *
- * A pool counts for its own device, whichever is current: a program may allocate from it in a stream
- * of another device, and another device's service may see it shrink. It does not count
- * until the program has used its device.
+ * A pool counts for its own device, whichever is current: a program may allocate from it in a
+ * stream of another device, and another device's service may see it shrink. It does not count until
+ * the program has used its device.
  *
- * Not counted: pools of host memory, and imported ones, whose memory counts for the process that made
- * it.
+ * Not counted: pools of host memory, and imported ones, whose memory counts for the process that
+ * made it.
  */
 #include "pool/driver_pools.h"
 

@@ -4,12 +4,12 @@
  * Neither call waits for the GPU.
  *
  * A pool whose memory nobody else can hold has allocations of ours, besides what the driver has in
- * it (as a rule nothing). They are made like those of cuMemAlloc, but belong to no context. An address
- * is good at once, which is earlier than the stream needs it.
+ * it (as a rule nothing). They are made like those of cuMemAlloc, but belong to no context. An
+ * address is good at once, which is earlier than the stream needs it.
  *
- * At a free the address ends at once. The memory is free when the stream comes there, which an event
- * tells (pending_frees.c). Until then it waits in the stream's pending list; then it is idle in
- * its pool. An allocation takes
+ * At a free the address ends at once. The memory is free when the stream comes there, which an
+ * event tells (pending_frees.c). Until then it waits in the stream's pending list; then it is idle
+ * in its pool. An allocation takes
  *   1. a free allocation that fits: one freed in the same stream, waiting or not, as the stream's own
  *      order keeps the two uses apart; or an idle one, unless the program forbids that to its pool;
  *   2. else new memory. First the pool gives back idle allocations beyond its release threshold, the
@@ -17,13 +17,13 @@
  * One fits if it is the same place in a slab, or if at most an eighth of its pages is lost.
  *
  * The driver gives back what exceeds the threshold when the program synchronises. We do it when the
- * pool must grow, when the program asks for figures, and whenever it is stopped. Idle memory has
- * no content. So before a pool's client is sent off the card it gives all of it back, whatever the
- * threshold: that costs less than one copy of it. Before an allocation is refused, idle memory
- * is given back, and waited for.
+ * pool must grow, when the program asks for figures, and whenever it is stopped. Idle memory has no
+ * content. So before a pool's client is sent off the card it gives all of it back, whatever the
+ * threshold: that costs less than one copy of it. Before an allocation is refused, idle memory is
+ * given back, and waited for.
  *
- * Pools that others may hold (exportable or imported), or of other than device memory, stay
- * the driver's: driver_pools.c.
+ * Pools that others may hold (exportable or imported), or of other than device memory, stay the
+ * driver's: driver_pools.c.
  */
 #include "pool/ordered.h"
 

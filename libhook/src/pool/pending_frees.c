@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes: memory that was freed in a stream and may still be touched by what
- * the stream held then. Behind that an event is recorded, at once, when the
- * memory is freed. A stream's events come to pass in order, so only the oldest
- * is asked, when somebody wants memory; waited for only if there is no other.
+ * Keeps memory that was freed in a stream until no work of the stream touches it. At the free an
+ * event is recorded behind what the stream holds.
  *
- * Recording, and asking events of ours, disturbs no capture in a thread whose
- * mode is relaxed.
+ * A stream's events complete in order, so when somebody wants memory we ask only for the oldest,
+ * and wait for it only if there is no other memory. Recording and asking events disturbs no capture
+ * in a thread whose mode is relaxed.
  */
 #include "pool/pending_frees.h"
 

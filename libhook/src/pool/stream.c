@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which stream a handle means, and where. A handle may be another stream's
- * tomorrow, so a stream's name is the number that the driver gives each once;
- * before CUDA 12, the handle and how many streams had been destroyed when it
- * was used.
+ * Tells which stream a handle means, and where it is. A handle may be another stream's tomorrow, so
+ * a stream's name is the number that the driver gives to only one; before CUDA 12, the handle and
+ * how many streams had been destroyed when it was used.
  */
 #include "pool/stream.h"
 

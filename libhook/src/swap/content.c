@@ -9,23 +9,25 @@
  * Programs allocate far more than they write, and much of what they have written they only read
  * from then on: the weights of an inference server never change.
  *
- * The digest. The kernel reads a block as 64-bit words of two halves each. It takes four sums modulo
- * 2^64 of products of the halves, each half added to a key of its place modulo 2^32 first. That is the
- * function NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast and Secure Message
- * Authentication", 1999), in four passes whose keys are shifted against each other by a word (their
- * Toeplitz construction). With random keys, two different blocks of one size have equal sums with a
- * probability of at most 2^-32 in each pass and 2^-128 in all four. A generator makes the keys from a
- * seed that the kernel of this machine gives each process; no data knows it. At a million comparisons
- * a second for the age of the universe, the chance to overlook one difference is about 10^-15.
+ * The digest. The kernel reads a block as 64-bit words of two halves each. It takes four sums
+ * modulo 2^64 of products of the halves, each half added to a key of its place modulo 2^32 first.
+ * That is the function NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast and
+ * Secure Message Authentication", 1999), in four passes whose keys are shifted against each other
+ * by a word (their Toeplitz construction). With random keys, two different blocks of one size have
+ * equal sums with a probability of at most 2^-32 in each pass and 2^-128 in all four. A generator
+ * makes the keys from a seed that the kernel of this machine gives each process; no data knows it.
+ * At a million comparisons a second for the age of the universe, the chance to overlook one
+ * difference is about 10^-15.
  *
  * Zero is certain: all words are or-ed together.
  *
- * How much is read. While the kernel runs nobody else does, often a program whose turn it is. So of a
- * block that has left before, it first reads one word in 64. If their sums differ from the last
- * time, the block has changed for certain: it is copied, and the rest of it is not read. Only if they
- * are equal, or zero, the kernel reads all words, and equality and zero are judged by those. So a
- * block that changes all the time is read as a whole once, the first time. A block that changes once
- * and then no more is copied once more than necessary, as there were no sums to compare with.
+ * How much is read. While the kernel runs nobody else does, often a program whose turn it is. So of
+ * a block that has left before, it first reads one word in 64. If their sums differ from the last
+ * time, the block has changed for certain: it is copied, and the rest of it is not read. Only if
+ * they are equal, or zero, the kernel reads all words, and equality and zero are judged by those.
+ * So a block that changes all the time is read as a whole once, the first time. A block that
+ * changes once and then no more is copied once more than necessary, as there were no sums to
+ * compare with.
  *
  * A finding holds while the program stands still: a block that was to leave and stayed is not read
  * twice. Changing to another program and back costs the running one more than reading such parts,

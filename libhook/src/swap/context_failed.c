@@ -9,10 +9,10 @@
  * process may live for days, as a notebook whose last cell failed does.
  *
  * Its memory on the card would be in everybody's way. Memory that is away would keep the program at
- * the gate for ever, where without the library its next call fails. So when a move has failed we ask
- * the context. If it has failed, all of the program's memory is unmapped, which the driver still does,
- * and counted no longer. The program lacks nothing then. It has turns as any other, and the driver
- * answers its calls.
+ * the gate for ever, where without the library its next call fails. So when a move has failed we
+ * ask the context. If it has failed, all of the program's memory is unmapped, which the driver
+ * still does, and counted no longer. The program lacks nothing then. It has turns as any other, and
+ * the driver answers its calls.
  *
  * No byte can be wrong by that: lost memory is never mapped again, so the driver reports any use of
  * it.

@@ -80,8 +80,7 @@ static bool captures_have_ended(uint64_t patience_until)
     return true;
 }
 
-/* With memory_lock. What is promised for a try is held no longer than that, as it is
- * others' loss. */
+/* With memory_lock. A grant is kept for one try only, as others could have it. */
 static CUresult once(struct task *task, uint64_t pins)
 {
     struct client *client = task->client;

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bringing blocks in; see swap.c.
+ * Carries out LOADs: brings blocks in; see swap.c.
  *
- * A large program comes in by a row of LOADs, as the room for it appears. The
- * bus should not notice where one ends and the next begins: as long as another
- * one has arrived by the time that all copies of one have been started, those
- * of the next are started behind them, and the first is answered when its own
- * are done.
+ * A large program comes in by a row of LOADs, as room for it appears, and the bus should not pause
+ * between them. If the next LOAD has arrived when all copies of one have been started, its copies
+ * are started behind them. The first LOAD is answered when its own copies are done.
  */
 #include "swap/load.h"
 

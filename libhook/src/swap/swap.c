@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carries out an EVICT: moves blocks from the card to the host. load.c has the way in, departure.c and
- * pipeline.c have the copies.
+ * Carries out an EVICT: moves blocks from the card to the host. load.c has the way in, departure.c
+ * and pipeline.c have the copies.
  *
- * Copies run on a stream of our own, a few blocks in flight, so that the bus never waits for a map or
- * an unmap: while one block is copied, the one before it is unmapped and released. A block counts as
- * resident from the creation of its memory to its release. Its bytes exist in full in at least one
- * of the two places at every moment:
+ * Copies run on a stream of our own, a few blocks in flight, so that the bus never waits for a map
+ * or an unmap: while one block is copied, the one before it is unmapped and released. A block
+ * counts as resident from the creation of its memory to its release. Its bytes exist in full in at
+ * least one of the two places at every moment:
  *
  *   leaving   mapped until the copy has been seen to end; then its place has the only copy;
  *   coming    the place is kept until the copy has been seen to end.
  *
  * victim.c says which blocks leave. Some need no copy: one that was never brought in holds nothing.
- * The others are looked at first (content.c). One that is all zero just goes, and is cleared
- * when it comes back. One that is as it came in just goes too, as its place still has it. One that was
+ * The others are looked at first (content.c). One that is all zero just goes, and is cleared when
+ * it comes back. One that is as it came in just goes too, as its place still has it. One that was
  * presaved or brought in since the program ran (presave.c) goes without a look.
  *
  * A move ahead of time may have to leave the bus to a program that copies (bus_sharing.c). Then the

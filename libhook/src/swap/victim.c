@@ -10,12 +10,12 @@
  * Among equals the youngest go first, so always in the same order. When a little less than all must
  * go, the same old blocks stay each time, and so do the places that the others keep.
  *
- * A program that has taken most of the card ahead of its needs has many blocks of zeros, but somebody
- * must look to know which. So where the known ones do not suffice, blocks that were never looked
- * at are looked at once, fifty times faster than the bus.
+ * A program that has taken most of the card ahead of its needs has many blocks of zeros, but
+ * somebody must look to know which. So where the known ones do not suffice, blocks that were never
+ * looked at are looked at once, fifty times faster than the bus.
  *
- * All of it is a guess about the order. Every block is looked at again when it leaves (swap.c), which
- * decides what is copied.
+ * All of it is a guess about the order. Every block is looked at again when it leaves (swap.c),
+ * which decides what is copied.
  */
 #include "swap/victim.h"
 
