@@ -57,8 +57,11 @@ def batches(rounds: int) -> dict[tuple[int, int, str], list[float]]:
         with opener(path):
             done = subprocess.run(
                 [BUILD / "launch", str(rounds)],
-                env=environment, stdout=subprocess.PIPE, text=True, check=True,
+                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                check=True,
             )
+    if done.stderr:                     # the library has something to say: it is not attached
+        raise NvshareError(f"the gate was not measured: {done.stderr.strip()}")
     for line in done.stdout.splitlines():
         batch = json.loads(line)
         found[batch["threads"], batch["pace_us"], batch["way"]].append(batch["ns"])
