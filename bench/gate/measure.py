@@ -57,8 +57,7 @@ def batches(rounds: int) -> dict[tuple[int, int, str], list[float]]:
         with opener(path):
             done = subprocess.run(
                 [BUILD / "launch", str(rounds)],
-                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                check=True,
+                env=environment, capture_output=True, text=True, check=True,
             )
     if done.stderr:                     # the library has something to say: it is not attached
         raise NvshareError(f"the gate was not measured: {done.stderr.strip()}")
