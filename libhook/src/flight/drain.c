@@ -14,6 +14,9 @@
  * Otherwise a drain waits for the end of a capture. A capture submits nothing, so it takes as long
  * as the program does. But a captured copy needs its memory to be there and stands at the gate
  * (copies.c), so then patience is short.
+ *
+ * A call that fails says nothing of the work, so the drain tries again. Only a context that has
+ * failed for good runs nothing any more, and counts as drained.
  */
 #include "flight/drain.h"
 
@@ -25,43 +28,80 @@
 
 #define CAPTURE_PATIENCE_US 50000
 
-/* `whatever`: also while a capture goes on. */
-static bool drain_one(CUcontext context, bool whatever, CUresult *result)
+/* Done when *event is, or at once if that is NULL. NOT_READY: a capture forbids it; `whatever`:
+ * none does. */
+static CUresult record(CUcontext context, bool whatever, unsigned flags, CUevent *event)
 {
-    *result = REAL(cuCtxPushCurrent_v2)(context);
-    if (*result != CUDA_SUCCESS)
-        return true;
-    /* Another thread's capture may begin while we wait: as a relaxed thread we
-     * do not disturb it. */
-    RELAXED;
-    CUevent event = NULL;
-    bool allowed = false;
+    *event = NULL;
+    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
+    if (result != CUDA_SUCCESS)
+        return result;
     if (HAVE_REAL(cuCtxRecordEvent))
-        *result = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-    if (*result == CUDA_SUCCESS && (allowed = capture_forbid(whatever))) {
-        *result = event != NULL ? REAL(cuCtxRecordEvent)(context, event)
+        result = REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING | flags);
+    if (result == CUDA_SUCCESS && !capture_forbid(whatever)) {
+        result = CUDA_ERROR_NOT_READY;
+    } else if (result == CUDA_SUCCESS) {
+        result = *event != NULL ? REAL(cuCtxRecordEvent)(context, *event)
                                 : REAL(cuCtxSynchronize)();
         capture_allow();
     }
-    if (event != NULL) {
-        if (allowed && *result == CUDA_SUCCESS)
-            *result = REAL(cuEventSynchronize)(event);
-        REAL(cuEventDestroy_v2)(event);
+    if (result != CUDA_SUCCESS && *event != NULL) {
+        REAL(cuEventDestroy_v2)(*event);
+        *event = NULL;
     }
     CUcontext same;
     REAL(cuCtxPopCurrent_v2)(&same);
-    return allowed || *result != CUDA_SUCCESS;
+    return result;
+}
+
+static void forget(CUcontext context, CUevent *event)
+{
+    if (*event != NULL && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+        CUcontext same;
+        REAL(cuEventDestroy_v2)(*event);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    *event = NULL;
+}
+
+/* Only asks. Twice, for one call alone may fail. */
+CUresult context_error(CUcontext context)
+{
+    CUresult error = CUDA_ERROR_UNKNOWN;
+    for (unsigned i = 0; i < 2 && error != CUDA_SUCCESS; i++) {
+        size_t unused, total;
+        CUcontext same;
+        if ((error = REAL(cuCtxPushCurrent_v2)(context)) != CUDA_SUCCESS)
+            continue;
+        error = REAL(cuMemGetInfo_v2)(&unused, &total);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    return error;
+}
+
+/* A call that failed says nothing of the work, unless the context has failed for good. */
+static bool is_over(CUcontext context, CUresult result)
+{
+    return result == CUDA_SUCCESS
+        || (result != CUDA_ERROR_NOT_READY && context_error(context) != CUDA_SUCCESS);
+}
+
+static bool drain_one(CUcontext context, bool whatever, CUresult *result)
+{
+    /* Another thread's capture may begin while we wait: as a relaxed thread we
+     * do not disturb it. */
+    RELAXED;
+    CUevent event;
+    *result = record(context, whatever, CU_EVENT_BLOCKING_SYNC, &event);
+    if (event != NULL)
+        *result = REAL(cuEventSynchronize)(event);
+    forget(context, &event);
+    return is_over(context, *result);
 }
 
 bool drain_context(CUcontext context, CUresult *result)
 {
     return drain_one(context, false, result);
-}
-
-bool drain_ending(CUcontext context)
-{
-    CUresult result;
-    return drain_one(context, true, &result) && result == CUDA_SUCCESS;
 }
 
 static void nap(uint64_t waited)
@@ -71,46 +111,16 @@ static void nap(uint64_t waited)
     nanosleep(&(struct timespec){ .tv_nsec = microseconds * 1000 }, NULL);
 }
 
-/* False while a capture is going on. A context that has failed for good runs
- * nothing any more: it counts as drained. */
-static bool start(CUcontext context, CUevent *event)
+bool drain_ending(CUcontext context)
 {
-    *event = NULL;
-    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return true;
-    bool started = false;
-    if (HAVE_REAL(cuCtxRecordEvent))
-        REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-    if (capture_forbid(false)) {
-        CUresult result = *event != NULL ? REAL(cuCtxRecordEvent)(context, *event)
-                                         : REAL(cuCtxSynchronize)();
-        if (result != CUDA_SUCCESS)
-            debug("a context cannot be drained any more: error %d", (int)result);
-        capture_allow();
-        started = true;
+    CUresult result;
+    uint64_t began = now_microseconds(), waited = 0;
+    while (!drain_one(context, true, &result) && result != CUDA_ERROR_NOT_READY
+           && waited < DRAIN_PATIENCE_US) {
+        nap(waited);
+        waited = now_microseconds() - began;
     }
-    if (!started && *event != NULL) {
-        REAL(cuEventDestroy_v2)(*event);
-        *event = NULL;
-    }
-    CUcontext same;
-    REAL(cuCtxPopCurrent_v2)(&same);
-    return started;
-}
-
-static bool finished(CUcontext context, CUevent *event)
-{
-    if (*event == NULL)
-        return true;
-    if (REAL(cuEventQuery)(*event) == CUDA_ERROR_NOT_READY)
-        return false;
-    if (REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
-        CUcontext same;
-        REAL(cuEventDestroy_v2)(*event);
-        REAL(cuCtxPopCurrent_v2)(&same);
-    }
-    *event = NULL;
-    return true;
+    return result == CUDA_SUCCESS;
 }
 
 static unsigned contexts_ended(void)
@@ -126,6 +136,7 @@ static unsigned contexts_ended(void)
 void drain_begin(struct drain *drain)
 {
     drain->count = 0;
+    drain->failing = false;
     LOCKED(memory_lock);
     drain->contexts_ended = contexts_ended();
     for (unsigned i = 0; i < CLIENTS_MAX; i++)
@@ -141,31 +152,44 @@ static bool still_valid(const struct drain *drain)
     return drain->contexts_ended == contexts_ended();
 }
 
+static CUresult part_step(struct drain_part *part)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (!part->started)
+        result = record(part->context, false, 0, &part->event);
+    if (result == CUDA_SUCCESS && part->event != NULL)
+        result = REAL(cuEventQuery)(part->event);
+    bool over = is_over(part->context, result);
+    part->started = over || part->event != NULL;
+    if (!over)
+        return result;
+    forget(part->context, &part->event);
+    return CUDA_SUCCESS;
+}
+
 bool drain_step(struct drain *drain)
 {
     if (!still_valid(drain))
         drain_begin(drain);
-    bool all = true;
+    bool all = true, failing = false;
     for (unsigned i = 0; i < drain->count; i++) {
-        struct drain_part *part = &drain->part[i];
-        if (!part->started)
-            part->started = start(part->context, &part->event);
-        if (!part->started || !finished(part->context, &part->event))
+        CUresult result = part_step(&drain->part[i]);
+        if (result != CUDA_SUCCESS)
             all = false;
+        if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
+            continue;
+        if (!drain->failing && !failing)
+            debug("a context cannot be drained for now: error %d", (int)result);
+        failing = true;
     }
+    drain->failing = failing;
     return all;
 }
 
 void drain_abandon(struct drain *drain)
 {
-    for (unsigned i = 0; i < drain->count && still_valid(drain); i++) {
-        CUcontext same;
-        if (drain->part[i].event == NULL
-            || REAL(cuCtxPushCurrent_v2)(drain->part[i].context) != CUDA_SUCCESS)
-            continue;
-        REAL(cuEventDestroy_v2)(drain->part[i].event);
-        REAL(cuCtxPopCurrent_v2)(&same);
-    }
+    for (unsigned i = 0; i < drain->count && still_valid(drain); i++)
+        forget(drain->part[i].context, &drain->part[i].event);
     drain->count = 0;
 }
 
@@ -182,7 +206,8 @@ bool drain_all(uint64_t patience, bool outlasts)
         /* Who stands at the gate, or waits here, may be just the thread that captures. */
         bool capturing = capture_going_on();
         uint64_t limit = capturing ? CAPTURE_PATIENCE_US : patience;
-        if (waited > limit && (gate_has_waiters() || (capturing && !outlasts))) {
+        if (waited > limit
+            && (gate_has_waiters() || drain.failing || (capturing && !outlasts))) {
             drain_abandon(&drain);
             return false;
         }

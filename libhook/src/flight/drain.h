@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waiting until nothing is in flight. All of it on the service thread with service_lock held,
- * except drain_context() and drain_ending().
+ * except drain_context(), drain_ending() and context_error().
  */
 #pragma once
 
@@ -12,13 +12,15 @@
 
 /* With the gate closed, waits until nothing is in flight in any context of
  * the process. False: gave up, because threads stand at the gate and
- * `patience` microseconds have passed; or, unless it `outlasts` captures, one goes on. */
+ * `patience` microseconds have passed, or because calls failed for that long; or, unless it
+ * `outlasts` captures, one goes on. */
 bool drain_all(uint64_t patience, bool outlasts);
 
 /* The same in steps, to find out whether a client is idle. */
 struct drain {
     unsigned contexts_ended;         /* of all clients, at the beginning */
     unsigned count;
+    bool failing;                    /* the last step's calls, but no context for good */
     struct drain_part {
         CUcontext context;
         CUevent event;
@@ -29,8 +31,10 @@ void drain_begin(struct drain *drain);
 bool drain_step(struct drain *drain);              /* true: everything submitted before it began is done */
 void drain_abandon(struct drain *drain);
 
-/* Waits for all work of one context; any thread. False: a capture is going on
- * and forbids it. */
+/* Waits for all work of one context; any thread. False: *result, which is NOT_READY
+ * where a capture is going on and forbids it. */
 bool drain_context(CUcontext context, CUresult *result);
 /* Of one that is about to be destroyed. False: a capture in it forbids that, or it has failed. */
 bool drain_ending(CUcontext context);
+/* What a context has failed with for good, or success. */
+CUresult context_error(CUcontext context);

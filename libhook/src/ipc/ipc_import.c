@@ -266,7 +266,7 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     pthread_mutex_unlock(&memory_lock);
     if (import == NULL)
         return false;
-    if (!drain_context(context, result) && *result == CUDA_SUCCESS)
+    if (!drain_context(context, result) && *result == CUDA_ERROR_NOT_READY)
         *result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (*result != CUDA_SUCCESS)
         return true;

@@ -85,6 +85,8 @@ bool memory_free(CUdeviceptr address, CUresult *result)
 
     *result = CUDA_SUCCESS;
     bool waited = idle || drain_context(context, result);
+    if (!waited)
+        *result = CUDA_SUCCESS;      /* it is freed later */
 
     LOCKED(memory_lock);
     bool gone = region_owner(address) != owner; /* with its context */

@@ -14,6 +14,7 @@
 #include "block/region.h"
 #include "client/client.h"
 #include "flight/capture.h"
+#include "flight/drain.h"
 #include "interpose/ring.h"
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
@@ -166,7 +167,9 @@ static struct async_allocation *first(const struct pending_frees *pending)
 /* A context that has failed for good runs nothing any more. */
 static bool reached(const struct async_allocation *async)
 {
-    return REAL(cuEventQuery)(async->marker->event) != CUDA_ERROR_NOT_READY;
+    CUresult result = REAL(cuEventQuery)(async->marker->event);
+    return result == CUDA_SUCCESS
+        || (result != CUDA_ERROR_NOT_READY && context_error(async->context) != CUDA_SUCCESS);
 }
 
 static bool look(struct pending_frees *pending)

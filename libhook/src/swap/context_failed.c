@@ -21,25 +21,15 @@
 
 #include "block/block.h"
 #include "client/client.h"
+#include "flight/drain.h"
 #include "interpose/log.h"
-#include "interpose/real.h"
-
-/* Only asks. Twice, for one call alone may fail. */
-static CUresult error_of(CUcontext context)
-{
-    size_t unused, total;
-    CUresult error = REAL(cuCtxSetCurrent)(context);
-    if (error == CUDA_SUCCESS && REAL(cuMemGetInfo_v2)(&unused, &total) != CUDA_SUCCESS)
-        error = REAL(cuMemGetInfo_v2)(&unused, &total);
-    return error;
-}
 
 /* All of the device's have, as far as they are known. */
 static CUresult error_of_all(const struct client *client)
 {
     CUresult error = CUDA_SUCCESS;
     for (unsigned i = 0; i < client->context_count; i++)
-        if ((error = error_of(client->contexts[i])) == CUDA_SUCCESS)
+        if ((error = context_error(client->contexts[i])) == CUDA_SUCCESS)
             return CUDA_SUCCESS;
     return error;
 }

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A drain that fails says nothing of the work: memory stays until the work is known to be done."""
+
+import select
+
+import pytest
+
+from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.test_bus_sharing import Daemon
+from tests.integration.test_captures import alone, under
+from tests.integration.test_contexts import WAITING
+from tests.integration.test_own_memory import PRELUDE, Program
+
+LONGER_THAN_A_WRONG_DRAIN = 0.5
+
+UNDER_WAY = WAITING + '''
+address, stream = c_uint64(), c_uint64()
+call("cuStreamCreate", byref(stream), 1)
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+wait_in(stream)
+call("cuMemsetD8Async", address, 7, 64 * MIB, stream)
+'''
+
+FINISHED = '''
+reached.value = 1
+call("cuStreamSynchronize", stream)
+assert get(address, 64 * MIB) == bytes([7]) * (64 * MIB)
+'''
+
+CALLS = ["cuCtxRecordEvent:1:2", "cuCtxRecordEvent:1:900"]
+
+
+def stopped(site: Site, failing: str) -> tuple[Daemon, Program]:
+    """A program that is to stop while its work is under way."""
+    site.environment |= {"NVSHARE_SIM_FAIL": failing}
+    daemon = Daemon(site)
+    body = UNDER_WAY.removeprefix(PRELUDE) + "away()\n" + FINISHED
+    program = Program(site, body)
+    daemon.accept(Flag(0))
+    while daemon.until(Type.MEMORY).memory.allocated < 64 * MIB:
+        continue
+    assert program.hears() == "away"
+    daemon.send(OrderRecord(Type.STOP))
+    return daemon, program
+
+
+@pytest.mark.parametrize("failing", [*CALLS, "cuEventQuery:1:2"])
+def test_a_drain_that_fails_once_is_tried_again(site: Site, failing: str) -> None:
+    daemon, program = stopped(site, failing)
+    daemon.send(OrderRecord(Type.EVICT, number=2, host=1 << 40))
+    while select.select([daemon.connection], [], [], LONGER_THAN_A_WRONG_DRAIN)[0]:
+        assert decode_report(daemon.connection.recv(4096)).type is not Type.STOPPED
+    program.go_on()
+    daemon.send(OrderRecord(Type.LOAD, number=3, room=512 * MIB, host=1 << 40),
+                OrderRecord(Type.RUN))
+    daemon.rest()
+    program.ends_well()
+
+
+@pytest.mark.parametrize("failing", ["cuCtxRecordEvent:1+:900", "cuEventQuery:1+:2"])
+def test_a_drain_that_goes_on_failing_is_given_up(site: Site, failing: str) -> None:
+    daemon, program = stopped(site, failing)
+    daemon.until(Type.REOPENED)
+    assert Type.STOPPED not in [record.type for record in daemon.said]
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+FREED = UNDER_WAY + '''
+other = c_uint64()
+threading.Timer(0.5, lambda: setattr(reached, "value", 1)).start()
+call("cuMemFree_v2", address)
+call("cuMemAlloc_v2", byref(other), 64 * MIB)
+another = c_uint64()
+call("cuStreamCreate", byref(another), 1)
+call("cuMemsetD8Async", other, 9, 64 * MIB, another)
+call("cuStreamSynchronize", another)
+call("cuStreamSynchronize", stream)
+print(json.dumps(get(other, 64 * MIB) == bytes([9]) * (64 * MIB)))
+'''
+
+
+@pytest.mark.parametrize("failing", [*CALLS, "cuEventSynchronize:1:2"])
+def test_what_is_freed_stays_while_its_work_may_be_under_way(site: Site, failing: str) -> None:
+    assert alone(site, FREED)
+    site.environment |= {"NVSHARE_SIM_FAIL": failing}
+    site.start()
+    assert under(site, FREED)
