@@ -6,7 +6,7 @@
  * A library that is linked today wants glibc 2.34 at least, since these
  * functions came from libpthread and libdl into libc then, with new versions.
  * The old ones are still there and are the same functions; with them the
- * library runs from glibc 2.28 on. Before 2.34 they are in libraries that not
+ * library runs from glibc 2.17 on. Before 2.34 they are in libraries that not
  * every program has, and that a library preloaded everywhere must not bring
  * along: so they may be missing, which matters to none that does not use CUDA.
  * The driver itself needs both libraries.

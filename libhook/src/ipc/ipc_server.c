@@ -17,8 +17,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -219,7 +219,7 @@ static void begin(void)
     struct sockaddr_un address;
     sigset_t all, before;
     pthread_t thread;
-    if (getrandom(&server.random, sizeof server.random, 0) != (ssize_t)sizeof server.random)
+    if (syscall(SYS_getrandom, &server.random, sizeof server.random, 0) != sizeof server.random)
         return;
     unsigned length = ipc_socket(server.random.name, &address);
     server.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

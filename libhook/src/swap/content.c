@@ -41,7 +41,8 @@
 #include "swap/content.h"
 
 #include <string.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "client/client.h"
 #include "flight/capture.h"
@@ -90,7 +91,7 @@ static uint64_t seed(void)
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static uint64_t value;
     LOCKED(lock);
-    if (value == 0 && getrandom(&value, sizeof value, 0) != (ssize_t)sizeof value)
+    if (value == 0 && syscall(SYS_getrandom, &value, sizeof value, 0) != sizeof value)
         value = 0;
     uint64_t got = value;
     return got;
