@@ -285,3 +285,17 @@ print(json.dumps([free.value, total.value]), flush=True)
     # A little more where a context has just been found to take more than was set aside for it.
     assert 64 * MIB <= total - free < (64 + 96) * MIB
     program.ends_well()
+
+
+def test_fewer_addresses_are_reserved_where_many_are_refused(site: Site) -> None:
+    """As under a limit of address space, or with 39 bits of it."""
+    refused = ",".join(f"cuMemAddressReserve:{number}" for number in range(1, 12))
+    site.environment |= {"NVSHARE_SIM_FAIL": refused}
+    site.start()
+    Program(site, '''
+data, addresses = os.urandom(64 * MIB), [c_uint64() for _ in range(10)]
+for address in addresses:                # more than what was reserved first
+    call("cuMemAlloc_v2", byref(address), 64 * MIB)
+    put(address, data)
+assert all(get(address, 64 * MIB) == data for address in addresses)
+''').ends_well()

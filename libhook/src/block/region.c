@@ -116,7 +116,11 @@ CUresult region_take(size_t size, CUdeviceptr *address)
     size_t pages = size / PAGE;
     struct run *run = find(pages);
     if (run == NULL) {
-        CUresult result = add_region(size > REGION_SIZE ? size : REGION_SIZE);
+        CUresult result;
+        size_t most = size > REGION_SIZE ? size : REGION_SIZE;
+        /* Less where so much is refused: RLIMIT_AS, processors with 39 bits of addresses. */
+        while ((result = add_region(most)) != CUDA_SUCCESS && most > size)
+            most = most / 2 > size ? most / 2 : size;
         if (result != CUDA_SUCCESS)
             return result;
         run = find(pages);
