@@ -3,14 +3,17 @@
 
 import argparse
 import time
+from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show
 from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
-from nvshared.control.snapshot import ClientSnapshot
 from nvshared.errors import NvshareError
 from nvshared.quantity import counted
 from nvshared.tui.quantities import command, process, size
+
+if TYPE_CHECKING:
+    from nvshared.control.snapshot import ClientSnapshot
 
 LOOK = 1.0                              # seconds between two looks
 
@@ -36,12 +39,12 @@ def _act(options: Options) -> None:
     show(options, {"left": []}, lambda: print("nvshared can be stopped: no program needs it now."))
 
 
-def _line(client: ClientSnapshot) -> str:
+def _line(client: "ClientSnapshot") -> str:
     memory = f", {size(client.swapped)} in host memory" if client.swapped else ""
     return f"{process(client)} on GPU {client.gpu}{memory}: {command(client)}"
 
 
-def _error(left: list[ClientSnapshot]) -> NvshareError:
+def _error(left: "list[ClientSnapshot]") -> NvshareError:
     error = NvshareError(
         f"{counted(len(left), 'program')} would stand still without nvshared",
         "end them, or wait until they have ended: nvsharectl drain",

@@ -81,7 +81,10 @@ def test_no_abbreviations() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--bus", "unix:path=/no", "status"]])
 def test_what_takes_long_to_load_is_not_loaded(arguments: list[str]) -> None:
-    heavy = ["asyncio", "dbus_next", "rich", "importlib.metadata", "nvshared.sharing.manager"]
+    heavy = [
+        "asyncio", "dataclasses", "dbus_next", "importlib.metadata", "rich",
+        "nvshared.sharing.manager",
+    ]
     program = (
         "import sys\nfrom nvshared.cli.main import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
