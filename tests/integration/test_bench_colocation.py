@@ -55,6 +55,7 @@ def processes(folder: Path, other_than: int) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_two_programs_that_do_not_fit_are_measured_and_right(
     start: Start, short_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_two_programs_that_do_not_fit_are_measured_and_right(
     assert processes(short_path, run.pid) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_an_interrupted_benchmark_leaves_nothing_behind(
     number: signal.Signals, start: Start, short_path: Path

@@ -30,6 +30,7 @@ def card(tmp_path: Path) -> Card:
     return find(tmp_path, simulate=True, seconds=None, budget=None)
 
 
+@pytest.mark.long
 def test_from_beginning_to_end(tmp_path: Path) -> None:
     subprocess.run(["make", "-C", "bench/handover", "-s"], cwd=ROOT, check=True)
     output = tmp_path / "kept"

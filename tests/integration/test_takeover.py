@@ -16,7 +16,7 @@ from tests.integration.servicemanager import ServiceManager
 from tests.integration.test_kills import (
     PROGRAMS,
     SETTINGS,
-    STATES,
+    STATES_TO_TRY,
     await_state,
     finish,
     program,
@@ -167,7 +167,7 @@ def test_a_forked_child_keeps_nothing_alive(site: Site, manager: ServiceManager)
     waiter.wait_for("running")
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", STATES_TO_TRY)
 def test_programs_in_the_middle_of_a_hand_over_do_not_notice(
     site: Site, manager: ServiceManager, state: str
 ) -> None:
