@@ -3,7 +3,7 @@
 #   make test     every test that this machine allows but the long ones, and what was left out
 #   make test-long      the long ones: random, stress and fuzzing, under sanitizers too
 #   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
-#                       JOBS=1: one test at a time, else two
+#                       JOBS=1: one test at a time, else three
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
 #   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
@@ -27,8 +27,9 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-# Tests at a time. A card, and a container of the system level, are for one.
-JOBS ?= 2
+# Tests at a time: three keep two cores busy, as many of them wait. A card, and a container of the
+# system level, are for one.
+JOBS ?= 3
 PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadgroup
 
