@@ -85,6 +85,7 @@ struct client {
 
     pthread_t thread;
     int wake;                        /* eventfd: something to do besides the socket */
+    CUcontext own_context;           /* made while the program had none; NULL: there is none */
     CUcontext copy_context;          /* where the stream was made; NULL: not yet */
     CUstream copy_stream;
     uint64_t drain_patience;         /* us; grows while drains do not end */

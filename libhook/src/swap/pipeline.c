@@ -16,11 +16,41 @@
 /* Each client's, in copy_context: one for each copy in flight. Protected by service_lock. */
 static CUevent copied[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
+/* A context of the library's own. Physical memory outlives its program's contexts, and may have
+ * to be copied while there is none; the primary one is the program's to look at and to reset. */
+static CUcontext own_context(struct client *client)
+{
+    CUcontext same;
+    if (client->own_context != NULL)
+        return client->own_context;
+    CUresult result = REAL(cuCtxCreate_v2)(&client->own_context, 0, client->device);
+    if (result == CUDA_SUCCESS)
+        REAL(cuCtxPopCurrent_v2)(&same);
+    else
+        debug("no context to swap in: error %d", (int)result);
+    return client->own_context;
+}
+
+/* The program has one again. */
+static void end_own_context(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    swap_leave_context(client, client->own_context, true);
+    pthread_mutex_unlock(&memory_lock);
+    REAL(cuCtxDestroy_v2)(client->own_context);
+    client->own_context = NULL;
+}
+
 bool swap_enter_context(struct client *client)
 {
     pthread_mutex_lock(&memory_lock);
     CUcontext context = client->context_count > 0 ? client->contexts[0] : NULL;
+    bool alone = context == NULL && client->memory.allocated > 0;
     pthread_mutex_unlock(&memory_lock);
+    if (alone)
+        context = own_context(client);
+    else if (context != NULL && client->own_context != NULL)
+        end_own_context(client);
     if (context == NULL || REAL(cuCtxSetCurrent)(context) != CUDA_SUCCESS)
         return false;
     if (client->copy_context == context)

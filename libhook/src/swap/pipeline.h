@@ -55,7 +55,7 @@ enum start pipeline_start(struct client *client, struct pipeline *line, struct b
 void pipeline_complete(struct client *client, struct pipeline *line);
 
 /* Makes the context current in which copies run, with stream and events. Service thread, without
- * memory_lock. False: there is none. */
+ * memory_lock. False: there is none, and nothing that could be copied. */
 bool swap_enter_context(struct client *client);
 /* What was made for that lives in `context`, which is about to go; nothing is in flight there if
  * it is `drained`. May release and retake memory_lock. */

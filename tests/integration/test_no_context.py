@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Physical memory outlives the contexts of its program: it belongs to the GPU."""
+
+from tests.integration.conftest import Site
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+
+EXPORT = '''
+file, imported = c_int(), c_uint64()
+call("cuMemExportToShareableHandle", byref(file), handle, 1, 0)
+call("cuCtxCreate_v2", byref(context), 0, 0)
+there = reserve(size)
+call("cuMemImportFromShareableHandle", byref(imported), c_void_p(file.value), 1)
+call("cuMemMap", there, size, 0, imported, 0)
+allow(there, size)
+'''
+
+
+def test_memory_is_exported_while_there_is_no_context(site: Site) -> None:
+    """As cuda-samples' memMapIPCDrv does, which only passes it on."""
+    site.start()
+    program = Program(site, f'''
+call("cuDevicePrimaryCtxRelease_v2", 0)
+size = 96 * MIB
+handle = create(size, handles=1)
+{EXPORT}
+data = os.urandom(size)
+put(there, data)
+assert get(there, size) == data
+''')
+    program.ends_well()
+
+
+def test_memory_comes_back_while_there_is_no_context(site: Site) -> None:
+    """What was away when the last context ended is what others then find in it."""
+    site.start("--tq", "1")
+    program = Program(site, f'''
+size = 96 * MIB
+data = os.urandom(size)
+address = reserve(size)
+handle = create(size, handles=1)
+call("cuMemMap", address, size, 0, handle, 0)
+allow(address, size)
+put(address, data)
+call("cuMemUnmap", address, size)
+away()
+call("cuDevicePrimaryCtxRelease_v2", 0)
+away()
+{EXPORT}
+assert get(there, size) == data
+active, flags = c_int(), c_int()
+call("cuDevicePrimaryCtxGetState", 0, byref(flags), byref(active))
+assert not active.value                  # whatever context it took, the program does not see it
+''')
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    assert program.hears() == "away"
+    give_it_back(hook)
+    program.go_on()
+    program.ends_well()
