@@ -13,6 +13,7 @@
 #include "driver/captures.h"
 #include "driver/context.h"
 #include "driver/failure.h"
+#include "shared/driver_version.h"
 
 enum { BEFORE, RUNNING, ENDED, FORKED };
 
@@ -106,6 +107,6 @@ API(cuDriverGetVersion, int *version)
 {
     if (version == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *version = SHARED_CUDA_VERSION;
+    *version = driver_cuda_version();
     return CUDA_SUCCESS;
 }

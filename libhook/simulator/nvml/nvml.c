@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/driver_version.h"
+
 static struct {
     pthread_mutex_t lock;            /* protects everything here */
     int users;
@@ -95,19 +97,21 @@ nvmlReturn_t nvml_give_text(const char *text, char *buffer, unsigned room)
 NVML(nvmlSystemGetDriverVersion, char *version, unsigned room)
 {
     REQUIRE(version != NULL);
-    return nvml_give_text(SHARED_DRIVER_VERSION, version, room);
+    return nvml_give_text(driver_version(), version, room);
 }
 
 NVML(nvmlSystemGetNVMLVersion, char *version, unsigned room)
 {
     REQUIRE(version != NULL);
-    return nvml_give_text("13." SHARED_DRIVER_VERSION, version, room);
+    char text[80];
+    snprintf(text, sizeof text, "%d.%s", driver_cuda_version() / 1000, driver_version());
+    return nvml_give_text(text, version, room);
 }
 
 static nvmlReturn_t cuda_version(int *version)
 {
     REQUIRE(version != NULL);
-    *version = SHARED_CUDA_VERSION;
+    *version = driver_cuda_version();
     return NVML_SUCCESS;
 }
 

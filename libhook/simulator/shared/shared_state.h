@@ -64,8 +64,6 @@ uint64_t monotonic_nanoseconds(void);
 /* The GPU's identity, the same for libcuda and libnvidia-ml. */
 void shared_uuid(int gpu, unsigned char uuid[16]);
 #define SHARED_GPU_NAME "NVIDIA Simulated GPU"
-#define SHARED_DRIVER_VERSION "580.159.03"
-#define SHARED_CUDA_VERSION 13000
 static inline unsigned shared_pci_bus(int gpu) { return 0x17u + (unsigned)gpu; }
 
 /* An environment variable in bytes, with K, M, G or T after it; `otherwise` if

@@ -3,11 +3,16 @@
  * cuGetProcAddress: from a name, a version and a kind of default stream to an
  * entry point. entries.def says which symbol came with which version of CUDA.
  */
+#define _GNU_SOURCE                  /* dladdr1() */
+#include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "driver/entry.h"
-#include "shared/shared_state.h"
+#include "shared/driver_version.h"
 
 /* Only its address counts here; the prototype, by which a program calls it, stands with the function. */
 #define ENTRY(symbol, name, version, per_thread)                                         \
@@ -42,6 +47,34 @@ static const struct entry_point entry_points[] = {
 
 #define ENTRY_POINTS (sizeof entry_points / sizeof *entry_points)
 
+static bool is_there(const struct entry_point *one)
+{
+    return one->version <= driver_cuda_version();
+}
+
+/*
+ * An older driver does not export what is younger than it. So nobody finds that by its name:
+ * neither dlsym() nor who reads the table of symbols himself, as the library does.
+ */
+__attribute__((constructor)) static void hide_younger(void)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < ENTRY_POINTS; i++) {
+        Dl_info found;
+        ElfW(Sym) *symbol;
+        if (is_there(&entry_points[i])
+            || dladdr1(entry_points[i].function, &found, (void **)&symbol, RTLD_DL_SYMENT) == 0)
+            continue;
+        void *from = (void *)((uintptr_t)symbol & -(uintptr_t)page);
+        size_t size = (uintptr_t)(symbol + 1) - (uintptr_t)from;
+        if (mprotect(from, size, PROT_READ | PROT_WRITE) != 0)
+            abort();
+        symbol->st_shndx = SHN_UNDEF;
+        symbol->st_value = 0;
+        mprotect(from, size, PROT_READ);
+    }
+}
+
 static int by_name(const void *key, const void *element)
 {
     return strcmp(key, ((const struct entry_point *)element)->name);
@@ -52,7 +85,7 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     if (name == NULL || function == NULL || (flags & ~(cuuint64_t)3) != 0
-        || version > SHARED_CUDA_VERSION)
+        || version > driver_cuda_version())
         return CUDA_ERROR_INVALID_VALUE;
     bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     const struct entry_point *best = NULL, *end = entry_points + ENTRY_POINTS;
@@ -63,9 +96,11 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
     bool both_forms = false;
     for (const struct entry_point *one = first;
          one != NULL && one < end && strcmp(one->name, name) == 0; one++)
-        both_forms = both_forms || one->per_thread;
+        both_forms = both_forms || (one->per_thread && is_there(one));
     for (const struct entry_point *one = first;
          one != NULL && one < end && strcmp(one->name, name) == 0; one++) {
+        if (!is_there(one))
+            continue;
         found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
         bool right_form = one->per_thread == (per_thread && both_forms);
         if (right_form && one->version <= version

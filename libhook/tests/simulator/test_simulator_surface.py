@@ -93,6 +93,7 @@ def test_calls_fail_on_demand(python: Python, setting: str, codes: list[int]) ->
     [
         ("NVSHARE_SIM_FAIL", "cuMemAlloc"),
         ("NVSHARE_SIM_FAIL", "cuMemAlloc:0"),
+        ("NVSHARE_SIM_DRIVER", "53"),
         ("NVSHARE_SIM_MEMORY", "much"),
         ("NVSHARE_SIM_MEMORY", "-1"),
         ("NVSHARE_SIM_MEMORY", "1GB"),
