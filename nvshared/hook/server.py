@@ -2,20 +2,21 @@
 """The socket that programs connect to.
 
 No connection can hurt the others. Users take turns at being read, a few packets at a time. A
-client that does not read what it is sent, or says nothing, is dropped. Too many are refused.
-When the machine is out of descriptors, new ones wait in the kernel's queue.
+client that does not read what it is sent, or says nothing, is dropped. Too many are refused;
+places.py says who finds a place. When the machine is out of descriptors, new ones wait in the
+kernel's queue.
 """
 
 import asyncio
 import errno
 import logging
 import socket
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
 from nvshared.hook.connection import HookConnection, Keeper
+from nvshared.hook.places import Places
 from nvshared.hook.protocol import Refusal
 from nvshared.hook.rotation import Rotation
 from nvshared.machine import peer
@@ -60,12 +61,11 @@ class Server:
         self.config = config
         self.complain = complain
         self._listening = listening
-        self._most = most_clients(open_files)
+        self._places = Places(
+            min(config.max_clients, most_clients(open_files)), config.max_clients_per_user)
         self._connections: set[HookConnection] = set()
         self._accepted: set[socket.socket] = set()  # that are no connections yet
-        self._admitted = 0              # those that were not refused when they came
-        self._refused = 0               # those that were, and are still told so
-        self._by_uid: Counter[int] = Counter()
+        self._refused = 0               # those that were when they came, and are still told so
         self._loop = asyncio.get_running_loop()
         self.rotation = Rotation(self._loop)
         self._pause: asyncio.TimerHandle | None = None
@@ -107,11 +107,8 @@ class Server:
     def _take(self, connected: socket.socket, name: str | None = None) -> None:
         """Decides at once and cheaply whether it may stay. The rest is done in its user's time."""
         pid, uid = peer.credentials(connected)
-        refusal = self._judge(uid)
-        if refusal is None:
-            self._admitted += 1
-            self._by_uid[uid] += 1
-        else:
+        refusal = None if self._places.take(uid) else Refusal.TOO_MANY_CLIENTS
+        if refusal is not None:
             who = partial(peer.describe, pid, uid)
             self.complain(uid, "too many", who, "refused: there are too many connections already")
             if self._refused >= REFUSED_AT_MOST:
@@ -137,13 +134,10 @@ class Server:
         self._connections.add(connection)
 
     def _release(self, uid: int, *, admitted: bool) -> None:
-        if not admitted:
+        if admitted:
+            self._places.give(uid)
+        else:
             self._refused -= 1
-            return
-        self._admitted -= 1
-        self._by_uid[uid] -= 1
-        if not self._by_uid[uid]:
-            del self._by_uid[uid]
 
     def _decline(self, connected: socket.socket, name: str | None) -> None:
         if name is not None:
@@ -151,13 +145,6 @@ class Server:
         with suppress(OSError):         # the other side may have gone before
             connected.shutdown(socket.SHUT_RDWR)
         connected.close()
-
-    def _judge(self, uid: int) -> Refusal | None:
-        if self._admitted >= min(self.config.max_clients, self._most):
-            return Refusal.TOO_MANY_CLIENTS
-        if uid != 0 and self._by_uid[uid] >= self.config.max_clients_per_user:
-            return Refusal.TOO_MANY_CLIENTS
-        return None
 
     def _hold_off(self, error: OSError) -> None:
         """New clients wait in the kernel's queue for a moment."""
