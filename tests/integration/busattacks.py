@@ -98,6 +98,11 @@ def change_quietly(caller: Caller, dice: random.Random) -> bytes:
     return caller.message("SetTQ", "u", [dice.randrange(1, 9)], flags=NO_REPLY_EXPECTED)
 
 
+def long_quietly(caller: Caller, _: random.Random) -> bytes:
+    """So long that a hundred of them, kept, would be more than the daemon may ever occupy."""
+    return caller.message("SetTQ", "s", ["y" * (1 << 20)], flags=NO_REPLY_EXPECTED)
+
+
 def everything(caller: Caller, _: random.Random) -> bytes:
     """The longest answer there is."""
     return caller.message("GetManagedObjects", of="org.freedesktop.DBus.ObjectManager")
@@ -127,5 +132,6 @@ BUS_ATTACKS: dict[str, tuple[Messages, bool]] = {
     "change_settings_deaf": (change, False),
     "change_settings_quietly": (change_quietly, False),
     "get_everything_deaf": (everything, False),
+    "long_quietly": (long_quietly, False),
     "oddities": (oddities, True),
 }
