@@ -10,6 +10,7 @@ which a command on a machine with a few clients does not notice.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from nvshared.bus.members import Body
 from nvshared.bus.tree import SLICE, Tree
@@ -21,8 +22,10 @@ SHARE = 5                               # of the time, collections may take one 
 class Collection:
     """What GetManagedObjects answers."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, refresh: Callable[[], Awaitable[None]]) -> None:
+        """`refresh` is called before the objects are put together."""
         self._tree = tree
+        self._refresh = refresh
         self._next: asyncio.Future[Body] | None = None  # of those who ask now
         self._making = False
         self._not_before = 0.0
@@ -44,6 +47,7 @@ class Collection:
         try:
             while self._next is not None:
                 await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+                await self._refresh()
                 waiting, self._next = self._next, None
                 try:
                     body, spent = await self._make()

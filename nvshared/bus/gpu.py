@@ -10,6 +10,7 @@ from nvshared.bus.manager import rows
 from nvshared.bus.members import ANYONE, Body, Changes, Interface, Property, SignalMember, method
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.sampler import look
 
 
 class GPUInterface(Interface, name=names.GPU_INTERFACE):
@@ -106,6 +107,10 @@ class StatisticsInterface(Interface, name=names.STATISTICS_INTERFACE):
 
     def __init__(self, gpu: GPU) -> None:
         self._gpu = gpu
+
+    async def refresh(self) -> None:
+        """NVML is asked about a card without clients only when somebody wants to know."""
+        await look([self._gpu])
 
 
 def _or(unknown: float, figure: float | None) -> float:

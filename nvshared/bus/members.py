@@ -166,6 +166,9 @@ class Interface:
             if member.changes is not Changes.NEVER
         }
 
+    async def refresh(self) -> None:
+        """Called before its properties are shown to somebody who asks for them."""
+
     def values(self, *changes: Changes) -> dict[str, Any]:
         """The properties by name as they are now; all, or those of these kinds."""
         return {

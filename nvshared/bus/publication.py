@@ -27,6 +27,7 @@ from nvshared.scheduler.events import ClientEvent, Event, Tick
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.sampler import look
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ class Publication:
         self._gpus: dict[GPU, GPUInterface] = {}
         self._manager = manager
         self._face = ManagerInterface(manager)
-        self._export(MANAGER_PATH, ObjectManager(self._tree), self._face)
+        objects = ObjectManager(self._tree, lambda: look(manager.gpus))
+        self._export(MANAGER_PATH, objects, self._face)
         self._export(LOG_CONTROL_PATH, LogControl())
         self._disconnect: list[Callable[[], None]] = [
             manager.gpu_new.connect(self._gpu_new),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interfaces that every object on a bus has, by the D-Bus specification."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +70,21 @@ class Properties(Interface, name=PROPERTIES):
         self._tree = tree
 
     @method("Get", "interface_name:s property_name:s", "value:v", action=ANYONE)
-    def get(self, _caller: Caller, interface_name: str, property_name: str) -> Variant:
+    async def get(self, _caller: Caller, interface_name: str, property_name: str) -> Variant:
         """One property."""
         interface, member = self._find(interface_name, property_name)
+        await interface.refresh()
         return Variant(member.type, member.get(interface))
 
     @method("GetAll", "interface_name:s", "properties:a{sv}", action=ANYONE)
-    def get_all(self, _caller: Caller, interface_name: str) -> Body:
+    async def get_all(self, _caller: Caller, interface_name: str) -> Body:
         """All properties of an interface; of all interfaces if the name is empty."""
+        chosen = self._chosen(interface_name)
+        for interface in chosen:
+            await interface.refresh()
         out = bytearray()
         properties = begin(out)
-        for interface in self._chosen(interface_name):
+        for interface in chosen:
             interface.put(out)
         end(out, properties)
         return Body(out)
@@ -124,8 +129,8 @@ class ObjectManager(Interface, name=OBJECT_MANAGER):
     )
     interfaces_removed = SignalMember.of("InterfacesRemoved", "object_path:o interfaces:as")
 
-    def __init__(self, tree: Tree) -> None:
-        self._collection = Collection(tree)
+    def __init__(self, tree: Tree, refresh: Callable[[], Awaitable[None]]) -> None:
+        self._collection = Collection(tree, refresh)
 
     @method(
         "GetManagedObjects", gives="object_paths_interfaces_and_properties:a{oa{sa{sv}}}",

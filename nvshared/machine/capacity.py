@@ -92,13 +92,16 @@ class Capacity:
         """A client has its context by now, whether samples show it or not."""
         self._seen.pop(client, None)
 
-    def sampled(self, used: int, held: int) -> None:
-        """NVML says `used` bytes while clients say they hold `held` in all, at one moment."""
+    def sampled(self, used: int, held: int, *, alone: bool = False) -> None:
+        """NVML says `used` bytes while clients say they hold `held` in all, at one moment.
+
+        `alone`: there are no clients, so none can have mapped what it has not reported.
+        """
         outside = max(0, used - held)
         if self._last is None:
             self.outside = max(0, outside - len(self._seen) * self.context_reserve)
         else:
-            self.outside = min(outside, self._last)
+            self.outside = outside if alone else min(outside, self._last)
         self._last = outside
         self._seen = {
             client: seen + 1 for client, seen in self._seen.items() if seen + 1 < SAMPLES_TO_BELIEVE

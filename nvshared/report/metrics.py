@@ -23,6 +23,7 @@ from nvshared.quantity import Endpoint
 from nvshared.report.scrapes import Answer, listen
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.sampler import look
 from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
@@ -80,8 +81,7 @@ class Figures(Collector):
 
     async def _draw(self) -> list[Metric]:
         if not self.fresh:
-            for gpu in self._manager.gpus:
-                gpu.look()
+            await look(self._manager.gpus)
             everyone = tuple(self._manager.clients)
             self._drawn = [*_cards(self._manager.gpus), *_clients(everyone)]
             self._drawn_at = self._loop.time()

@@ -108,6 +108,8 @@ class GPU:
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
         self.lost = ""                  # why, or "" while it is there
+        # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
+        self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
@@ -120,7 +122,6 @@ class GPU:
         self.decided: Signal[int, actions.Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
         self.budget_wanted: Signal[()] = Signal("budget_wanted")
-        self.look_wanted: Signal[()] = Signal("look_wanted")
 
         self._clock = clock
         self._timer = timer
@@ -194,10 +195,6 @@ class GPU:
         handled = self._handled
         self._decide(events.Tick())     # which is no news to anybody unless it has consequences
         return self._handled > handled
-
-    def look(self) -> None:
-        """Somebody wants to see the card's figures: a fresh sample comes in a moment."""
-        self.look_wanted.emit()
 
     def snapshot(self) -> Snapshot:
         """How the scheduler sees everything, as of now."""

@@ -6,13 +6,17 @@ nor the figures of other cards may wait for that. While an answer is out, the ca
 again. An answer that never comes costs that card's figures and nothing else, unless the driver
 itself keeps others waiting.
 
-A card without clients is not asked, except once when somebody wants to see it. After a client
-has come or gone the next question comes early, as the capacity does not know its context yet.
+A card without clients is not asked, except when somebody wants to see it. Who does waits for the
+answer, unless a fresh one is there; but not for long, and not at all while NVML stalls. After a
+client has come or gone the next question comes early, as the capacity does not know its context
+yet.
 """
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -26,6 +30,8 @@ from nvshared.units import MILLISECOND, SECOND
 logger = logging.getLogger(__name__)
 
 SOON = 50 * MILLISECOND                 # after a client has come or gone
+FRESH = SECOND                          # a sample younger than that is as good as a new one
+PATIENCE = SECOND                       # of somebody who looks
 GROWN = 10 * SECOND                     # a client that is so old has its context
 FAILURES_SHOWN = 10                     # one line in so many failed questions
 
@@ -77,9 +83,23 @@ class _Watch:
 
     gpu: GPU
     asked: bool = False
+    asked_at: int = -FRESH              # last
+    lookers: list[Callable[[], None]] = field(default_factory=list)
     failures: int = 0
     disarm: Callable[[], None] | None = None
     occupied: dict[int, int] | None = None      # when it was asked; None: in motion
+
+
+async def look(gpus: Iterable[GPU]) -> None:
+    """Returns once the samples of these cards are fresh, as far as NVML answers in time."""
+    waiting = []
+    for gpu in gpus:
+        looked = asyncio.Event()
+        gpu.look(looked.set)
+        waiting.append(looked.wait())
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE / SECOND):
+            await asyncio.gather(*waiting)
 
 
 class Sampler:
@@ -109,12 +129,20 @@ class Sampler:
 
         gpu.client_new.connect(came)
         gpu.client_removed.connect(soon)
-        gpu.look_wanted.connect(lambda: self._ask(watch))
+        gpu.look = partial(self._look, watch)
 
     def _ask_in(self, watch: _Watch, delay: int) -> None:
         if watch.disarm is not None:
             watch.disarm()
         watch.disarm = self._timer(self._clock() + delay, lambda: self._ask(watch))
+
+    def _look(self, watch: _Watch, looked: Callable[[], None]) -> None:
+        age = self._clock() - watch.asked_at
+        if watch.gpu.lost or (age >= PATIENCE if watch.asked else age < FRESH):
+            looked()
+        else:
+            watch.lookers.append(looked)
+            self._ask(watch)
 
     def _ask(self, watch: _Watch) -> None:
         if watch.asked or watch.gpu.lost:
@@ -122,12 +150,18 @@ class Sampler:
         if watch.disarm is not None:
             watch.disarm()
             watch.disarm = None
-        watch.asked = True
+        watch.asked, watch.asked_at = True, self._clock()
         watch.occupied = None if watch.gpu.scheduler.orders_unanswered() else watch.gpu.occupied
         self._question(watch.gpu.facts.uuid, lambda result: self._answered(watch, result))
 
     def _answered(self, watch: _Watch, result: Sample | NvshareError) -> None:
         watch.asked = False
+        self._take(watch, result)
+        lookers, watch.lookers = watch.lookers, []
+        for looked in lookers:
+            looked()
+
+    def _take(self, watch: _Watch, result: Sample | NvshareError) -> None:
         gpu = watch.gpu
         if isinstance(result, GPULost):
             logger.error("%s (%s) is lost: %s", gpu, gpu.facts.name, result)
@@ -142,7 +176,8 @@ class Sampler:
             gpu.sample = result
             still = not gpu.scheduler.orders_unanswered() and watch.occupied == gpu.occupied
             if still and result.memory_used is not None:
-                gpu.capacity.sampled(result.memory_used, sum(gpu.occupied.values()))
+                held = sum(gpu.occupied.values())
+                gpu.capacity.sampled(result.memory_used, held, alone=not gpu.clients)
                 gpu.apply_capacity()
         if gpu.clients:
             self._ask_in(watch, self.interval)

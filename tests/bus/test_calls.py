@@ -5,6 +5,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -283,6 +284,30 @@ def _held(
         return await make(self)
 
     return waits
+
+
+@pytest.mark.parametrize("how", ["Get", "GetAll", "GetManagedObjects"])
+async def test_who_asks_for_figures_of_a_card_has_it_sampled_first(
+    manager: Manager, other: Peeper, how: str
+) -> None:
+    gpu = manager.gpus[0]
+
+    def look(looked: Callable[[], None]) -> None:
+        gpu.sample = replace(gpu.sample, temperature=77)
+        asyncio.get_running_loop().call_soon(looked)
+
+    gpu.look = look
+    path = gpu_path(0)
+    if how == "Get":
+        body = [STATISTICS_INTERFACE, "Temperature"]
+        found = await other.result(how, "ss", body, path=path, interface=PROPERTIES)
+    elif how == "GetAll":
+        all_ = await other.result(how, "s", [STATISTICS_INTERFACE], path=path, interface=PROPERTIES)
+        found = all_["Temperature"]
+    else:
+        objects = await other.result(how, interface="org.freedesktop.DBus.ObjectManager")
+        found = objects[path][STATISTICS_INTERFACE]["Temperature"]
+    assert found.value == 77
 
 
 async def test_those_who_ask_together_share_an_answer_and_nobody_gets_an_older_one(

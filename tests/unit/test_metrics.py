@@ -3,7 +3,8 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ async def test_the_predecessors_names(time: Time) -> None:
     assert value == 1
     assert "state" not in labels        # each hand-over would make it another series
     assert found["nvshare_client_state"] == [({**whose, "state": "idle"}, 1)]
+
+
+async def test_a_scrape_has_the_cards_sampled_first(time: Time) -> None:
+    made = manager(time)
+    (gpu,) = made.gpus
+
+    def look(looked: Callable[[], None]) -> None:
+        gpu.sample = replace(gpu.sample, utilisation=0.25)
+        looked()
+
+    gpu.look = look
+    assert (await scraped(made))["nvshare_gpu_utilization_ratio"][0][1] == 0.25
 
 
 async def test_the_manual_names_every_metric(time: Time) -> None:

@@ -14,7 +14,7 @@ from nvshared.machine.nvml import Sample
 from nvshared.scheduler.actions import Load
 from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
 from nvshared.sharing.gpu import GPU
-from nvshared.sharing.sampler import Answer, Sampler, Worker
+from nvshared.sharing.sampler import Answer, Sampler, Worker, look
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import (
     FACTS,
@@ -54,13 +54,52 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 def test_nobody_asks_about_an_idle_card(bench: Bench) -> None:
     bench.time.pass_by(100 * SECOND)
     assert bench.open == []
-    bench.gpu.look()
-    bench.gpu.look()
+
+
+def test_who_looks_at_an_idle_card_sees_it_as_it_is_now(bench: Bench) -> None:
+    seen: list[int] = []
+
+    def look(who: int) -> None:
+        bench.gpu.look(lambda: seen.append(who))
+
+    look(1)
+    look(2)
     assert len(bench.open) == 1
-    bench.answer(5)
-    assert bench.gpu.sample.memory_used == 5
+    assert seen == []
+    bench.answer(5 * GIB)
+    assert seen == [1, 2]
+    assert bench.gpu.sample.memory_used == bench.gpu.capacity.outside == 5 * GIB
+    look(3)                             # what is fresh need not be asked for again
+    assert seen == [1, 2, 3]
+    assert bench.open == []
+    bench.time.pass_by(SECOND)
+    look(4)
+    bench.answer(7 * GIB)
+    assert seen == [1, 2, 3, 4]
+    assert bench.gpu.sample.memory_used == bench.gpu.capacity.outside == 7 * GIB
     bench.time.pass_by(100 * SECOND)
     assert bench.open == []
+
+
+def test_nobody_waits_to_see_a_card_that_stalls_or_is_lost(bench: Bench) -> None:
+    seen: list[int] = []
+    bench.gpu.look(lambda: seen.append(1))
+    bench.time.pass_by(SECOND)
+    bench.gpu.look(lambda: seen.append(2))
+    assert seen == [2]
+    bench.open.pop()(GPULost("GPU is lost"))
+    assert seen == [2, 1]
+    bench.gpu.look(lambda: seen.append(3))
+    assert seen == [2, 1, 3]
+    assert bench.open == []
+
+
+async def test_a_look_at_a_card_that_never_answers_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvshared.sharing.sampler.PATIENCE", SECOND // 100)
+    await look([bench.gpu, bench.gpu])
+    assert len(bench.open) == 1
 
 
 def test_a_card_in_use_is_asked_soon_and_then_regularly(bench: Bench) -> None:
@@ -83,7 +122,7 @@ def test_an_answer_that_does_not_come_is_not_asked_for_again(bench: Bench) -> No
     joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND)
     joined(bench.gpu, 2, Noted())
-    bench.gpu.look()
+    bench.gpu.look(lambda: None)
     bench.time.pass_by(100 * SECOND)
     assert len(bench.open) == 1
 
