@@ -61,7 +61,6 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         Property("UID", "u", Changes.NEVER, lambda self: self._client.peer.uid),
         Property("GPU", "o", Changes.NEVER, lambda self: gpu_path(self._client.gpu.facts.index)),
         Property("Name", "s", Changes.NEVER, lambda self: self._client.peer.name),
-        Property("Command", "s", Changes.NEVER, lambda self: self._client.peer.command),
         Property("Unit", "s", Changes.NEVER, lambda self: self._client.peer.unit),
         Property("Pod", "s", Changes.NEVER, lambda self: self._client.peer.pod),
         Property("State", "s", Changes.ANNOUNCED, lambda self: str(self._client.view.state)),

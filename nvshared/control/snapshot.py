@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvshared import names
+from nvshared.control.programs import command
 from nvshared.dbus.types import Variant
 from nvshared.errors import NvshareError
 
@@ -54,7 +55,7 @@ class ClientSnapshot:
     pid: int
     uid: int
     name: str
-    command: str
+    command: str                        # its name where the command line is not for us to see
     unit: str
     pod: str
     state: str                          # idle, waiting, limited, loading, running, draining,
@@ -114,7 +115,9 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
             gpus.append(_fill(GPUSnapshot, known))
         elif path.startswith(names.CLIENT_PATH + "/"):
             known = _values(interfaces[names.CLIENT_INTERFACE])
-            known |= {"id": _number(path), "gpu": _number(known["gpu"])}
+            id = _number(path)
+            shown = command(id, known["pid"], known["uid"], known["name"])
+            known |= {"id": id, "gpu": _number(known["gpu"]), "command": shown}
             clients.append(_fill(ClientSnapshot, known))
     found: Snapshot = _fill(Snapshot, _values(manager) | {
         "gpus": tuple(sorted(gpus, key=lambda one: one.index)),

@@ -39,6 +39,7 @@ CONFIGURATION = """\
   </policy>
 </busconfig>
 """
+NOBODY = 4_999_999                      # no process has such a number
 SAMPLE = Sample(
     memory_used=40 * GIB, utilisation=0.97, temperature=61, power=412.4, processes=()
 )
@@ -102,9 +103,9 @@ def a_manager() -> Manager:
     return manager
 
 
-def a_client(manager: Manager, gpu: GPU, *, pid: int = 4711, command: str = "") -> Client:
+def a_client(manager: Manager, gpu: GPU, *, pid: int = NOBODY) -> Client:
     """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""
-    peer = Peer(pid, 0, "python", command or "/usr/bin/python3 train.py --epochs 3", "", "")
+    peer = Peer(pid, 0, "python", "/usr/bin/python3 train.py --epochs 3", "", "")
     memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)
     client = Client(manager.next_id(), gpu, peer, Noted())
     gpu.join(client, memory, running=False, wants=False, commit=0)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who sees a command line, and what tells notebooks apart."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nvshared.control.programs import command
+
+NAME = "python"
+WORDS = ("-c", "input()", "-m", "ipykernel_launcher", "-f", "a\x1b.json")
+SHOWN = "-c input() -m ipykernel_launcher -f a?.json"
+
+
+@pytest.fixture(params=["/home/ada/my train.ipynb", ""])
+def session(request: pytest.FixtureRequest) -> str:
+    """What Jupyter calls the notebook; "" where it does not."""
+    return str(request.param)
+
+
+@pytest.fixture
+def process(session: str) -> Iterator[int]:
+    """A kernel's process, as far as /proc shows."""
+    environment = {"JPY_SESSION_NAME": session} if session else {}
+    with subprocess.Popen(
+        [sys.executable, *WORDS], stdin=subprocess.PIPE, env={"LANG": "C", **environment}
+    ) as popen:
+        yield popen.pid
+        popen.kill()
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    """Another test's processes had the same numbers."""
+    command.cache_clear()
+
+
+def test_its_user_sees_the_command_line_and_which_notebook(process: int, session: str) -> None:
+    whole = f"{sys.executable} {SHOWN}"
+    short = f"my train.ipynb: {Path(sys.executable).name} {SHOWN}"
+    assert command(1, process, os.geteuid(), NAME) == (short if session else whole)
+
+
+def test_others_see_its_name(process: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert command(1, process, owner, NAME) == NAME
+
+
+def test_a_process_of_another_namespace_is_not_taken_for_it(process: int) -> None:
+    assert command(1, 0, os.geteuid(), NAME) == NAME
+    if os.geteuid() == 0:
+        assert command(2, process, 1000, NAME) == NAME
