@@ -15,6 +15,8 @@ from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 PRELOAD = "LD_PRELOAD"
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: the program gives back what its frameworks cache
 MODULES = "PYTHONPATH"
+REQUIRED = "NVSHARE_REQUIRED"           # 1: the program waits for nvshared; 0: it runs unshared
+VERBOSE = "NVSHARE_VERBOSE"             # 1: it says that it waits, and for what
 
 
 class NotFound(NvshareError, exit_code=ExitCode.NOT_FOUND):
@@ -26,7 +28,11 @@ class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "nvsharectl run [-h] [--socket PATH] -- PROGRAM [ARGUMENT ...]"
+    parser.usage = "nvsharectl run [-h] [--verbose] [--socket PATH] -- PROGRAM [ARGUMENT ...]"
+    parser.add_argument(
+        "--verbose", action="store_true",
+        help=f"say when the program waits for two seconds, and for what (or set {VERBOSE})",
+    )
     parser.add_argument(
         "--socket", metavar="PATH",
         help=f"where nvshared listens, if not at the usual place (or set {SOCKET_VARIABLE})",
@@ -49,11 +55,16 @@ def _act(options: Options) -> NoReturn:
         environment[MODULES] = f"{library.program()}{':' + others if others else ''}"
     if options.socket is not None:
         environment[SOCKET_VARIABLE] = options.socket
+    if options.verbose:
+        environment[VERBOSE] = "1"
+    environment.setdefault(REQUIRED, "1")
     if shutil.which(command[0]) and not _listens(environment.get(SOCKET_VARIABLE)):
         from nvshared.control.unit import START
 
+        waits = environment[REQUIRED] == "1"
+        does = "waits for it when it uses a GPU" if waits else "runs unshared"
         complain(NotRunning(
-            "nvshared is not running, the program runs unshared", f"start it with: {START}"
+            f"nvshared is not running, the program {does}", f"start it with: {START}"
         ), as_json=options.json)
     try:
         os.execvpe(command[0], command, environment)
@@ -97,7 +108,8 @@ VERB = Verb(
     description=(
         "Runs a CUDA program with libnvshare.so preloaded, in addition to what LD_PRELOAD names "
         "already. The program, and those that it starts, share the GPU with other such programs, "
-        "each with all of the GPU's memory. Without nvshared it runs unshared, and this says so. "
+        "each with all of the GPU's memory. Where nvshared does not run, the program waits for it, "
+        f"and says so; with {REQUIRED}=0 in the environment it runs unshared. "
         "The program replaces this command, so the exit status is the program's."
     ),
     examples=(

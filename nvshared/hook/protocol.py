@@ -27,6 +27,7 @@ class Type(IntEnum):
     LOAD = 6
     YIELD = 7
     INTRODUCE = 8
+    QUEUED = 9
 
     HELLO = 64
     MEMORY = 65
@@ -36,6 +37,7 @@ class Type(IntEnum):
     MOVED = 69
     COMMIT = 70
     COPIES = 71
+    WAITING = 72
 
 
 class Flag(IntFlag):
@@ -63,6 +65,16 @@ class Refusal(IntEnum):
     TOO_MANY_CLIENTS = 3
 
 
+class Wait(IntEnum):
+    """enum nvshare_wait."""
+
+    MOVES = 0
+    TURN = 1
+    ROOM = 2
+    SHARE = 3
+    RESUME = 4
+
+
 NO_UUID = bytes(16)
 HEAD = struct.Struct("<HHIQ")
 ORDER = struct.Struct("<HHIQ10Q8x")
@@ -74,7 +86,10 @@ ASKS = frozenset({Type.HELLO, Type.COMMIT})     # say `commit` where others say 
 
 @dataclass(frozen=True, slots=True)
 class OrderRecord:
-    """struct nvshare_order, daemon to hook. Of REFUSED the flags are the refusal."""
+    """struct nvshare_order, daemon to hook.
+
+    The flags of REFUSED are the refusal, those of QUEUED the wait.
+    """
 
     type: Type
     flags: int = 0

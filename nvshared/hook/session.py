@@ -28,7 +28,7 @@ from typing import Protocol
 
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
 from nvshared.hook import protocol
-from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type
+from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
 from nvshared.machine.peer import Peer
 from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import Client
@@ -86,6 +86,8 @@ class Session:
             self._manager.met(self)
         else:
             self.client.gpu.tell(self._event(self.client, record))
+            if record.type is Type.WAITING:
+                self._wire.send(protocol.encode_order(_wait(self.client)))
 
     def ended(self) -> None:
         """The connection is gone. Harmless when repeated."""
@@ -142,7 +144,7 @@ class Session:
                 return events.Reopened(id, memory)
             case Type.MOVED:
                 return _moved(client, memory, record)
-            case Type.MEMORY:
+            case Type.MEMORY | Type.WAITING:
                 return events.MemoryChanged(id, memory, wants)
             case Type.COMMIT:
                 wanted, pins = (min(size, MOST_BYTES) for size in (record.commit, record.pins))
@@ -176,6 +178,22 @@ def _record(order: actions.Order) -> OrderRecord:
             return OrderRecord(
                 Type.LIMITS, number=order.number, commit=order.commit, most=order.most,
                 total=order.total, host_slab=_slab(order.total), beyond=order.beyond)
+
+
+def _wait(client: Client) -> OrderRecord:
+    """What it waits for."""
+    view, queue = client.view, tuple(client.gpu.snapshot().queue)
+    place = queue.index(client.id) + 1 if client.id in queue else 0
+    match view.state:
+        case actions.ClientState.SUSPENDED:
+            wait = Wait.RESUME
+        case actions.ClientState.LIMITED:
+            wait = Wait.SHARE
+        case _ if not view.fits:
+            wait = Wait.ROOM
+        case _:
+            wait = Wait.TURN if place else Wait.MOVES
+    return OrderRecord(Type.QUEUED, wait, place)
 
 
 def _check_stop(client: Client, record: ReportRecord) -> None:

@@ -71,19 +71,33 @@ def test_a_program_that_is_to_trim_its_caches_finds_how() -> None:
     assert modules(PYTHONPATH="", NVSHARE_TRIM_CACHES="1") == str(library.program())
 
 
-def test_a_program_that_runs_unshared_is_told_of(tmp_path: Path) -> None:
+def test_a_program_requires_nvshared_unless_told_otherwise() -> None:
+    def environment(*options: str, **given: str) -> str:
+        script = 'echo "$NVSHARE_REQUIRED$NVSHARE_VERBOSE"'
+        return run(*options, "sh", "-c", script, **given).stdout.strip()
+
+    assert environment() == "1"
+    assert environment("--verbose", NVSHARE_REQUIRED="0") == "01"
+
+
+@pytest.mark.parametrize(("required", "does"), [
+    ("0", "runs unshared"), ("1", "waits for it when it uses a GPU"),
+])
+def test_without_nvshared_it_is_said_what_becomes_of_the_program(
+    tmp_path: Path, required: str, does: str
+) -> None:
     path = tmp_path / "sock"
 
     def said() -> list[str]:
-        ended = run("--socket", str(path), "echo", "on")
+        ended = run("--socket", str(path), "echo", "on", NVSHARE_REQUIRED=required)
         assert (ended.stdout, ended.returncode) == ("on\n", 0)
         return [line for line in ended.stderr.splitlines() if "nvshared" in line]
 
-    unshared = [
-        "nvsharectl: nvshared is not running, the program runs unshared; "
+    absent = [
+        f"nvsharectl: nvshared is not running, the program {does}; "
         "start it with: systemctl start nvshared"
     ]
-    assert said() == unshared
+    assert said() == absent
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
         daemon.bind(str(path))
         daemon.listen(1)
@@ -91,7 +105,7 @@ def test_a_program_that_runs_unshared_is_told_of(tmp_path: Path) -> None:
         daemon.setblocking(False)
         with pytest.raises(BlockingIOError):    # systemd would start the daemon
             daemon.accept()
-    assert said() == unshared           # a daemon that was killed leaves the file
+    assert said() == absent             # a daemon that was killed leaves the file
 
 
 def test_no_such_program() -> None:

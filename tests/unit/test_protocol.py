@@ -20,6 +20,7 @@ from nvshared.hook.protocol import (
     Refusal,
     ReportRecord,
     Type,
+    Wait,
     decode_order,
     decode_report,
     encode_order,
@@ -34,7 +35,9 @@ LIMITS = ["commit", "most", "total", "host_slab", "beyond"]
 FIGURES = ["allocated", "resident", "pinned", "pending", "room", "host", "beyond"]
 ORDER = ["room", "host", "presaved", "quantum", "idle_window"]
 FIELDS = {
-    "nvshare_order": ["type", "version", "flags", "refusal", "number", *ORDER, "limits"],
+    "nvshare_order": [
+        "type", "version", "flags", "refusal", "waits_for", "number", *ORDER, "limits",
+    ],
     "nvshare_limits": LIMITS,
     "nvshare_memory": FIGURES,
     "nvshare_report": [
@@ -58,7 +61,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """Every value, offset and size of the header, as the C compiler sees them."""
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc on this machine")
-    enums = ("nvshare_type", "nvshare_flag", "nvshare_refusal")
+    enums = ("nvshare_type", "nvshare_flag", "nvshare_refusal", "nvshare_wait")
     values = [name for enum in enums for name in enumerators(enum)]
     lines = [f'printf("{v} %d\\n", (int){v});' for v in [*values, "NVSHARE_PROTOCOL_VERSION"]]
     for struct, fields in FIELDS.items():
@@ -87,6 +90,9 @@ def test_values_are_the_headers(compiled: dict[str, int]) -> None:
     }
     assert {f"NVSHARE_REFUSED_{one.name}": one.value for one in Refusal} == {
         name: compiled[name] for name in enumerators("nvshare_refusal")
+    }
+    assert {f"NVSHARE_WAITS_{one.name}": one.value for one in Wait} == {
+        name: compiled[name] for name in enumerators("nvshare_wait")
     }
     assert compiled["NVSHARE_PROTOCOL_VERSION"] == protocol.VERSION
     assert f'NVSHARE_DEFAULT_SOCKET "{names.DEFAULT_SOCKET}"' in HEADER.read_text()
@@ -121,6 +127,7 @@ def test_each_field_of_an_order_lies_where_the_header_has_it(compiled: dict[str,
         *((f"nvshare_order.limits.{name}", 8, values[name]) for name in LIMITS),
     ])
     assert compiled["nvshare_order.refusal"] == compiled["nvshare_order.flags"]
+    assert compiled["nvshare_order.waits_for"] == compiled["nvshare_order.flags"]
 
 
 @pytest.mark.parametrize(("kind", "last"), [

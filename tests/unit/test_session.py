@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from nvshared.errors import ProtocolError
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Flag, OrderRecord, Refusal, ReportRecord, Type
+from nvshared.hook.protocol import Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler import events
 from nvshared.scheduler.actions import (
+    ClientState,
     Evict,
     Limits,
     Load,
@@ -137,6 +138,24 @@ def test_orders_become_records(hook: Hook) -> None:
 def test_records_become_events(hook: Hook, record: ReportRecord, event: events.Event) -> None:
     hook.says(replace(record, memory=FIGURES))
     assert Scripted.latest.events == [event]
+
+
+@pytest.mark.parametrize(("state", "place", "fits", "waits"), [
+    (ClientState.WAITING, 2, True, (Wait.TURN, 2)),
+    (ClientState.WAITING, 1, False, (Wait.ROOM, 1)),
+    (ClientState.LOADING, 0, True, (Wait.MOVES, 0)),
+    (ClientState.LIMITED, 0, True, (Wait.SHARE, 0)),
+    (ClientState.SUSPENDED, 0, True, (Wait.RESUME, 0)),
+])
+def test_who_waits_is_told_what_for(
+    hook: Hook, state: ClientState, place: int, fits: bool, waits: tuple[Wait, int]
+) -> None:
+    scheduler = Scripted.latest
+    scheduler._clients[1] = replace(scheduler._clients[1], state=state, fits=fits)
+    scheduler.queue = (77, 1)[2 - place:] if place else (77,)
+    hook.says(ReportRecord(Type.WAITING, flags=Flag.WANTS, memory=FIGURES))
+    assert scheduler.events == [events.MemoryChanged(1, FIGURES, True)]
+    assert hook.wire.sent == [OrderRecord(Type.QUEUED, waits[0], waits[1])]
 
 
 def moved(flags: Flag) -> ReportRecord:

@@ -74,6 +74,9 @@ enum nvshare_type {
     /* A new daemon has taken this connection over. Answered by HELLO with the
      * same number; questions without an answer are asked again after it. */
     NVSHARE_INTRODUCE = 8,
+    /* Answer to WAITING: `waits_for` says for what. `number`: its place in the queue, 1 for who
+     * is next; 0 where it waits for something else. */
+    NVSHARE_QUEUED = 9,
 
     /* Reports, hook to daemon. */
 
@@ -112,6 +115,9 @@ enum nvshare_type {
      * (NVSHARE_OUTWARD), both, or none any more. Only when that changes, and
      * forgotten with the end of the turn, or a RUN without NVSHARE_REPORT_COPIES. */
     NVSHARE_COPIES = 71,
+    /* A thread has stood at the gate for long, and the program's user wants to know what for.
+     * Answered by QUEUED. WANTS in flags, unless it holds a turn already. */
+    NVSHARE_WAITING = 72,
 };
 
 enum nvshare_flag {
@@ -142,6 +148,15 @@ enum nvshare_refusal {
     NVSHARE_REFUSED_TOO_MANY_CLIENTS = 3,
 };
 
+enum nvshare_wait {
+    NVSHARE_WAITS_MOVES = 0,         /* memory, its own or another's, is on its way */
+    NVSHARE_WAITS_TURN = 1,          /* it stands in the queue */
+    NVSHARE_WAITS_ROOM = 2,          /* even alone it would not fit beside what others hold, who
+                                        do not share */
+    NVSHARE_WAITS_SHARE = 3,         /* it has had its share of the time */
+    NVSHARE_WAITS_RESUME = 4,        /* it is suspended */
+};
+
 struct nvshare_limits {              /* bytes */
     uint64_t commit;                 /* allocated + pinned may grow to this without asking */
     uint64_t most;                   /* and could grow to this if asked: cuMemGetInfo's free */
@@ -157,6 +172,7 @@ struct nvshare_order {
     union {
         uint32_t flags;              /* enum nvshare_flag */
         uint32_t refusal;            /* REFUSED: enum nvshare_refusal, here in every version */
+        uint32_t waits_for;          /* QUEUED: enum nvshare_wait */
     };
     uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
     uint64_t room;                   /* EVICT, LOAD: bytes */

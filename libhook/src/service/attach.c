@@ -29,6 +29,7 @@
 #include "memory/spare.h"
 #include "pool/pool.h"
 #include "service/service.h"
+#include "service/waiting.h"
 
 /* How long a program waits for a daemon that is just being started. */
 #define CONNECT_PATIENCE_US 1000000
@@ -62,10 +63,12 @@ static int open_patiently(void)
         /* A socket nobody listens on yet: a daemon that is being restarted. One
          * whose queue is full (EAGAIN, after seconds): a daemon that is busy. */
         uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
-        if (fd >= 0 || (errno != ECONNREFUSED && errno != EAGAIN)
-            || now_microseconds() - began > patience)
+        if (fd >= 0 || errno == ENAMETOOLONG)
             return fd;
-        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+        if ((errno == ECONNREFUSED || errno == EAGAIN) && now_microseconds() - began <= patience)
+            nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+        else if (!waiting_for_daemon("is not running"))
+            return fd;
     }
 }
 
@@ -73,18 +76,20 @@ static const char *refusal_text(unsigned reason)
 {
     switch (reason) {
     case NVSHARE_REFUSED_VERSION:
-        return "it speaks another version of the protocol; update nvshared and libnvshare together";
+        return "refuses this program: it speaks another version of the protocol; update nvshared "
+               "and libnvshare together";
     case NVSHARE_REFUSED_NO_SUCH_GPU:
-        return "it does not manage this GPU";
+        return "refuses this program: it does not manage this GPU";
     case NVSHARE_REFUSED_TOO_MANY_CLIENTS:
-        return "it has too many clients";
+        return "refuses this program: it has too many clients";
     default:
-        return "for a reason this library does not know";
+        return "refuses this program for a reason this library does not know";
     }
 }
 
-/* HELLO and its answer, before there is a service thread. */
-static bool introduce(struct client *client)
+/* HELLO and its answer, before there is a service thread. NULL, or what nvshared does instead of
+ * sharing. */
+static const char *introduce(struct client *client)
 {
     client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
     struct nvshare_order answer;
@@ -102,14 +107,25 @@ static bool introduce(struct client *client)
     }
     if (got == 1 && answer.type == NVSHARE_LIMITS) {
         client->limits = answer.limits;
-        return true;
+        return NULL;
     }
-    if (got == 1 && answer.type == NVSHARE_REFUSED)
-        complain("nvshared refuses this program: %s. The GPU is used unshared.",
-                 refusal_text(answer.refusal));
+    return got == 1 && answer.type == NVSHARE_REFUSED ? refusal_text(answer.refusal)
+                                                      : "does not answer";
+}
+
+/* True: it is welcome. */
+static bool introduce_patiently(struct client *client)
+{
+    const char *trouble;
+    while ((trouble = introduce(client)) != NULL && waiting_for_daemon(trouble)) {
+        close(client->socket);
+        client->socket = open_patiently();
+    }
+    if (trouble != NULL)
+        complain("nvshared %s. The GPU is used unshared.", trouble);
     else
-        complain("nvshared does not answer. The GPU is used unshared.");
-    return false;
+        waiting_for_daemon_ends();
+    return trouble == NULL;
 }
 
 static bool start_service(struct client *client)
@@ -204,12 +220,12 @@ static void attach(CUdevice device, CUcontext context)
         discard(client);
         return;
     }
-    if (client->wake < 0 || !introduce(client)) {
+    if (client->wake < 0 || !introduce_patiently(client)) {
         discard(client);
         return;
     }
     if (!prepared) {
-        gate_on_waiter = clients_want;
+        gate_on_waiter = waiting_begins;
         reclaim_from(RECLAIMERS);
         pthread_atfork(NULL, NULL, in_child);
         prepared = true;

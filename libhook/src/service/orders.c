@@ -16,6 +16,7 @@
 #include "pool/pool.h"
 #include "service/caches.h"
 #include "service/service.h"
+#include "service/waiting.h"
 #include "swap/load.h"
 #include "swap/pipeline.h"
 #include "swap/presave.h"
@@ -147,6 +148,9 @@ void service_obey(struct client *client, const struct nvshare_order *order)
         break;
     case NVSHARE_YIELD:
         break;                       /* what it would have ended is answered already */
+    case NVSHARE_QUEUED:
+        waiting_for(client, order);
+        break;
     case NVSHARE_INTRODUCE:
         pthread_mutex_lock(&memory_lock);
         service_introduce(client, order->number);

@@ -25,6 +25,7 @@
 #include "service/caches.h"
 #include "service/idleness.h"
 #include "service/orders.h"
+#include "service/waiting.h"
 #include "swap/pipeline.h"
 
 #define REPORT_INTERVAL_US 5000
@@ -144,8 +145,9 @@ void *service_run(void *argument)
     bool heard = true, told = false;
     bool pressing = false;
     for (;;) {
+        int tell = waiting_step(client);
         pthread_mutex_lock(&memory_lock);
-        int due = sooner(spares_due(client), client_give_up(client));
+        int due = sooner(sooner(spares_due(client), client_give_up(client)), tell);
         bool connected = client->socket >= 0, changed = !client->reported;
         bool watch = connected && client->granted && client->watched && !client->starved;
         bool idles = watch && client->reports_idle;

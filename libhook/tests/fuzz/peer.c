@@ -81,7 +81,7 @@ static void order(unsigned type, uint64_t pairs, uint64_t room)
 static void understand(const struct nvshare_report *report, bool right)
 {
     MUST(report->version == NVSHARE_PROTOCOL_VERSION, "version %u", report->version);
-    MUST(report->type >= NVSHARE_HELLO && report->type <= NVSHARE_COPIES,
+    MUST(report->type >= NVSHARE_HELLO && report->type <= NVSHARE_WAITING,
          "a hook does not send type %u", report->type);
     const struct nvshare_memory *memory = &report->memory;
     MUST(memory->resident <= memory->allocated && memory->resident + memory->pinned <= CARD,

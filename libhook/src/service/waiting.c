@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 its user is told when it has
+ * waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 it also waits for the
+ * daemon, instead of running unshared, and says so.
+ *
+ * What it waits for only the daemon knows, which is asked once in a wait (NVSHARE_WAITING).
+ */
+#include "service/waiting.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "client/client.h"
+#include "client/gate.h"
+#include "interpose/log.h"
+
+#define TELL_AFTER_US 2000000
+#define RETRY_MS 250
+
+/* Each is its service thread's alone. */
+static struct {
+    uint64_t since;                  /* 0: it does not wait */
+    bool asked, told;
+} waits[CLIENTS_MAX];
+
+static bool is_set(const char *name)
+{
+    const char *value = setting(name);
+    return value != NULL && strcmp(value, "1") == 0;
+}
+
+static bool verbose(void)
+{
+    static _Atomic int wanted = -1;
+    if (wanted < 0)
+        wanted = is_set("NVSHARE_VERBOSE");
+    return wanted;
+}
+
+void waiting_begins(void)
+{
+    clients_want();
+    for (unsigned i = 0; verbose() && i < CLIENTS_MAX; i++)
+        if (clients[i] != NULL)
+            client_wake(clients[i]);
+}
+
+/* Asks the daemon what for, if it is time. */
+static bool ask(struct client *client)
+{
+    LOCKED(memory_lock);
+    if (client->socket < 0)
+        return false;
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_WAITING, .flags = client->granted ? 0 : NVSHARE_WANTS });
+    return true;
+}
+
+static bool stands(const struct client *client)
+{
+    LOCKED(memory_lock);
+    return (!client->granted || client->starved) && gate_has_waiters();
+}
+
+int waiting_step(struct client *client)
+{
+    unsigned i = client->index;
+    if (!verbose())
+        return -1;
+    uint64_t now = now_microseconds();
+    if (!stands(client)) {
+        if (waits[i].told)
+            complain("goes on, after %llu s of waiting for GPU %u",
+                     (unsigned long long)(now - waits[i].since) / 1000000, i);
+        memset(&waits[i], 0, sizeof waits[i]);
+        return -1;
+    }
+    if (waits[i].since == 0)
+        waits[i].since = now;
+    uint64_t waited = now - waits[i].since;
+    if (waited < TELL_AFTER_US)
+        return (int)((TELL_AFTER_US - waited) / 1000) + 1;
+    waits[i].asked = waits[i].asked || ask(client);
+    return -1;
+}
+
+void waiting_for(const struct client *client, const struct nvshare_order *order)
+{
+    unsigned i = client->index;
+    if (!waits[i].asked || waits[i].told)
+        return;
+    waits[i].told = true;
+    switch (order->waits_for) {
+    case NVSHARE_WAITS_TURN:
+        complain("waits for its turn on GPU %u: its place in the queue is %llu", i,
+                 (unsigned long long)order->number);
+        break;
+    case NVSHARE_WAITS_ROOM:
+        complain("waits for GPU %u: programs that do not share it hold too much of its memory", i);
+        break;
+    case NVSHARE_WAITS_SHARE:
+        complain("waits for GPU %u: it has used its share of the time", i);
+        break;
+    case NVSHARE_WAITS_RESUME:
+        complain("waits for GPU %u: it is suspended; nvsharectl resume ends that", i);
+        break;
+    default:
+        complain("waits for GPU %u: memory is being moved", i);
+    }
+}
+
+static bool daemon_told;                 /* attaching is for one thread at a time */
+
+bool waiting_for_daemon(const char *trouble)
+{
+    if (!is_set("NVSHARE_REQUIRED"))
+        return false;
+    if (!daemon_told)
+        complain("waits for nvshared, which %s. NVSHARE_REQUIRED=0 would run this program "
+                 "unshared.", trouble);
+    daemon_told = true;
+    nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
+    return true;
+}
+
+void waiting_for_daemon_ends(void)
+{
+    if (daemon_told)
+        complain("goes on, as nvshared is there");
+    daemon_told = false;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tells the user of a program, who asked for it, that the program waits and for what. */
+#pragma once
+
+#include <stdbool.h>
+
+struct client;
+struct nvshare_order;
+
+/* Between two steps of the service thread. Returns in how many milliseconds there is something
+ * to tell; -1: nothing. */
+int waiting_step(struct client *client);
+/* The daemon says what for. */
+void waiting_for(const struct client *client, const struct nvshare_order *order);
+/* For gate_on_waiter. */
+void waiting_begins(void);
+
+/* There is no daemon for this program, because it `trouble`: "does not answer". True: wait for
+ * it, for a while that has passed; false: run without one. */
+bool waiting_for_daemon(const char *trouble);
+void waiting_for_daemon_ends(void);

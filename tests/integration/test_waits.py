@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that waits says so, and for what, where that was asked for."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_kills import BUILD
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+LARGE = "700MiB"                        # two of these do not fit
+SMALL = "8MiB"
+
+
+class Program:
+    """A workload, and what it has said on standard error."""
+
+    def __init__(self, site: Site, memory: str, *options: str, **environment: str) -> None:
+        self._said = Path(site.folder / f"said-{len(site.started)}")
+        with self._said.open("w") as errors:
+            self.popen = subprocess.Popen(
+                [str(BUILD / "nvshare-workload"), "--memory", memory, "--json", *options],
+                env={
+                    **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+                    "NVSHARE_SOCKET": str(site.socket), **environment,
+                },
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
+            )
+        site.started.append(self.popen)     # type: ignore[arg-type]
+
+    @property
+    def said(self) -> list[str]:
+        """The library's lines."""
+        return [line.partition(": ")[2] for line in self._said.read_text().splitlines()]
+
+    def says(self, line: str) -> Callable[[], bool]:
+        """Whether a line begins so."""
+        return lambda: any(one.startswith(line) for one in self.said)
+
+    def ends_well(self) -> None:
+        """Its numbers are right."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+        assert self.popen.wait(PATIENCE) == 0, self.said
+
+
+def test_who_waits_for_its_turn_is_told_its_place(site: Site, eventually: Eventually) -> None:
+    site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
+    holder = Program(site, LARGE, "--until-told")
+    eventually(lambda: "turn" in (site.folder / "trace").read_text())
+    first = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
+    eventually(first.says("waits for its turn on GPU 0: its place in the queue is 1"))
+    second = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
+    silent = Program(site, LARGE, "--steps", "1")
+    eventually(second.says("waits for its turn on GPU 0: its place in the queue is "))
+    holder.ends_well()
+    for program in (first, second, silent):
+        program.ends_well()
+    for program in (first, second):
+        assert [line.split(",")[0].split(":")[0] for line in program.said[:2]] == [
+            "waits for its turn on GPU 0", "goes on",
+        ]
+    assert silent.said == []
+
+
+def test_who_need_not_wait_says_nothing(site: Site) -> None:
+    site.start()
+    program = Program(site, SMALL, "--steps", "3", NVSHARE_VERBOSE="1")
+    program.ends_well()
+    assert program.said == []
+
+
+@pytest.mark.parametrize("trouble", ["none", "refuses"])
+def test_who_requires_nvshared_waits_for_it(
+    site: Site, eventually: Eventually, trouble: str
+) -> None:
+    if trouble == "refuses":
+        daemon = site.start("--max-clients", "1")
+        other = site.hook()
+        assert other.hello() is not None
+    program = Program(site, SMALL, "--steps", "2", NVSHARE_REQUIRED="1")
+    why = "is not running" if trouble == "none" else "refuses this program: it has too many clients"
+    eventually(program.says(f"waits for nvshared, which {why}"))
+    assert program.popen.poll() is None
+    if trouble == "refuses":
+        assert daemon.poll() is None
+        other.close()
+    else:
+        site.start()
+    program.ends_well()
+    assert [line.split(",")[0] for line in program.said] == ["waits for nvshared", "goes on"]
+
+
+def test_who_does_not_require_it_runs_unshared(site: Site) -> None:
+    program = Program(site, SMALL, "--steps", "2", NVSHARE_REQUIRED="0")
+    program.ends_well()
+    assert program.said == []
