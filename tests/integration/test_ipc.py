@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
@@ -120,6 +121,41 @@ def test_what_one_writes_the_other_reads(site: Site) -> None:
     owner.ends_well()
 
 
+QUIET = SHARING + """
+memory = allocate(8 * MIB)
+put(memory, b"M" * 8 * MIB)
+say(give(memory))
+hear()
+"""
+
+FETCHES = SHARING + """
+memory = take(hear())
+assert get(memory, 8 * MIB) == b"M" * 8 * MIB
+"""
+
+
+def test_containers_that_have_no_network_in_common_share(site: Site) -> None:
+    """They share IPC, which is /dev/shm; nothing stays there, not even of one that was killed."""
+    site.start()
+    killed, owner = Program(site, QUIET), Program(site, QUIET)
+    killed_handle, handle = killed.hears(), owner.hears()
+    killed.popen.kill()
+    killed.popen.wait()
+    assert file_of(killed_handle).is_socket()
+    user = Program(site, FETCHES, within=("unshare", "--net", "--map-root-user"))
+    tell(user, json.dumps(handle))
+    user.ends_well()
+    last = Program(site, QUIET)
+    last_handle = last.hears()
+    assert not file_of(killed_handle).exists()
+    assert file_of(handle).is_socket()
+    for program in (owner, last):
+        tell(program, "0")
+        program.ends_well()
+    assert not file_of(handle).exists()
+    assert not file_of(last_handle).exists()
+
+
 TICKET = struct.Struct("=Q2QQ3Q")    # magic, name, owner's secret; secret, address, id
 
 LENDER = SHARING + """
@@ -176,13 +212,6 @@ while True:
         held.pop(dice.randrange(len(held))).close()
 """
 
-QUIET = SHARING + """
-memory = allocate(8 * MIB)
-put(memory, b"M" * 8 * MIB)
-say(give(memory))
-hear()
-"""
-
 PATIENT = SHARING + """
 import threading
 silent, good = hear()
@@ -205,6 +234,10 @@ for attempt in range(5):                                 # an owner's silence en
 def name_of(handle: str) -> bytes:
     _, high, low, *_ = TICKET.unpack_from(bytes.fromhex(handle))
     return b"nvshare-%016x%016x" % (high, low)
+
+
+def file_of(handle: str) -> Path:
+    return Path("/dev/shm") / name_of(handle).decode()
 
 
 def test_an_intruder_disturbs_neither_of_the_two(site: Site) -> None:

@@ -4,6 +4,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from nvshared.units import MIB
@@ -66,10 +67,10 @@ call("cuCtxSetCurrent", context)
 class Program:
     """A program under the library that can be sent away from the card between two lines."""
 
-    def __init__(self, site: Site, body: str) -> None:
+    def __init__(self, site: Site, body: str, within: Sequence[str] = ()) -> None:
         self.site = site
         self.popen = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + body], cwd=ROOT, text=True,
+            [*within, sys.executable, "-c", PRELUDE + body], cwd=ROOT, text=True,
             env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
                  "NVSHARE_SOCKET": str(site.socket)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -17,15 +17,15 @@
 #include "block/region.h"
 #include "client/client.h"
 #include "ipc/ipc.h"
-#include "ipc/ipc_server.h"
+#include "ipc/ipc_socket.h"
 
 #define PATIENCE_MS 5000             /* for an owner that says nothing */
 #define PAGES_MAX (1u << 20)         /* 2 TiB; a size from elsewhere is not to be trusted */
 
-int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
+static int begin(enum ipc_place place, const struct ipc_ticket *ticket, bool *again)
 {
     struct sockaddr_un address;
-    unsigned length = ipc_socket(ticket->name, &address);
+    unsigned length = ipc_socket(place, ticket->name, &address);
     uint64_t end = now_microseconds() + PATIENCE_MS * 1000;
     int from = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     *again = false;
@@ -43,6 +43,12 @@ int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
     *again = failed == 0;
     close(from);
     return -1;
+}
+
+int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
+{
+    int from = begin(IPC_ABSTRACT, ticket, again);
+    return from >= 0 || *again ? from : begin(IPC_IN_FILES, ticket, again);
 }
 
 /* Not by SO_RCVTIMEO, which a program with a timer's signals would never see run out. */

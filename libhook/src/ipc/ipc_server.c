@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gives the descriptors of shared memory to other processes: a thread of this process, on a socket
- * whose name is in the handle. The memory ends with this process, only the two processes need know
- * of it, and the daemon may come and go.
+ * Gives the descriptors of shared memory to other processes: a thread of this process for each of
+ * two sockets (ipc_socket.c) whose name is in the handle. The memory ends with this process, only the two
+ * processes need know of it, and the daemon may come and go.
  *
- * Anybody may connect, so the thread waits for nobody. It serves all peers at once. What a peer is
+ * Anybody may connect, so a thread waits for nobody. It serves all peers at once. What a peer is
  * sent waits in the socket only as long as it takes it; a silent peer is dropped when its time is
  * over or when somebody else needs its place. memory_lock is held for one driver call per block. A
  * peer must be of this user and know the secret of the handle; the socket's name is no secret.
@@ -15,17 +15,16 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "client/client.h"
 #include "interpose/log.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_export.h"
+#include "ipc/ipc_socket.h"
 
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000
@@ -42,20 +41,10 @@ struct peer {
 /* Protects the following; nothing is taken while it is held. */
 static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    bool open;
-    int listener;
+    unsigned open;                   /* sockets that are served */
+    int listener[IPC_PLACES];
     struct { uint64_t name[2], asker, owner; } random;
 } server;
-
-unsigned ipc_socket(const uint64_t name[2], struct sockaddr_un *address)
-{
-    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    /* Abstract: nothing to remove. */
-    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1,
-                          "nvshare-%016llx%016llx", (unsigned long long)name[0],
-                          (unsigned long long)name[1]);
-    return (unsigned)(offsetof(struct sockaddr_un, sun_path) + 1 + (unsigned)length);
-}
 
 static bool send_part(int to, const struct ipc_part *part, int file)
 {
@@ -158,24 +147,21 @@ static void look_after(struct peer *peer, bool ready)
 }
 
 /* A program may close what is not its own, and then have the number for a socket of its own. */
-static bool is_ours(int listener)
+static bool is_ours(enum ipc_place place)
 {
-    struct sockaddr_un ours, is;
-    unsigned length = ipc_socket(server.random.name, &ours);
-    socklen_t actual = sizeof is;
-    return getsockname(listener, (struct sockaddr *)&is, &actual) == 0 && actual == length
-        && memcmp(&ours, &is, length) == 0;
+    return ipc_socket_is(server.listener[place], place, server.random.name);
 }
 
 static void *give_out(void *argument)
 {
-    int listener = (int)(intptr_t)argument;
+    enum ipc_place place = (enum ipc_place)(intptr_t)argument;
+    int listener = server.listener[place];
     struct peer peers[PEERS_MAX];
     struct pollfd ready[PEERS_MAX + 1]; /* the last is the listener */
     bool short_of_files = false;
     for (unsigned i = 0; i < PEERS_MAX; i++)
         peers[i] = (struct peer){ .socket = -1 };
-    while (is_ours(listener)) {
+    while (is_ours(place)) {
         int timeout = short_of_files ? PAUSE_MS : -1;
         for (unsigned i = 0; i < PEERS_MAX; i++) {
             ready[i] = (struct pollfd){
@@ -194,7 +180,7 @@ static void *give_out(void *argument)
                 look_after(&peers[i], ready[i].revents != 0);
         short_of_files = false;
         for (unsigned i = 0; i < PEERS_MAX && ready[PEERS_MAX].revents != 0; i++)
-            if (!is_ours(listener) || !let_in(listener, peers, &short_of_files))
+            if (!is_ours(place) || !let_in(listener, peers, &short_of_files))
                 break;
     }
     debug("memory is no longer given to other processes: the program has closed the socket");
@@ -202,58 +188,64 @@ static void *give_out(void *argument)
         if (peers[i].socket >= 0)
             dismiss(&peers[i]);
     LOCKED(server_lock);
-    server.open = false;
+    server.open--;
     return NULL;
 }
 
 bool ipc_server_own(const struct ipc_ticket *ticket)
 {
     LOCKED(server_lock);
-    return server.open
+    return server.open > 0
         && memcmp(ticket->name, server.random.name, sizeof server.random.name) == 0;
 }
 
-/* Opens it. server_lock is held. */
+/* Opens one of the two. server_lock is held, and signals are blocked. */
+static void serve_at(enum ipc_place place)
+{
+    pthread_t thread;
+    int listener = ipc_socket_listen(place, server.random.name);
+    server.listener[place] = listener;
+    if (listener < 0)
+        return;
+    if (pthread_create(&thread, NULL, give_out, (void *)(intptr_t)place) != 0) {
+        close(listener);
+        return;
+    }
+    pthread_setname_np(thread, "nvshare-ipc");
+    pthread_detach(thread);
+    server.open++;
+}
+
+/* Opens them. server_lock is held. */
 static void begin(void)
 {
-    struct sockaddr_un address;
     sigset_t all, before;
-    pthread_t thread;
     if (syscall(SYS_getrandom, &server.random, sizeof server.random, 0) != sizeof server.random)
         return;
-    unsigned length = ipc_socket(server.random.name, &address);
-    server.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (server.listener >= 0 && bind(server.listener, (struct sockaddr *)&address, length) == 0
-        && listen(server.listener, SOMAXCONN) == 0)
-        server.open = pthread_create(&thread, NULL, give_out,
-                                   (void *)(intptr_t)server.listener) == 0;
+    for (enum ipc_place place = 0; place < IPC_PLACES; place++)
+        serve_at(place);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (server.open) {
-        pthread_setname_np(thread, "nvshare-ipc");
-        pthread_detach(thread);
-    } else if (server.listener >= 0) {
-        close(server.listener);
-    }
 }
 
 bool ipc_server_open(struct ipc_ticket *ticket)
 {
     UNCANCELLED;
     LOCKED(server_lock);
-    if (!server.open)
+    if (server.open == 0)
         begin();
     memcpy(ticket->name, server.random.name, sizeof ticket->name);
     ticket->secret = server.random.owner;
     ticket->request.secret = server.random.asker;
-    return server.open;
+    return server.open > 0;
 }
 
 void ipc_server_abandon(void)
 {
-    if (server.open && is_ours(server.listener))
-        close(server.listener);
-    server.open = false;
+    for (enum ipc_place place = 0; server.open > 0 && place < IPC_PLACES; place++)
+        if (is_ours(place))
+            close(server.listener[place]);
+    server.open = 0;
     pthread_mutex_init(&server_lock, NULL); /* whoever held it is not in this process */
 }

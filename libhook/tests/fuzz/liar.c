@@ -14,6 +14,7 @@
 #include "interpose/real.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_server.h"
+#include "ipc/ipc_socket.h"
 
 #define PIECES_MAX 4
 #define FILES_MAX 5
@@ -146,7 +147,7 @@ static void begin(struct input *input)
         .magic = IPC_MAGIC, .name = { (uint64_t)getpid(), number }, .secret = ~number,
         .request = { .secret = 1, .address = 2, .id = 3 },
     };
-    unsigned length = ipc_socket(liar.ticket.name, &address);
+    unsigned length = ipc_socket(IPC_ABSTRACT, liar.ticket.name, &address);
     liar.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     MUST(bind(liar.listener, (struct sockaddr *)&address, length) == 0
          && listen(liar.listener, 4) == 0, "no socket: %s", strerror(errno));

@@ -10,6 +10,7 @@
 #include "ipc/ipc.h"
 #include "ipc/ipc_client.h"
 #include "ipc/ipc_server.h"
+#include "ipc/ipc_socket.h"
 
 #define VISITORS 48                  /* more than are looked after at once */
 #define TRIES 1000
@@ -23,7 +24,7 @@ static struct {
 static void come(const struct ipc_ticket *ticket, unsigned who)
 {
     struct sockaddr_un address;
-    unsigned length = ipc_socket(ticket->name, &address);
+    unsigned length = ipc_socket(IPC_ABSTRACT, ticket->name, &address);
     if (visitors[who].socket != 0)
         close(visitors[who].socket);
     visitors[who].socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two sockets where a process gives its memory to others. One is abstract: nothing of it stays
+ * behind, but only processes of the same network namespace find it. Containers that share IPC have
+ * /dev/shm in common and no more; the other one lies there.
+ *
+ * A file goes with its process. What a process that was killed has left is removed by the next one
+ * that may: nobody answers there. For that to be certain, a socket gets its name when it listens.
+ */
+#include "ipc/ipc_socket.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "interpose/log.h"
+
+#define FOLDER "/dev/shm/"
+#define PREFIX "nvshare-"
+#define FORMAT "%s" PREFIX "%016llx%016llx"
+
+static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* this process's */
+static pid_t maker;
+
+static unsigned address_of(const char *before, const uint64_t name[2], struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    bool abstract = *before == '\0';
+    char *path = address->sun_path + abstract;
+    int length = snprintf(path, sizeof address->sun_path - 1, FORMAT, before,
+                          (unsigned long long)name[0], (unsigned long long)name[1]);
+    /* The end of a path counts, that of an abstract name does not. */
+    return (unsigned)(path - (char *)address) + (unsigned)length + !abstract;
+}
+
+unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address)
+{
+    return address_of(place == IPC_ABSTRACT ? "" : FOLDER, name, address);
+}
+
+/* Where it is bound at first. */
+static unsigned bound_at(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address)
+{
+    return address_of(place == IPC_ABSTRACT ? "" : FOLDER ".", name, address);
+}
+
+bool ipc_socket_is(int socket, enum ipc_place place, const uint64_t name[2])
+{
+    struct sockaddr_un ours, is;
+    unsigned length = bound_at(place, name, &ours);
+    socklen_t actual = sizeof is;
+    return getsockname(socket, (struct sockaddr *)&is, &actual) == 0 && actual == length
+        && memcmp(&ours, &is, length) == 0;
+}
+
+static void remove_if_dead(const char *name)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    int length = snprintf(address.sun_path, sizeof address.sun_path, FOLDER "%s", name);
+    int to = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if ((size_t)length < sizeof address.sun_path && to >= 0
+        && connect(to, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED)
+        unlink(address.sun_path);    /* the kernel refuses it for another user's */
+    if (to >= 0)
+        close(to);
+}
+
+static void remove_dead(void)
+{
+    DIR *folder = opendir(FOLDER);
+    struct dirent *entry;
+    while (folder != NULL && (entry = readdir(folder)) != NULL)
+        if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
+            remove_if_dead(entry->d_name);
+    if (folder != NULL)
+        closedir(folder);
+}
+
+static void at_exit(void)
+{
+    if (maker == getpid())           /* and not a child that was forked */
+        unlink(file);
+}
+
+/* What listens gets its name. */
+static bool publish(const uint64_t name[2], const struct sockaddr_un *bound)
+{
+    static bool registered;
+    struct sockaddr_un address;
+    ipc_socket(IPC_IN_FILES, name, &address);
+    if (rename(bound->sun_path, address.sun_path) != 0)
+        return false;
+    memcpy(file, address.sun_path, sizeof file);
+    maker = getpid();
+    remove_dead();
+    registered = registered || atexit(at_exit) == 0;
+    return true;
+}
+
+int ipc_socket_listen(enum ipc_place place, const uint64_t name[2])
+{
+    struct sockaddr_un address;
+    unsigned length = bound_at(place, name, &address);
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener >= 0 && bind(listener, (struct sockaddr *)&address, length) == 0
+        && listen(listener, SOMAXCONN) == 0
+        && (place == IPC_ABSTRACT || publish(name, &address)))
+        return listener;
+    debug("no socket to share memory at with other processes: %s", error_text(errno));
+    if (listener >= 0)
+        close(listener);
+    return -1;
+}
