@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from enum import IntEnum, IntFlag
 
 from nvshared.errors import ProtocolError
-from nvshared.scheduler.events import Memory
+from nvshared.scheduler.events import Memory, Stays
 
 VERSION = 2
 
@@ -78,7 +78,7 @@ class Wait(IntEnum):
 NO_UUID = bytes(16)
 HEAD = struct.Struct("<HHIQ")
 ORDER = struct.Struct("<HHIQ10Q8x")
-REPORT = struct.Struct("<HHIQ7Q16s2Q")
+REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 HEARD = struct.Struct("<2Q")
 SIZE = 104
 ASKS = frozenset({Type.HELLO, Type.COMMIT})     # say `commit` where others say `moved`
@@ -142,10 +142,10 @@ def decode_order(packet: bytes) -> OrderRecord:
 
 def encode_report(report: ReportRecord) -> bytes:
     """The bytes of a report."""
-    *figures, answered, to_pin = astuple(report.memory)
+    *figures, answered, to_pin, stays = astuple(report.memory)
     asks = report.type in ASKS
     return REPORT.pack(
-        report.type, report.version, report.flags, report.number, *figures,
+        report.type, report.version, report.flags, stays, report.number, *figures,
         report.uuid if report.type is Type.HELLO else HEARD.pack(answered, to_pin),
         *((report.commit, report.pins) if asks else (report.moved, report.took)),
     )
@@ -159,15 +159,23 @@ def decode_report(packet: bytes) -> ReportRecord:
     kind, version = _head(packet)
     if kind < Type.HELLO:
         raise ProtocolError(f"a {kind.name} came, which only the daemon may send")
-    _, _, flags, number, *figures, tail, one, other = REPORT.unpack(packet)
-    if kind is Type.HELLO:
-        memory, uuid = Memory(*figures), tail
-    else:
-        memory, uuid = Memory(*figures, *HEARD.unpack(tail)), NO_UUID
+    _, _, flags, why, number, *figures, tail, one, other = REPORT.unpack(packet)
+    hello = kind is Type.HELLO
+    heard, uuid = ((0, 0), tail) if hello else (HEARD.unpack(tail), NO_UUID)
+    memory = Memory(*[*figures, *heard, _stays(why, version)])
     if kind in ASKS:
         return ReportRecord(
             kind, flags, number, memory, uuid, commit=one, pins=other, version=version)
     return ReportRecord(kind, flags, number, memory, uuid, moved=one, took=other)
+
+
+def _stays(code: int, version: int) -> Stays:
+    try:
+        return Stays(code)
+    except ValueError:
+        if version != VERSION:
+            return Stays.NOT            # whatever lies there
+        raise ProtocolError(f"the unknown reason {code} to stay came") from None
 
 
 def _head(packet: bytes) -> tuple[Type, int]:

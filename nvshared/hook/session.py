@@ -230,7 +230,7 @@ def _bounded(said: events.Memory, total: int) -> events.Memory:
     to_pin = min(said.to_pin, total - said.pinned - pending)
     return events.Memory(
         allocated, said.resident, said.pinned, pending, min(said.room, total),
-        _plausible(said.host), _plausible(said.beyond), said.answered, to_pin,
+        _plausible(said.host), _plausible(said.beyond), said.answered, to_pin, said.stays,
     )
 
 

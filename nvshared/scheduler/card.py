@@ -134,7 +134,7 @@ class Card:
 
     def admits(self, group: Iterable[ScheduledClient]) -> bool:
         """Whether these may hold the card together."""
-        members = list(group)
+        members = [client for client in group if not client.settled]
         turns = self.settings.anti_thrash is AntiThrash.ON
         return (not turns or len(members) <= 1) and self.fits(members)
 

@@ -209,6 +209,11 @@ class ScheduledClient:
         return not self.moves or min(move.order.room for move in self.moves) >= self.need
 
     @property
+    def settled(self) -> bool:
+        """It is on the card for good, and runs beside whoever has the turn."""
+        return bool(self.memory.stays) and self.whole
+
+    @property
     def host_charged(self) -> int:
         """Host memory it has or is allowed to take."""
         most = self.memory.host
@@ -239,11 +244,15 @@ class ScheduledClient:
         return max(self.need, self.granted)
 
     @property
+    def to_pin(self) -> int:
+        """What it was granted to pin, and its figures do not contain yet."""
+        return self.memory.to_pin + sum(pin.bytes for pin in self.pins)
+
+    @property
     def fixed(self) -> int:
-        """What of it is pinned, or about to be."""
-        memory = self.memory
-        promised = sum(pin.bytes for pin in self.pins)
-        return memory.pinned + memory.pending + memory.to_pin + promised
+        """What of it is pinned, or about to be; and all that was promised, where nothing leaves."""
+        pinned = self.memory.pinned + self.memory.pending + self.to_pin
+        return max(pinned, self.committed) if self.memory.stays else pinned
 
     @property
     def committed(self) -> int:

@@ -82,6 +82,8 @@ def plan(decision: Decision) -> None:
         if question and question.number > heard and not _answer(decision, client, question):
             break
         client.question = None
+    for client in card.groups.group("staying"):
+        _hold_to(decision, client, client.need + client.to_pin)
     settings = card.settings
     left = _left(decision)
     _look_for_overdraft(decision, left)
@@ -157,6 +159,8 @@ def _lent(decision: Decision) -> int:
 
 def _lend(decision: Decision, client: ScheduledClient, wanted: int, left: int) -> int:
     """The commit to give a client that asked for `wanted` while `left` is left after it."""
+    if client.memory.stays:
+        return wanted
     more = min(LENT_MOST, left // LENT_PART, _ceiling(decision, client) - wanted)
     return wanted + (more if more >= LENT_LEAST else 0)
 
@@ -165,7 +169,8 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     """False: the answer depends on what others give back."""
     wanted = question.bytes
     left = _left(decision) - max(0, wanted - client.committed)
-    squeezed = _squeezed(decision, client, question.pins)
+    pins = max(0, wanted - client.fixed) if client.memory.stays else question.pins
+    squeezed = _squeezed(decision, client, pins)
     fits = wanted <= _ceiling(decision, client)
     if fits and left >= 0 and not squeezed:
         client.commit = max(client.commit, _lend(decision, client, wanted, left))
@@ -175,7 +180,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
             until = decision.now + PINNED_WITHIN
             client.pins = (*client.pins, Pin(question.number, question.pins, until))
     elif fits and (
-        _release(decision, question, squeezed) if squeezed
+        _release(decision, question, pins, squeezed) if squeezed
         else _borrow(decision, client, question) or _recall(decision, client, question, -left)
     ):
         return False
@@ -198,9 +203,11 @@ def _squeezed(decision: Decision, client: ScheduledClient, pins: int) -> list[Sc
     ]
 
 
-def _release(decision: Decision, question: Question, squeezed: list[ScheduledClient]) -> bool:
+def _release(
+    decision: Decision, question: Question, pins: int, squeezed: list[ScheduledClient]
+) -> bool:
     """Calls back what is lent to these, if that is enough and the answers may still come."""
-    left = decision.card.settings.capacity - decision.card.groups.total("fixed") - question.pins
+    left = decision.card.settings.capacity - decision.card.groups.total("fixed") - pins
     for other in squeezed:
         _forget_grant(decision, other)
     if any(other.used - other.fixed > left for other in squeezed) or decision.due(

@@ -6,8 +6,18 @@ that the daemon gives each connection and never reuses.
 """
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from nvshared.scheduler.settings import Settings, Terms
+
+
+class Stays(IntEnum):
+    """Why nothing of a client leaves the card any more; enum nvshare_stays."""
+
+    NOT = 0                             # it does leave
+    UNDRAINED = 1                       # its work in flight does not end
+    UNSEEN = 2                          # it may submit work that its hook does not see
+    GIVEN = 3                           # memory was given to a device or library
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,7 @@ class Memory:
     beyond: int = 0                     # and for good, for what does not fit the card
     answered: int = 0                   # the last question of which it has heard the answer
     to_pin: int = 0                     # what it was granted up to there, and is still to pin
+    stays: Stays = Stays.NOT
 
     @property
     def need(self) -> int:

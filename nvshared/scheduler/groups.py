@@ -24,6 +24,8 @@ GROUPS = (
     "asking",                           # a COMMIT is unanswered
     "pinning",                          # was allowed to pin some more, and may not know yet
     "bounded",                          # has a memory limit
+    "staying",                          # nothing of it leaves the card any more
+    "settled",                          # of those holding, who is whole besides
     "suspended",
     "rationed",                         # has a compute limit
     "lacking",                          # chosen or running, and short of room or of memory
@@ -78,6 +80,10 @@ def counted(client: ScheduledClient) -> Counted:
         groups.append("pinning")
     if terms.memory_limit:
         groups.append("bounded")
+    if memory.stays:
+        groups.append("staying")
+        if holds and client.settled:
+            groups.append("settled")
     if terms.suspended:
         groups.append("suspended")
     if terms.compute_limit < UNLIMITED:
@@ -87,7 +93,7 @@ def counted(client: ScheduledClient) -> Counted:
     if charged:
         groups.append("occupying")
     rests = phase is Phase.IDLE and not terms.suspended
-    measured = client.cost is not None and (holds or queued)
+    measured = client.cost is not None and (holds or queued) and not client.settled
     if measured:
         groups.append("measured")
     return Counted(

@@ -41,7 +41,7 @@ def _settle(decision: Decision) -> ScheduledClient | None:
     """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
     blocked = _admit(decision)
     if _crowded(decision.card):
-        _stop_enough(decision, lambda staying: len(staying) <= 1)
+        _stop_enough(decision, lambda staying: sum(not c.settled for c in staying) <= 1)
     while blocked is not None and _stop_enough(decision, _fits_with(decision.card, blocked)):
         blocked = _admit(decision)      # who was put back may stand before it
     return blocked
@@ -53,8 +53,10 @@ def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledC
 
 def _crowded(card: Card) -> bool:
     """More than one runs although the mode has become `on`."""
-    turns = card.settings.anti_thrash is AntiThrash.ON
-    return turns and card.groups.size(Phase.RUNNING.value) > 1
+    if card.settings.anti_thrash is not AntiThrash.ON:
+        return False
+    settled = sum(client.phase is Phase.RUNNING for client in card.groups.group("settled"))
+    return card.groups.size(Phase.RUNNING.value) - settled > 1
 
 
 def _choose(
@@ -122,10 +124,11 @@ def _repair(decision: Decision) -> None:
         _put_back(decision, client)
     # Who asks for more waits first, the youngest turn before others; then the oldest.
     asking = [c for c in reversed(staying) if not c.whole]
-    content = [c for c in staying if c.whole]
+    content = [c for c in staying if c.whole and not c.settled]
     for client in asking + content:
         # One that is whole and alone disturbs nobody: it keeps its turn.
-        if card.fits(staying) or staying == content[-1:]:
+        alone = [c for c in staying if not c.settled] == content[-1:]
+        if card.fits(staying) or alone:
             return
         assert client.turn is not None
         if decision.due(client.turn.stop_after):
@@ -136,7 +139,9 @@ def _repair(decision: Decision) -> None:
 def _admit(decision: Decision) -> ScheduledClient | None:
     card = decision.card
     one_at_a_time = card.settings.anti_thrash is AntiThrash.ON
-    number = card.groups.size("holding") - sum(c.mute for c in card.in_phase(Phase.DRAINING))
+    _let_in(decision)
+    number = card.groups.size("holding") - card.groups.size("settled")
+    number -= sum(c.mute and not c.settled for c in card.in_phase(Phase.DRAINING))
     alone = card.settings.capacity - card.pinned - _out_of_reach(card)
     draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.mute)
     beside = alone - (card.groups.total("holders_take") - draining)
@@ -167,6 +172,14 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     return blocked
 
 
+def _let_in(decision: Decision) -> None:
+    """Chooses those that are on the card for good, whoever else has it."""
+    for client in decision.card.groups.group("staying"):
+        waits = client.phase is Phase.WAITING and not client.terms.suspended
+        if waits and client.settled and not client.mute:
+            _choose(decision, client)
+
+
 def _out_of_reach(card: Card) -> int:
     """Bytes of clients that neither give them up, as they do not answer, nor will run soon."""
     mute = {c.id: c for c in [*card.moving, *card.in_phase(Phase.DRAINING)] if c.mute}
@@ -182,7 +195,7 @@ def _may_overtake(decision: Decision, holders: list[ScheduledClient]) -> bool:
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(decision, holders)
-    heard = [h for h in holders if not h.mute]
+    heard = [h for h in holders if not h.mute and not h.settled]
     soonest = min(
         (h.turn.started for h in heard if h.turn and h.turn.started is not None),
         default=decision.now,
@@ -201,7 +214,7 @@ def _ended(decision: Decision, holders: list[ScheduledClient]) -> dict[int, Turn
     for holder in holders:              # oldest first, so whom it came beside is known
         turn = holder.turn
         assert turn is not None
-        if holder.mute:
+        if holder.mute or (holder.settled and holder.phase is not Phase.DRAINING):
             lasting.add(turn.serial)    # to which nobody can put an end
             continue
         over = not turn.beside <= lasting
@@ -276,7 +289,7 @@ def _rest(decision: Decision) -> None:
         return
     for client in card.in_phase(Phase.RUNNING):
         assert client.turn is not None
-        if client.turn.idle and decision.due(client.turn.stop_after):
+        if client.turn.idle and not client.settled and decision.due(client.turn.stop_after):
             decision.stop(client, TurnEnd.IDLE)
 
 
@@ -303,6 +316,8 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         pace = card.contended or client.quota is not None
         window = idle_window if pace else client.presave_pause if wanted else 0
         news = Conduct(pace, tq, window, pace or wanted, copies)
+        if client.settled and client.quota is None:
+            news = Conduct(False, 0, 0, False, copies)      # nobody waits for its end
         if turn.conduct == news:
             continue
         if not copies:
@@ -310,5 +325,5 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if not news.report_idle:
             turn.idle = False           # when it is asked again to say so, it says it anew
         turn.conduct = news
-        left = 0 if endless else max(1, turn.started + tq - decision.now)
+        left = max(1, turn.started + tq - decision.now) if news.tq else 0
         decision.run(client, left, news)

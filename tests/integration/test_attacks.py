@@ -246,8 +246,8 @@ def test_a_lie_of_more_than_there_can_be_takes_nothing_from_other_cards(
     size = 1 << 56
     liar.limits = replace(liar.limits, commit=size if lie == "promised" else 0)
     assert liar.hello() is not None
-    figures = {} if lie == "promised" else {lie: size}
-    liar.send(encode_report(ReportRecord(Type.MEMORY, memory=Memory(**figures))))
+    figures = Memory() if lie == "promised" else replace(Memory(), **{lie: size})  # type: ignore[arg-type]
+    liar.send(encode_report(ReportRecord(Type.MEMORY, memory=figures)))
     hand_over(site, 1)
     daemon.is_well()
 

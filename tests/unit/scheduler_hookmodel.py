@@ -34,6 +34,7 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     Record,
     Reopened,
+    Stays,
     Stopped,
     WentIdle,
 )
@@ -126,6 +127,7 @@ class Hook:
     fail_in: str = ""                   # and the next LOAD: "driver"
     computed: int = 0                   # us of kernels run
     runs: int = 0                       # turns
+    stays: Stays = Stays.NOT
 
     # Figures.
 
@@ -147,9 +149,11 @@ class Hook:
 
     @property
     def memory(self) -> Memory:
+        fast = self.resident if self.stays else 0
         return Memory(
-            self.allocated, self.resident, self.pinned, self.pending, self.room, self.host,
-            answered=self.answered, to_pin=sum(one.pins for one in self.taking),
+            self.allocated - fast, self.resident - fast, self.pinned + fast, self.pending,
+            self.room, self.host, answered=self.answered,
+            to_pin=sum(one.pins for one in self.taking), stays=self.stays,
         )
 
     @property
@@ -189,6 +193,11 @@ class Hook:
     def pin(self, size: int, pause: int = 0) -> None:
         """An allocation that cannot be swapped; its thread waits for room, and may be slow."""
         self._commit(Asking(size, size, pause, lambda: self._wish(size)))
+
+    def stay(self, reason: Stays) -> None:
+        """From now on nothing leaves."""
+        self.stays = self.stays or reason
+        self._update()
 
     def unpin(self, size: int) -> None:
         """Frees such memory."""
@@ -437,15 +446,20 @@ class Hook:
         self.stop_heard = self.world.now
         self.granted = False
         self.room_asked = False
-        if self.undrainable > 0:
+        if self.stays:
+            self._shut()
+        elif self.undrainable > 0:
             self.undrainable -= 1
             self.world.at(self.world.now + DRAIN_PATIENCE, self._reopen)
         elif not self.flying:
             self._drained()
 
     def _drained(self) -> None:
-        if not self.stopping or self.flying:
-            return
+        if self.stopping and not self.flying:
+            self._shut()
+
+    def _shut(self) -> None:
+        """The gate is, and nothing in flight is waited for any more."""
         self.stopping = False
         self.want_sent = self.standing
         drained = self.world.now - self.stop_heard

@@ -6,6 +6,7 @@ that `obey` answers orders as a hook to which nothing happens would.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Evict, Limits, Load, Presave, Run, Stop, Yield
@@ -90,9 +91,9 @@ class Talk:
         return self.tell(Left(client))
 
     def set(self, client: int, **figures: float) -> Memory:
-        """Changes figures without a word; GiB, but for the number `answered`."""
-        changed = {
-            name: int(value if name == "answered" else value * GIB)
+        """Changes figures without a word; GiB, but for the number `answered`, and the reason."""
+        changed: dict[str, Any] = {
+            name: value if name in ("answered", "stays") else int(value * GIB)
             for name, value in figures.items()
         }
         self.memory[client] = replace(self.memory[client], **changed)

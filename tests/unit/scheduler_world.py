@@ -294,6 +294,9 @@ class World:
             assert not under_way, "it gives way in a hand-over"
         if isinstance(action, Stop):
             now = self.scheduler.snapshot()
+            memory = views[action.client].memory
+            lacks = memory.allocated > 0 or memory.need > memory.room
+            assert lacks or not memory.stays, "nothing of it leaves, and it is stopped"
             full = sum(v.memory.need for v in views.values()) > self.settings.capacity
             crowded = len(now.holders) > 1 and self.settings.anti_thrash is AntiThrash.ON
             assert full or crowded or now.queue, "stopped, and nobody wants it"

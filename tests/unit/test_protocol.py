@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ from nvshared.hook.protocol import (
     encode_order,
     encode_report,
 )
-from nvshared.scheduler.events import Memory
+from nvshared.scheduler.events import Memory, Stays
 
 INCLUDE = Path(__file__).parents[2] / "libhook" / "include"
 HEADER = INCLUDE / "nvshare" / "protocol.h"
@@ -41,7 +42,7 @@ FIELDS = {
     "nvshare_limits": LIMITS,
     "nvshare_memory": FIGURES,
     "nvshare_report": [
-        "type", "version", "flags", "number", "memory", "uuid", "answered", "to_pin",
+        "type", "version", "flags", "stays", "number", "memory", "uuid", "answered", "to_pin",
         "commit", "pins", "moved", "took",
     ],
 }
@@ -61,7 +62,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """Every value, offset and size of the header, as the C compiler sees them."""
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc on this machine")
-    enums = ("nvshare_type", "nvshare_flag", "nvshare_refusal", "nvshare_wait")
+    enums = (
+        "nvshare_type", "nvshare_flag", "nvshare_refusal", "nvshare_wait", "nvshare_stays",
+    )
     values = [name for enum in enums for name in enumerators(enum)]
     lines = [f'printf("{v} %d\\n", (int){v});' for v in [*values, "NVSHARE_PROTOCOL_VERSION"]]
     for struct, fields in FIELDS.items():
@@ -93,6 +96,9 @@ def test_values_are_the_headers(compiled: dict[str, int]) -> None:
     }
     assert {f"NVSHARE_WAITS_{one.name}": one.value for one in Wait} == {
         name: compiled[name] for name in enumerators("nvshare_wait")
+    }
+    assert {f"NVSHARE_STAYS_{one.name}": one.value for one in Stays} == {
+        name: compiled[name] for name in enumerators("nvshare_stays")
     }
     assert compiled["NVSHARE_PROTOCOL_VERSION"] == protocol.VERSION
     assert f'NVSHARE_DEFAULT_SOCKET "{names.DEFAULT_SOCKET}"' in HEADER.read_text()
@@ -141,13 +147,14 @@ def test_each_field_of_a_report_lies_where_the_header_has_it(
     heard = {} if kind is Type.HELLO else {"answered": 30, "to_pin": 31}
     uuid = bytes(range(1, 17))
     packet = encode_report(ReportRecord(
-        kind, 0x11121314, 2, Memory(**figures, **heard), uuid, 40, 41, 50, 51
+        kind, 0x1112, 2, Memory(**figures, **heard, stays=Stays.UNSEEN), uuid, 40, 41, 50, 51
     ))
     values = {"commit": 40, "pins": 41, "moved": 50, "took": 51}
     compare(packet, compiled, [
         ("nvshare_report.type", 2, kind),
         ("nvshare_report.version", 2, protocol.VERSION),
-        ("nvshare_report.flags", 4, 0x11121314),
+        ("nvshare_report.flags", 2, 0x1112),
+        ("nvshare_report.stays", 2, Stays.UNSEEN),
         ("nvshare_report.number", 8, 2),
         *((f"nvshare_report.memory.{name}", 8, figures[name]) for name in FIGURES),
         *((f"nvshare_report.{name}", 8, value) for name, value in heard.items()),
@@ -170,14 +177,15 @@ def test_an_order_that_is_encoded_is_decoded(
 
 
 @given(
-    reports, flags, u64, st.tuples(*[u64] * 7), st.binary(min_size=16, max_size=16),
-    st.tuples(u64, u64), st.tuples(u64, u64),
+    reports, st.integers(0, 2**16 - 1), u64, st.tuples(*[u64] * 7),
+    st.binary(min_size=16, max_size=16), st.tuples(u64, u64), st.tuples(u64, u64),
+    st.sampled_from(Stays),
 )
 def test_a_report_that_is_encoded_is_decoded(
     kind: Type, flags: int, number: int, figures: tuple[int, ...], uuid: bytes,
-    heard: tuple[int, int], last: tuple[int, int],
+    heard: tuple[int, int], last: tuple[int, int], stays: Stays,
 ) -> None:
-    hello, memory = kind is Type.HELLO, Memory(*figures)
+    hello, memory = kind is Type.HELLO, Memory(*list[Any]([*figures, 0, 0, stays]))
     asked, done = (last, (0, 0)) if kind in protocol.ASKS else ((0, 0), last)
     report = ReportRecord(
         kind, flags, number,
@@ -214,6 +222,13 @@ def test_the_sentence_says_what_came(packet: bytes, sentence: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         decode_report(packet)
     assert str(caught.value) == sentence
+
+
+def test_a_reason_to_stay_that_we_do_not_know_is_refused() -> None:
+    packet = bytearray(encode_report(ReportRecord(Type.MEMORY)))
+    packet[6] = 99
+    with pytest.raises(ProtocolError, match="the unknown reason 99 to stay came"):
+        decode_report(bytes(packet))
 
 
 def test_a_hello_of_another_version_can_be_answered() -> None:

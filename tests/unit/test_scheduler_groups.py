@@ -18,6 +18,7 @@ from nvshared.scheduler.events import (
     Left,
     Memory,
     MemoryChanged,
+    Stays,
     TermsChanged,
     WentIdle,
 )
@@ -64,6 +65,8 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "asking": lambda client: client.question,
     "pinning": lambda client: client.pins,
     "bounded": lambda client: client.terms.memory_limit,
+    "staying": lambda client: client.memory.stays,
+    "settled": lambda client: client.turn is not None and client.settled,
     "suspended": lambda client: client.terms.suspended,
     "rationed": lambda client: client.terms.compute_limit < UNLIMITED,
     "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
@@ -77,8 +80,10 @@ FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "committed": lambda client: client.committed,
     "used": lambda client: client.used,
     "pinned": lambda client: client.memory.pinned,
-    "fixed": lambda client: client.memory.pinned + client.memory.pending + client.memory.to_pin
-    + sum(pin.bytes for pin in client.pins),
+    "fixed": lambda client: max(
+        client.memory.pinned + client.memory.pending + client.memory.to_pin
+        + sum(pin.bytes for pin in client.pins),
+        client.committed if client.memory.stays else 0),
     "beyond": lambda client: client.memory.beyond,
     "staying_take": lambda client: client.takes if _stays(client) else 0,
     "holders_take": lambda client: client.takes if client.turn is not None else 0,
@@ -128,7 +133,8 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
     for _ in range(data.draw(st.integers(5, 30))):
         hooks = list(world.hooks.values())
         what = data.draw(st.sampled_from(
-            ["join", "allocate", "free", "pin", "compute", "kill", "restart", "terms", "wait"]
+            ["join", "allocate", "free", "pin", "compute", "stay", "kill", "restart", "terms",
+             "wait"]
         ))
         if not hooks or (what == "join" and len(hooks) < 8):
             world.join()
@@ -143,6 +149,8 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                 hook.pin(data.draw(st.integers(1, 60)) * MIB)
             case "compute":
                 hook.compute(data.draw(st.integers(1, 500)) * 1000)
+            case "stay":
+                hook.stay(Stays.UNSEEN)
             case "kill":
                 world.kill(hook)
             case "restart":

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from nvshared.scheduler.events import Stays
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
@@ -110,6 +111,12 @@ class Tenants(RuleBasedStateMachine):
         """Work in flight will depend on what is not submitted yet."""
         self.hook(who).undrainable = drains
 
+    @rule(who=st.integers(0, 20), reason=st.sampled_from([*Stays][1:]))
+    def stay(self, who: int, reason: Stays) -> None:
+        """Nothing of it leaves from now on; few programs are like that."""
+        if who < len(self.world.hooks):
+            self.hook(who).stay(reason)
+
     @rule(who=WHO, what=st.sampled_from(["host", "driver"]))
     def fail_to_evict(self, who: int, what: str) -> None:
         """The next block that leaves does not."""
@@ -166,9 +173,11 @@ class Tenants(RuleBasedStateMachine):
             hook.compute(2 * SECOND)
         world.settle(600 * SECOND)
         for hook in world.hooks.values():
-            pinned = sum(other.pinned for other in world.hooks.values() if other is not hook)
+            others = [other for other in world.hooks.values() if other is not hook]
+            pinned = sum(o.filled if o.stays else o.pinned for o in others)
             # Promised when there was more, or none of it would be there.
-            too_much = self.resized and hook.need + pinned > self.capacity
+            less = self.resized or any(o.stays for o in others)
+            too_much = less and hook.need + pinned > self.capacity
             assert not hook.work or too_much, f"{hook.id} never ran"
             assert not hook.asking, f"{hook.id} was not answered"
 

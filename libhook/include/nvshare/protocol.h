@@ -17,6 +17,9 @@
  *              of it filled, before its gate may open.
  *   commit     how far allocated + pinned may grow. The daemon grants it, so that
  *              everything allocated can be swapped out somewhere.
+ *   stays      nothing of a client leaves the card any more. What lies there counts as
+ *              pinned, and only what is away still as allocated. Once it is whole it runs
+ *              beside all others, and STOP only shuts its gate.
  *
  * A client's gate is closed at first. The daemon may send any order at any
  * time; the hook carries orders out in the order received.
@@ -157,6 +160,14 @@ enum nvshare_wait {
     NVSHARE_WAITS_RESUME = 4,        /* it is suspended */
 };
 
+/* Why nothing of a client leaves the card any more. */
+enum nvshare_stays {
+    NVSHARE_STAYS_NOT = 0,           /* it does leave */
+    NVSHARE_STAYS_UNDRAINED = 1,     /* its work in flight does not end, or cannot be waited for */
+    NVSHARE_STAYS_UNSEEN = 2,        /* it may submit work that does not pass the gate */
+    NVSHARE_STAYS_GIVEN = 3,         /* memory was given to a device or library that uses it at any time */
+};
+
 struct nvshare_limits {              /* bytes */
     uint64_t commit;                 /* allocated + pinned may grow to this without asking */
     uint64_t most;                   /* and could grow to this if asked: cuMemGetInfo's free */
@@ -200,7 +211,8 @@ struct nvshare_memory {
 struct nvshare_report {
     uint16_t type;                   /* enum nvshare_type */
     uint16_t version;                /* NVSHARE_PROTOCOL_VERSION; these two lie here in every version */
-    uint32_t flags;                  /* enum nvshare_flag */
+    uint16_t flags;                  /* enum nvshare_flag */
+    uint16_t stays;                  /* enum nvshare_stays */
     uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
     struct nvshare_memory memory;
     union {

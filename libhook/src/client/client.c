@@ -104,6 +104,12 @@ void client_send(struct client *client, struct nvshare_report report)
         return;
     report.version = NVSHARE_PROTOCOL_VERSION;
     report.memory = client->memory;
+    report.stays = (uint16_t)client->stays;
+    if (client->stays != NVSHARE_STAYS_NOT) {
+        report.memory.pinned += client->memory.resident;
+        report.memory.allocated -= client->memory.resident;
+        report.memory.resident = 0;
+    }
     if (report.type == NVSHARE_HELLO) {
         memcpy(report.uuid, client->uuid, sizeof report.uuid);
     } else {

@@ -49,6 +49,8 @@ struct client {
     bool remapping;                  /* the gate is shut for a moment, by pin_in_place.c */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
+    enum nvshare_stays stays;        /* why nothing of it leaves the card any more; stay.c */
+
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
     uint64_t slab_use;               /* bytes in blocks that may need a place in a slab */
     uint64_t managed_away;           /* of managed memory that count in memory.host */

@@ -55,10 +55,12 @@ static void stop(struct client *client)
     client->stopping = true;
     client->granted = false;
     client->lack_reported = false;
+    bool stays = client->stays != NVSHARE_STAYS_NOT;
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    bool drained = drain_all(client->drain_patience, true);
+    /* Where nothing leaves, nobody waits for what is in flight. */
+    bool drained = !stays && drain_all(client->drain_patience, true);
     /* A drain is when the driver's pools let go of what the program has freed. */
     if (drained && swap_enter_context(client))
         pools_recount();
@@ -66,8 +68,8 @@ static void stop(struct client *client)
     LOCKED(memory_lock);
     client->stopping = false;
     reclaim(client, RECLAIM_ALL, false); /* before the daemon reads how much is to leave */
-    if (drained) {
-        client->drained = true;
+    if (drained || client->stays != NVSHARE_STAYS_NOT) {
+        client->drained = drained;
         caches_turn_ended(client);
         client->drain_patience = DRAIN_PATIENCE_US;
         client->want_sent = gate_has_waiters();

@@ -77,7 +77,7 @@ static void gather(struct departure *departure, uint64_t wanted)
     bool hurry = !departure->stays && (departure->order->flags & NVSHARE_AHEAD) == 0
         && departure->limit == COPIES_IN_FLIGHT;
     departure->count = departure->taken = 0;
-    if (!departure->client->granted)
+    if (!departure->client->granted && departure->client->stays == NVSHARE_STAYS_NOT)
         departure->count = take(departure, &departure->rank, departure->blocks, departure->limit,
                                 wanted);
     departure->limit = departure->limit * 4 < WHOLES_MAX ? departure->limit * 4 : WHOLES_MAX;

@@ -78,7 +78,7 @@ static bool vanish_seen(struct block *block, bool zero)
  * meanwhile. */
 static bool leave(struct departure *departure, struct block *block)
 {
-    if (block->doomed) {
+    if (block->doomed || departure->client->stays != NVSHARE_STAYS_NOT) {
         victim_stays(block);
         return true;
     }
@@ -95,15 +95,16 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
 {
     uint64_t room = order->room;
     struct departure departing = departure(client, order, false);
-    bool ready = swap_enter_context(client), more = ready;
+    bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
+    bool more = ready && client->stays == NVSHARE_STAYS_NOT;
     struct nvshare_memory *memory = &client->memory;
     /* From here on the program's own allocations keep to the new room. */
     uint64_t before = memory->room;
     memory->room = room;
     departing.progress.failed = !ready;
     uint64_t occupied = memory->resident + memory->pinned;
-    if (ready && occupied > room)
+    if (more && occupied > room)
         victims_survey(client, occupied - room);
     struct block *block;
     while (more && !departing.progress.failed

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs whose memory stays on the card. Some cannot be stopped, or only seem to be: their work
+ * never ends, or goes past the gate, or a device works on their memory by itself.
+ *
+ * To move the memory of such a program would break it, and to wait for it would hold up all. So
+ * from the moment that is known nothing of it leaves the card. It runs beside whoever has the turn,
+ * and the others share what is left. What lies on the card is reported as pinned (client_send()),
+ * and what the program allocates later the daemon grants as it grants pinned memory.
+ *
+ * There is no way back: nobody could tell when the reason ends.
+ */
+#include "client/stay.h"
+
+#include "client/client.h"
+#include "interpose/log.h"
+
+static const char *text(enum nvshare_stays reason)
+{
+    switch (reason) {
+    case NVSHARE_STAYS_UNSEEN:
+        return "it may submit work that libnvshare.so does not see";
+    case NVSHARE_STAYS_GIVEN:
+        return "it was given to a device or library that may use it at any time";
+    default:
+        return "the work of this program does not end";
+    }
+}
+
+void client_stay(struct client *client, enum nvshare_stays reason)
+{
+    pthread_mutex_lock(&memory_lock);
+    bool first = client->stays == NVSHARE_STAYS_NOT;
+    if (first) {
+        client->stays = reason;
+        client_update(client);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    if (first)
+        complain("memory on GPU %d stays there from now on: %s. Other programs get what is left.",
+                 (int)client->device, text(reason));
+}
