@@ -33,6 +33,11 @@ BEGIN_PTSZ(cuStreamBeginCaptureToGraph,
      const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
     (stream, graph, dependencies, edges, count, mode))
 
+BEGIN_PTSZ(cuStreamBeginRecaptureToGraph,
+    (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback,
+     void *data),
+    (stream, mode, graph, callback, data))
+
 static CUresult ended(CUstream stream, CUresult result)
 {
     CUstreamCaptureStatus status;

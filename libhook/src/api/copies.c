@@ -134,6 +134,14 @@ GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
     (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
     (copy, stream))
 
+COPYING_PTSZ(cuMemcpyWithAttributesAsync, way_of(to, from), bytes,
+    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes,
+     CUstream stream),
+    (to, from, bytes, attributes, stream))
+GATED_PTSZ(cuMemcpy3DWithAttributesAsync, GATE_NO_STREAM,
+    (CUDA_MEMCPY3D_BATCH_OP *operation, unsigned long long flags, CUstream stream),
+    (operation, flags, stream))
+
 /* Many at once. */
 
 COPYING_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), bus_sharing_sum(sizes, count),
@@ -152,6 +160,10 @@ GATED_PTSZ(cuMemcpy3DBatchAsync, GATE_NO_STREAM,
     (count, operations, failed, flags, stream))
 GATED_PTSZ(cuMemcpy3DBatchAsync_v2, GATE_NO_STREAM,
     (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags, CUstream stream),
+    (count, operations, flags, stream))
+GATED_PTSZ(cuFabricCpyBatchAsync, GATE_NO_STREAM,
+    (size_t count, CUDA_FABRIC_COPY_BATCH_OP *operations, unsigned long long flags,
+     CUstream stream),
     (count, operations, flags, stream))
 GATED_PTSZ(cuMemBatchDecompressAsync, GATE_NO_STREAM,
     (CUmemDecompressParams *parameters, size_t count, unsigned int flags, size_t *failed,

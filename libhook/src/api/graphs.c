@@ -45,6 +45,10 @@ GATED(cuGraphAddNode_v2, GATE_NO_STREAM,
     (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
      const CUgraphEdgeData *edges, size_t dependency_count, CUgraphNodeParams *parameters),
     (node, graph, dependencies, edges, dependency_count, parameters))
+GATED(cuGraphAddNode_v3, GATE_NO_STREAM,
+    (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+     const CUgraphEdgeData *edges, size_t dependency_count, CUgraphNodeParams *parameters),
+    (node, graph, dependencies, edges, dependency_count, parameters))
 GATED(cuGraphAddMemcpyNode, GATE_NO_STREAM,
     (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t dependency_count,
      const CUDA_MEMCPY3D *copy, CUcontext context),
@@ -54,6 +58,9 @@ GATED(cuGraphAddMemsetNode, GATE_NO_STREAM,
      const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context),
     (node, graph, dependencies, dependency_count, fill, context))
 GATED(cuGraphNodeSetParams, GATE_NO_STREAM,
+    (CUgraphNode node, CUgraphNodeParams *parameters),
+    (node, parameters))
+GATED(cuGraphNodeSetParams_v2, GATE_NO_STREAM,
     (CUgraphNode node, CUgraphNodeParams *parameters),
     (node, parameters))
 GATED(cuGraphMemcpyNodeSetParams, GATE_NO_STREAM,

@@ -212,13 +212,17 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
                ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemAddressFree)(address, size);
 }
 
+static CUresult pinned_range(CUdeviceptr address, size_t size)
+{
+    return memory_is_ours(address) ? CUDA_ERROR_NOT_SUPPORTED
+                                   : vmm_pin_range_in_place(address, size);
+}
+
 /* What a switch writes to must not move. */
 EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t offset,
                                     CUdeviceptr address, size_t size, unsigned long long flags)
 {
-    if (memory_is_ours(address))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = vmm_pin_range_in_place(address, size);
+    CUresult result = pinned_range(address, size);
     return result != CUDA_SUCCESS
                ? result : REAL(cuMulticastBindAddr)(multicast, offset, address, size, flags);
 }
@@ -231,6 +235,49 @@ EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_
     return result != CUDA_SUCCESS
                ? result
                : REAL(cuMulticastBindMem)(multicast, offset, handle, start, size, flags);
+}
+
+EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+                                       size_t offset, CUdeviceptr address, size_t size,
+                                       unsigned long long flags)
+{
+    CUresult result = pinned_range(address, size);
+    return result != CUDA_SUCCESS
+               ? result
+               : REAL(cuMulticastBindAddr_v2)(multicast, device, offset, address, size, flags);
+}
+
+EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+                                      size_t offset, CUmemGenericAllocationHandle handle,
+                                      size_t start, size_t size, unsigned long long flags)
+{
+    CUresult result = vmm_pin_in_place(&handle);
+    return result != CUDA_SUCCESS
+               ? result
+               : REAL(cuMulticastBindMem_v2)(multicast, device, offset, handle, start, size, flags);
+}
+
+/* Nor what other cards write to over a fabric. */
+EXPORT CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device,
+                                          cuuint64_t offset, void *address, cuuint64_t size,
+                                          unsigned long long flags)
+{
+    CUresult result = pinned_range((uintptr_t)address, size);
+    return result != CUDA_SUCCESS
+               ? result
+               : REAL(cuLogicalEndpointBindAddr)(endpoint, device, offset, address, size, flags);
+}
+
+EXPORT CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device,
+                                         cuuint64_t offset, CUmemGenericAllocationHandle handle,
+                                         cuuint64_t start, cuuint64_t size,
+                                         unsigned long long flags)
+{
+    CUresult result = vmm_pin_in_place(&handle);
+    return result != CUDA_SUCCESS
+               ? result
+               : REAL(cuLogicalEndpointBindMem)(endpoint, device, offset, handle, start, size,
+                                                flags);
 }
 
 /* What another process writes to must not move either. */

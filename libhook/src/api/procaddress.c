@@ -5,32 +5,24 @@
  * The driver is asked, with the program's version and flags, and what it
  * returned is translated: an entry point that is hooked becomes its wrapper.
  * Only the pointer says which of the versions and default streams of a name
- * the program will call, so the name decides nothing, but for one thing: if
- * the driver returns an entry point that we do not know for a name of which
- * we hook others, the driver is newer than we are, and what the program would
- * submit there passes no gate. Then no client may be attached.
+ * the program will call, so the name decides nothing, unless the driver is
+ * newer than we are. If it returns an entry point that we do not know, the
+ * name tells what it does (interpose/newer.c). If that is nothing that passes
+ * the gate but we hook others of the name, it deals with memory in a way that
+ * we do not know, and no client may be attached.
  */
 #include <string.h>
 
 #include "api/wrapper.h"
 #include "client/unknown_entry.h"
 
-/* "_v2", "_ptsz", "_v3_ptds", or nothing. */
-static bool is_suffix(const char *end)
-{
-    if (end[0] == '_' && end[1] == 'v' && end[2] >= '0' && end[2] <= '9')
-        for (end += 3; *end >= '0' && *end <= '9';)
-            end++;
-    return *end == '\0' || strcmp(end, "_ptsz") == 0 || strcmp(end, "_ptds") == 0;
-}
-
 /* The name of a hook that is a version of `symbol`, or NULL. */
 static const char *hook_of_base(const char *symbol)
 {
     size_t length = strlen(symbol);
-    for (int hook = 0; hook < HOOK_COUNT; hook++) {
+    for (int hook = 0; hook < HOOKS_LISTED; hook++) {
         const char *name = hook_name((enum real_index)hook);
-        if (strncmp(name, symbol, length) == 0 && is_suffix(name + length))
+        if (strncmp(name, symbol, length) == 0 && newer_base(name) == (int)length)
             return name;
     }
     return NULL;
@@ -38,7 +30,7 @@ static const char *hook_of_base(const char *symbol)
 
 static void translate(const char *symbol, void **entry)
 {
-    enum real_index hook = hook_of_real(*entry);
+    enum real_index hook = hook_for(symbol, *entry);
     if (hook != HOOK_COUNT) {
         *entry = hook_wrapper(hook);
         return;

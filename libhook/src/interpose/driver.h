@@ -20,3 +20,4 @@
 
 #include "interpose/copy_types.h"   /* uses the types of the former */
 #endif
+#include "interpose/newer_types.h"

@@ -10,8 +10,10 @@
 #include "interpose/real.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "api/newer_calls.h"
 #include "interpose/symbols.h"
 
 _Atomic(void *) real_functions[REAL_COUNT];
@@ -34,6 +36,9 @@ static void *const wrappers[HOOK_COUNT] = {
 #undef HOOK
 };
 
+static _Atomic(const char *) newer_names[NEWER_MAX];
+static _Atomic(const struct link_map *) driver;
+
 CUresult real_absent(void)
 {
     return CUDA_ERROR_NOT_FOUND;
@@ -42,15 +47,18 @@ CUresult real_absent(void)
 /* The handle is kept, so that the driver stays where we found it. */
 static bool find_all(void *handle)
 {
-    struct link_map *driver;
-    if (handle == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &driver) != 0)
+    struct link_map *object;
+    if (handle == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &object) != 0)
         return false;
     for (int i = 0; i < REAL_COUNT; i++) {
-        void *function = symbols_function(driver, names[i]);
+        if (names[i] == NULL)
+            continue;
+        void *function = symbols_function(object, names[i]);
         atomic_store_explicit(&real_functions[i], function != NULL ? function
                                                                    : (void *)real_absent,
                               memory_order_relaxed);
     }
+    atomic_store_explicit(&driver, object, memory_order_relaxed);
     atomic_store_explicit(&found, true, memory_order_release);
     return true;
 }
@@ -72,12 +80,58 @@ void *real_find(enum real_index index)
 
 void *hook_wrapper(enum real_index index)
 {
-    return wrappers[index];
+    return index < HOOKS_LISTED ? wrappers[index] : newer_calls[index - HOOKS_LISTED];
 }
 
 const char *hook_name(enum real_index index)
 {
-    return names[index];
+    return index < HOOKS_LISTED ? names[index] : atomic_load(&newer_names[index - HOOKS_LISTED]);
+}
+
+enum real_index hook_of_real(const void *entry)
+{
+    int index = 0;
+    while (index < HOOK_COUNT
+           && (entry == NULL || entry == (void *)real_absent
+               || atomic_load_explicit(&real_functions[index], memory_order_acquire) != entry))
+        index++;
+    return (enum real_index)index;
+}
+
+static bool takes_stream(const char *name)
+{
+    static const char *const variants[] = { "_ptsz", "_ptds" };
+    const struct link_map *object = atomic_load_explicit(&driver, memory_order_relaxed);
+    char variant[128];
+    for (size_t i = 0; i < 2; i++) {
+        size_t length = strlen(name);
+        bool is_one = length > 5 && strcmp(name + length - 5, variants[i]) == 0;
+        snprintf(variant, sizeof variant, "%s%s", name, variants[i]);
+        if (is_one || symbols_function(object, variant) != NULL)
+            return true;
+    }
+    return false;
+}
+
+/* Two threads may take a place each for the same function, which does no harm. */
+static enum real_index take_place(const char *name, void *entry)
+{
+    const char *kept = strdup(name);
+    for (int i = 0; i < NEWER_MAX && kept != NULL; i++) {
+        const char *none = NULL;
+        if (!atomic_compare_exchange_strong(&newer_names[i], &none, kept))
+            continue;
+        atomic_store_explicit(&real_functions[HOOKS_LISTED + i], entry, memory_order_release);
+        return (enum real_index)(HOOKS_LISTED + i);
+    }
+    return HOOK_COUNT;
+}
+
+enum real_index hook_for(const char *name, void *entry)
+{
+    enum real_index hook = hook_of_real(entry);
+    return hook != HOOK_COUNT || newer_kind(name, takes_stream(name)) == NEWER_OTHER
+               ? hook : take_place(name, entry);
 }
 
 enum real_index hook_named(const char *name)
@@ -85,18 +139,11 @@ enum real_index hook_named(const char *name)
     /* The driver's names go on with a capital letter, cudaMalloc and cublasCreate do not. */
     if (name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
         return HOOK_COUNT;
-    int index = 0;
-    while (index < HOOK_COUNT && strcmp(names[index], name) != 0)
-        index++;
-    return (enum real_index)index;
-}
-
-enum real_index hook_of_real(const void *entry)
-{
-    int index = 0;
-    while (index < HOOK_COUNT
-           && (entry == (void *)real_absent
-               || atomic_load_explicit(&real_functions[index], memory_order_relaxed) != entry))
-        index++;
-    return (enum real_index)index;
+    for (int index = 0; index < HOOKS_LISTED; index++)
+        if (strcmp(names[index], name) == 0)
+            return (enum real_index)index;
+    void *entry = real_driver_present()
+                      ? symbols_function(atomic_load_explicit(&driver, memory_order_relaxed), name)
+                      : NULL;
+    return entry == NULL ? HOOK_COUNT : hook_for(name, entry);
 }

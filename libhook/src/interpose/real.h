@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "interpose/driver.h"
+#include "interpose/newer.h"
 
 /* Declared so that the compiler knows their types (and compares them with
  * cuda.h if that is included). Only those in hooks.def are ever defined. */
@@ -24,7 +25,8 @@ enum real_index {
 #define HOOK(name, parameters) REAL_##name,
 #define USE HOOK
 #include "interpose/hooks.def"
-    HOOK_COUNT,
+    HOOKS_LISTED,
+    HOOK_COUNT = HOOKS_LISTED + NEWER_MAX,         /* and those for a newer driver's functions */
     REAL_BEFORE_USES = HOOK_COUNT - 1,
 #include "interpose/uses.def"
     REAL_COUNT
@@ -49,6 +51,11 @@ static inline void *real_function(enum real_index index)
 
 /* True if libcuda.so.1 is loaded; then everything is looked up too. Does not load it. */
 bool real_driver_present(void);
+
+/* The hook of the driver's function `entry`, known as `name`: one that is listed or, for a
+ * function of a newer driver that needs one, a place that is taken for it now. HOOK_COUNT: it
+ * needs none. */
+enum real_index hook_for(const char *name, void *entry);
 
 /* Our wrapper of hook `index` (below HOOK_COUNT), its name, and the hook of a
  * name or of a driver's entry point; HOOK_COUNT: not hooked. */

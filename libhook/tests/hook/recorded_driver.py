@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A libcuda.so.1 with every entry point of a real one and nothing behind them.
 
-It is generated from `entry_points.txt`, which was recorded on a card. Each entry point notes the
+It is generated from `entry_points.txt`, which was recorded on a card, and from what later versions
+of CUDA add (`entry_points_newer.txt`). Each entry point notes the
 arguments it was called with and returns a number of its own as its CUresult, so that a test can
 tell which of the driver's 700 functions a call ended up in. cuGetProcAddress answers as recorded.
 
@@ -18,9 +19,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-RECORD = Path(__file__).parent / "entry_points.txt"
+FILES = [Path(__file__).parent / f"entry_points{part}.txt" for part in ("", "_newer")]
 LEGACY, PER_THREAD = 1, 2
-LATEST = 13000
+LATEST = 13050
+ADDED = 9998                         # what an entry point returns that no driver has
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,15 @@ class Answer:
     entry: str
 
 
+def lines() -> list[str]:
+    """Those of the files that are no comments."""
+    return [line for file in FILES for line in file.read_text().splitlines() if line[0] != "#"]
+
+
 def recorded() -> list[Answer]:
     """All answers of the recorded driver, versions ascending for each symbol and flag."""
     answers = []
-    for line in RECORD.read_text().splitlines():
-        if line.startswith("#"):
-            continue
+    for line in lines():
         symbol, rest = line.split(" ", 1)
         legacy, per_thread = rest.removeprefix("legacy").split("per-thread")
         for flags, words in ((LEGACY, legacy), (PER_THREAD, per_thread)):
@@ -50,7 +55,7 @@ def recorded() -> list[Answer]:
 
 def entries() -> list[str]:
     """Every name the recorded driver exports, but those for debuggers and graphics."""
-    names = {line.split()[0] for line in RECORD.read_text().splitlines() if line[0] != "#"}
+    names = {line.split()[0] for line in lines()}
     return sorted(names | {answer.entry for answer in recorded()})
 
 
@@ -86,10 +91,12 @@ ENTRY = """
 """
 
 
-def source(left_out: frozenset[str], newer: frozenset[str]) -> str:
+def source(left_out: frozenset[str], newer: frozenset[str], added: frozenset[str]) -> str:
     """The driver in C. `left_out`: entry points that it lacks, as an older one would. `newer`:
-    symbols for which it returns, from 13000 on, an entry point that it does not export."""
+    symbols for which it returns, from the latest version on, an entry point that it does not
+    export. `added`: entry points that it has besides, which return ADDED."""
     lines = [ENTRY]
+    lines += [f"ENTRY({name}, {ADDED})" for name in sorted(added)]
     here = [entry for entry in entries() if entry not in left_out]
     for entry in here:
         if not entry.startswith("cuGetProcAddress") and entry != "cuInit":
@@ -108,6 +115,9 @@ def source(left_out: frozenset[str], newer: frozenset[str]) -> str:
             lines.append(
                 f'    {{ "{answer.symbol}", {answer.flags}, {answer.version}, (void *){entry} }},'
             )
+    for name in sorted(added):
+        for flags in (LEGACY, PER_THREAD):
+            lines.append(f'    {{ "{name}", {flags}, {LATEST}, (void *){name} }},')
     for symbol in sorted(newer):
         for flags in (LEGACY, PER_THREAD):
             lines.append(f'    {{ "{symbol}", {flags}, {LATEST}, (void *)newest }},')
@@ -137,13 +147,14 @@ def build(
     directory: Path,
     left_out: frozenset[str] = NONE,
     newer: frozenset[str] = NONE,
+    added: frozenset[str] = NONE,
     compiler: str = "gcc",
 ) -> Path:
     """Compiles it to `directory`/libcuda.so.1, with libcuda.so for linking, and returns that
     directory."""
     command = [compiler, "-x", "c", "-", "-shared", "-fPIC", "-O0", "-Wl,-soname,libcuda.so.1"]
     command += ["-Wl,-Bsymbolic", "-o", str(directory / "libcuda.so.1")]
-    subprocess.run(command, input=source(left_out, newer), text=True, check=True)
+    subprocess.run(command, input=source(left_out, newer, added), text=True, check=True)
     (directory / "libcuda.so").symlink_to("libcuda.so.1")
     return directory
 
@@ -157,6 +168,7 @@ WIDTHS = {
     "CUdevice": 32,
     "CUdeviceptr_v1": 32,
     "cuuint32_t": 32,
+    "CUlogicalEndpointId": 32,
     "CUmem_advise": 32,
     "CUmem_range_attribute": 32,
     "CUpointer_attribute": 32,

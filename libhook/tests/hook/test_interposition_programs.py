@@ -176,10 +176,10 @@ def test_a_program_without_cuda_is_left_alone(library: Path, tmp_path: Path) -> 
 def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
     library: Path, tmp_path: Path
 ) -> None:
-    """It returns an entry point for cuLaunchKernel that we do not know. The program gets it
+    """It returns an entry point for cuMemAlloc that we do not know. The program gets it
     untouched, and where there is a daemon one line says why the GPU is not shared, when a
     context is made."""
-    driver = recorded.build(tmp_path, newer=frozenset({"cuLaunchKernel"}))
+    driver = recorded.build(tmp_path, newer=frozenset({"cuMemAlloc"}))
     program = compile_c(
         """
         int main(void)
@@ -190,7 +190,7 @@ def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
             *(int *)dlsym(driver, "result_of_cuCtxCreate_v2") = 0;
             *(int *)dlsym(driver, "result_of_cuDeviceGetUuid_v2") = 0;
             for (int i = 0; i < 2; i++) {
-                ask("cuLaunchKernel", &entry, 13000, 0, NULL);
+                ask("cuMemAlloc", &entry, 13050, 0, NULL);
                 printf("%d\\n", call(entry));
                 ((int (*)(void **, int, int))dlsym(driver, "cuCtxCreate_v2"))(&context, 0, i);
             }
@@ -211,7 +211,7 @@ def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
         )
     assert done.stdout.splitlines() == ["9999", "9999"]
     (line,) = done.stderr.splitlines()
-    assert "newer cuLaunchKernel" in line
+    assert "newer cuMemAlloc" in line
     assert "unshared" in line
 
 

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls of functions of a newer driver, whose arguments we do not know. They pass the gate and are
+ * handed on as they came.
+ *
+ * Arguments are words, in registers and then on the stack, and so is a structure that is passed by
+ * value. So sixteen words are read, which may be more than there are, and passed on in the same
+ * places. Numbers with a point travel in other registers and would be lost; nothing that submits
+ * work takes one.
+ *
+ * Work in flight is the context's, and is waited for as all other (drain.c). What is lost: a copy
+ * is not seen by those who share the bus, and a capture does not let the call pass a closed gate.
+ */
+#include "api/newer_calls.h"
+
+#include "api/wrapper.h"
+
+#include "interpose/log.h"
+
+#define WORDS                                                                              \
+    uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,    \
+    uint64_t h, uint64_t i, uint64_t j, uint64_t k, uint64_t l, uint64_t m, uint64_t n,    \
+    uint64_t o, uint64_t p
+
+typedef CUresult newer_function(WORDS);
+
+static void tell(enum real_index hook)
+{
+    static atomic_flag told[NEWER_MAX];
+    if (!atomic_flag_test_and_set(&told[hook - HOOKS_LISTED]))
+        debug("%s is newer than this libnvshare.so, which takes it for work", hook_name(hook));
+}
+
+static CUresult call(enum real_index hook, WORDS)
+{
+    tell(hook);
+    gate_enter(GATE_NO_STREAM);
+    CUresult result = ((newer_function *)real_function(hook))(a, b, c, d, e, f, g, h, i, j, k, l,
+                                                              m, n, o, p);
+    gate_leave();
+    return result;
+}
+
+/* A function for each place, by two digits: of 16, and of 8. */
+#define CALL(high, low)                                                                    \
+    static CUresult call_##high##low(WORDS)                                                \
+    {                                                                                      \
+        return call(HOOKS_LISTED + 8 * 0x##high + low, a, b, c, d, e, f, g, h, i, j, k, l, \
+                    m, n, o, p);                                                           \
+    }
+#define NAME(high, low) (void *)call_##high##low,
+#define EIGHT(what, high)                                                                  \
+    what(high, 0) what(high, 1) what(high, 2) what(high, 3)                                \
+    what(high, 4) what(high, 5) what(high, 6) what(high, 7)
+#define ALL(what)                                                                          \
+    EIGHT(what, 0) EIGHT(what, 1) EIGHT(what, 2) EIGHT(what, 3) EIGHT(what, 4)             \
+    EIGHT(what, 5) EIGHT(what, 6) EIGHT(what, 7) EIGHT(what, 8) EIGHT(what, 9)             \
+    EIGHT(what, a) EIGHT(what, b) EIGHT(what, c) EIGHT(what, d) EIGHT(what, e)             \
+    EIGHT(what, f)
+
+ALL(CALL)
+
+void *const newer_calls[NEWER_MAX] = { ALL(NAME) };

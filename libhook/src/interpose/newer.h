@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Functions of a driver that is newer than we are, told by their names.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#define NEWER_MAX 128                /* functions of one driver that can be wrapped */
+
+enum newer_kind {
+    NEWER_OTHER,                     /* only asks, waits, orders, or calls the host */
+    NEWER_SUBMITS,                   /* submits work, or looks addresses up: it passes the gate */
+    NEWER_KEEPS,                     /* and what it was given must stay on the card afterwards */
+};
+
+/* What the function `name` does, which is none of hooks.def. `takes_stream`: the driver has a
+ * variant of it for per-thread default streams. */
+enum newer_kind newer_kind(const char *name, bool takes_stream);
+
+/* The length of a function's name without "_v2", "_ptsz", "_v3_ptds". */
+int newer_base(const char *name);

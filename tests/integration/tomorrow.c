@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a driver of tomorrow could have besides: linked with the simulated one. */
+#include "driver/abi.h"
+
+#define SEEN __attribute__((visibility("default")))
+
+CUresult cuMemcpyAsync(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+SEEN CUresult cuMemcpyTomorrowAsync(int, int, int, int, int, int, const CUdeviceptr *, size_t,
+                                    CUstream);
+
+/* Its arguments that count lie on the stack. */
+CUresult cuMemcpyTomorrowAsync(int a, int b, int c, int d, int e, int f, const CUdeviceptr *ways,
+                               size_t size, CUstream stream)
+{
+    if (a != 1 || b != 2 || c != 3 || d != 4 || e != 5 || f != 6)
+        return CUDA_ERROR_INVALID_VALUE;
+    return cuMemcpyAsync(ways[0], ways[1], size, stream);
+}
