@@ -145,6 +145,21 @@ API(cuCtxCreate_v4, CUcontext *context, CUctxCreateParams *parameters, unsigned 
     return create(context, flags, device);
 }
 
+/* As if OpenGL or VDPAU were there and used this device. */
+#define GRAPHICS_API(name, ...)                                                          \
+    API(name, CUcontext *context, unsigned int flags, CUdevice device __VA_ARGS__)       \
+    {                                                                                    \
+        ENTER(ENTRY_INIT);                                                               \
+        return create(context, flags, device);                                           \
+    }
+
+GRAPHICS_API(cuGLCtxCreate)
+GRAPHICS_API(cuGLCtxCreate_v2)
+GRAPHICS_API(cuVDPAUCtxCreate, , unsigned int vdpau __attribute__((unused)),
+             void *lookup __attribute__((unused)))
+GRAPHICS_API(cuVDPAUCtxCreate_v2, , unsigned int vdpau __attribute__((unused)),
+             void *lookup __attribute__((unused)))
+
 static CUresult destroy(CUcontext handle)
 {
     if (!object_is(handle, OBJECT_CONTEXT))

@@ -13,6 +13,7 @@
 
 #include "api/wrapper.h"
 #include "client/client.h"
+#include "client/contexts.h"
 #include "flight/capture_list.h"
 #include "memory/peers.h"
 #include "service/attach.h"
@@ -180,6 +181,34 @@ CREATE(cuCtxCreate_v3,
 CREATE(cuCtxCreate_v4,
     (CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
     (context, parameters, flags, device))
+CREATE(cuGLCtxCreate, (CUcontext *context, unsigned int flags, CUdevice device),
+    (context, flags, device))
+CREATE(cuGLCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device),
+    (context, flags, device))
+CREATE(cuVDPAUCtxCreate,
+    (CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *lookup),
+    (context, flags, device, vdpau, lookup))
+CREATE(cuVDPAUCtxCreate_v2,
+    (CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *lookup),
+    (context, flags, device, vdpau, lookup))
+
+/* A context made by a function that is not wrapped is known from here on. */
+#define ENTER_CONTEXT(name)                                                        \
+    EXPORT CUresult name(CUcontext context)                                        \
+    {                                                                              \
+        CUresult result = REAL(name)(context);                                     \
+        CUdevice device;                                                           \
+        bool added = false;                                                        \
+        if (result == CUDA_SUCCESS && context != NULL)                             \
+            context = contexts_learn(context, &added);                             \
+        if (added && contexts_find(context, &context, &device))                    \
+            client_attach(device, NULL);                                           \
+        return result;                                                             \
+    }
+
+ENTER_CONTEXT(cuCtxSetCurrent)
+ENTER_CONTEXT(cuCtxPushCurrent)
+ENTER_CONTEXT(cuCtxPushCurrent_v2)
 
 /* A primary context cannot be destroyed this way: the driver says so. */
 static bool is_primary(CUcontext context)
@@ -221,6 +250,8 @@ static CUdevice device_of(CUcontext context)
 {
     CUdevice device = -1;
     CUcontext same;
+    if (contexts_find(context, &same, &device))
+        return device;
     if (REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
         if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
             device = -1;
@@ -282,23 +313,24 @@ LET_GO(cuDevicePrimaryCtxReset_v2, true, true)
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                  unsigned int flags)
 {
-    CUcontext context = NULL;
+    CUcontext primary = NULL, context;
     retaining(device);
     CUresult result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
-    if (result == CUDA_SUCCESS
-        && REAL(cuDevicePrimaryCtxRetain)(&context, device) == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && (primary = contexts_primary(device)) != NULL) {
         refer(*green, device);
-        /* The green context holds it; ours was only to learn its name. */
-        if (HAVE_REAL(cuDevicePrimaryCtxRelease_v2))
-            REAL(cuDevicePrimaryCtxRelease_v2)(device);
+        if (REAL(cuCtxFromGreenCtx)(&context, *green) == CUDA_SUCCESS)
+            contexts_add(context, device, primary);
     }
-    retained(device, context);
+    retained(device, primary);
     return result;
 }
 
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     CUdevice device = drop(green);
+    CUcontext context;
+    if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS)
+        ends(context);               /* its work is known no longer */
     struct parting parting = parting_begins(device, false);
     ends(parting.last);
     CUresult result = REAL(cuGreenCtxDestroy)(green);

@@ -12,7 +12,6 @@
 #include "nvshare/protocol.h"
 
 #define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */
-#define CONTEXTS_MAX 16
 #define QUESTIONS_OPEN 16
 
 struct block;
@@ -78,11 +77,6 @@ struct client {
      * instead of memory_changed, since it may take long: see bell.h. */
     _Atomic uint32_t heard;
 
-    /* Contexts of this device; the first is where the service works. */
-    CUcontext contexts[CONTEXTS_MAX];
-    unsigned context_count;
-    unsigned contexts_ended;         /* counts; events made before are gone with theirs */
-
     /* Below: the service thread alone, except as context_ends() says. */
 
     pthread_t thread;
@@ -102,7 +96,7 @@ struct client {
  * Held for short sections: driver calls that only map, unmap or ask, and the
  * sending of one record, but never a copy over the bus, a wait for the
  * program's work or for the daemon. Nothing else is locked by its holder but
- * the gate's lock and the capture lock.
+ * the gate's lock, the capture lock and that of the list of contexts.
  */
 extern pthread_mutex_t memory_lock;
 /* Broadcast when a block stops moving, and when somebody is done with what only

@@ -32,6 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/contexts.h"
 #include "interpose/bell.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
@@ -104,6 +105,9 @@ struct gate_thread *gate_register_thread(void)
     if (thread == NULL)
         thread = new_thread();
     pthread_setspecific(gate.key, thread);
+    /* It may have been given one that nobody knows. */
+    CUcontext context;
+    contexts_current(&context);
     gate_self = thread;
     return thread;
 }

@@ -20,13 +20,16 @@
  */
 #include "flight/drain.h"
 
+#include <stdlib.h>
 #include <time.h>
 
+#include "client/contexts.h"
 #include "client/gate.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
 
 #define CAPTURE_PATIENCE_US 50000
+#define PARTS 16
 
 /* Done when *event is, or at once if that is NULL. NOT_READY: a capture forbids it; `whatever`:
  * none does. */
@@ -123,27 +126,31 @@ bool drain_ending(CUcontext context)
     return result == CUDA_SUCCESS;
 }
 
-static unsigned contexts_ended(void)
+static bool add(struct drain *drain, CUcontext context)
 {
-    unsigned ended = 0;
-    for (unsigned i = 0; i < CLIENTS_MAX; i++)
-        if (clients[i] != NULL)
-            ended += clients[i]->contexts_ended;
-    return ended;
+    if (drain->count == drain->room) {
+        unsigned room = drain->room + PARTS;
+        struct drain_part *part = realloc(drain->part, room * sizeof *part);
+        if (part == NULL)
+            return false;
+        drain->part = part;
+        drain->room = room;
+    }
+    drain->part[drain->count++] = (struct drain_part){ .context = context };
+    return true;
 }
 
-/* Of all devices: a kernel or a copy of another one's may reach this one's memory. */
+/* Of all devices, shared or not: a kernel or a copy of another one's may reach this one's memory. */
 void drain_begin(struct drain *drain)
 {
+    CUcontext context;
     drain->count = 0;
     drain->failing = false;
     LOCKED(memory_lock);
     drain->contexts_ended = contexts_ended();
-    for (unsigned i = 0; i < CLIENTS_MAX; i++)
-        for (unsigned c = 0; clients[i] != NULL && c < clients[i]->context_count; c++)
-            drain->part[drain->count++] = (struct drain_part){
-                .context = clients[i]->contexts[c],
-            };
+    drain->whole = contexts_complete();
+    while (drain->whole && (context = contexts_of(ANY_DEVICE, drain->count)) != NULL)
+        drain->whole = add(drain, context);
 }
 
 /* Only under service_lock, which also covers a context's end. */
@@ -169,10 +176,10 @@ static CUresult part_step(struct drain_part *part)
 
 bool drain_step(struct drain *drain)
 {
-    if (!still_valid(drain))
+    if (!still_valid(drain) || !drain->whole)
         drain_begin(drain);
-    bool all = true, failing = false;
-    for (unsigned i = 0; i < drain->count; i++) {
+    bool all = drain->whole, failing = !drain->whole;
+    for (unsigned i = 0; i < drain->count && drain->whole; i++) {
         CUresult result = part_step(&drain->part[i]);
         if (result != CUDA_SUCCESS)
             all = false;
@@ -190,13 +197,14 @@ void drain_abandon(struct drain *drain)
 {
     for (unsigned i = 0; i < drain->count && still_valid(drain); i++)
         forget(drain->part[i].context, &drain->part[i].event);
-    drain->count = 0;
+    free(drain->part);
+    *drain = (struct drain){ .count = 0 };
 }
 
 bool drain_all(uint64_t patience, bool outlasts)
 {
     uint64_t began = now_microseconds();
-    struct drain drain;
+    struct drain drain = { .count = 0 };
     while (!gate_empty(1000))
         if (gate_has_waiters() && now_microseconds() - began > patience)
             return false;
@@ -213,5 +221,6 @@ bool drain_all(uint64_t patience, bool outlasts)
         }
         nap(waited);
     }
+    drain_abandon(&drain);
     return true;
 }

@@ -18,18 +18,19 @@ bool drain_all(uint64_t patience, bool outlasts);
 
 /* The same in steps, to find out whether a client is idle. */
 struct drain {
-    unsigned contexts_ended;         /* of all clients, at the beginning */
-    unsigned count;
+    unsigned contexts_ended;         /* at the beginning */
+    unsigned count, room;
+    bool whole;                      /* `part` has all contexts */
     bool failing;                    /* the last step's calls, but no context for good */
     struct drain_part {
         CUcontext context;
         CUevent event;
         bool started;
-    } part[CLIENTS_MAX * CONTEXTS_MAX];
+    } *part;
 };
-void drain_begin(struct drain *drain);
+void drain_begin(struct drain *drain);             /* one of zeros, or a former one */
 bool drain_step(struct drain *drain);              /* true: everything submitted before it began is done */
-void drain_abandon(struct drain *drain);
+void drain_abandon(struct drain *drain);           /* at the end, too: leaves zeros */
 
 /* Waits for all work of one context; any thread. False: *result, which is NOT_READY
  * where a capture is going on and forbids it. */

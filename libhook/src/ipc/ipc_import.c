@@ -15,6 +15,7 @@
 
 #include "block/region.h"
 #include "client/client.h"
+#include "client/contexts.h"
 #include "flight/drain.h"
 #include "interpose/real.h"
 #include "ipc/ipc.h"
@@ -151,7 +152,7 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
     import->ticket = *ticket;
     import->range_size = total;
     import->size = part->bytes;
-    REAL(cuCtxGetCurrent)(&import->owner.context);
+    contexts_current(&import->owner.context);
     pthread_mutex_lock(&memory_lock);
     CUresult result = region_take(total, &import->range);
     pthread_mutex_unlock(&memory_lock);

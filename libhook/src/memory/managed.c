@@ -29,6 +29,7 @@
 #include "block/prefetches.h"
 #include "client/client.h"
 #include "client/commit.h"
+#include "client/contexts.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 #include "memory/allocation.h"
@@ -147,7 +148,7 @@ static CUresult make(const struct managed *managed, unsigned int flags, CUdevice
 static bool has_context(struct client *client, CUcontext *context)
 {
     return client != NULL && can_be_sent(client->device)
-           && REAL(cuCtxGetCurrent)(context) == CUDA_SUCCESS;
+           && contexts_current(context) == CUDA_SUCCESS;
 }
 
 /* `plain`: beyond the card, and cuMemAlloc's to the program. */

@@ -11,6 +11,7 @@
 
 #include "block/region.h"
 #include "client/client.h"
+#include "client/contexts.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "memory/alias.h"
@@ -47,7 +48,7 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
 {
     struct client *client = client_current();
     CUcontext context = NULL;
-    if (client == NULL || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+    if (client == NULL || contexts_current(&context) != CUDA_SUCCESS)
         return false;
     if (capture_refuses(result))
         return true;

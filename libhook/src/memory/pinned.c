@@ -14,6 +14,7 @@
 
 #include "client/client.h"
 #include "client/commit.h"
+#include "client/contexts.h"
 #include "client/gate.h"
 #include "interpose/real.h"
 
@@ -59,7 +60,7 @@ CUresult pinned_begin(size_t bytes)
 {
     struct client *client = client_current();
     CUcontext context = NULL;
-    if (client != NULL && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+    if (client != NULL && contexts_current(&context) != CUDA_SUCCESS)
         context = NULL;
     return begin(client, context, bytes);
 }
@@ -125,16 +126,6 @@ static struct remembered **bucket_of(uint64_t key)
     return &buckets[key * 0x9E3779B97F4A7C15u >> 54];
 }
 
-/* The context, if we shall hear of its end. Of a green one we do not, and when we hear
- * of that handle it may be another's. */
-static CUcontext known_context(const struct client *client, CUcontext context)
-{
-    for (unsigned i = 0; i < client->context_count; i++)
-        if (client->contexts[i] == context)
-            return context;
-    return NULL;
-}
-
 void pinned_remember(uint64_t key, size_t bytes)
 {
     struct client *client = wish.client;
@@ -143,8 +134,7 @@ void pinned_remember(uint64_t key, size_t bytes)
         return;                      /* stays counted until the process ends */
     LOCKED(memory_lock);
     struct remembered **bucket = bucket_of(key);
-    CUcontext context = known_context(client, wish.context);
-    *entry = (struct remembered){ key, bytes, client, context, *bucket };
+    *entry = (struct remembered){ key, bytes, client, wish.context, *bucket };
     *bucket = entry;
 }
 

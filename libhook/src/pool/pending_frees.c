@@ -13,6 +13,7 @@
 
 #include "block/region.h"
 #include "client/client.h"
+#include "client/contexts.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "interpose/ring.h"
@@ -108,7 +109,7 @@ CUresult pending_frees_mark(CUstream stream, struct mark *mark)
     pthread_mutex_unlock(&memory_lock);
     if (mark->marker == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    REAL(cuCtxGetCurrent)(&current);
+    contexts_current(&current);
     RELAXED;
     if (context != current)
         result = REAL(cuCtxPushCurrent_v2)(context);

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "client/contexts.h"
 #include "interpose/real.h"
 
 #define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit */
@@ -43,18 +44,18 @@ uint64_t stream_name(CUstream stream)
 CUresult stream_place(CUstream stream, CUcontext *context, CUdevice *device)
 {
     CUcontext current, same;
-    CUresult result = REAL(cuCtxGetCurrent)(&current);
+    CUresult result = contexts_current(&current);
     if (result != CUDA_SUCCESS || current == NULL)
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
-    /* Of a green context's streams it is not told; they work where they are used. */
-    if (REAL(cuStreamGetCtx)(stream, context) != CUDA_SUCCESS || *context == current) {
+    if (REAL(cuStreamGetCtx)(stream, context) != CUDA_SUCCESS)
         *context = current;
-        return REAL(cuCtxGetDevice)(device);
-    }
+    if (contexts_find(*context, context, device))
+        return CUDA_SUCCESS;
     result = REAL(cuCtxPushCurrent_v2)(*context);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuCtxGetDevice)(device);
+    *context = contexts_learn(*context, NULL);
     REAL(cuCtxPopCurrent_v2)(&same);
     return result;
 }

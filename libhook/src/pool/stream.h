@@ -8,7 +8,7 @@
 
 /* What a stream is known by among all there ever are in its context; 0: by nothing. */
 uint64_t stream_name(CUstream stream);
-/* Its context, or the current one if it is in any. The driver's error. */
+/* The owner of its context, or of the current one if it is in any. The driver's error. */
 CUresult stream_place(CUstream stream, CUcontext *context, CUdevice *device);
 
 /* A stream is about to be destroyed: its handle will be another's. */

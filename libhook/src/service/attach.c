@@ -17,6 +17,7 @@
 #include "block/host_memory.h"
 #include "client/client.h"
 #include "client/connection.h"
+#include "client/contexts.h"
 #include "client/gate.h"
 #include "client/unknown_entry.h"
 #include "flight/drain.h"
@@ -173,7 +174,7 @@ static bool can_map(CUdevice device)
     return false;
 }
 
-static struct client *new_client(CUdevice device, CUcontext context)
+static struct client *new_client(CUdevice device)
 {
     struct client *client = calloc(1, sizeof *client);
     if (client == NULL)
@@ -181,8 +182,6 @@ static struct client *new_client(CUdevice device, CUcontext context)
     client->device = device;
     client->node = host_memory_nearest(device);
     client->index = (unsigned)device;
-    if (context != NULL)
-        client->contexts[client->context_count++] = context;
     client->drained = true;
     client->turns = 1;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
@@ -209,10 +208,10 @@ static struct client *new_client(CUdevice device, CUcontext context)
     return client;
 }
 
-static void attach(CUdevice device, CUcontext context)
+static void attach(CUdevice device)
 {
     static bool prepared;
-    struct client *client = new_client(device, context);
+    struct client *client = new_client(device);
     if (client == NULL)
         return;
     if (!prepared && !gate_prepare()) {
@@ -243,23 +242,14 @@ static void attach(CUdevice device, CUcontext context)
 void client_attach(CUdevice device, CUcontext context)
 {
     static uint32_t tried;           /* one try for each device, whatever came of it */
+    if (context != NULL)
+        contexts_add(context, device, context);
     if (device < 0 || device >= CLIENTS_MAX)
         return;
     LOCKED(attach_lock);
-    struct client *client = clients[device];
-    if (client != NULL) {
-        LOCKED(memory_lock);
-        bool known = context == NULL;
-        for (unsigned i = 0; i < client->context_count; i++)
-            known |= client->contexts[i] == context;
-        if (!known && client->context_count == CONTEXTS_MAX)
-            complain("more than %d contexts on one GPU: the work of the others is not waited for "
-                     "at a hand-over", CONTEXTS_MAX);
-        else if (!known)
-            client->contexts[client->context_count++] = context;
-    } else if ((tried >> device & 1) == 0) {
+    if (clients[device] == NULL && (tried >> device & 1) == 0) {
         tried |= (uint32_t)1 << device;
-        attach(device, context);
+        attach(device);
     }
 }
 

@@ -3,7 +3,7 @@
 
 #include "interpose/driver.h"
 
-/* A context was made (or retained) on `device`, and is `context`. Connects to
+/* A context was made (or retained) on `device`, and is `context` (NULL: known already). Connects to
  * the daemon the first time for each device. Without a daemon's socket the
  * process stays unshared. Takes no lock across driver calls. */
 void client_attach(CUdevice device, CUcontext context);

@@ -5,6 +5,7 @@
 #include "service/context_end.h"
 
 #include "client/client.h"
+#include "client/contexts.h"
 #include "flight/drain.h"
 #include "ipc/ipc_import.h"
 #include "memory/allocation.h"
@@ -16,8 +17,10 @@
 
 void context_ends(CUcontext context)
 {
-    if (client_none())
+    if (client_none()) {
+        contexts_remove(context);
         return;
+    }
     UNCANCELLED;
     bool drained = drain_ending(context);
     LOCKED(service_lock);
@@ -27,19 +30,11 @@ void context_ends(CUcontext context)
     managed_context_ends(context);
     pinned_context_ends(context);
     pending_frees_context_ends(context);
+    contexts_remove(context);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];
         if (client == NULL)
             continue;
-        unsigned kept = 0;
-        for (unsigned c = 0; c < client->context_count; c++)
-            if (client->contexts[c] != context)
-                client->contexts[kept++] = client->contexts[c];
-        bool had_it = kept != client->context_count;
-        client->context_count = kept;
-        if (!had_it)
-            continue;
-        client->contexts_ended++;
         allocations_context_ends(client, context);
         swap_leave_context(client, context, drained);
         client_update(client);

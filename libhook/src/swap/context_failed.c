@@ -21,6 +21,7 @@
 
 #include "block/block.h"
 #include "client/client.h"
+#include "client/contexts.h"
 #include "flight/drain.h"
 #include "interpose/log.h"
 
@@ -28,8 +29,9 @@
 static CUresult error_of_all(const struct client *client)
 {
     CUresult error = CUDA_SUCCESS;
-    for (unsigned i = 0; i < client->context_count; i++)
-        if ((error = context_error(client->contexts[i])) == CUDA_SUCCESS)
+    CUcontext context;
+    for (unsigned i = 0; (context = contexts_of(client->device, i)) != NULL; i++)
+        if ((error = context_error(context)) == CUDA_SUCCESS)
             return CUDA_SUCCESS;
     return error;
 }

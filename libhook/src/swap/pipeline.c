@@ -7,6 +7,7 @@
 #include "block/host_slabs.h"
 #include "block/store.h"
 #include "client/client.h"
+#include "client/contexts.h"
 #include "flight/bus_sharing.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
@@ -43,8 +44,8 @@ static void end_own_context(struct client *client)
 
 bool swap_enter_context(struct client *client)
 {
+    CUcontext context = contexts_of(client->device, 0);
     pthread_mutex_lock(&memory_lock);
-    CUcontext context = client->context_count > 0 ? client->contexts[0] : NULL;
     bool alone = context == NULL && client->memory.allocated > 0;
     pthread_mutex_unlock(&memory_lock);
     if (alone)

@@ -113,7 +113,7 @@ TYPES = re.compile(
 NAMES = re.compile(
     r"cu(Mem|Launch|Param|Array|Mipmapped|Multicast|Pointer|Ipc|Import|External|Green|Checkpoint"
     r"|Module(Load|Unload|GetGlobal)|Library(Load|Unload)|Ctx(Create|Destroy|Attach|Detach|SetLimit"
-    r"|FromGreen|EnablePeer|DisablePeer)|DevicePrimaryCtx|DeviceTotalMem|Device\w*Mem|Graph\w*(Mem|Instantiate|Update)"
+    r"|FromGreen|PushCurrent|SetCurrent|EnablePeer|DisablePeer)|DevicePrimaryCtx|DeviceTotalMem|Device\w*Mem|Graph\w*(Mem|Instantiate|Update)"
     r"|Get(ProcAddress|ExportTable))"
 )
 

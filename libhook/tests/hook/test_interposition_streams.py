@@ -51,6 +51,7 @@ def test_a_handle_that_is_given_out_again_is_another_stream(tmp_path: Path) -> N
     program = tmp_path / "streams"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{SOURCE}"]
     command += [f"-I{SOURCE.parent / 'include'}", "-x", "c", "-", "-x", "none"]
-    command += [str(SOURCE / "pool" / "stream.c"), "-o", str(program)]
+    sources = ("pool/stream.c", "client/contexts.c", "interpose/log.c")
+    command += [*(str(SOURCE / source) for source in sources), "-o", str(program)]
     subprocess.run(command, input=PROGRAM, text=True, check=True)
     subprocess.run([program], check=True)

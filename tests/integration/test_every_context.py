@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory stays while work is under way in any context of the process, however that was made."""
+
+import pytest
+
+from tests.integration.conftest import Site
+from tests.integration.test_contexts import WAITING
+from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+
+MANY = 20
+
+# In whichever context is current, work that waits and then fills memory of another context.
+UNDER_WAY = '''
+stream = c_uint64()
+call("cuStreamCreate", byref(stream), 1)
+wait_in(stream)
+call("cuMemsetD8Async", address, 7, size, stream)
+threading.Timer(1, lambda: setattr(reached, "value", 1)).start()
+away()
+call("cuStreamSynchronize", stream)
+call("cuCtxSetCurrent", home)
+assert get(address, size) == bytes([7]) * size
+'''
+
+MINE = WAITING.removeprefix(PRELUDE) + '''
+address, other, size = c_uint64(), c_void_p(), 64 * MIB
+call("cuMemAlloc_v2", byref(address), size)
+'''
+
+# The driver's own function, as somebody finds it who does not ask the loader.
+PAST_THE_LIBRARY = '''
+import subprocess
+def past(name):
+    maps = [line.split() for line in open("/proc/self/maps") if "/libcuda.so" in line]
+    names = subprocess.run(["nm", "-D", maps[0][-1]], capture_output=True, text=True).stdout
+    offset = next(line.split()[0] for line in names.splitlines() if line.split()[-1] == name)
+    return ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)(
+        int(maps[0][0].split("-")[0], 16) + int(offset, 16))
+assert past("cuCtxCreate_v2")(ctypes.addressof(other), 0, 0) == 0
+'''
+
+MADE = {
+    f"the last of {MANY}": f'''
+for _ in range({MANY}):
+    call("cuCtxCreate_v2", byref(other), 0, 0)
+''',
+    "for OpenGL": 'call("cuGLCtxCreate_v2", byref(other), 0, 0)\n',
+    "for VDPAU": 'call("cuVDPAUCtxCreate_v2", byref(other), 0, 0, 1, c_void_p())\n',
+    "by whom nobody sees, then entered": PAST_THE_LIBRARY + 'call("cuCtxSetCurrent", other)\n',
+    "by whom nobody sees, then pushed": PAST_THE_LIBRARY + 'call("cuCtxPushCurrent_v2", other)\n',
+    "by whom nobody sees, then used": PAST_THE_LIBRARY + '''
+more = c_uint64()
+call("cuMemAlloc_v2", byref(more), MIB)
+''',
+}
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_work_is_waited_for_in_a_context_made(how: str, site: Site) -> None:
+    site.environment["NVSHARE_SIM_CONTEXT"] = str(1 << 20)
+    site.start("--tq", "1")
+    program = Program(site, MINE + MADE[how] + UNDER_WAY)
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    give_it_back(hook)
+    program.ends_well()
+
+
+def test_work_is_waited_for_on_a_card_that_is_not_shared(site: Site) -> None:
+    """It was first used while there was no daemon."""
+    daemon = site.start("--tq", "1")
+    program = Program(site, MINE + '''
+away()
+call("cuDevicePrimaryCtxRetain", byref(other), 1)
+call("cuCtxSetCurrent", other)
+call("cuCtxEnablePeerAccess", home, 0)
+away()
+''' + UNDER_WAY)
+    assert program.hears() == "away"
+    daemon.kill()
+    daemon.wait()
+    program.go_on()
+    assert program.hears() == "away"
+    site.start("--tq", "1")
+    program.go_on()
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    give_it_back(hook)
+    program.ends_well()
+
+
+def test_a_context_that_ended_is_not_waited_for(site: Site) -> None:
+    """Nor one that takes its place, before it has work."""
+    site.start("--tq", "1")
+    program = Program(site, MINE + '''
+for _ in range(40):
+    call("cuCtxCreate_v2", byref(other), 0, 0)
+    call("cuCtxDestroy_v2", other)
+call("cuCtxSetCurrent", home)
+put(address, bytes([5]) * size)
+away()
+assert get(address, size) == bytes([5]) * size
+''')
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    give_it_back(hook)
+    program.ends_well()
