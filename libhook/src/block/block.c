@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "block/region.h"
+#include "block/search.h"
 
 static bool usable(enum block_state state)
 {
@@ -22,6 +23,7 @@ void block_set_state(struct block *block, enum block_state state)
     if (lacking(state))
         block->client->absent += block->size;
     block->state = state;
+    search_note(block);
 }
 
 bool block_presaved(const struct block *block)
@@ -29,9 +31,26 @@ bool block_presaved(const struct block *block)
     return block->right == block->client->turns;
 }
 
+bool block_look_holds(const struct block *block)
+{
+    return block->look.turn == block->client->turns;
+}
+
+bool block_ready(const struct block *block)
+{
+    return block_presaved(block) || (block_look_holds(block) && block->light);
+}
+
 void block_note_presaved(struct block *block)
 {
     block->right = block->client->granted ? 0 : block->client->turns;
+    search_note(block);
+}
+
+void block_hold(struct block *block, bool held)
+{
+    block->immovable = held;
+    search_note(block);
 }
 
 static void count_allocated(struct block *block, bool counts)
@@ -56,6 +75,10 @@ struct block *block_new(struct client *client, const struct store *store, CUdevi
         .state = BLOCK_EMPTY,
         .older = client->youngest,
     };
+    if (!search_enter(block)) {
+        free(block);
+        return NULL;
+    }
     if (client->youngest != NULL)
         client->youngest->younger = block;
     else
@@ -122,6 +145,7 @@ void block_free(struct block *block)
         client->absent -= block->size;
     if (block->state != BLOCK_SHARED && block->state != BLOCK_LOST)
         count_allocated(block, false);
+    search_leave(block);
     if (block->older != NULL)
         block->older->younger = block->younger;
     else

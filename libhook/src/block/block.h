@@ -44,7 +44,7 @@ struct block {
     struct client *client;
     enum block_state state;
     bool doomed;                     /* freed while on the move; its mover finishes it */
-    bool immovable;                  /* now */
+    bool immovable;                  /* now: block_hold() */
     const struct store *store;
     union store_place place;
     bool stored;                     /* it has a place there; may be kept while resident */
@@ -60,14 +60,22 @@ struct block {
     bool restless;                   /* had changed when it left for the last time */
     bool presaving;                  /* LEAVING only until it has been copied: it stays */
     struct block *older, *younger;
+    size_t slot;                     /* search.c */
 };
 
 void block_set_state(struct block *block, enum block_state state);
 /* It is on the card, and its place holds the same: the program has not run since they
  * were made equal. */
 bool block_presaved(const struct block *block);
+/* It was looked at since the program ran. */
+bool block_look_holds(const struct block *block);
+/* On the card, it needs no copy to leave: it was saved, or seen to be zero, and the program
+ * has not run since. */
+bool block_ready(const struct block *block);
 /* They have just been made equal. What a running program has may change at once. */
 void block_note_presaved(struct block *block);
+/* It stays where it is for a while, or no longer. */
+void block_hold(struct block *block, bool held);
 /* A new block, empty, at the end of its client's list; counted as allocated. NULL: no memory. */
 struct block *block_new(struct client *client, const struct store *store, CUdeviceptr address,
                         size_t size);

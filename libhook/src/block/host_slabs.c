@@ -15,6 +15,7 @@
 
 #include "block/host_memory.h"
 #include "block/region.h"
+#include "block/search.h"
 #include "block/store.h"
 #include "client/client.h"
 #include "interpose/real.h"
@@ -35,34 +36,48 @@ struct host_slab *host_slab_new(const struct client *client, char *memory, uint6
     }
     slab->memory = memory;
     slab->size = size;
-    slab->pages = size / PAGE;
+    slab->pages = slab->run = size / PAGE;
     return slab;
 }
 
 static bool place(struct host_slab *slab, struct block *block)
 {
-    uint64_t wanted = block->size / PAGE, run = 0;
-    if (slab->size - slab->used < block->size)
+    uint64_t wanted = block->size / PAGE, run = 0, longest = 0;
+    if (slab->run < wanted)
         return false;
     for (uint64_t page = 0; page < slab->pages; page++) {
         run = slab->taken[page] ? 0 : run + 1;
+        longest = run > longest ? run : longest;
         if (run < wanted)
             continue;
         memset(&slab->taken[page + 1 - wanted], true, wanted);
+        block->client->host_empty -= slab->used == 0;
         slab->used += block->size;
         block->place.host.slab = slab;
         block->place.host.address = slab->memory + (page + 1 - wanted) * PAGE;
         return true;
     }
+    slab->run = longest;
     return false;
 }
 
+/* Slabs that are full are passed once. */
 bool host_place(struct block *block)
 {
-    for (struct host_slab *slab = block->client->host_slabs; slab != NULL; slab = slab->next)
+    struct host_slab **first = &block->client->host_room;
+    while (*first != NULL && (*first)->used == (*first)->size)
+        *first = (*first)->next;
+    for (struct host_slab *slab = *first; slab != NULL; slab = slab->next)
         if (place(slab, block))
             return true;
     return false;
+}
+
+static void note_room(struct client *client, struct host_slab *slab)
+{
+    client->host_empty += slab->used == 0;
+    if (client->host_room == NULL || client->host_room->number < slab->number)
+        client->host_room = slab;
 }
 
 void host_unplace(struct block *block)
@@ -71,6 +86,8 @@ void host_unplace(struct block *block)
     memset(&slab->taken[(block->place.host.address - slab->memory) / (ptrdiff_t)PAGE], false,
            block->size / PAGE);
     slab->used -= block->size;
+    slab->run = (slab->size - slab->used) / PAGE;
+    note_room(block->client, slab);
 }
 
 uint64_t host_slab_size(const struct client *client, uint64_t block_size, uint64_t allowance)
@@ -101,8 +118,10 @@ bool host_slab_enlist(struct client *client, struct host_slab *slab)
         return false;
     }
     slab->state = REGISTERED;
+    slab->number = ++client->host_slabs_made;
     slab->next = client->host_slabs;
     client->host_slabs = slab;
+    note_room(client, slab);
     pthread_cond_broadcast(&memory_changed);
     return true;
 }
@@ -180,6 +199,9 @@ static bool let_go(struct client *client, struct host_slab *slab)
     while (*link != slab)
         link = &(*link)->next;
     *link = slab->next;
+    if (client->host_room == slab)
+        client->host_room = slab->next;
+    client->host_empty--;
     client->memory.host -= slab->size;
     free(slab);
     return true;
@@ -188,7 +210,7 @@ static bool let_go(struct client *client, struct host_slab *slab)
 void host_trim(struct client *client, uint64_t allowance)
 {
     struct host_slab *slab = client->host_slabs;
-    while (slab != NULL && client->memory.host > allowance)
+    while (slab != NULL && client->host_empty > 0 && client->memory.host > allowance)
         slab = slab->used == 0 && let_go(client, slab) ? client->host_slabs : slab->next;
 }
 
@@ -196,8 +218,8 @@ void host_shrink(struct client *client, uint64_t allowance)
 {
     if (client->memory.host <= allowance)
         return;
-    for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger)
-        if (kept->state == BLOCK_RESIDENT)
-            store_give(kept);
+    struct block *kept;
+    while ((kept = search_oldest(client, SEARCH_KEPT)) != NULL)
+        store_give(kept);
     host_trim(client, allowance);
 }

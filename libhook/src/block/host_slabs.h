@@ -10,6 +10,8 @@ struct host_slab {
     uint64_t size;
     uint64_t used;
     uint64_t pages;
+    uint64_t run;                    /* no more free pages than these are in one piece */
+    uint64_t number;                 /* grows with each that its client has */
     struct host_slab *next;
     uint64_t begun, filled;          /* while it is being made by several threads */
     enum {

@@ -2,6 +2,7 @@
 #include "block/store.h"
 
 #include "block/block.h"
+#include "block/search.h"
 
 bool store_take(struct block *block, uint64_t allowance, struct host_provision *provision)
 {
@@ -17,4 +18,5 @@ void store_give(struct block *block)
     block->store->give(block);
     block->stored = block->known = false;
     block->right = 0;
+    search_note(block);
 }

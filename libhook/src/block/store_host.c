@@ -9,6 +9,7 @@
 #include "block/host_provision.h"
 #include "block/host_slabs.h"
 #include "block/mapped.h"
+#include "block/search.h"
 #include "block/store.h"
 #include "client/client.h"
 #include "interpose/real.h"
@@ -28,7 +29,8 @@ static bool take(struct block *block, uint64_t allowance, struct host_provision 
     if (host_grow(client, block->size, allowance) && host_place(block))
         return true;
     /* The oldest leave last, so they miss the places they keep the least. */
-    for (struct block *kept = client->blocks; kept != NULL; kept = kept->younger) {
+    for (struct block *kept = search_oldest(client, SEARCH_KEPT); kept != NULL;
+         kept = kept->younger) {
         if (kept->state != BLOCK_RESIDENT || !kept->stored || !kept->store->slabs
             || (block->presaving && block_presaved(kept)))
             continue;                /* nothing is won by saving one instead of another */

@@ -55,7 +55,10 @@ struct client {
     uint64_t managed_away;           /* of managed memory that count in memory.host */
     struct block *blocks;            /* all, oldest first */
     struct block *youngest;
-    struct host_slab *host_slabs;
+    struct host_slab *host_slabs;    /* the latest first */
+    struct host_slab *host_room;     /* none before it has any; NULL: none has */
+    uint64_t host_slabs_made;
+    unsigned host_empty;             /* slabs that hold nothing */
     int node;                        /* of the host, near this device; -1: any */
     unsigned providers;              /* threads that are making host slabs now */
 

@@ -49,10 +49,9 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
     size_t count = 0;
     struct block *const *blocks = owner == NULL ? NULL : blocks_of(owner, &count);
     *part = (struct ipc_part){ .left = 0 };
-    for (size_t i = index; i < count; i++)
-        part->left += blocks[i]->size;
     if (index < count) {
-        const struct block *block = blocks[index];
+        const struct block *block = blocks[index], *last = blocks[count - 1];
+        part->left = last->address + last->size - block->address;
         part->size = block->size;
         part->offset = request->address - blocks[0]->address;
         part->bytes = description.size;

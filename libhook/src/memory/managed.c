@@ -44,7 +44,7 @@ static struct managed *freed;
 static void hold(struct managed *managed, bool held)
 {
     for (size_t i = 0; i < managed->block_count; i++)
-        managed->blocks[i]->immovable = held;
+        block_hold(managed->blocks[i], held);
 }
 
 static void discard(struct managed *managed)
@@ -72,7 +72,7 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
             return NULL;
         }
         block->place.managed.bytes = length;
-        block->immovable = true;
+        block_hold(block, true);
         managed->blocks[managed->block_count] = block;
         left -= length;
     }

@@ -51,6 +51,7 @@
 
 #include "block/block.h"
 #include "block/region.h"
+#include "block/search.h"
 #include "block/store.h"
 #include "client/client.h"
 #include "flight/capture.h"
@@ -160,6 +161,7 @@ bool spare_keep(struct large *large)
         struct block *block = large->blocks[i];
         store_give(block);
         block->seen = block->light = block->restless = block->parted = false;
+        search_note(block);
     }
     large->spare = true;
     large->freed_at = now_microseconds();

@@ -236,17 +236,12 @@ static CUresult look_again(struct client *client, struct block **blocks, size_t 
     return result != CUDA_SUCCESS ? result : finish(client, table, &wholes);
 }
 
-bool content_known(const struct block *block)
-{
-    return block->look.turn == block->client->turns;
-}
-
 bool content_look(struct client *client, struct block *const *blocks, size_t count)
 {
     struct block *fresh[LOOKS_MAX];
     size_t found = 0, new = 0;
     for (size_t i = 0; i < count; i++) {
-        if (content_known(blocks[i]))
+        if (block_look_holds(blocks[i]))
             continue;
         blocks[i]->look.turn = 0;
         if (blocks[i]->parted || new++ < WHOLES_MAX)

@@ -9,14 +9,11 @@
 /*
  * Looks at `count` blocks (at most LOOKS_MAX), all on the card and none in use, so that
  * each one's `look` is of this moment: at the first WHOLES_MAX, and of the others at
- * those that need no look as a whole beyond so many (content_known() tells). Service
+ * those that need no look as a whole beyond so many (block_look_holds() tells). Service
  * thread, in the context that copies, service_lock held and memory_lock not. False:
  * nothing is known of any of them.
  */
 bool content_look(struct client *client, struct block *const *blocks, size_t count);
-/* It was looked at since the program ran. */
-bool content_known(const struct block *block);
-
 /* Every byte is zero. */
 bool content_is_zero(const struct content *content);
 bool content_equal(const struct content *a, const struct content *b);

@@ -55,7 +55,7 @@ static void look(struct departure *departure, bool further)
     if (count == 0)
         return;
     for (size_t i = 0; i < count; i++)
-        known = known && content_known(blocks[i]);
+        known = known && block_look_holds(blocks[i]);
     if (further && !known) {
         more = take(departure, &rank, next, LOOKS_MAX - departure->count, UINT64_MAX);
         count += unsaved(next, more, blocks + count);
@@ -64,7 +64,7 @@ static void look(struct departure *departure, bool further)
     departure->looked = content_look(client, blocks, count);
     pthread_mutex_lock(&memory_lock);
     for (size_t i = 0; i < more; i++) {
-        if (departure->looked && content_known(next[i]))
+        if (departure->looked && block_look_holds(next[i]))
             victim_seen(next[i]);
         victim_stays(next[i]);
     }

@@ -10,6 +10,7 @@
 
 #include "block/block.h"
 #include "block/host_slabs.h"
+#include "block/search.h"
 #include "client/client.h"
 #include "client/connection.h"
 #include "swap/context_failed.h"
@@ -22,15 +23,6 @@ struct load {
     unsigned flags;                  /* of its answer */
     struct progress progress;
 };
-
-static struct block *next_absent(struct client *client)
-{
-    struct block *block = client->blocks;
-    while (block != NULL
-           && ((block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED) || block->immovable))
-        block = block->younger;
-    return block;
-}
 
 /* Takes back what was begun. */
 static void back_out(struct block *block)
@@ -73,8 +65,9 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
 static void fetch_all(struct client *client, struct pipeline *line, struct load *load)
 {
     struct block *block;
+    uint64_t held_since = 0;
     client->memory.room = load->order.room;
-    while (!load->progress.failed && (block = next_absent(client)) != NULL
+    while (!load->progress.failed && (block = search_oldest(client, SEARCH_ABSENT)) != NULL
            && client_free_room(client) >= block->size) {
         if (order_yields(client, &load->order)) {
             load->flags |= NVSHARE_YIELDED;
@@ -86,6 +79,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
             pipeline_complete(client, line);
             host_shrink(client, load->order.host);
         }
+        memory_lock_yields(&held_since);
     }
 }
 

@@ -104,7 +104,6 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     if (left && !stays && result == CUDA_SUCCESS)
         result = block_unmap(block);
     if (result == CUDA_SUCCESS) {
-        block_set_state(block, left && !stays ? BLOCK_SWAPPED : BLOCK_RESIDENT);
         if (left)
             block->known = block->looked;
         if (block->stored && !block->zero)
@@ -112,6 +111,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;
+        block_set_state(block, left && !stays ? BLOCK_SWAPPED : BLOCK_RESIDENT);
         if (!left && !block->store->keeps)
             store_give(block);
     } else {

@@ -19,21 +19,12 @@
  */
 #include "swap/presave.h"
 
-#include "block/block.h"
+#include "block/search.h"
 #include "client/client.h"
 #include "swap/departure.h"
 #include "swap/pipeline.h"
 #include "swap/victim.h"
 #include "swap/yield.h"
-
-static uint64_t ready_bytes(const struct client *client)
-{
-    uint64_t bytes = 0;
-    for (const struct block *block = client->blocks; block != NULL; block = block->younger)
-        if (block->state == BLOCK_RESIDENT && !block->immovable && victim_is_ready(block))
-            bytes += block->size;
-    return bytes;
-}
 
 /* False: no more can be saved now. */
 static bool save(struct departure *departure, struct block *block)
@@ -63,7 +54,7 @@ uint64_t swap_presave(struct client *client, const struct nvshare_order *order, 
     more = more && !client->granted;
     if (more)
         victims_survey(client, order->presaved);
-    uint64_t ready = ready_bytes(client);
+    uint64_t ready = search_bytes(client, SEARCH_READY), held_since = 0;
     while (more && ready < order->presaved) {
         struct block *block = departure_next(&departing, order->presaved - ready);
         if (block == NULL)
@@ -75,9 +66,10 @@ uint64_t swap_presave(struct client *client, const struct nvshare_order *order, 
             victim_stays(block);
         }
         more = !yields && save(&departing, block) && !departing.progress.failed;
+        memory_lock_yields(&held_since);
     }
     departure_end(&departing);
-    ready = ready_bytes(client);
+    ready = search_bytes(client, SEARCH_READY);
     *flags = departing.flags;
     return ready;
 }

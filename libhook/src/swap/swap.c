@@ -93,7 +93,7 @@ static bool leave(struct departure *departure, struct block *block)
 
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
-    uint64_t room = order->room;
+    uint64_t room = order->room, held_since = 0;
     struct departure departing = departure(client, order, false);
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
@@ -115,6 +115,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
             break;
         }
         more = leave(&departing, block);
+        memory_lock_yields(&held_since);
     }
     departure_end(&departing);
     if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)

@@ -19,33 +19,17 @@
  */
 #include "swap/victim.h"
 
-#include "block/store.h"
+#include "block/search.h"
 #include "client/client.h"
 #include "swap/content.h"
 
-enum rank { ZERO, UNCHANGED, OTHER, RANKS };
-
-static enum rank rank_of(const struct block *block)
-{
-    if (block->light)
-        return ZERO;
-    return block_presaved(block) || (block->known && !block->restless) ? UNCHANGED : OTHER;
-}
-
-bool victim_is_ready(const struct block *block)
-{
-    return block_presaved(block) || (content_known(block) && block->light);
-}
-
 struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
 {
-    for (; *rank < RANKS; ++*rank)
-        for (struct block *block = client->youngest; block != NULL; block = block->older)
-            if (block->state == BLOCK_RESIDENT && !block->immovable
-                && rank_of(block) <= (enum rank)*rank
-                && !(unready && (!block->store->keeps || victim_is_ready(block))))
-                return block;
-    return NULL;
+    struct block *block = NULL;
+    while (*rank < RANKS
+           && (block = search_youngest(client, (unready ? SEARCH_UNREADY : SEARCH_VICTIM) + *rank)) == NULL)
+        ++*rank;
+    return block;
 }
 
 void victim_stays(struct block *block)
@@ -56,25 +40,15 @@ void victim_stays(struct block *block)
     pthread_cond_broadcast(&memory_changed);
 }
 
-static uint64_t light_bytes(const struct client *client)
-{
-    uint64_t bytes = 0;
-    for (const struct block *block = client->blocks; block != NULL; block = block->younger)
-        if (block->state == BLOCK_RESIDENT && block->light)
-            bytes += block->size;
-    return bytes;
-}
-
 /* From here on they do not disappear, even if they are freed. */
 static size_t take_unseen(struct client *client, struct block **blocks)
 {
+    struct block *block;
     size_t count = 0;
-    for (struct block *block = client->youngest; block != NULL && count < WHOLES_MAX;
-         block = block->older)
-        if (block->state == BLOCK_RESIDENT && !block->seen && block->store->looks) {
-            block_set_state(block, BLOCK_LEAVING);
-            blocks[count++] = block;
-        }
+    while (count < WHOLES_MAX && (block = search_youngest(client, SEARCH_UNSEEN)) != NULL) {
+        block_set_state(block, BLOCK_LEAVING);
+        blocks[count++] = block;
+    }
     return count;
 }
 
@@ -85,7 +59,7 @@ void victims_survey(struct client *client, uint64_t wanted)
     bool looked = true;
     if (wanted >= client->memory.resident)
         return;
-    while (looked && !client->granted && light_bytes(client) < wanted
+    while (looked && !client->granted && search_bytes(client, SEARCH_LIGHT) < wanted
            && (count = take_unseen(client, blocks)) > 0) {
         pthread_mutex_unlock(&memory_lock);
         looked = content_look(client, blocks, count);

@@ -8,10 +8,6 @@
  * first, and kept between calls. NULL: there is none. */
 struct block *victim_next(const struct client *client, unsigned *rank, bool unready);
 
-/* On the card, it needs no copy to leave: it was saved, or seen to be zero, and the program
- * has not run since. */
-bool victim_is_ready(const struct block *block);
-
 /* Finds out what is zero, if that may save copies of the `wanted` bytes that are to leave. Service
  * thread, as content_look(); may release and retake memory_lock. */
 void victims_survey(struct client *client, uint64_t wanted);

@@ -130,11 +130,6 @@ bool content_look(struct client *client, struct block *const *blocks, size_t cou
     return true;
 }
 
-bool content_known(const struct block *block)
-{
-    return block->look.turn == block->client->turns;
-}
-
 bool content_is_zero(const struct content *content)
 {
     return content->any == 0;
@@ -175,6 +170,7 @@ bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 
 /* What there is nothing to say of here. */
 void client_update(struct client *client) { (void)client; }
+void memory_lock_yields(uint64_t *held_since) { (void)held_since; }
 void release_if_context_failed(struct client *client) { (void)client; }
 void host_shrink(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
 void host_provided(struct host_provision *provision) { (void)provision; }

@@ -19,8 +19,8 @@ HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 SIZE = 17 << 20                         # of a block: store_double.c
 LENGTH = 1_000_003
-MOVED_BY = ["block/block.c", "block/store.c", "swap/departure.c", "swap/load.c", "swap/pipeline.c",
-            "swap/presave.c", "swap/swap.c", "swap/victim.c"]
+MOVED_BY = ["block/block.c", "block/search.c", "block/store.c", "swap/departure.c", "swap/load.c",
+            "swap/pipeline.c", "swap/presave.c", "swap/swap.c", "swap/victim.c"]
 
 
 class Program:

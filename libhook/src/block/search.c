@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds the oldest or the youngest block that is fit for a purpose. A program may have tens of
+ * thousands of blocks, and all of them come in and leave one by one while memory_lock is held: so
+ * nobody may look at all of them for each.
+ *
+ * Each client has a row of slots, a block in each in the order of their ages, and a binary tree over
+ * it. A leaf says of its block, with a bit for each search, for which it is fit; a node says it of
+ * all blocks below it. So finding one and changing one take as many steps as the tree is high. New
+ * blocks are put at the end. When there is no slot left, those that became free are closed up, or
+ * there are twice as many.
+ *
+ * What depends on the turn (block_presaved(), block_look_holds()) changes for all blocks at once
+ * when one begins. Then all leaves are made anew before the first search.
+ */
+#include "block/search.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS_FIRST 64
+
+/* Each client's. Protected by memory_lock. */
+static struct searches {
+    struct block **slots;            /* NULL: free */
+    uint16_t *tree;                  /* the root is 1, the children of n are 2n and 2n + 1 */
+    size_t room;                     /* slots; a power of two, or 0 */
+    size_t used, blocks;             /* slots up to the youngest, and blocks in them */
+    uint64_t bytes[SEARCHES];
+    uint64_t turn;                   /* for which the leaves are right */
+} all[CLIENTS_MAX];
+
+_Static_assert(SEARCHES <= 16, "a bit for each");
+
+static enum rank rank_of(const struct block *block)
+{
+    if (block->light)
+        return RANK_ZERO;
+    return block_presaved(block) || (block->known && !block->restless) ? RANK_UNCHANGED
+                                                                           : RANK_OTHER;
+}
+
+/* A bit for each search that may find it. */
+static uint16_t fitness(const struct block *block)
+{
+    unsigned fits = 0;
+    if ((block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED) && !block->immovable)
+        fits |= 1u << SEARCH_ABSENT;
+    if (block->state != BLOCK_RESIDENT)
+        return (uint16_t)fits;
+    fits |= (unsigned)block->stored << SEARCH_KEPT;
+    fits |= (unsigned)(!block->seen && block->store->looks) << SEARCH_UNSEEN;
+    fits |= (unsigned)block->light << SEARCH_LIGHT;
+    if (block->immovable)
+        return (uint16_t)fits;
+    bool ready = block_ready(block), unready = block->store->keeps && !ready;
+    fits |= (unsigned)ready << SEARCH_READY;
+    for (unsigned rank = rank_of(block); rank < RANKS; rank++)
+        fits |= 1u << (SEARCH_VICTIM + rank) | (unsigned)unready << (SEARCH_UNREADY + rank);
+    return (uint16_t)fits;
+}
+
+static void count(struct searches *searches, uint16_t fits, uint64_t bytes)
+{
+    for (unsigned i = 0; i < SEARCHES; i++)
+        if (fits >> i & 1)
+            searches->bytes[i] += bytes;
+}
+
+static void set(struct searches *searches, const struct block *block, uint16_t fits)
+{
+    size_t node = searches->room + block->slot;
+    count(searches, searches->tree[node] & (uint16_t)~fits, -(uint64_t)block->size);
+    count(searches, fits & (uint16_t)~searches->tree[node], block->size);
+    while (node > 0 && searches->tree[node] != fits) {
+        searches->tree[node] = fits;
+        fits |= searches->tree[node ^ 1];
+        node /= 2;
+    }
+}
+
+/* All leaves and nodes anew. */
+static void plant(struct searches *searches)
+{
+    memset(searches->tree, 0, 2 * searches->room * sizeof *searches->tree);
+    memset(searches->bytes, 0, sizeof searches->bytes);
+    for (size_t i = 0; i < searches->used; i++)
+        if (searches->slots[i] != NULL)
+            set(searches, searches->slots[i], fitness(searches->slots[i]));
+}
+
+static struct searches *searches_of(const struct client *client)
+{
+    struct searches *searches = &all[client->index];
+    if (searches->turn != client->turns && searches->room > 0)
+        plant(searches);
+    searches->turn = client->turns;
+    return searches;
+}
+
+static void close_up(struct searches *searches)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < searches->used; i++)
+        if (searches->slots[i] != NULL) {
+            searches->slots[i]->slot = kept;
+            searches->slots[kept++] = searches->slots[i];
+        }
+    searches->used = kept;
+}
+
+/* For one more. False: no memory. */
+static bool make_room(struct searches *searches)
+{
+    if (searches->used < searches->room)
+        return true;
+    if (searches->blocks > searches->room / 2 || searches->room == 0) {
+        size_t room = searches->room == 0 ? SLOTS_FIRST : 2 * searches->room;
+        struct block **slots = realloc(searches->slots, room * sizeof(struct block *));
+        if (slots == NULL)
+            return false;
+        searches->slots = slots;
+        uint16_t *tree = realloc(searches->tree, 2 * room * sizeof *tree);
+        if (tree == NULL)
+            return false;
+        searches->tree = tree;
+        searches->room = room;
+    }
+    close_up(searches);
+    plant(searches);
+    return true;
+}
+
+bool search_enter(struct block *block)
+{
+    struct searches *searches = searches_of(block->client);
+    if (!make_room(searches))
+        return false;
+    block->slot = searches->used++;
+    searches->slots[block->slot] = block;
+    searches->blocks++;
+    set(searches, block, fitness(block));
+    return true;
+}
+
+void search_note(struct block *block)
+{
+    set(searches_of(block->client), block, fitness(block));
+}
+
+void search_leave(struct block *block)
+{
+    struct searches *searches = searches_of(block->client);
+    set(searches, block, 0);
+    searches->slots[block->slot] = NULL;
+    searches->blocks--;
+}
+
+/* `first`: the child that is asked first, 0 or 1. */
+static struct block *find(const struct client *client, enum search search, size_t first)
+{
+    const struct searches *searches = searches_of(client);
+    size_t node = 1;
+    if (searches->room == 0 || (searches->tree[node] >> search & 1) == 0)
+        return NULL;
+    while (node < searches->room) {
+        node = 2 * node + first;
+        if ((searches->tree[node] >> search & 1) == 0)
+            node ^= 1;
+    }
+    return searches->slots[node - searches->room];
+}
+
+struct block *search_oldest(const struct client *client, enum search search)
+{
+    return find(client, search, 0);
+}
+
+struct block *search_youngest(const struct client *client, enum search search)
+{
+    return find(client, search, 1);
+}
+
+uint64_t search_bytes(const struct client *client, enum search search)
+{
+    return searches_of(client)->bytes[search];
+}

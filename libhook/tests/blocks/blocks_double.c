@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What swap/, block/ and memory/ stand on, where tens of thousands of blocks take no memory: a
+ * driver that says yes to everything, and host memory that is only addresses.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "block/search.c"            /* for what it looks for */
+
+#include "block/host_memory.h"
+#include "block/host_provision.h"
+#include "block/host_slabs.h"
+#include "block/region.h"
+#include "client/client.h"
+#include "client/commit.h"
+#include "client/connection.h"
+#include "flight/bus_sharing.h"
+#include "interpose/log.h"
+#include "interpose/real.h"
+#include "memory/large.h"
+#include "memory/spare.h"
+#include "swap/content.h"
+#include "swap/context_failed.h"
+#include "swap/load.h"
+#include "swap/pipeline.h"
+#include "swap/presave.h"
+#include "swap/swap.h"
+#include "swap/yield.h"
+
+#define SEEN __attribute__((visibility("default")))
+#define SIZE PAGE
+#define MOST 65536
+
+SEEN unsigned copied;                /* copies begun */
+SEEN unsigned refuses;               /* the copy after so many is refused; 0: none */
+SEEN unsigned waits;                 /* how often somebody waited for a copy, the lock released */
+SEEN int freed_meanwhile = -1;       /* is freed when somebody waits next */
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
+_Atomic(void *) real_functions[REAL_COUNT];
+struct client *clients[CLIENTS_MAX];
+static struct client one = { .contexts = { (CUcontext)1 }, .context_count = 1, .turns = 1 };
+static CUdeviceptr allocations[MOST];
+static struct { bool zero; uint64_t changed; } contents[MOST];
+
+static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr wanted,
+                        unsigned long long flags)
+{
+    static CUdeviceptr next = (CUdeviceptr)1 << 40;
+    (void)alignment, (void)wanted, (void)flags;
+    *address = next;
+    next += size;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy(void)
+{
+    copied++;
+    return refuses > 0 && --refuses == 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+static void free_one(unsigned index)
+{
+    large_release((struct large *)region_owner(allocations[index]));
+    allocations[index] = 0;
+}
+
+static CUresult wait_for(void)
+{
+    waits++;
+    pthread_mutex_lock(&memory_lock);
+    if (freed_meanwhile >= 0)
+        free_one((unsigned)freed_meanwhile);
+    freed_meanwhile = -1;
+    pthread_mutex_unlock(&memory_lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult nothing(void)
+{
+    return CUDA_SUCCESS;
+}
+
+void *real_find(enum real_index index)
+{
+    switch (index) {
+    case REAL_cuMemAddressReserve: return (void *)reserve;
+    case REAL_cuMemcpyDtoHAsync_v2: return (void *)copy;
+    case REAL_cuMemcpyHtoDAsync_v2: return (void *)copy;
+    case REAL_cuEventSynchronize: return (void *)wait_for;
+    default: return (void *)nothing;
+    }
+}
+
+static unsigned index_of(const struct block *block)
+{
+    unsigned index = 0;
+    while (allocations[index] != block->address)
+        index++;
+    return index;
+}
+
+/* Only the random test has contents; they are few blocks then. */
+static bool contents_matter;
+
+bool content_look(struct client *client, struct block *const *blocks, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct content all = { .any = 1, .sum = { client->turns } };
+        if (contents_matter && !blocks[i]->doomed) {
+            unsigned index = index_of(blocks[i]);
+            all.any = !contents[index].zero;
+            all.sum[0] = contents[index].changed;
+        }
+        blocks[i]->look = (struct look){ .all = all, .part = all, .whole = true,
+                                         .turn = client->turns };
+    }
+    return true;
+}
+
+bool content_is_zero(const struct content *content)
+{
+    return content->any == 0;
+}
+
+bool content_equal(const struct content *a, const struct content *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+uint64_t client_free_room(const struct client *client)
+{
+    return client->memory.room > client->memory.resident
+        ? client->memory.room - client->memory.resident : 0;
+}
+
+char *host_memory_map(size_t size, int node)
+{
+    static uintptr_t next = (uintptr_t)1 << 45;
+    (void)node;
+    next += size;
+    return (char *)(next - size);
+}
+
+/* What there is nothing to say of here. */
+bool host_memory_register(char *memory, size_t size) { (void)memory, (void)size; return true; }
+bool host_memory_register_again(char *memory, size_t size) { (void)memory, (void)size; return true; }
+bool host_memory_unregister(char *memory) { (void)memory; return true; }
+void host_memory_unmap(char *memory, size_t size) { (void)memory, (void)size; }
+void host_memory_fill(char *memory, size_t size) { (void)memory, (void)size; }
+void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision)
+{
+    (void)allowance;
+    provision->client = client;
+}
+void host_provided(struct host_provision *provision) { (void)provision; }
+bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
+bool reclaim(struct client *client, uint64_t bytes, bool wait)
+{
+    (void)client, (void)bytes, (void)wait;
+    return false;
+}
+void spare_leave(struct large *large) { (void)large; }
+void content_leave_context(struct client *client) { (void)client; }
+bool order_yields(struct client *client, const struct nvshare_order *order)
+{
+    (void)client, (void)order;
+    return false;
+}
+void memory_lock_yields(uint64_t *held_since) { (void)held_since; }
+void client_send(struct client *client, struct nvshare_report report) { (void)client, (void)report; }
+bool connection_next(int socket, unsigned type, struct nvshare_order *order)
+{
+    (void)socket, (void)type, (void)order;
+    return false;
+}
+void client_update(struct client *client) { (void)client; }
+void release_if_context_failed(struct client *client) { (void)client; }
+void debug(const char *format, ...) { (void)format; }
+uint64_t now_microseconds(void) { return 0; }
+void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds)
+{
+    (void)way, (void)bytes, (void)microseconds;
+}
+
+/* Looks at all blocks. */
+static bool is_right(enum search search)
+{
+    const struct block *oldest = NULL, *youngest = NULL;
+    uint64_t bytes = 0;
+    for (const struct block *block = one.blocks; block != NULL; block = block->younger)
+        if (fitness(block) >> search & 1) {
+            oldest = oldest == NULL ? block : oldest;
+            youngest = block;
+            bytes += block->size;
+        }
+    return search_oldest(&one, search) == oldest && search_youngest(&one, search) == youngest
+           && search_bytes(&one, search) == bytes;
+}
+
+/* So many blocks may be on the card. */
+SEEN void allocate(unsigned first, unsigned count, unsigned room)
+{
+    one.memory.room = room * SIZE;
+    for (unsigned i = first; i < first + count; i++)
+        large_allocate(&one, (CUcontext)1, SIZE, &allocations[i]);
+}
+
+SEEN void release(unsigned first, unsigned count)
+{
+    for (unsigned i = first; i < first + count; i++)
+        if (allocations[i] != 0)
+            free_one(i);
+}
+
+/* The program runs, and changes everything. */
+SEEN void runs(void)
+{
+    one.turns++;
+}
+
+/* It changes one block, or clears it. */
+SEEN void changes(unsigned index, bool to_zero)
+{
+    contents_matter = true;
+    contents[index].zero = to_zero;
+    contents[index].changed = one.turns;
+}
+
+static struct nvshare_order order(unsigned blocks, unsigned host, bool ahead)
+{
+    return (struct nvshare_order){
+        .room = blocks * SIZE, .presaved = blocks * SIZE, .host = host * SIZE,
+        .flags = ahead ? NVSHARE_AHEAD : 0,
+    };
+}
+
+/* One order: until so many blocks are on the card, and not more than `host` in host memory. */
+SEEN void leave(unsigned blocks, unsigned host, bool ahead)
+{
+    unsigned flags;
+    const struct nvshare_order leaving = order(blocks, host, ahead);
+    swap_out(&one, &leaving, &flags);
+}
+
+SEEN void come(unsigned blocks, unsigned host, bool ahead)
+{
+    const struct nvshare_order coming = order(blocks, host, ahead);
+    swap_in(&one, &coming);
+}
+
+SEEN void presave(unsigned blocks, unsigned host)
+{
+    unsigned flags;
+    const struct nvshare_order saving = order(blocks, host, false);
+    swap_presave(&one, &saving, &flags);
+}
+
+SEEN unsigned resident(void)
+{
+    return (unsigned)(one.memory.resident / SIZE);
+}
+
+SEEN bool searches_are_right(void)
+{
+    bool right = true;
+    for (unsigned i = 0; i < SEARCHES; i++)
+        right = right && is_right(i);
+    return right;
+}

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs with very many blocks: what is done for one does not grow with their number."""
+
+import ctypes
+import random
+import subprocess
+from collections.abc import Callable
+from ctypes import c_bool, c_int, c_uint, c_uint64
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+FEW, MANY = 2_500, 20_000               # blocks
+STEP = 512                              # that one order moves
+MORE = 1.2                              # times as many steps for each block, at most
+COUNTED = ["block/block.c", "block/host_slabs.c", "block/mapped.c", "block/region.c",
+           "block/store.c", "block/store_host.c", "memory/allocation.c", "memory/large.c",
+           "swap/departure.c", "swap/load.c", "swap/pipeline.c", "swap/presave.c", "swap/swap.c",
+           "swap/victim.c"]
+
+
+class Program:
+    """A fresh library: its state is static, so each has a file of its own."""
+
+    def __init__(self, built: Path, folder: Path, count: int) -> None:
+        copy = folder / f"blocks-{count}.so"
+        copy.write_bytes(built.read_bytes())
+        self.c = ctypes.CDLL(str(copy))
+        self.c.searches_are_right.restype = c_bool
+        self.count = count
+
+    def figure(self, name: str) -> int:
+        return c_uint.in_dll(self.c, name).value
+
+    def steps(self, does: "Callable[[Program], None]") -> float:
+        """For each block."""
+        steps = c_uint64.in_dll(self.c, "steps")
+        before = steps.value
+        does(self)
+        return (steps.value - before) / self.count
+
+    def allocates(self, room: int | None = None) -> None:
+        self.c.allocate(c_uint(0), c_uint(self.count), c_uint(self.count if room is None else room))
+
+    def frees(self) -> None:
+        self.c.release(c_uint(0), c_uint(self.count))
+
+    def frees_backwards(self) -> None:
+        for index in reversed(range(self.count)):
+            self.c.release(c_uint(index), c_uint(1))
+
+    def leaves(self, host: int | None = None, ahead: bool = False) -> None:
+        """By order after order."""
+        for left in range(self.count - STEP, -STEP, -STEP):
+            self.c.leave(c_uint(max(left, 0)), c_uint(self._host(host)), c_bool(ahead))
+
+    def comes(self, host: int | None = None, ahead: bool = False) -> None:
+        for there in range(STEP, self.count + STEP, STEP):
+            self.c.come(c_uint(there), c_uint(self._host(host)), c_bool(ahead))
+
+    def comes_and_gives_back_host_memory(self) -> None:
+        for there in range(STEP, self.count + STEP, STEP):
+            self.c.come(c_uint(there), c_uint(max(self.count - there, 0)), c_bool(False))
+
+    def comes_at_once(self) -> None:
+        self.c.come(c_uint(self.count), c_uint(self._host(None)), c_bool(False))
+
+    def leaves_at_once(self) -> None:
+        self.c.leave(c_uint(0), c_uint(self._host(None)), c_bool(False))
+
+    def is_presaved(self) -> None:
+        for ready in range(STEP, self.count + STEP, STEP):
+            self.c.presave(c_uint(ready), c_uint(self._host(None)))
+
+    def runs(self) -> None:
+        self.c.runs()
+
+    def _host(self, host: int | None) -> int:
+        return 2 * self.count if host is None else host
+
+
+@pytest.fixture(scope="module", name="built")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("blocks")
+    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC",
+             "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include", "-pthread"]
+    counted = [HERE / "blocks_double.c", *(SOURCE / name for name in COUNTED)]
+    steps, library = folder / "steps.o", folder / "blocks.so"
+    subprocess.run(["gcc", *flags, "-c", HERE / "steps.c", "-o", steps], check=True)
+    subprocess.run(["gcc", *flags, "-fsanitize-coverage=trace-pc", "-shared", *counted, steps,
+                    "-o", library], check=True)
+    return library
+
+
+def leave_and_run(program: Program) -> None:
+    program.leaves()
+    program.comes()
+    program.runs()
+
+
+def keep_half_of_the_places(program: Program) -> None:
+    """The older half has all places that there may be."""
+    half = program.count // 2
+    program.c.release(c_uint(half), c_uint(program.count - half))
+    program.c.leave(c_uint(0), c_uint(half), c_bool(False))
+    program.c.come(c_uint(half), c_uint(half), c_bool(False))
+    program.runs()
+    program.c.allocate(c_uint(half), c_uint(program.count - half), c_uint(program.count))
+
+
+def leave_for_half(program: Program) -> None:
+    program.c.leave(c_uint(program.count // 2), c_uint(program.count // 2), c_bool(False))
+    assert program.c.resident() == program.count // 2
+
+
+def nothing(program: Program) -> None:
+    """It is as it was allocated."""
+
+
+CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program], None]]] = {
+    # what: how many of all blocks have room at first (%), what happens before, what is counted
+    "allocates": (100, [], nothing),
+    "new memory comes in at once": (0, [], Program.comes_at_once),
+    "new memory comes in": (0, [], Program.comes),
+    "leaves at once": (100, [Program.runs], Program.leaves_at_once),
+    "leaves": (100, [Program.runs], Program.leaves),
+    "leaves ahead": (100, [Program.runs], lambda program: program.leaves(ahead=True)),
+    "comes back": (100, [Program.leaves], Program.comes),
+    "comes back at once": (100, [Program.leaves], Program.comes_at_once),
+    "comes back ahead": (100, [Program.leaves], lambda program: program.comes(ahead=True)),
+    "comes back and gives back host memory": (
+        100, [Program.leaves], Program.comes_and_gives_back_host_memory),
+    "leaves again": (100, [leave_and_run], Program.leaves),
+    "leaves unchanged": (100, [Program.leaves, Program.comes], Program.leaves),
+    "leaves to the places of others": (100, [keep_half_of_the_places], leave_for_half),
+    "is presaved": (100, [Program.runs], Program.is_presaved),
+    "leaves presaved": (100, [Program.runs, Program.is_presaved], Program.leaves),
+    "frees": (100, [], Program.frees),
+    "frees backwards": (100, [], Program.frees_backwards),
+    "frees what is away": (100, [Program.leaves], Program.frees),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_block_takes_as_many_steps_however_many_there_are(
+        built: Path, tmp_path: Path, case: str) -> None:
+    percent, before, counted = CASES[case]
+    taken = []
+    for count in (FEW, MANY):
+        program = Program(built, tmp_path, count)
+        allocating = program.steps(lambda program: program.allocates(program.count * percent // 100))
+        for step in before:
+            step(program)
+        taken.append(allocating if counted is nothing else program.steps(counted))
+        assert program.c.searches_are_right()
+    assert taken[1] <= MORE * taken[0], taken
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_search_finds_what_looking_at_all_blocks_finds(
+        built: Path, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    program = Program(built, tmp_path, 60)
+    c = program.c
+    for _ in range(400):
+        index, room, host = dice.randrange(60), dice.randrange(62), dice.randrange(20, 120)
+        ahead = c_bool(dice.random() < 0.5)
+        match dice.randrange(8):
+            case 0 | 1:
+                c.release(c_uint(index), c_uint(1))
+                c.allocate(c_uint(index), c_uint(1), c_uint(max(room, c.resident())))
+            case 2:
+                c.release(c_uint(index), c_uint(dice.randrange(61 - index) // 4))
+            case 3:
+                c_uint.in_dll(c, "refuses").value = dice.randrange(4)
+            case 4:
+                c.leave(c_uint(room), c_uint(host), ahead)
+            case 5:
+                c.come(c_uint(room), c_uint(host), ahead)
+            case 6:
+                c.presave(c_uint(room), c_uint(host))
+            case _:
+                program.runs()
+                for changed in range(60):
+                    if dice.random() < 0.5:
+                        c.changes(c_uint(changed), c_bool(dice.random() < 0.3))
+        assert c.searches_are_right()
+    assert program.figure("copied") > 100
+
+
+def test_blocks_that_are_freed_on_the_move_are_found_no_more(
+        built: Path, tmp_path: Path) -> None:
+    program = Program(built, tmp_path, 60)
+    meanwhile = c_int.in_dll(program.c, "freed_meanwhile")
+    for index in range(0, 60, 7):
+        program.frees()
+        program.allocates()
+        program.runs()
+        for moves in (program.leaves_at_once, program.comes_at_once):
+            meanwhile.value = index
+            moves()
+            program.c.allocate(c_uint(index), c_uint(1), c_uint(60))
+            assert program.c.searches_are_right()
