@@ -163,12 +163,6 @@ bool reclaim(struct client *client, uint64_t bytes, bool wait)
 }
 void spare_leave(struct large *large) { (void)large; }
 void content_leave_context(struct client *client) { (void)client; }
-bool order_yields(struct client *client, const struct nvshare_order *order)
-{
-    (void)client, (void)order;
-    return false;
-}
-void memory_lock_yields(uint64_t *held_since) { (void)held_since; }
 void client_send(struct client *client, struct nvshare_report report) { (void)client, (void)report; }
 bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
@@ -178,10 +172,16 @@ bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 void client_update(struct client *client) { (void)client; }
 void release_if_context_failed(struct client *client) { (void)client; }
 void debug(const char *format, ...) { (void)format; }
-uint64_t now_microseconds(void) { return 0; }
 void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds)
 {
     (void)way, (void)bytes, (void)microseconds;
+}
+
+/* Time passes fast here. */
+uint64_t now_microseconds(void)
+{
+    static _Atomic uint64_t now;
+    return now += 1000;
 }
 
 /* Looks at all blocks. */
@@ -248,6 +248,37 @@ SEEN void come(unsigned blocks, unsigned host, bool ahead)
 {
     const struct nvshare_order coming = order(blocks, host, ahead);
     swap_in(&one, &coming);
+}
+
+static _Atomic bool over;
+static unsigned looked;
+
+static void *look_again_and_again(void *argument)
+{
+    (void)argument;
+    while (!over) {
+        LOCKED(memory_lock);
+        looked += one.memory.resident > 0 && one.absent > 0;
+    }
+    return NULL;
+}
+
+/* The same, and a thread of the program needs the lock all the time. How often it has had it while
+ * some blocks were there and others not. */
+SEEN unsigned looked_while(bool leaving, unsigned blocks)
+{
+    pthread_t thread;
+    looked = 0;
+    over = false;
+    if (pthread_create(&thread, NULL, look_again_and_again, NULL) != 0)
+        abort();
+    if (leaving)
+        leave(0, blocks, false);
+    else
+        come(blocks, blocks, false);
+    over = true;
+    pthread_join(thread, NULL);
+    return looked;
 }
 
 SEEN void presave(unsigned blocks, unsigned host)

@@ -6,6 +6,7 @@ import random
 import subprocess
 from collections.abc import Callable
 from ctypes import c_bool, c_int, c_uint, c_uint64
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ MORE = 1.2                              # times as many steps for each block, at
 COUNTED = ["block/block.c", "block/host_slabs.c", "block/mapped.c", "block/region.c",
            "block/store.c", "block/store_host.c", "memory/allocation.c", "memory/large.c",
            "swap/departure.c", "swap/load.c", "swap/pipeline.c", "swap/presave.c", "swap/swap.c",
-           "swap/victim.c"]
+           "swap/victim.c", "swap/yield.c"]
 
 
 class Program:
@@ -150,12 +151,25 @@ def test_each_block_takes_as_many_steps_however_many_there_are(
     taken = []
     for count in (FEW, MANY):
         program = Program(built, tmp_path, count)
-        allocating = program.steps(lambda program: program.allocates(program.count * percent // 100))
+        allocating = program.steps(partial(Program.allocates, room=count * percent // 100))
         for step in before:
             step(program)
         taken.append(allocating if counted is nothing else program.steps(counted))
         assert program.c.searches_are_right()
     assert taken[1] <= MORE * taken[0], taken
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_others_have_the_lock_while_blocks_move_without_a_copy(
+        built: Path, tmp_path: Path, leaving: bool) -> None:
+    program = Program(built, tmp_path, FEW)
+    program.allocates(FEW if leaving else 0)
+    if leaving:
+        program.runs()
+        program.is_presaved()
+    before = program.figure("waits")
+    assert program.c.looked_while(c_bool(leaving), c_uint(FEW)) > 10
+    assert program.figure("waits") == before
 
 
 @pytest.mark.parametrize("seed", range(20))
