@@ -64,6 +64,7 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         Property("Unit", "s", Changes.NEVER, lambda self: self._client.peer.unit),
         Property("Pod", "s", Changes.NEVER, lambda self: self._client.peer.pod),
         Property("State", "s", Changes.ANNOUNCED, lambda self: str(self._client.view.state)),
+        Property("Stays", "s", Changes.ANNOUNCED, lambda self: str(self._client.memory.stays)),
         Property("Allocated", "t", Changes.SILENT, lambda self: self._client.memory.allocated),
         Property("Resident", "t", Changes.SILENT, lambda self: self._client.memory.resident),
         Property(

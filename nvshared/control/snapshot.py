@@ -60,6 +60,7 @@ class ClientSnapshot:
     pod: str
     state: str                          # idle, waiting, limited, loading, running, draining,
                                         # evicting or suspended
+    stays: str                          # why nothing of it leaves: undrained, unseen or given
     memory_limit: int                   # bytes; 0: none
     compute_limit: int                  # percent of the time; 100: none
     weight: int                         # 1 to 1000

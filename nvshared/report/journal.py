@@ -35,6 +35,12 @@ def follow(gpu: GPU, limited: Limited) -> None:
             "%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, why
         )
     )
+    gpu.client_stays.connect(
+        lambda client, why: say(
+            logging.WARNING, client, "stays",
+            f"stays on the GPU from now on, and others get what is left: {why.words}",
+        )
+    )
     gpu.client_stuck.connect(
         lambda client, state, waited: say(
             logging.ERROR, client, "stuck",

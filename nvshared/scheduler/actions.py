@@ -9,6 +9,8 @@ times microseconds.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nvshared.scheduler.events import Stays
+
 
 class ClientState(StrEnum):
     """Where a client is, for people to read."""
@@ -128,6 +130,14 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
+class Stayed:
+    """Report: nothing of a client leaves the card any more."""
+
+    client: int
+    reason: Stays
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetWanted:
     """More is promised or asked for than card and host hold: BudgetChanged is to say what there is.
 
@@ -136,5 +146,5 @@ class BudgetWanted:
 
 
 Order = Run | Stop | MoveOrder | Yield | Limits
-Report = TurnStarted | TurnEnded | Stuck
+Report = TurnStarted | TurnEnded | Stuck | Stayed
 Action = Order | Report | BudgetWanted

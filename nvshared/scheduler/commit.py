@@ -10,6 +10,9 @@ would no longer fit beside it. A grant to pin counts as pinned until the hook sa
 heard the answer. From then on each record of the hook says how much of it is still to be
 pinned. The figure `pinned` alone cannot tell, as another thread may free as much meanwhile.
 
+All that a client may have of which nothing leaves the card any more counts as pinned, and it is
+lent nothing.
+
 While there is plenty, a little more is granted than was asked for, so that a program does not
 ask for each allocation. That is lent. When memory runs short, what is unused is called back
 with a smaller LIMITS. The client may be growing into it at that very moment, so the old commit

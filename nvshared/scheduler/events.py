@@ -15,9 +15,21 @@ class Stays(IntEnum):
     """Why nothing of a client leaves the card any more; enum nvshare_stays."""
 
     NOT = 0                             # it does leave
-    UNDRAINED = 1                       # its work in flight does not end
-    UNSEEN = 2                          # it may submit work that its hook does not see
-    GIVEN = 3                           # memory was given to a device or library
+    UNDRAINED = 1
+    UNSEEN = 2
+    GIVEN = 3
+
+    @property
+    def words(self) -> str:
+        """For a sentence about the client."""
+        return {
+            Stays.UNDRAINED: "its work does not end, or cannot be waited for",
+            Stays.UNSEEN: "it may submit work that its library does not see",
+            Stays.GIVEN: "it gave memory to a device or library that may use it at any time",
+        }.get(self, "")
+
+    def __str__(self) -> str:
+        return self.name.lower() if self else ""
 
 
 @dataclass(frozen=True, slots=True)

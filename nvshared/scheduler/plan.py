@@ -28,6 +28,13 @@ back to their place in the queue. Then a holder that asks for more room has to w
 the queue. Last, the oldest turns end. A holder that is alone and has all it needs keeps its
 turn, as stopping it would help nobody.
 
+**Who stays** (client.py: `settled`). Some programs cannot be stopped, or only seem to be: their
+work never ends, or their hook does not see it. Their hooks say so, from then on move nothing out
+and count what is on the card as pinned. Once such a client is whole it runs beside whoever has
+the turn, in every mode, and only its own terms stop it. What it may grow to counts as pinned, so
+it gets more only if each other client still fits beside it. While it lacks something it waits
+for its turn like others.
+
 **Terms of one client** (terms.py). A suspended client loses its turn, whether others wait or
 not, stands in no queue, and leaves the card as far as host memory goes. Preempting lets the
 present turns end; a blocked head ends those that it needs. A memory limit bounds what is

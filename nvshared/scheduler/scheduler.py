@@ -5,7 +5,7 @@ What it does with them is told in plan.py.
 """
 
 from nvshared.scheduler import commit, compute, events, gate, lost, move, order, quantum, terms
-from nvshared.scheduler.actions import Action, MoveOrder, TurnEnd
+from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
@@ -127,6 +127,8 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.clients.get(event.client)
             # A client may be gone when the last it said is read.
             if client is not None:
+                if event.memory.stays and not client.memory.stays:
+                    decision.report(Stayed(client.id, event.memory.stays))
                 client.memory = event.memory
                 _hear(decision, client, event)
 

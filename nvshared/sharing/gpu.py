@@ -114,6 +114,7 @@ class GPU:
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
+        self.client_stays: Signal[Client, events.Stays] = Signal("client_stays")
         self.terms_changed: Signal[Client] = Signal("terms_changed")
         self.turn_started: Signal[Client] = Signal("turn_started")
         self.turn_ended: Signal[Client, actions.TurnEnd, int] = Signal("turn_ended")
@@ -345,6 +346,8 @@ class GPU:
                 self.turn_started.emit(client)
             case actions.TurnEnded():
                 self.turn_ended.emit(client, report.reason, report.held_time)
+            case actions.Stayed():
+                self.client_stays.emit(client, report.reason)
             case actions.Stuck():
                 self.client_stuck.emit(client, str(report.state), report.waited)
 

@@ -116,14 +116,17 @@ CLIENTS = [
 ]
 
 
+_STAYS = Column("STAYS", lambda client: client.stays or "-", give=Give(3))
 _LIMITS = Column("LIMITS", lambda client: limits(client) or "-", give=Give(3))
 
 
 def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
-    """CLIENTS, and where something is set for one of them, what that is."""
-    if not any(limits(client) for client in clients):
-        return CLIENTS
-    return [*CLIENTS[:-1], _LIMITS, CLIENTS[-1]]
+    """CLIENTS, and where something is set for one of them, or one stays, what that is and why."""
+    more = {
+        _STAYS: any(client.stays for client in clients),
+        _LIMITS: any(limits(client) for client in clients),
+    }
+    return [*CLIENTS[:-1], *(column for column in more if more[column]), CLIENTS[-1]]
 
 
 def limits(client: "ClientSnapshot") -> str:

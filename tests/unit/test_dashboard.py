@@ -35,8 +35,8 @@ CARD = GPUSnapshot(
 )
 HOLDER = ClientSnapshot(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py", unit="",
-    pod="", state="running", memory_limit=0, compute_limit=100, weight=100, suspended=False,
-    allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
+    pod="", state="running", stays="", memory_limit=0, compute_limit=100, weight=100,
+    suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
     held_usec=4_200_000, waited_usec=0, turns=4, bytes_in=0, bytes_out=0,
 )
 WAITER = replace(
@@ -281,6 +281,15 @@ def test_what_is_set_has_a_column_of_its_own(changes: dict[str, int], text: str)
     if text:
         assert lines[1].split()[9] == text
         assert lines[2].split()[9] == "-"
+
+
+def test_why_nothing_of_a_program_leaves_has_a_column_where_there_is_one() -> None:
+    one = replace(HOLDER, stays="undrained", weight=7)
+    lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
+    assert lines[0].split()[9:11] == ["STAYS", "LIMITS"]
+    assert lines[1].split()[9:11] == ["undrained", "w7"]
+    assert lines[2].split()[9:11] == ["-", "-"]
+    assert "STAYS" not in plain(client_columns([HOLDER]), [HOLDER])
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -15,8 +15,16 @@ from nvshared.machine.nvml import Sample
 from nvshared.report import journal
 from nvshared.report.log import BURST, Limited
 from nvshared.report.systemd import Notifier
-from nvshared.scheduler.actions import Action, ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
-from nvshared.scheduler.events import Event, Memory, Tick
+from nvshared.scheduler.actions import (
+    Action,
+    ClientState,
+    Stayed,
+    Stuck,
+    TurnEnd,
+    TurnEnded,
+    TurnStarted,
+)
+from nvshared.scheduler.events import Event, Memory, Stays, Tick
 from nvshared.sharing.gpu import OVERDUE
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, joined, peer, script
@@ -240,7 +248,7 @@ def test_the_journal_follows_clients_and_turns(
     client = joined(gpu, 1, Noted())
     Scripted.latest.decide = lambda event: [
         TurnStarted(1), TurnEnded(1, TurnEnd.QUANTUM, 1_500_000),
-        Stuck(1, ClientState.DRAINING, 10_000_000),
+        Stuck(1, ClientState.DRAINING, 10_000_000), Stayed(1, Stays.UNDRAINED),
     ] if isinstance(event, Tick) else []
     gpu.tell(Tick())
     gpu.leave(client)
@@ -249,6 +257,8 @@ def test_the_journal_follows_clients_and_turns(
         "gpu0: python[4001] runs",
         "gpu0: python[4001] ran for 1.500 s: quantum",
         "gpu0: python[4001] does not answer, draining for 10 s",
+        "gpu0: python[4001] stays on the GPU from now on, and others get what is left: its work "
+        "does not end, or cannot be waited for",
         "gpu0: python[4001] left",
     ]
 

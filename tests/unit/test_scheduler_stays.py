@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of which nothing leaves the card any more, and what the others get."""
+
+from dataclasses import replace
+
+import pytest
+
+from nvshared.scheduler.actions import Action, ClientState, Run, Stayed
+from nvshared.scheduler.events import (
+    CapacityChanged,
+    Joined,
+    Memory,
+    MemoryChanged,
+    Preempted,
+    Reopened,
+    Stays,
+    TermsChanged,
+)
+from nvshared.scheduler.settings import AntiThrash, Terms
+from nvshared.units import GIB
+from tests.unit.scheduler_talk import Talk, evicts, limits, loads, runs, stops, turns
+
+LONG = 1000
+
+
+def stay(talk: Talk, client: int, reason: Stays = Stays.UNDRAINED) -> list[Action]:
+    """From now on nothing of it leaves; its hook says what is on the card is pinned."""
+    memory = talk.memory[client]
+    talk.memory[client] = replace(
+        memory, allocated=memory.allocated - memory.resident, resident=0,
+        pinned=memory.pinned + memory.resident, stays=reason)
+    return talk.obey(talk.tell(MemoryChanged(client, talk.memory[client])))
+
+
+@pytest.mark.parametrize("mode", AntiThrash)
+def test_it_is_never_stopped_and_others_run_beside_it(mode: AntiThrash) -> None:
+    talk = Talk(mode=mode)
+    talk.run(1, 40)
+    stay(talk, 1)
+    before = len(talk.said)
+    talk.run(2, 55)
+    assert talk.view(2).state is ClientState.RUNNING
+    talk.join(3, 50)
+    talk.obey(talk.want(3))
+    if mode is AntiThrash.OFF:
+        stopped = stops(talk.idle(1)) + stops(talk.idle(2))
+    else:
+        stopped = stops(talk.tell(Preempted()))
+    assert stopped == [2]
+    talk.obey(talk.stopped(2))
+    said = talk.said[before:]
+    assert 1 not in stops(said)
+    assert all(room >= 40 for client, room in evicts(said) if client == 1)
+    assert {2, 3} <= {*runs(said)}
+    assert talk.view(1).state is ClientState.RUNNING
+
+
+def test_it_is_neither_paced_nor_watched_while_others_wait() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    talk.run(2, 70)
+    assert (1, 30, True) in turns(talk.said)
+    actions = stay(talk, 1)
+    assert (1, 0, False) in turns(actions)
+    assert not any(a.report_idle for a in actions if isinstance(a, Run) and a.client == 1)
+    assert talk.view(2).state is ClientState.WAITING        # 30 are left
+
+
+def test_who_came_beside_it_keeps_its_turn_and_may_be_overtaken() -> None:
+    """Its turn began long ago, which says nothing of the others'."""
+    talk = Talk()
+    talk.run(1, 40)
+    stay(talk, 1)
+    talk.wait(LONG)
+    talk.run(2, 30)
+    talk.run(3, 50)                     # does not fit
+    assert 4 in runs(talk.run(4, 20))   # does
+    assert stops(talk.wait(20)) == []
+
+
+def test_what_is_away_comes_in_at_its_turn() -> None:
+    talk = Talk()
+    talk.run(1, 60)
+    talk.run(2, 60)
+    talk.wait(31)
+    talk.obey(talk.stopped(1))
+    assert talk.view(2).state is ClientState.RUNNING
+    stay(talk, 1)
+    assert talk.view(1).state is ClientState.WAITING
+    assert stops(talk.wait(31)) == [2]
+    actions = talk.obey(talk.stopped(2))
+    assert loads(actions)[-1][0] == 1
+    last = talk.memory[1]
+    assert last.allocated == last.resident == 20 * GIB
+    talk.set(1, allocated=0, resident=0, pinned=60)
+    talk.obey(talk.tell(MemoryChanged(1, talk.memory[1])))
+    assert talk.view(1).state is ClientState.RUNNING
+    assert stops(talk.wait(LONG)) == []
+
+
+def test_idle_it_keeps_its_memory_and_runs_at_once_when_it_wants() -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.run(1, 40)
+    talk.run(2, 50)
+    talk.wait(31)
+    talk.obey(talk.stopped(1, wants=False))
+    stay(talk, 1)
+    talk.run(3, 50)
+    assert 1 in runs(talk.obey(talk.want(1)))
+
+
+def test_the_daemon_says_so_once() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    assert Stayed(1, Stays.GIVEN) in stay(talk, 1, Stays.GIVEN)
+    assert not [a for a in talk.changed(1) if isinstance(a, Stayed)]
+
+
+def test_a_new_daemon_learns_it() -> None:
+    talk = Talk(gather=1)
+    talk.memory[1] = Memory(pinned=40 * GIB, room=40 * GIB, stays=Stays.UNSEEN)
+    talk.tell(Joined(1, talk.memory[1], running=True, commit=40 * GIB))
+    talk.wait(2)
+    talk.run(2, 50)
+    talk.run(3, 50)
+    assert 1 not in stops(talk.wait(LONG))
+
+
+def test_it_grows_only_while_each_other_still_fits_beside_it() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    talk.ask(1, 1, 40)
+    talk.run(2, 50)
+    talk.ask(2, 1, 50)
+    stay(talk, 1)
+    talk.wait(LONG)
+    assert limits(talk.obey(talk.ask(1, 2, 49)), 1)[-1].commit == 49 * GIB
+    talk.obey(talk.need_room(1, allocated=9))
+    assert limits(talk.obey(talk.ask(1, 3, 51)), 1)[-1].commit < 51 * GIB
+
+
+def test_others_get_what_is_left() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    stay(talk, 1)
+    talk.run(2, 10)
+    assert limits(talk.ask(2, 1, 61), 2)[-1].commit < 61 * GIB
+    answer = limits(talk.ask(2, 2, 60), 2)[-1]
+    assert answer.commit == answer.most == 60 * GIB
+
+
+def test_what_it_was_lent_is_called_back() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    talk.obey(talk.ask(1, 1, 40))
+    assert talk.view(1).commit > 40 * GIB
+    actions = stay(talk, 1)
+    assert limits(actions, 1)[-1].commit == 40 * GIB
+    assert talk.view(1).commit == 40 * GIB
+
+
+def test_who_is_suspended_does_not_run_and_stays() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    stay(talk, 1)
+    assert stops(talk.tell(TermsChanged(1, Terms(suspended=True)))) == [1]
+    actions = talk.obey(talk.stopped(1))
+    assert all(room >= 40 for _, room in evicts(actions))
+    assert talk.view(1).state is ClientState.SUSPENDED
+    talk.run(2, 50)
+    talk.run(3, 50)
+    assert 1 in runs(talk.obey(talk.tell(TermsChanged(1, Terms()))))
+
+
+def test_a_card_that_shrinks_stops_others_and_not_it() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    stay(talk, 1)
+    talk.run(2, 30)
+    talk.run(3, 20)
+    assert stops(talk.tell(CapacityChanged(70 * GIB))) == [2]
+    assert talk.scheduler.snapshot().clients[1].state is ClientState.RUNNING
+
+
+def test_a_drain_that_never_ends_makes_it_stay_and_frees_the_others() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    talk.run(2, 70)
+    for _ in range(3):
+        assert stops(talk.wait(100))[-1:] == [1]
+        talk.obey(talk.reopened(1))
+    assert stops(talk.wait(100)) == [1]
+    memory = talk.set(1, allocated=0, resident=0, pinned=40, stays=Stays.UNDRAINED)
+    talk.obey(talk.tell(Reopened(1, memory)))
+    assert stops(talk.wait(LONG)) == []
+    assert not talk.view(2).fits
+    talk.run(3, 60)
+    assert talk.view(3).state is ClientState.RUNNING
