@@ -25,14 +25,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from nvshared.machine import cgroup
+from nvshared.machine.cgroup import Membership
+
 SAFE_SHARE = 0.8                        # of what is free at start
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
-CGROUP_ROOT = Path("/sys/fs/cgroup")
 PROCESSES = Path("/proc")
-
-Group = tuple[str, str]                 # controllers and path, as in /proc/PID/cgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Room:
     total: int
     free: int                           # that could be taken without driving anybody into swap
     used: int                           # by processes
-    group: Group | None = None          # None: the host
+    group: Membership | None = None     # None: the host
 
     def with_held(self, held: Iterable["_Held"]) -> int:
         """What is free, with what these processes have of it."""
@@ -62,7 +62,7 @@ class _Held:
     """What a process has, as far as it is believed."""
 
     bytes: int
-    groups: list[Group]
+    groups: list[Membership]
 
 
 def total() -> int:
@@ -82,7 +82,7 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
     """
     before = _rooms()
     known = [
-        _Held(min(size, _private(pid)), _groups(_process(pid, "cgroup")))
+        _Held(min(size, private(pid)), cgroup.memberships(process(pid, "cgroup")))
         for pid, size in (held or {}).items()
     ]
     # What came or went meanwhile is either free or held at one moment, and never both at both.
@@ -97,35 +97,19 @@ def _rooms() -> list[_Room]:
 
 
 def _limited() -> list[_Room]:
-    found = []
-    for controllers, path in _groups(CGROUP.read_text(encoding="utf-8")):
-        if controllers == "":
-            folder, limit, used = CGROUP_ROOT, "memory.max", "memory.current"
-        else:
-            folder = CGROUP_ROOT / "memory"
-            limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
-        ours = folder / path.lstrip("/")
-        while ours.is_relative_to(folder):
-            most, now = _number(ours / limit), _number(ours / used)
-            if most is not None and now is not None:
-                group = (controllers, f"/{ours.relative_to(folder)}")
-                found.append(_Room(most, max(0, most - now), now, group))
-            ours = ours.parent
-    return found
+    limits = [(g, g.limit()) for g in cgroup.chain(CGROUP.read_text(encoding="utf-8"))]
+    return [
+        _Room(limit.size, limit.free, limit.used, (group.controllers, group.path))
+        for group, limit in limits if limit is not None
+    ]
 
 
-def _groups(text: str) -> list[Group]:
-    """Of /proc/PID/cgroup those that may limit memory."""
-    lines = [line.split(":", 2) for line in text.split("\n") if line]
-    return [(c, path) for _, c, path in lines if c == "" or "memory" in c.split(",")]
-
-
-def _private(pid: int) -> int:
+def private(pid: int) -> int:
     """Bytes of memory that is the process's own; 0 where we cannot see it."""
-    return _sizes(_process(pid, "status")).get("RssAnon", 0)
+    return _sizes(process(pid, "status")).get("RssAnon", 0)
 
 
-def _process(pid: int, name: str) -> str:
+def process(pid: int, name: str) -> str:
     """A file of a process that may have ended, or may live where we cannot see it: ""."""
     try:
         return (PROCESSES / str(pid) / name).read_text(encoding="utf-8", errors="replace")
@@ -140,12 +124,3 @@ def _sizes(text: str) -> dict[str, int]:
         line[0]: int(line[1]) << 10
         for line in lines if len(line) == 3 and line[1].isdecimal() and line[2] == "kB"
     }
-
-
-def _number(path: Path) -> int | None:
-    """None where there is no such file, or it says "max"."""
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.machine import host
+from nvshared.machine import cgroup, host
 from nvshared.units import KIB
 
 
@@ -45,7 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
     made = Host(tmp_path)
     monkeypatch.setattr(host, "MEMINFO", made.meminfo)
     monkeypatch.setattr(host, "CGROUP", made.cgroup)
-    monkeypatch.setattr(host, "CGROUP_ROOT", made.root)
+    monkeypatch.setattr(cgroup, "ROOT", made.root)
     monkeypatch.setattr(host, "PROCESSES", made.processes)
     return made
 
@@ -116,13 +116,13 @@ def test_what_moves_while_we_look_counts_once(
     machine: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.process(1, 200)
-    private = host._private
+    private = host.private
 
     def grows(pid: int) -> int:
         machine.has(1000, 200, 800)     # it has taken 100 of what was free
         return private(pid) + 100 * KIB
 
-    monkeypatch.setattr(host, "_private", grows)
+    monkeypatch.setattr(host, "private", grows)
     assert host.safe_budget({1: 1 << 56}) == safe(500)
 
     def shrinks(pid: int) -> int:
@@ -130,5 +130,5 @@ def test_what_moves_while_we_look_counts_once(
         return private(pid) + 100 * KIB
 
     machine.has(1000, 200, 800)
-    monkeypatch.setattr(host, "_private", shrinks)
+    monkeypatch.setattr(host, "private", shrinks)
     assert host.safe_budget({1: 1 << 56}) == safe(500)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of memory as the kernel writes them, in trees of files that look like its own."""
+
+from pathlib import Path
+
+import pytest
+
+from nvshared.machine.cgroup import chain
+from nvshared.units import MIB
+
+HUGE = 9223372036854771712              # how version 1 says that there is no limit
+FILES = "inactive_anon 1\nactive_anon 2\ninactive_file {0}\nactive_file {1}\nunevictable 0\n"
+
+
+def write(folder: Path, **files: str | int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / f"memory.{name}").write_text(f"{text}\n")
+
+
+def limits(text: str, root: Path) -> list[tuple[str, int, int]]:
+    """Of each group that has one: its file, its size, and what it leaves; MiB."""
+    found = [limit for group in chain(text, root) if (limit := group.limit()) is not None]
+    return [
+        (str(one.file.relative_to(root)), one.size // MIB, one.free // MIB) for one in found
+    ]
+
+
+def test_the_tightest_of_each_group_up_to_the_root(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "b" / "c", max="max", high="max", current=MIB)
+    write(tmp_path / "a" / "b", max=500 * MIB, high=400 * MIB, current=100 * MIB)
+    write(tmp_path / "a", max=700 * MIB, high="max", current=100 * MIB)
+    write(tmp_path, max=900 * MIB, current=300 * MIB)       # as a container sees its own
+    assert limits("0::/a/b/c\n", tmp_path) == [
+        ("a/b/memory.high", 400, 300), ("a/memory.max", 700, 600), ("memory.max", 900, 600)]
+    assert limits("0::/a\n", tmp_path) == [("a/memory.max", 700, 600), ("memory.max", 900, 600)]
+
+
+def test_files_kept_in_memory_are_as_good_as_free(tmp_path: Path) -> None:
+    write(tmp_path / "a", max=500 * MIB, current=490 * MIB, stat=FILES.format(300 * MIB, 50 * MIB))
+    assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 360)]
+    write(tmp_path / "a", current=10 * MIB)     # of another moment
+    assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 500)]
+
+
+def test_version_1_with_all_that_it_can_limit(tmp_path: Path) -> None:
+    folder = tmp_path / "memory" / "docker" / "x"
+    none = {"limit_in_bytes": HUGE, "usage_in_bytes": 0}
+    write(folder, **none)
+    write(tmp_path / "memory" / "docker", limit_in_bytes=400 * MIB, usage_in_bytes=100 * MIB)
+    write(tmp_path / "memory", **none)
+    text = "9:name=systemd:/\n4:cpu,memory:/docker/x\n3:cpuset:/\n0::/other\n"
+    assert limits(text, tmp_path) == [("memory/docker/memory.limit_in_bytes", 400, 300)]
+    version_1: dict[str, str | int] = {
+        "limit_in_bytes": 350 * MIB, "usage_in_bytes": 150 * MIB,
+        "memsw.limit_in_bytes": 400 * MIB, "memsw.usage_in_bytes": 390 * MIB,   # it has swapped
+        "stat": f"inactive_file 1\ntotal_inactive_file {40 * MIB}\ntotal_active_file {10 * MIB}\n",
+    }
+    write(folder, **version_1)
+    assert limits(text, tmp_path) == [
+        ("memory/docker/x/memory.memsw.limit_in_bytes", 400, 60),
+        ("memory/docker/memory.limit_in_bytes", 400, 300)]
+
+
+def test_version_2_beside_version_1(tmp_path: Path) -> None:
+    write(tmp_path / "unified" / "a", max=400 * MIB, current=100 * MIB)
+    (tmp_path / "unified" / "cgroup.controllers").write_text("memory\n")
+    assert limits("4:cpu:/b\n0::/a\n", tmp_path) == [("unified/a/memory.max", 400, 300)]
+
+
+@pytest.mark.parametrize("text", [
+    "", "0::/a/gone\n", "0::/../outside\n", "0::/a/../b\n", "nonsense\n", "0:\n", "4:memory:/a\n",
+])
+def test_a_group_that_cannot_be_seen_has_no_limit(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "a", high="nonsense", max=400 * MIB)       # without memory.current
+    write(tmp_path / "b", max=400 * MIB, current=0)
+    assert limits(text, tmp_path) == []
+
+
+def test_what_is_exceeded_leaves_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "a", max=100 * MIB, current=150 * MIB)
+    assert limits("0::/a\n", tmp_path) == [("a/memory.max", 100, 0)]
