@@ -30,6 +30,7 @@ from nvshared.settings import arguments
 from nvshared.settings.config import Config, load, waiting
 from nvshared.settings.defaults import Defaults, derive
 from nvshared.settings.state import Overrides, StateFile
+from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.safebudget import SafeBudget
@@ -161,6 +162,7 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config])
     overrides = Overrides() if store is None else store.load()
     manager = Manager(derived, monotonic, timer, overrides, store)
     safe.follow(manager)
+    ControlGroups(monotonic, timer).follow(manager)
     return manager
 
 

@@ -7,6 +7,7 @@ session.py's to judge.
 """
 
 import struct
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from enum import IntEnum, IntFlag
 
@@ -28,6 +29,7 @@ class Type(IntEnum):
     YIELD = 7
     INTRODUCE = 8
     QUEUED = 9
+    REASON = 10
 
     HELLO = 64
     MEMORY = 65
@@ -78,9 +80,12 @@ class Wait(IntEnum):
 NO_UUID = bytes(16)
 HEAD = struct.Struct("<HHIQ")
 ORDER = struct.Struct("<HHIQ10Q8x")
+TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 HEARD = struct.Struct("<2Q")
 SIZE = 104
+TEXT_PIECE = 88                         # bytes in one record,
+TEXT_LONGEST = 5 * TEXT_PIECE           # and in all
 ASKS = frozenset({Type.HELLO, Type.COMMIT})     # say `commit` where others say `moved`
 
 
@@ -129,6 +134,24 @@ def encode_order(order: OrderRecord) -> bytes:
         order.room, order.host, order.presaved, order.quantum, order.idle_window,
         order.commit, order.most, order.total, order.host_slab, order.beyond,
     )
+
+
+def encode_reason(text: str) -> list[bytes]:
+    """The records of a REASON; what is too long is cut in the middle of it."""
+    said = text.encode()
+    if len(said) > TEXT_LONGEST:
+        half = (TEXT_LONGEST - 3) // 2
+        said = said[:half] + b"..." + said[-half:]
+    said = said.decode(errors="ignore").encode()        # no part of a letter
+    return [
+        TEXT.pack(Type.REASON, VERSION, 0, 0, said[start:start + TEXT_PIECE])
+        for start in range(0, len(said), TEXT_PIECE)
+    ]
+
+
+def decode_reason(packets: Iterable[bytes]) -> str:
+    """For tests that stand in for a hook."""
+    return b"".join(TEXT.unpack(packet)[-1].rstrip(b"\0") for packet in packets).decode()
 
 
 def decode_order(packet: bytes) -> OrderRecord:

@@ -98,6 +98,9 @@ class Session:
 
     def order(self, order: actions.Order) -> None:
         """Link: carries an order of the scheduler to the hook. The first are its limits."""
+        if isinstance(order, actions.Limits):
+            for packet in protocol.encode_reason(order.why):
+                self._wire.send(packet)
         self._wire.send(protocol.encode_order(_record(order)))
 
     def _hello(self, record: ReportRecord) -> None:

@@ -41,6 +41,11 @@ def follow(gpu: GPU, limited: Limited) -> None:
             f"stays on the GPU from now on, and others get what is left: {why.words}",
         )
     )
+    gpu.client_refused.connect(
+        lambda client, why: say(
+            logging.WARNING, client, "refused", f"is out of memory, because {why}"
+        )
+    )
     gpu.client_stuck.connect(
         lambda client, state, waited: say(
             logging.ERROR, client, "stuck",

@@ -102,6 +102,7 @@ class Limits:
     most: int
     total: int
     beyond: int = 0
+    why: str = ""                       # the limit that keeps it from having what it asked for
 
 
 @dataclass(frozen=True, slots=True)

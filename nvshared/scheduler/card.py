@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything the scheduler knows about one GPU, and the sums over its clients."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import Counters
@@ -20,6 +22,7 @@ class Card:
     settings: Settings
     now: int
     gathering_until: int
+    domains: Domains = field(default_factory=Domains)       # of all cards
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     awaiting: bool = False              # somebody has not said yet what it has
@@ -38,6 +41,7 @@ class Card:
     borrowing: bool = False             # BudgetWanted has not been answered
     overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
     reach: tuple[int, int, int, int] = (0, 0, 0, 0)         # see commit.py
+    domain_reach: dict[str, int] = field(default_factory=dict)  # see bounds.py
     conduct: Conduct | None = None      # see turns.py
     yielding: dict[Way, Yielding] = field(
         default_factory=lambda: {way: Yielding() for way in Way})   # see bus_sharing.py
@@ -84,6 +88,11 @@ class Card:
         taken = self.groups.total("host_charged") + self.groups.total("beyond")
         return self.settings.host_budget - taken
 
+    def host_free_for(self, client: ScheduledClient) -> int:
+        """The same, as far as its domains have it."""
+        self.groups.settle()
+        return min([self.host_free, *(domain.untaken for domain in client.domains)])
+
     @property
     def pinned(self) -> int:
         """By all clients."""
@@ -126,7 +135,34 @@ class Card:
         What the driver lacks for the moment does not count: if it lasts, the
         daemon lowers the capacity.
         """
-        return self.settings.capacity - self.pinned - sum([client.takes for client in group])
+        members = list(group)
+        left = self.settings.capacity - self.pinned - sum([client.takes for client in members])
+        return left - self.stuck(members) if self.tight else left
+
+    @property
+    def tight(self) -> bool:
+        """Some of the clients' memory cannot leave, for want of host memory in a domain."""
+        self.groups.settle()
+        return any(domain.tight for domain in self.domains)
+
+    def stuck(self, group: Iterable[ScheduledClient]) -> int:
+        """Bytes of others than these that cannot leave the card, as they have no place."""
+        kept: Counter[int] = Counter()
+        inside = {client.id for client in group}
+        # The inner domains first, which have fewer members.
+        for domain in sorted(self.domains, key=lambda one: len(one.stakes)):
+            if domain.capacity is None or not domain.tight:
+                continue
+            elsewhere = sum(s.taken for id, s in domain.stakes.items() if id not in self.clients)
+            outside = [id for id in domain.stakes if id in self.clients and id not in inside]
+            needed = sum(domain.stakes[id].needed for id in outside)
+            short = needed - (domain.capacity - elsewhere) - sum(kept[id] for id in outside)
+            for id in outside:
+                resident = self.clients[id].memory.resident
+                more = max(0, min(short, resident - kept[id]))
+                kept[id] += more
+                short -= more
+        return kept.total()
 
     def fits(self, group: Iterable[ScheduledClient]) -> bool:
         """Whether these could all be whole at once."""

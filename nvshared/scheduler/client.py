@@ -10,6 +10,7 @@ from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
 from nvshared.scheduler.cost import PACE, Average
+from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
@@ -110,7 +111,7 @@ CALM = SECOND // 2
 # What counts in groups.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "granted", "pins", "cost", "presaved",
+    "question", "granted", "pins", "cost", "presaved", "domains",
 })
 
 
@@ -122,6 +123,7 @@ class ScheduledClient:
     touched: set[int]                   # ids of clients that changed; see groups.py
     memory: Memory
     room: int                           # as the hook last confirmed it
+    domains: tuple[Domain, ...] = ()    # that bound its host memory
     terms: Terms = Terms()
     quota: Quota | None = None          # where terms limit its time; see compute.py
     phase: Phase = Phase.IDLE
@@ -258,6 +260,15 @@ class ScheduledClient:
     def committed(self) -> int:
         """What counts against all that can be committed."""
         return max(self.commit, self.withdrawn, self.used)
+
+    @property
+    def stake(self) -> Stake:
+        """What it counts as in its domains."""
+        beyond = self.memory.beyond
+        return Stake(
+            max(0, self.committed - self.fixed) + beyond, self.committed - self.used,
+            self.memory.allocated + beyond, self.host_charged + beyond,
+        )
 
     @property
     def holds(self) -> bool:

@@ -24,10 +24,14 @@ The host's memory is split between the cards (nvshared/sharing/budget.py). Befor
 called back or refused because this card's part is used up, the other cards are asked for what
 they do not need (BudgetWanted). The question waits for the answer, which usually is the next
 event. How far a client could grow includes what other cards could give up, as far as known.
+
+Clients in a container with a memory limit are bounded by that as well (domains.py, bounds.py).
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from nvshared.scheduler import bounds
 from nvshared.scheduler.client import Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import margin
@@ -49,23 +53,30 @@ def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
     """The first limits of a client, which may hold a commit from before."""
     client.commit = commit
     if client.committed == 0 and decision.now >= decision.card.gathered:
-        client.commit = _lend(decision, client, 0, _left(decision))
+        left = min(_left(decision), bounds.bound(decision.card, client).left)
+        client.commit = _lend(decision, client, 0, left)
     _tell(decision, client, 0, _most(decision, client))
 
 
 def beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
     """Answers whether a client may hold beyond the card what it says it holds."""
-    _tell(decision, client, number, _most(decision, client))
+    left, domain = bounds.bound(decision.card, client)
+    why = domain.words if domain is not None and left < 0 <= _left(decision) else ""
+    _tell(decision, client, number, _most(decision, client), why)
 
 
-def _tell(decision: Decision, client: ScheduledClient, number: int, most: int) -> None:
+def _tell(
+    decision: Decision, client: ScheduledClient, number: int, most: int, why: str = ""
+) -> None:
     """What it may hold beyond the card is host memory that nobody has been promised.
 
     A memory limit is a card of that size, and such a client gets no more than that.
     """
-    more = min(_left(decision), decision.card.host_free)
+    card = decision.card
+    more = min(_left(decision), bounds.bound(card, client).left, card.host_free_for(client))
     bounded = client.terms.memory_limit != 0
-    decision.limits(client, number, most, 0 if bounded else max(0, client.memory.beyond + more))
+    beyond = 0 if bounded else max(0, client.memory.beyond + more)
+    decision.limits(client, number, most, beyond, why)
 
 
 def plan(decision: Decision) -> None:
@@ -101,6 +112,8 @@ def plan(decision: Decision) -> None:
     if any(abs(new - old) > least // HARDLY for new, old in zip(reach, card.reach, strict=True)):
         card.reach = reach
         changed = card.everyone
+    else:
+        changed += bounds.news(card, least // HARDLY)
     for client in changed:
         most = _reach(decision, client, left, lent, fixed)
         if abs(most - client.last_most) > least or client.last_total != card.total_for(client):
@@ -138,8 +151,8 @@ def _ceiling(decision: Decision, client: ScheduledClient) -> int:
 
 
 def _alone(decision: Decision, client: ScheduledClient, fixed: int) -> int:
-    settings = decision.card.settings
-    by_others = fixed - client.fixed
+    card, settings = decision.card, decision.card.settings
+    by_others = fixed - client.fixed + (card.stuck([client]) if card.tight else 0)
     return max(0, min(decision.card.total_for(client), settings.capacity - by_others))
 
 
@@ -151,7 +164,8 @@ def _most(decision: Decision, client: ScheduledClient) -> int:
 
 def _reach(decision: Decision, client: ScheduledClient, left: int, lent: int, fixed: int) -> int:
     """The same, given what is lent to all clients (this one included) and fixed by all."""
-    return max(0, min(_alone(decision, client, fixed), client.used + left + lent))
+    more = min(left + lent, bounds.reach(client))
+    return max(0, min(_alone(decision, client, fixed), client.used + more))
 
 
 def _lent(decision: Decision) -> int:
@@ -173,10 +187,13 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     wanted = question.bytes
     left = _left(decision) - max(0, wanted - client.committed)
     pins = max(0, wanted - client.fixed) if client.memory.stays else question.pins
+    within, domain = bounds.bound(decision.card, client, wanted, pins)
+    why = ""
     squeezed = _squeezed(decision, client, pins)
     fits = wanted <= _ceiling(decision, client)
-    if fits and left >= 0 and not squeezed:
-        client.commit = max(client.commit, _lend(decision, client, wanted, left))
+    if fits and left >= 0 and within >= 0 and not squeezed:
+        client.commit = max(
+            client.commit, _lend(decision, client, wanted, min(left, within)))
         client.granted = wanted
         client.granted_until = decision.now + TAKEN_WITHIN
         if question.pins:
@@ -184,14 +201,21 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
             client.pins = (*client.pins, Pin(question.number, question.pins, until))
     elif fits and (
         _release(decision, question, pins, squeezed) if squeezed
-        else _borrow(decision, client, question) or _recall(decision, client, question, -left)
+        else _recall(
+            decision, client, question, -within, bounds.members(decision.card, domain)
+        ) if within < 0 and domain is not None
+        else _borrow(decision, client, question)
+        or _recall(decision, client, question, -left, decision.card.everyone)
     ):
         return False
-    elif client.commit >= wanted:
-        # It asked before it heard that it may not any more. The hook takes
-        # LIMITS at its word, so a refusal must promise less.
-        client.commit = min(client.commit, client.need)
-    _tell(decision, client, question.number, _most(decision, client))
+    else:
+        if fits and within < 0 and domain is not None and not squeezed:
+            why = domain.words
+        if client.commit >= wanted:
+            # It asked before it heard that it may not any more. The hook takes
+            # LIMITS at its word, so a refusal must promise less.
+            client.commit = min(client.commit, client.need)
+    _tell(decision, client, question.number, _most(decision, client), why)
     return True
 
 
@@ -233,10 +257,11 @@ def _borrow(decision: Decision, client: ScheduledClient, question: Question) -> 
 
 
 def _recall(
-    decision: Decision, borrower: ScheduledClient, question: Question, short: int
+    decision: Decision, borrower: ScheduledClient, question: Question, short: int,
+    among: Iterable[ScheduledClient],
 ) -> bool:
-    """Calls back what is lent, if that is enough and the answers may still come."""
-    lenders = [c for c in decision.card.everyone if c is not borrower]
+    """Calls back what is lent to these, if that is enough and the answers may still come."""
+    lenders = [c for c in among if c is not borrower]
     for lender in lenders:
         _forget_grant(decision, lender)
     if sum(c.committed - c.need for c in lenders) < short:

@@ -80,12 +80,14 @@ class Decision:
         move.cut = True
         self.actions.append(actions.Yield(client.id, move.order.number))
 
-    def limits(self, client: ScheduledClient, number: int, most: int, beyond: int) -> None:
-        """Tells a client how far it may grow."""
+    def limits(
+        self, client: ScheduledClient, number: int, most: int, beyond: int, why: str = ""
+    ) -> None:
+        """Tells a client how far it may grow. `why`: the limit for which it was refused."""
         client.last_most = most
         client.last_total = self.card.total_for(client)
         self.actions.append(
-            actions.Limits(client.id, number, client.commit, most, client.last_total, beyond))
+            actions.Limits(client.id, number, client.commit, most, client.last_total, beyond, why))
 
     def want_budget(self) -> None:
         """Asks for host memory that other cards do not need. Once is enough."""

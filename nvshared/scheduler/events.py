@@ -67,6 +67,7 @@ class Joined:
     running: bool = False
     wants: bool = False                 # a thread stands at the gate
     commit: int = 0                     # what an earlier daemon allowed it
+    domains: tuple[str, ...] = ()       # names of those that bound its host memory; see domains.py
 
 
 @dataclass(frozen=True, slots=True)

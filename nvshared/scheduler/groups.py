@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nvshared.scheduler.client import Phase, ScheduledClient
+from nvshared.scheduler.domains import NOTHING as NO_STAKE
+from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.quota import UNLIMITED
 
 # Who is in which group; and those in a phase are one that is named like it.
@@ -55,6 +57,8 @@ class Counted(NamedTuple):
     place: tuple[int, int] | None       # in the queue, and its id; None: it is not there
     takes: int
     away: tuple[int, int] | None        # idle: bytes that are not on the card, and its id
+    domains: tuple[Domain, ...] = ()
+    stake: Stake = NO_STAKE             # in each of those
 
 
 def counted(client: ScheduledClient) -> Counted:
@@ -110,6 +114,7 @@ def counted(client: ScheduledClient) -> Counted:
         takes,
         (memory.allocated - memory.resident, client.id)
         if rests and memory.allocated > memory.resident else None,
+        client.domains, client.stake if client.domains else NO_STAKE,
     )
 
 
@@ -132,6 +137,11 @@ class Groups:
         self._takes: list[int] = []                 # what they would take, least first
         self._away: list[tuple[int, int]] = []      # what the idle ones lack, and ids, least first
         self._news: dict[str, set[int]] = {}
+
+    def settle(self) -> None:
+        """What has changed is in the sums of all domains."""
+        if self.touched:
+            self._count()
 
     def group(self, name: str) -> list[ScheduledClient]:
         """Those in it, in the order of their joining."""
@@ -201,6 +211,11 @@ class Groups:
                     del self._away[bisect_left(self._away, before.away)]
                 if now.away is not None:
                     insort(self._away, now.away)
+            if (now.domains, now.stake) != (before.domains, before.stake):
+                for domain in before.domains:
+                    domain.count(id, None)
+                for domain in now.domains:
+                    domain.count(id, now.stake)
 
     def _enter(
         self, client: ScheduledClient, groups: tuple[str, ...], before: tuple[str, ...]

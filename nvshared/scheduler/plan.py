@@ -65,6 +65,12 @@ small steps: something leaves and makes room on the card for something to come i
 room on the host. No more is ever committed than both hold together, less a margin (commit.py),
 so something can always move.
 
+**Domains** (domains.py) bound the host memory of some clients together, as the limit of a
+container does. Promises are kept within each, so memory of theirs can leave like any other. When a
+domain shrinks below what it was promised, what has no place stays on the card. Others are then
+chosen only if they fit beside that. Host memory that its clients keep and do not use is taken back,
+and what lies in more than there is comes in as if its client wanted the card.
+
 **What fails** (move.py) is tried again after a pause, with another victim meanwhile. A driver
 that has less than we account lowers the capacity for a while, so that others give up what is
 missing. A chosen client for which no room is found for a while goes to the end of the queue, if
@@ -80,7 +86,7 @@ one of them drains, or moves memory, it cannot answer yet, and is waited for som
 of them is the deadline, at which the plan may change without an event.
 """
 
-from nvshared.scheduler import commit, compute, presave, room, stuck, turns
+from nvshared.scheduler import bounds, commit, compute, presave, room, stuck, turns
 from nvshared.scheduler.decision import Decision
 
 
@@ -94,6 +100,7 @@ def plan(decision: Decision) -> None:
     stuck.plan(decision)                # before, as others do not wait for who is
     presave.cut(decision)
     commit.plan(decision)
+    bounds.call_in(card)
     compute.plan(decision)
     blocked = turns.plan(decision)
     room.plan(decision, blocked)

@@ -132,7 +132,7 @@ def _presave(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
     # Of what it has to spare, what is presaved already has its part.
     spare = max(0, client.host_spare - client.presaved)
     more = max(0, size - client.presaved - spare) + card.settings.block
-    left = max(0, card.host_free) // HOST_PART
+    left = max(0, card.host_free_for(client)) // HOST_PART
     host = client.host_charged + min(more, left)
     if host < client.host_charged + card.settings.block and not spare:
         return False

@@ -4,7 +4,7 @@
 The essay is in plan.py.
 """
 
-from nvshared.scheduler import bus_sharing, order
+from nvshared.scheduler import bounds, bus_sharing, order
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.taking import Taking
@@ -44,6 +44,7 @@ def _move(decision: Decision, blocked: ScheduledClient | None) -> None:
     host_short = max(0, taking.host_short - _host_coming(decision)) if short > 0 else 0
     host_short = _load(decision, lacking, host_short)
     _trim(decision, host_short, taking)
+    _relieve(decision)
 
     _slacken(decision, lacking)
     if blocked is not None and not any(_wants(c) for c in lacking):
@@ -177,6 +178,23 @@ def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
             client.trim_after = decision.now + TRIM_AGAIN
             decision.load(client, client.ordered, max(0, client.memory.host - host_short))
             host_short -= min(host_short, _kept(client) or client.memory.host)
+
+
+def _relieve(decision: Decision) -> None:
+    """Takes back what is not in use of the host memory of domains that have shrunk."""
+    card = decision.card
+    for domain in card.domains:
+        short = max(-domain.untaken, domain.sums.needed - (domain.capacity or 0))
+        if not domain.tight and domain.untaken >= 0:
+            continue
+        for client in bounds.members(card, domain):
+            kept = min(short, _kept(client))
+            if kept <= 0 or client.moves or client.phase is Phase.DRAINING:
+                continue
+            if decision.due(client.trim_after) and decision.due(client.load_after):
+                client.trim_after = decision.now + TRIM_AGAIN
+                decision.load(client, client.ordered, client.memory.host - kept)
+                short -= kept
 
 
 def _kept(client: ScheduledClient) -> int:

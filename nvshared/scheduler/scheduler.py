@@ -4,12 +4,15 @@
 What it does with them is told in plan.py.
 """
 
+from collections.abc import Iterable
+
 from nvshared.scheduler import commit, compute, events, gate, lost, move, order, quantum, terms
 from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import Demand, demand
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, Snapshot
@@ -23,8 +26,9 @@ class Scheduler:
     `settings.gather` microseconds from the start it only listens.
     """
 
-    def __init__(self, settings: Settings, now: int) -> None:
-        self._card = Card(settings, now, gathering_until=now + settings.gather)
+    def __init__(self, settings: Settings, now: int, domains: Domains | None = None) -> None:
+        """`domains`: those of all cards."""
+        self._card = Card(settings, now, now + settings.gather, domains or Domains())
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
@@ -42,6 +46,7 @@ class Scheduler:
         compute.account(card)
         _note(decision, event)
         plan(decision)
+        card.groups.settle()            # other cards may look at the domains next
         self._deadline = decision.deadline
         return decision.actions
 
@@ -73,6 +78,13 @@ class Scheduler:
     def orders_unanswered(self) -> int:
         """How many orders to move memory are on their way, to those who answer."""
         return sum(len(client.moves) for client in self._card.moving if not client.mute)
+
+    def belongs(self, client: int, domains: Iterable[str]) -> None:
+        """A client is in these domains from now on, and in no others."""
+        found = self._card.clients.get(client)
+        if found is not None:
+            found.domains = self._card.domains.named(domains)
+            self._card.groups.settle()
 
     def demand(self) -> Demand:
         """What it needs of the host's memory since the last event, and what it asks for."""
@@ -136,7 +148,8 @@ def _note(decision: Decision, event: events.Event) -> None:
 def _join(decision: Decision, event: events.Joined) -> None:
     card = decision.card
     client = ScheduledClient(
-        event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now
+        event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now,
+        domains=card.domains.named(event.domains),
     )
     card.add(client)
     order.weigh(card)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from nvshared.scheduler.client import ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
+from nvshared.scheduler.domains import Remaining
 
 # Host memory is taken in pieces, so more may be taken than must be: a few
 # blocks, or this part of what is left of the budget.
@@ -25,7 +26,7 @@ class Taking:
         self.amounts: dict[int, int] = {}
         self.host_short = 0             # bytes that could leave the card but for host memory
         self._decision = decision
-        self._host_left = max(0, decision.card.host_free)
+        self._remaining = Remaining(max(0, decision.card.host_free))
 
     def take(
         self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
@@ -86,23 +87,24 @@ class Taking:
         own = _hoped(victim)
         # Hooks move whole blocks: with less than one in host memory, nothing moves.
         block = self._decision.card.settings.block
-        left = self._host_left if self._host_left >= block else 0
-        possible = min(wanted, own + left)
-        self._host_left -= max(0, possible - own)
-        if possible < wanted:
+        left = self._remaining.of(victim)
+        possible = min(wanted, own + (left if left >= block else 0))
+        # What its domains lack, host memory of others would not give.
+        if possible < wanted and left == self._remaining.host:
             self.host_short += max(wanted - possible, block)
+        self._remaining.give(victim, max(0, possible - own))
         return possible
 
     def _piece(self, client: ScheduledClient, amount: int) -> int:
         """How much of it goes with the next order."""
-        free = max(0, self._decision.card.host_free)
+        free = max(0, self._decision.card.host_free_for(client))
         return min(amount, self._decision.card.settings.step, _hoped(client) + free)
 
     def _allowance(self, client: ScheduledClient, moved: int) -> int:
         """Host memory it may take in addition."""
         if moved == 0:
             return 0
-        free = max(0, self._decision.card.host_free)
+        free = max(0, self._decision.card.host_free_for(client))
         settings = self._decision.card.settings
         ahead = max(BLOCKS * settings.block, min(settings.step, free // PART))
         return min(free, max(0, moved - client.host_spare) + ahead) if free >= settings.block else 0

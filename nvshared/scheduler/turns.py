@@ -109,7 +109,7 @@ def _repair(decision: Decision) -> None:
     """What fitted may no longer fit: a client grew, the card shrank, the mode changed."""
     card = decision.card
     groups = card.groups
-    fits = groups.total("staying_take") <= card.settings.capacity - card.pinned
+    fits = groups.total("staying_take") <= card.settings.capacity - card.pinned and not card.tight
     crowded = (
         card.settings.anti_thrash is AntiThrash.ON and groups.size(Phase.LOADING.value) > 0
         and groups.size(Phase.LOADING.value) + groups.size(Phase.RUNNING.value) > 1
@@ -147,13 +147,18 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     beside = alone - (card.groups.total("holders_take") - draining)
     least = card.groups.least_take()
     card.quantum = quantum.now(card, None)
+    tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
     for client in order.sequence(card):
         # One that cannot run at all at present does not hold up the others.
-        if not decision.due(client.not_before) or client.takes > alone or client.mute:
+        if not decision.due(client.not_before) or client.takes > alone or client.mute or (
+            tight and not card.fits([client])
+        ):
             continue
-        fits = client.takes <= beside and not (one_at_a_time and number)
+        fits = client.takes <= beside and not (one_at_a_time and number) and not (
+            tight and not card.fits([*card.holders, client])
+        )
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
             card.quantum = quantum.now(card, blocked)

@@ -24,6 +24,7 @@ from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.scheduler import Scheduler, actions, events
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.sharing.terms import ClientTerms
@@ -53,6 +54,7 @@ class Client:
         self.peer = peer
         self.link = link
         self.terms = ClientTerms()      # what is set for it
+        self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
 
     def __str__(self) -> str:
         return str(self.peer)
@@ -101,8 +103,10 @@ class GPU:
     """One card and everything decided about it."""
 
     def __init__(
-        self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock, timer: Timer
+        self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
+        timer: Timer, domains: Domains | None = None,
     ) -> None:
+        """`domains`: of all cards."""
         self.facts = facts
         self.sample = Sample()          # what NVML said last
         self.capacity = Capacity(facts.memory_total, allowances)
@@ -111,6 +115,8 @@ class GPU:
         # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
+        # Before it is known here, with what it has.
+        self.client_joins: Signal[Client, events.Memory] = Signal("client_joins")
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
@@ -119,6 +125,8 @@ class GPU:
         self.turn_started: Signal[Client] = Signal("turn_started")
         self.turn_ended: Signal[Client, actions.TurnEnd, int] = Signal("turn_ended")
         self.changed: Signal[frozenset[str]] = Signal("changed")
+        self.client_refused: Signal[Client, str] = Signal("client_refused")
+        self.happens: Signal[int, events.Event] = Signal("happens")    # before it is decided on
         self.happened: Signal[int, events.Event] = Signal("happened")
         self.decided: Signal[int, actions.Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
@@ -127,7 +135,8 @@ class GPU:
         self._clock = clock
         self._timer = timer
         self.scheduler = Scheduler(
-            replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock()
+            replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
+            domains,
         )
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
@@ -215,7 +224,8 @@ class GPU:
         self.capacity.joined(client.id)
         self.apply_capacity()
         self.clients[client.id] = client
-        self.tell(events.Joined(client.id, memory, running, wants, commit))
+        self.client_joins.emit(client, memory)
+        self.tell(events.Joined(client.id, memory, running, wants, commit, client.domains))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:
@@ -307,6 +317,7 @@ class GPU:
     def _handle(self, event: events.Event) -> None:
         now = self._clock()
         self._snapshot = None
+        self.happens.emit(now, event)
         try:
             decided = self.scheduler.handle(event, now)
         except Exception:
@@ -329,6 +340,8 @@ class GPU:
             self.decided.emit(now, action)
             if isinstance(action, actions.Report):
                 self._report(action)
+            elif isinstance(action, actions.Limits) and action.why:
+                self._refuse(action)
             elif isinstance(action, actions.BudgetWanted):
                 self.budget_wanted.emit()
 
@@ -336,6 +349,10 @@ class GPU:
         client = self.clients.get(order.client)
         if client is not None:
             client.link.order(order)
+
+    def _refuse(self, answer: actions.Limits) -> None:
+        if (client := self.clients.get(answer.client)) is not None:
+            self.client_refused.emit(client, answer.why)
 
     def _report(self, report: actions.Report) -> None:
         client = self.clients.get(report.client)

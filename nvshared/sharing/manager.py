@@ -15,6 +15,7 @@ from nvshared.clock import Clock, Timer
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.quantity import LONGEST_TQ
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import Awaited, Event
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
@@ -46,6 +47,7 @@ class Manager:
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
         self.changed: Signal[frozenset[str]] = Signal("changed")   # "tq", "anti_thrash", "gpus"
         self.gathered: Signal[()] = Signal("gathered")     # clients of a daemon before us have come
+        self.domains = Domains()
         self._read = read
         self._defaults = read()
         self._overrides = overrides or Overrides()
@@ -100,6 +102,7 @@ class Manager:
             self._defaults.card(facts).allowances,
             self._clock,
             self._timer,
+            self.domains,
         )
         gpu.sample = sample
         if not gather and sample.memory_used is not None:

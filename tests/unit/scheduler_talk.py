@@ -10,6 +10,7 @@ from typing import Any
 
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Evict, Limits, Load, Presave, Run, Stop, Yield
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
     CommitAsked,
     Copies,
@@ -42,6 +43,7 @@ class Talk:
         step: float = 1000,
         gather: float = 0,
         stuck_after: float = 10,
+        domains: Domains | None = None,
     ) -> None:
         """`stuck_after`: more than the story takes, where it leaves orders unanswered."""
         self.now = 0
@@ -50,7 +52,7 @@ class Talk:
             anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND), presave=False,
             stuck_after=int(stuck_after * SECOND),
         )
-        self.scheduler = Scheduler(self.settings, 0)
+        self.scheduler = Scheduler(self.settings, 0, domains)
         self.memory: dict[int, Memory] = {}
         self.granted: set[int] = set()
         self.swapped: dict[int, int] = {}  # bytes in host memory
@@ -73,6 +75,7 @@ class Talk:
     def join(
         self, client: int, allocated: float = 0, resident: float = 0, *,
         pinned: float = 0, running: bool = False, wants: bool = False, commit: float = 0,
+        domains: tuple[str, ...] = (),
     ) -> list[Action]:
         """HELLO; its room is what it fills."""
         self.memory[client] = Memory(
@@ -82,7 +85,7 @@ class Talk:
         if running:
             self.granted.add(client)
         return self.tell(
-            Joined(client, self.memory[client], running, wants, int(commit * GIB))
+            Joined(client, self.memory[client], running, wants, int(commit * GIB), domains)
         )
 
     def leave(self, client: int) -> list[Action]:
@@ -201,9 +204,9 @@ class Talk:
         assert not waiting, "it never came to rest"
         return everything
 
-    def run(self, client: int, size: float) -> list[Action]:
+    def run(self, client: int, size: float, domains: tuple[str, ...] = ()) -> list[Action]:
         """A client joins, allocates so much and gets the card, or waits for it."""
-        self.join(client, size)
+        self.join(client, size, domains=domains)
         return self.obey(self.want(client))
 
     # Time.

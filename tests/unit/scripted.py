@@ -11,6 +11,7 @@ from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.demand import Demand
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
     BudgetChanged,
     CapacityChanged,
@@ -80,8 +81,9 @@ class Scripted:
 
     latest: "Scripted"
 
-    def __init__(self, settings: Settings, now: int) -> None:
+    def __init__(self, settings: Settings, now: int, domains: Domains | None = None) -> None:
         self.settings = settings
+        self.domains = domains
         self.events: list[Event] = []
         self.times: list[int] = []
         self.due: int | None = None

@@ -80,6 +80,10 @@ enum nvshare_type {
     /* Answer to WAITING: `waits_for` says for what. `number`: its place in the queue, 1 for who
      * is next; 0 where it waits for something else. */
     NVSHARE_QUEUED = 9,
+    /* Which limit it is for that the LIMITS after it refuse what COMMIT asked for, for the
+     * program's user to read: `text`, UTF-8, ended by a 0 or by its size. What is longer
+     * comes in several. */
+    NVSHARE_REASON = 10,
 
     /* Reports, hook to daemon. */
 
@@ -186,13 +190,18 @@ struct nvshare_order {
         uint32_t waits_for;          /* QUEUED: enum nvshare_wait */
     };
     uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
-    uint64_t room;                   /* EVICT, LOAD: bytes */
-    uint64_t host;                   /* EVICT, LOAD: bytes of host memory for swapped blocks, in all */
-    uint64_t presaved;               /* EVICT with KEEP: bytes */
-    uint64_t quantum;                /* RUN: microseconds; 0: no end is planned */
-    uint64_t idle_window;            /* RUN: microseconds; 0: as before */
-    struct nvshare_limits limits;    /* LIMITS */
-    uint64_t reserved;
+    union {
+        struct {
+            uint64_t room;           /* EVICT, LOAD: bytes */
+            uint64_t host;           /* EVICT, LOAD: bytes of host memory for swapped blocks, in all */
+            uint64_t presaved;       /* EVICT with KEEP: bytes */
+            uint64_t quantum;        /* RUN: microseconds; 0: no end is planned */
+            uint64_t idle_window;    /* RUN: microseconds; 0: as before */
+            struct nvshare_limits limits;    /* LIMITS */
+            uint64_t reserved;
+        };
+        char text[88];               /* REASON */
+    };
 };
 
 /* Every report carries the figures as they are when it is sent, so the daemon always

@@ -13,6 +13,7 @@
 
 #define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */
 #define QUESTIONS_OPEN 16
+#define REASON_LONGEST 448
 
 struct block;
 struct host_slab;
@@ -75,6 +76,9 @@ struct client {
     bool crowded;
     uint64_t answered;               /* and of the last answered */
     struct nvshare_limits answer;    /* what it was answered with */
+    char reason[REASON_LONGEST];     /* why that was refused, for people; "": no more is known */
+    bool reason_begun;               /* a part of it has come, and the answer has not */
+    char explained[REASON_LONGEST];  /* what people were told last */
     unsigned introduced;             /* counts HELLOs; questions from before one are lost */
     /* A bell: any of these has changed, or the socket. Asking waits on it
      * instead of memory_changed, since it may take long: see bell.h. */

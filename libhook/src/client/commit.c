@@ -15,8 +15,11 @@
  */
 #include "client/commit.h"
 
+#include <string.h>
+
 #include "client/client.h"
 #include "interpose/bell.h"
+#include "interpose/log.h"
 
 #define TAKEN_WITHIN_US 60000000
 
@@ -52,6 +55,9 @@ void client_settle(void)
 void client_hears(struct client *client, uint64_t number, const struct nvshare_limits *answer)
 {
     client->answered = number;
+    if (!client->reason_begun)
+        client->reason[0] = '\0';
+    client->reason_begun = false;
     if (answer != NULL)
         client->answer = *answer;
     for (size_t i = 0; i < QUESTIONS_OPEN; i++) {
@@ -63,6 +69,29 @@ void client_hears(struct client *client, uint64_t number, const struct nvshare_l
         else
             close_question(client, question);
     }
+}
+
+void client_hears_reason(struct client *client, const char *text, size_t size)
+{
+    if (!client->reason_begun)
+        client->reason[0] = '\0';
+    client->reason_begun = true;
+    size_t left = sizeof client->reason - 1 - strlen(client->reason);
+    strncat(client->reason, text, size < left ? size : left);
+}
+
+/* The program is out of memory. Its user is told of each limit once. Lock held, released
+ * meanwhile, as stderr may be slow. */
+static void explain(struct client *client)
+{
+    if (client->reason[0] == '\0' || strcmp(client->reason, client->explained) == 0)
+        return;
+    memcpy(client->explained, client->reason, sizeof client->explained);
+    char reason[REASON_LONGEST];
+    memcpy(reason, client->reason, sizeof reason);
+    pthread_mutex_unlock(&memory_lock);
+    complain("out of GPU memory, as what leaves the card must fit into host memory, and %s", reason);
+    pthread_mutex_lock(&memory_lock);
 }
 
 uint64_t client_to_pin(const struct client *client)
@@ -153,6 +182,8 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
         granted = alone || (answered && client->answer.beyond >= wanted);
         if (!granted)
             client->memory.beyond -= bytes;
+        if (answered && !granted)
+            explain(client);
     }
     return granted;
 }
@@ -192,8 +223,10 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
          * by now, another thread's later question may have been answered, or memory may have
          * been freed since this one was asked: then ask again. */
         if (ours && client->answer.commit < wanted && with_more(client, bytes) >= wanted
-            && !reclaim(client, RECLAIM_ALL, true))
+            && !reclaim(client, RECLAIM_ALL, true)) {
+            explain(client);
             break;
+        }
         /* It keeps what it was granted while it slept on, whatever was answered since. */
         const struct open_question *own = own_question();
         allowed = pins == 0 || (own != NULL && own->granted != 0);

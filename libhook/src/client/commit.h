@@ -5,6 +5,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct client;
@@ -19,6 +20,8 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins);
 void client_settle(void);
 /* The answer to this question has come, or none will: NULL. Those before it are void. */
 void client_hears(struct client *client, uint64_t number, const struct nvshare_limits *answer);
+/* A part of why the next answer refuses, as a REASON has it. */
+void client_hears_reason(struct client *client, const char *text, size_t size);
 uint64_t client_to_pin(const struct client *client);    /* as the record says it */
 /* Gives up what was granted to threads that have gone elsewhere. Returns how many milliseconds
  * are left until there is more of that; -1: nothing is granted. */

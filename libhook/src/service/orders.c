@@ -136,6 +136,11 @@ void service_obey(struct client *client, const struct nvshare_order *order)
     case NVSHARE_LIMITS:
         new_limits(client, order);
         break;
+    case NVSHARE_REASON:
+        pthread_mutex_lock(&memory_lock);
+        client_hears_reason(client, order->text, sizeof order->text);
+        pthread_mutex_unlock(&memory_lock);
+        break;
     case NVSHARE_RUN:
         run(client, order);
         break;

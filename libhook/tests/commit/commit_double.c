@@ -6,6 +6,11 @@
 #include "client/client.h"
 #include "client/commit.h"
 #include "interpose/bell.h"
+#include "interpose/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
 
 #define SEEN __attribute__((visibility("default")))
 
@@ -16,6 +21,23 @@ static uint64_t clock_us = 1;
 uint64_t now_microseconds(void)
 {
     return clock_us;
+}
+
+static char complaints[4096];
+
+void complain(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    size_t length = strlen(complaints);
+    vsnprintf(complaints + length, sizeof complaints - length, format, arguments);
+    strcat(complaints, "\n");
+    va_end(arguments);
+}
+
+SEEN const char *complained(void)
+{
+    return complaints;
 }
 
 void client_changed(struct client *client)
@@ -64,6 +86,13 @@ SEEN void answer(uint64_t number, uint64_t commit)
     one.limits = (struct nvshare_limits){ .commit = commit };
     client_hears(&one, number, &one.limits);
     bell_ring(&one.heard);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+SEEN void reason(const char *text)
+{
+    pthread_mutex_lock(&memory_lock);
+    client_hears_reason(&one, text, strlen(text));
     pthread_mutex_unlock(&memory_lock);
 }
 

@@ -59,6 +59,7 @@ class Process:
     def __init__(self, library: Path) -> None:
         self.c = ctypes.CDLL(str(library))
         self.c.ask_to_pin.restype = ctypes.c_bool
+        self.c.complained.restype = ctypes.c_char_p
         for function in (self.c.to_pin, self.c.asked_so_far):
             function.restype = c_uint64
 
@@ -69,12 +70,18 @@ class Process:
         until(lambda: self.c.asked_so_far() > before)
         return asking
 
-    def answer(self, number: int, commit: int) -> None:
+    def answer(self, number: int, commit: int, reason: str = "") -> None:
+        for start in range(0, len(reason), 88):
+            self.c.reason(reason[start:start + 88].encode())
         self.c.answer(c_uint64(number), c_uint64(commit))
 
     def passes(self, microseconds: int) -> int:
         left: int = self.c["pass"](c_uint64(microseconds))
         return left
+
+    @property
+    def complaints(self) -> list[str]:
+        return str(self.c.complained().decode()).splitlines()
 
     @property
     def to_pin(self) -> int:
@@ -203,3 +210,27 @@ def test_who_finds_no_place_waits_for_one(process: Process) -> None:
     assert process.to_pin == 200
     for one in late:
         one.hears(True)
+
+
+def test_who_is_refused_for_a_limit_is_told_of_it_once(process: Process) -> None:
+    limit = f"/sys/fs/cgroup/{'pod/' * 40}memory.max is 260MiB"
+    for number, reason in enumerate([limit, "", limit, "another is 1GiB", limit, "x" * 10_000], 1):
+        asking = process.ask(5)
+        process.answer(number, 0, reason)
+        asking.hears(False)
+    first, another, again, cut = process.complaints
+    assert first.endswith(limit)
+    assert another.endswith("and another is 1GiB")
+    assert again == first
+    assert cut.count("x") < 500
+
+
+def test_a_reason_of_one_answer_is_not_that_of_the_next(process: Process) -> None:
+    asking = process.ask(5)
+    process.answer(1, 5, "it was granted all the same")
+    asking.hears(True)
+    asking.take()
+    asking = process.ask(5)
+    process.answer(2, 0)
+    asking.hears(False)
+    assert process.complaints == []

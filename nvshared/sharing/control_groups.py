@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds what programs in control groups are promised by what the groups' limits leave.
+
+What a program has swapped out counts against the limits of its own control groups (a container,
+a pod, a unit, a user), and the kernel kills it, or others in there, where one is exceeded. So
+each group that has a limit is a domain for the schedulers (scheduler/domains.py). Its capacity is
+what the limit leaves, with what our programs in it have taken already; they are believed as far
+as machine/host.py says. A part stays free for what the programs take themselves meanwhile.
+
+Limits change, and so does what else is used. They are looked up anew before a question for
+memory is answered, and before anything else happens on a card, unless that was a moment ago.
+While programs hold host memory in a group with a limit, it is done every second besides, so that
+it can be given back in time.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from nvshared.clock import Clock, Timer
+from nvshared.machine import cgroup, host
+from nvshared.machine.cgroup import Group, Limit
+from nvshared.machine.peer import printable
+from nvshared.quantity import sized
+from nvshared.scheduler.events import CommitAsked, Event, Joined, Memory, Tick
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
+from nvshared.units import MIB, MILLISECOND, SECOND
+
+FRESH = 10 * MILLISECOND                # for a question,
+RECENT = 500 * MILLISECOND              # and for anything else
+EVERY = SECOND
+SELDOM = 20                             # times as long as a look takes, before the next
+RESERVE_PART = 16                       # of a limit, left to what is in there besides,
+RESERVE_MOST = 256 * MIB                # at most
+
+
+@dataclass(slots=True)
+class _Process:
+    """Where a process is, as of when we looked."""
+
+    groups: tuple[Group, ...]
+    when: int
+
+
+class ControlGroups:
+    """Which client is in which groups, and what their limits leave."""
+
+    def __init__(self, clock: Clock, timer: Timer) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._processes: dict[int, _Process] = {}
+        self._limits: dict[Group, Limit | None] = {}
+        self._next = 0                  # not to look at all of them before that
+        self._due = False
+
+    def follow(self, manager: Manager) -> None:
+        """Bounds all clients of all cards, which are yet to come."""
+        manager.gpu_new.connect(partial(self._add, manager))
+
+    def _add(self, manager: Manager, gpu: GPU) -> None:
+        gpu.client_joins.connect(partial(self._joins, manager))
+        gpu.client_removed.connect(partial(self._left, manager))
+        gpu.happens.connect(partial(self._happens, manager, gpu))
+
+    def _joins(self, manager: Manager, client: Client, memory: Memory) -> None:
+        self._look_at(manager, client, memory.host + memory.beyond)
+
+    def _left(self, manager: Manager, client: Client) -> None:
+        if all(one.peer.pid != client.peer.pid for one in manager.clients):
+            self._processes.pop(client.peer.pid, None)
+
+    def _happens(self, manager: Manager, gpu: GPU, now: int, event: Event) -> None:
+        if isinstance(event, CommitAsked) and (client := gpu.clients.get(event.client)) is not None:
+            self._look_at(manager, client)
+        elif now >= self._next and self._processes and not isinstance(event, Joined):
+            self._look(manager)
+
+    def _look_at(self, manager: Manager, client: Client, more: int = 0) -> None:
+        """At what bounds one client, which may have been moved to other groups.
+
+        `more`: bytes of the host's memory that it has, and nobody here knows of yet.
+        """
+        now, pid = self._clock(), client.peer.pid
+        process = self._processes.get(pid)
+        if process is None or now >= process.when + FRESH:
+            groups = cgroup.chain(host.process(pid, "cgroup"))
+            process = self._processes[pid] = _Process(groups, now)
+            self._measure(manager, groups, Counter({pid: more}))
+        self._place(client, process)
+
+    def _look(self, manager: Manager) -> bool:
+        """At everything. True: some limit leaves another amount than before."""
+        began = self._clock()
+        groups = {group for process in self._processes.values() for group in process.groups}
+        for gone in self._limits.keys() - groups:
+            del self._limits[gone]
+        changed = self._measure(manager, groups, Counter())
+        for client in manager.clients:
+            self._place(client, self._processes[client.peer.pid])
+        manager.domains.forget({_name(group) for group, one in self._limits.items() if one})
+        now = self._clock()
+        self._next = now + max(RECENT, SELDOM * (now - began))
+        return changed
+
+    def _measure(self, manager: Manager, groups: Iterable[Group], said: Counter[int]) -> bool:
+        """`said`: host memory of processes, besides what is known of their clients."""
+        limits = {group: group.limit() for group in groups}
+        self._limits.update(limits)
+        for client in manager.clients if any(limits.values()) else ():
+            said[client.peer.pid] += client.memory.host + client.memory.beyond
+        held = self._held(+said, {group for group, limit in limits.items() if limit})
+        if held and not self._due:
+            self._due = True
+            self._timer(max(self._next, self._clock() + EVERY), partial(self._again, manager))
+        changed = False
+        for group, limit in limits.items():
+            if limit is not None:
+                ours = min(limit.used, held[group])
+                reserve = min(limit.size // RESERVE_PART, RESERVE_MOST)
+                capacity = max(0, limit.free + ours - reserve)
+                changed |= manager.domains.resize(_name(group), capacity, _words(limit))
+        return changed
+
+    def _held(self, said: Counter[int], limited: set[Group]) -> Counter[Group]:
+        """What of the host memory that processes say they have is in each of these; bytes."""
+        held: Counter[Group] = Counter()
+        for pid, size in said.items():
+            process = self._processes.get(pid)
+            inside = limited.intersection(process.groups) if process else ()
+            believed = min(size, host.private(pid)) if inside else 0
+            for group in inside:
+                held[group] += believed
+        return held
+
+    def _place(self, client: Client, process: _Process) -> None:
+        names = tuple(_name(group) for group in process.groups if self._limits.get(group))
+        if names != client.domains:
+            client.domains = names
+            client.gpu.scheduler.belongs(client.id, names)
+
+    def _again(self, manager: Manager) -> None:
+        self._due = False
+        if self._look(manager):
+            for gpu in manager.gpus:
+                gpu.tell(Tick())
+
+
+def _name(group: Group) -> str:
+    return str(group.folder)
+
+
+def _words(limit: Limit) -> str:
+    return f"{printable(str(limit.file))} is {sized(limit.size)}"

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs in containers with a memory limit: in real ones where this machine lets us make some."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from nvshared.machine import cgroup
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_kills import BUILD
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+
+LIMIT = 640 * MIB
+
+GROWING = '''
+import time
+def have(size):
+    "Whether so much more is to be had."
+    address = c_uint64()
+    got = cuda.cuMemAlloc_v2(byref(address), c_uint64(size))
+    assert got in (0, 2), got
+    return address.value if got == 0 else 0
+def say(what):
+    print(json.dumps(what), flush=True)
+    sys.stdin.readline()
+    time.sleep(0.1)                     # a limit is not looked up twice within milliseconds
+'''
+
+ASKS = GROWING + '''
+say([bool(have(100 * MIB)), bool(have(300 * MIB)), bool(have(300 * MIB))])
+say([bool(have(300 * MIB)), bool(have(100 * MIB))])
+say([bool(have(100 * MIB))])
+'''
+
+
+class Box:
+    """A tree of files like the kernel's, with a group in another."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "pod" / "box").mkdir(parents=True)
+        self.limit("max")
+
+    def limit(self, most: str | int, used: int = 0) -> None:
+        for file, text in (("max", "max"), ("high", most), ("current", used)):
+            (self.root / "pod" / f"memory.{file}").write_text(f"{text}\n")
+
+
+def test_a_limit_is_met_at_the_allocation_and_may_change(site: Site) -> None:
+    box = Box(site.folder / "groups")
+    box.limit(LIMIT)
+    site.before = [sys.executable, "-m", "tests.integration.limitedbox", str(box.root)]
+    site.start("--tq", "1")
+    program = Program(site, ASKS)
+    assert program.hears() == [True, True, False]
+    box.limit(2 * LIMIT)
+    program.go_on()
+    assert program.hears() == [True, True]
+    box.limit(2 * LIMIT, LIMIT)
+    program.go_on()
+    assert program.hears() == [False]
+    _, errors = program.popen.communicate("\n", timeout=PATIENCE)
+    assert program.popen.returncode == 0
+    told = [line for line in errors.splitlines() if "out of GPU memory" in line]
+    limits = [f"{box.root}/pod/memory.high is {size}MiB" for size in (640, 1280)]
+    assert [line.split(" and ")[-1] for line in told] == limits
+    journal = site.log.read_text()
+    assert all(f"is out of memory, because {limit}" in journal for limit in limits)
+
+
+@pytest.fixture
+def box() -> Iterator[Path]:
+    """A real control group whose memory is limited; removed at the end."""
+    mine = [
+        group.folder for group in cgroup.chain(Path("/proc/self/cgroup").read_text())
+        if (group.folder / "memory.stat").exists()
+    ]
+    folder = mine[0] / f"nvshare-test-{uuid4().hex[:8]}" if mine else Path("/nowhere/at/all")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("no control group can be made here; the system tests make some")
+    file = next((f for f in ("memory.max", "memory.limit_in_bytes") if (folder / f).exists()), "")
+    try:
+        if not file:
+            pytest.skip("memory is not limited by control groups in here")
+        (folder / file).write_text(f"{LIMIT}\n")
+        yield folder
+    finally:
+        with suppress(OSError):         # who died in it may take a moment
+            folder.rmdir()
+
+
+def inside(box: Path, command: list[str]) -> list[str]:
+    """The command, in that group."""
+    return ["sh", "-c", f'echo $$ > {box}/cgroup.procs && exec "$@"', "sh", *command]
+
+
+def workload(site: Site, box: Path, memory: str) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        inside(box, [
+            str(BUILD / "nvshare-workload"), "--json", "--memory", memory, "--chunk", "8MiB",
+            "--until-told", "--rounds", "1",
+        ]),
+        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+             "NVSHARE_SOCKET": str(site.socket)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    site.started.append(process)
+    return process
+
+
+def test_nobody_is_killed_for_what_we_swap_out(site: Site, box: Path) -> None:
+    """The simulated card's memory is host memory, too, and counts in the group of who uses it."""
+    site.start("--tq", "1")
+    small = workload(site, box, "160MiB")
+    assert small.stdout is not None
+    while '"allocated"' not in small.stdout.readline():
+        assert small.poll() is None
+    large = workload(site, box, "600MiB")
+    _, errors = large.communicate("", timeout=PATIENCE)
+    assert large.returncode == 3, errors        # out of memory, and not killed
+    assert f"{box}/memory." in errors
+    assert " is 640MiB" in errors
+    for _ in range(3):
+        hook = take_the_card(site, 1000 * MIB)
+        give_it_back(hook)
+    said, errors = small.communicate("", timeout=PATIENCE)
+    assert small.returncode == 0, errors
+    assert '"right": true' in said

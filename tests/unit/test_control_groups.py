@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs in control groups are promised, as limits and uses change under them."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from nvshared.machine import cgroup, host
+from nvshared.machine.nvml import Sample
+from nvshared.report import journal
+from nvshared.report.log import Limited
+from nvshared.scheduler.actions import Limits
+from nvshared.scheduler.events import CommitAsked, Memory, MemoryChanged
+from nvshared.sharing.control_groups import ControlGroups
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
+from nvshared.units import GIB, KIB, MIB, SECOND
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, joined
+
+RESERVE = 256 * MIB                     # of a limit this large
+CARD = FACTS.memory_total
+
+
+class Machine:
+    """Two cards, and a kernel whose files say what the test wants."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.processes = folder / "fs", folder / "proc"
+        monkeypatch.setattr(cgroup, "ROOT", self.root)
+        monkeypatch.setattr(host, "PROCESSES", self.processes)
+        self.time = Time()
+        self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
+        ControlGroups(self.time.clock, self.time.timer).follow(self.manager)
+        limited = Limited(logging.getLogger("nvshared.test"), self.time.clock, self.time.timer)
+        for facts in (OTHER, FACTS):
+            gpu = self.manager.add(facts, Sample(memory_used=0), gather=False)
+            journal.follow(gpu, limited)
+        self.links: dict[int, Noted] = {}
+        self.asked = 0
+
+    def group(self, name: str, limit: int | str, used: int = 0) -> None:
+        folder = self.root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+
+    def process(self, pid: int, group: str, private: int = 0) -> None:
+        folder = self.processes / str(pid)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup").write_text(f"0::/{group}\n")
+        (folder / "status").write_text(f"Name:\tx\nRssAnon:\t{private // KIB} kB\n")
+
+    def comes(self, number: int, memory: Memory | None = None, card: int = 0) -> Client:
+        self.links[number] = Noted()
+        return joined(self.manager.gpus[card], number, self.links[number], memory)
+
+    def ask(self, client: Client, size: int) -> Limits:
+        """The answer to a COMMIT."""
+        self.asked += 1
+        self.time.pass_by(SECOND // 10)
+        client.gpu.tell(CommitAsked(client.id, client.memory, self.asked, size))
+        answer, = (
+            order for order in self.links[client.id].orders
+            if isinstance(order, Limits) and order.number == self.asked
+        )
+        return answer
+
+    def most(self, client: Client) -> int:
+        """What it was told last that it could have."""
+        return [one.most for one in self.links[client.id].orders if isinstance(one, Limits)][-1]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def less_margin(size: int) -> int:
+    """What of so much is promised, in a group of one."""
+    return size - max(size // 16, 128 * MIB)
+
+
+def test_a_program_is_promised_what_its_group_leaves(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.group("pod", 8 * GIB, 2 * GIB)
+    machine.group("pod/box", "max", GIB)
+    machine.process(4001, "pod/box")
+    client = machine.comes(1)
+    can = less_margin(6 * GIB - RESERVE)
+    assert machine.most(client) == can
+    assert machine.ask(client, can).commit == can
+    why = machine.ask(client, can + 1).why
+    assert why == f"{machine.root}/pod/memory.max is 8GiB"
+    line, = (one for one in caplog.messages if "out of memory" in one)
+    assert line.endswith(f"{client} is out of memory, because {why}")
+    machine.process(4002, "")
+    assert machine.most(machine.comes(2)) == CARD
+
+
+def test_it_is_looked_up_anew_at_each_question(machine: Machine) -> None:
+    machine.group("box", 4 * GIB)
+    machine.process(4001, "box")
+    client = machine.comes(1)
+    assert machine.ask(client, 6 * GIB).why
+    machine.group("box", 8 * GIB)
+    assert machine.ask(client, 6 * GIB).commit >= 6 * GIB
+    machine.group("box", 8 * GIB, 5 * GIB)              # it has grown meanwhile
+    assert machine.ask(client, 6 * GIB + 1).why
+    machine.group("box", "max")
+    assert machine.ask(client, 7 * GIB).commit >= 7 * GIB
+    machine.group("other", GIB)
+    machine.process(4001, "other")                      # and was moved
+    assert machine.ask(client, 7 * GIB + 1).why == f"{machine.root}/other/memory.max is 1GiB"
+    assert [one.name for one in machine.manager.domains] == [
+        str(machine.root / "box"), str(machine.root / "other")]
+    machine.time.pass_by(SECOND)
+    client.gpu.tell(MemoryChanged(client.id, client.memory))
+    assert [one.name for one in machine.manager.domains] == [str(machine.root / "other")]
+
+
+def test_those_of_one_group_share_it_on_all_cards(machine: Machine) -> None:
+    machine.group("box", 8 * GIB)
+    for pid in (4001, 4002):
+        machine.process(pid, "box")
+    first, second = machine.comes(1), machine.comes(2, card=1)
+    assert machine.ask(first, 5 * GIB).commit >= 5 * GIB
+    assert machine.ask(second, 3 * GIB).why
+    machine.process(4003, "box")
+    first.gpu.leave(first)
+    assert machine.ask(second, 3 * GIB).commit >= 3 * GIB
+
+
+def test_what_it_has_swapped_out_is_part_of_what_it_may_take(machine: Machine) -> None:
+    machine.group("box", 8 * GIB, 5 * GIB)
+    machine.process(4001, "box", 4 * GIB)
+    away = Memory(allocated=4 * GIB, host=4 * GIB)
+    client = machine.comes(1, away)
+    can = less_margin(7 * GIB - RESERVE)
+    assert machine.ask(client, can).commit >= can
+    assert machine.ask(client, can + 1).why
+    # And nobody else's: it cannot say that it has more than the kernel knows of.
+    client.gpu.tell(MemoryChanged(client.id, Memory(allocated=4 * GIB, host=60 * GIB)))
+    assert machine.ask(client, can + 1).why
+
+
+def test_a_group_that_grows_by_itself_is_noticed_while_memory_of_it_is_away(
+    machine: Machine
+) -> None:
+    machine.group("box", 8 * GIB, 4 * GIB)
+    machine.process(4001, "box", 4 * GIB)
+    client = machine.comes(1, Memory(allocated=4 * GIB, host=4 * GIB))
+    assert client.view.state == "idle"
+    machine.group("box", 8 * GIB, 8 * GIB)
+    machine.time.pass_by(2 * SECOND)
+    assert client.view.state == "loading"               # without a word from anybody
+    assert any(type(order).__name__ == "Load" for order in machine.links[1].orders)
+
+
+def test_a_process_that_cannot_be_seen_is_bound_by_nothing(machine: Machine) -> None:
+    machine.group("", GIB)
+    client = machine.comes(1)
+    assert machine.most(client) == CARD
+    machine.process(4002, "../../elsewhere")
+    assert machine.most(machine.comes(2)) == CARD
