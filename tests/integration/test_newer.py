@@ -14,16 +14,22 @@ SOURCE = Path(__file__).with_name("tomorrow.c")
 
 
 @pytest.fixture
-def tomorrow(site: Site, tmp_path: Path) -> None:
-    """The programs of this site find a driver of tomorrow."""
+def tomorrow(site: Site, tmp_path: Path) -> Path:
+    """A folder with a driver of tomorrow, which the programs of this site find."""
     rooms = SIMULATOR.parents[1] / "simulator"
     objects = [path for path in SIMULATOR.rglob("*.o") if path.parent.name != "nvml"]
     command = ["gcc", "-shared", "-fPIC", "-pthread", f"-I{rooms}", "-Wl,-Bsymbolic"]
     command += ["-Wl,-soname,libcuda.so.1", str(SOURCE), *map(str, objects)]
     subprocess.run([*command, "-o", str(tmp_path / "libcuda.so.1")], check=True)
     site.environment["LD_LIBRARY_PATH"] = f"{tmp_path}:{SIMULATOR}"
+    return tmp_path
 
 
+# Before the program uses the card, or not at all: then it asks for the function by its name.
+OPEN = '''
+import ctypes
+copy = ctypes.CDLL("PLUGIN").plugin_copy
+'''
 COPY = '''
 size, address, stream = 64 * MIB, c_uint64(), c_uint64()
 call("cuMemAlloc_v2", byref(address), 2 * size)
@@ -32,17 +38,38 @@ data = os.urandom(size)
 put(address.value, data)
 away()
 ways = (c_uint64 * 2)(address.value + size, address.value)
-call("cuMemcpyTomorrowAsync", 1, 2, 3, 4, 5, 6, ways, size, stream)
+assert copy(1, 2, 3, 4, 5, 6, ways, c_size_t(size), stream) == 0
 call("cuStreamSynchronize", stream)
 assert get(address.value + size, size) == data
 print(json.dumps("copied"), flush=True)
 '''
 
 
-@pytest.mark.usefixtures("tomorrow")
-def test_a_copy_that_the_library_does_not_know_finds_its_memory(site: Site) -> None:
+@pytest.fixture
+def linked(tomorrow: Path) -> Path:
+    """A library that is linked with the new function."""
+    code = """
+    int cuMemcpyTomorrowAsync(int, int, int, int, int, int, const void *, unsigned long, void *);
+    int plugin_copy(int a, int b, int c, int d, int e, int f, const void *ways, unsigned long size,
+                    void *stream)
+    {
+        return cuMemcpyTomorrowAsync(a, b, c, d, e, f, ways, size, stream);
+    }
+    """
+    target = tomorrow / "plugin.so"
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(target), "-x", "none"]
+    subprocess.run([*command, str(tomorrow / "libcuda.so.1")], input=code, text=True, check=True)
+    return target
+
+
+@pytest.mark.parametrize("way", ["by its name", "linked"])
+def test_a_copy_that_the_library_does_not_know_finds_its_memory(
+    site: Site, linked: Path, way: str
+) -> None:
     site.start("--tq", "1")
-    program = Program(site, COPY)
+    opening = OPEN.replace("PLUGIN", str(linked)) if way == "linked" else ""
+    asking = "" if way == "linked" else "copy = cuda.cuMemcpyTomorrowAsync\n"
+    program = Program(site, asking + COPY, before=opening)
     assert program.hears() == "away"
     hook = take_the_card(site, 1000 * MIB)
     program.go_on()

@@ -65,12 +65,15 @@ call("cuCtxSetCurrent", context)
 
 
 class Program:
-    """A program under the library that can be sent away from the card between two lines."""
+    """A program under the library that can be sent away from the card between two lines. What
+    comes `before` runs before it uses the card."""
 
-    def __init__(self, site: Site, body: str, within: Sequence[str] = ()) -> None:
+    def __init__(
+        self, site: Site, body: str, within: Sequence[str] = (), before: str = ""
+    ) -> None:
         self.site = site
         self.popen = subprocess.Popen(
-            [*within, sys.executable, "-c", PRELUDE + body], cwd=ROOT, text=True,
+            [*within, sys.executable, "-c", before + PRELUDE + body], cwd=ROOT, text=True,
             env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
                  "NVSHARE_SOCKET": str(site.socket)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

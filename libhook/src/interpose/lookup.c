@@ -120,7 +120,8 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
         if (!stands_behind_us(caller))
             return not_ours;
         void *next = real(RTLD_NEXT, name);
-        return exists && (next == NULL || next == entry) ? answer(wrapper) : not_ours;
+        bool is_driver = next == NULL || next == entry || next == wrapper;
+        return exists && is_driver ? answer(wrapper) : not_ours;
     }
     void *there = real(handle, name);
     if (there == wrapper && !exists)

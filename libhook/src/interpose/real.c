@@ -69,6 +69,11 @@ bool real_driver_present(void)
            || find_all(dlopen(DRIVER, RTLD_LAZY | RTLD_NOLOAD));
 }
 
+const struct link_map *real_driver(void)
+{
+    return atomic_load_explicit(&driver, memory_order_relaxed);
+}
+
 void *real_find(enum real_index index)
 {
     if (!real_driver_present() && !find_all(dlopen(DRIVER, RTLD_LAZY))) {
@@ -101,13 +106,12 @@ enum real_index hook_of_real(const void *entry)
 static bool takes_stream(const char *name)
 {
     static const char *const variants[] = { "_ptsz", "_ptds" };
-    const struct link_map *object = atomic_load_explicit(&driver, memory_order_relaxed);
     char variant[128];
     for (size_t i = 0; i < 2; i++) {
         size_t length = strlen(name);
         bool is_one = length > 5 && strcmp(name + length - 5, variants[i]) == 0;
         snprintf(variant, sizeof variant, "%s%s", name, variants[i]);
-        if (is_one || symbols_function(object, variant) != NULL)
+        if (is_one || symbols_function(real_driver(), variant) != NULL)
             return true;
     }
     return false;
@@ -142,8 +146,11 @@ enum real_index hook_named(const char *name)
     for (int index = 0; index < HOOKS_LISTED; index++)
         if (strcmp(names[index], name) == 0)
             return (enum real_index)index;
-    void *entry = real_driver_present()
-                      ? symbols_function(atomic_load_explicit(&driver, memory_order_relaxed), name)
-                      : NULL;
+    for (int i = 0; i < NEWER_MAX; i++) {
+        const char *newer = atomic_load(&newer_names[i]);
+        if (newer != NULL && strcmp(newer, name) == 0)
+            return (enum real_index)(HOOKS_LISTED + i);
+    }
+    void *entry = real_driver_present() ? symbols_function(real_driver(), name) : NULL;
     return entry == NULL ? HOOK_COUNT : hook_for(name, entry);
 }

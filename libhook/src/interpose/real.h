@@ -34,6 +34,8 @@ enum real_index {
 #undef USE
 };
 
+struct link_map;
+
 extern _Atomic(void *) real_functions[REAL_COUNT];  /* NULL: not looked up yet */
 
 /* Looks all of them up and returns the one asked for, never NULL. */
@@ -51,6 +53,7 @@ static inline void *real_function(enum real_index index)
 
 /* True if libcuda.so.1 is loaded; then everything is looked up too. Does not load it. */
 bool real_driver_present(void);
+const struct link_map *real_driver(void);          /* if it is */
 
 /* The hook of the driver's function `entry`, known as `name`: one that is listed or, for a
  * function of a newer driver that needs one, a place that is taken for it now. HOOK_COUNT: it

@@ -9,12 +9,11 @@
  */
 #include "interpose/symbols.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct tables {
-    const ElfW(Sym) *symbols;
+    ElfW(Sym) *symbols;              /* which the loader has mapped without the right to write */
     const char *strings;
     const uint32_t *gnu_hash;
     const uint32_t *hash;
@@ -22,9 +21,9 @@ struct tables {
 
 /* glibc has relocated the pointers in a dynamic section in place; other
  * dynamic linkers, and glibc where the section is read-only, leave offsets. */
-EARLY static const void *at(const struct link_map *object, ElfW(Addr) value)
+EARLY static void *at(const struct link_map *object, ElfW(Addr) value)
 {
-    return (const void *)(value < object->l_addr ? object->l_addr + value : value);
+    return (void *)(value < object->l_addr ? object->l_addr + value : value);
 }
 
 EARLY static bool read_tables(const struct link_map *object, struct tables *tables)
@@ -99,4 +98,91 @@ EARLY void *symbols_function(const struct link_map *object, const char *name)
     else if (tables.hash != NULL)
         index = find_in_all(&tables, name);
     return index == 0 ? NULL : (void *)(object->l_addr + tables.symbols[index].st_value);
+}
+
+static uint32_t count(const struct tables *tables)
+{
+    const uint32_t *hash = tables->gnu_hash;
+    if (hash == NULL)
+        return tables->hash == NULL ? 0 : tables->hash[1];
+    const uint32_t *buckets = (const uint32_t *)((const ElfW(Addr) *)&hash[4] + hash[2]);
+    const uint32_t *hashes = buckets + hash[0];
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < hash[0]; i++)
+        last = buckets[i] > last ? buckets[i] : last;
+    while (last != 0 && (hashes[last - hash[1]] & 1) == 0)
+        last++;
+    return last == 0 ? 0 : last + 1;
+}
+
+bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin,
+                   const ElfW(Sym) **end)
+{
+    struct tables tables;
+    if (!read_tables(object, &tables))
+        return false;
+    *begin = tables.symbols;
+    *end = tables.symbols + count(&tables);
+    return true;
+}
+
+void symbols_functions(const struct link_map *object, symbols_visitor *visit)
+{
+    struct tables tables;
+    if (!read_tables(object, &tables))
+        return;
+    uint32_t end = count(&tables);
+    for (uint32_t i = 1; i < end; i++) {
+        ElfW(Sym) *symbol = &tables.symbols[i];
+        if (symbol->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC)
+            visit(object, tables.strings + symbol->st_name, symbol);
+    }
+}
+
+static void visit_references(const struct link_map *object, const struct tables *tables,
+                             const ElfW(Rela) *relocations, size_t bytes,
+                             symbols_referred *visit)
+{
+    for (size_t i = 0; relocations != NULL && i < bytes / sizeof *relocations; i++) {
+        const ElfW(Sym) *symbol = &tables->symbols[ELF64_R_SYM(relocations[i].r_info)];
+        if (ELF64_R_SYM(relocations[i].r_info) != 0 && symbol->st_shndx == SHN_UNDEF
+            && relocations[i].r_addend == 0)
+            visit(tables->strings + symbol->st_name,
+                  (void **)(object->l_addr + relocations[i].r_offset));
+    }
+}
+
+void symbols_references(const struct link_map *object, symbols_referred *visit)
+{
+    struct tables tables;
+    const ElfW(Rela) *data = NULL, *calls = NULL;
+    size_t data_bytes = 0, calls_bytes = 0, plain = 0;
+    if (!read_tables(object, &tables))
+        return;
+    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_RELA)
+            data = at(object, entry->d_un.d_ptr);
+        else if (entry->d_tag == DT_RELASZ)
+            data_bytes = entry->d_un.d_val;
+        else if (entry->d_tag == DT_RELACOUNT)
+            plain = entry->d_un.d_val;         /* of no symbol, and first */
+        else if (entry->d_tag == DT_JMPREL)
+            calls = at(object, entry->d_un.d_ptr);
+        else if (entry->d_tag == DT_PLTRELSZ)
+            calls_bytes = entry->d_un.d_val;
+    }
+    if (data != NULL)
+        visit_references(object, &tables, data + plain, data_bytes - plain * sizeof *data, visit);
+    visit_references(object, &tables, calls, calls_bytes, visit);
+}
+
+bool symbols_needs(const struct link_map *object, const char *library)
+{
+    struct tables tables;
+    if (!read_tables(object, &tables))
+        return false;
+    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++)
+        if (entry->d_tag == DT_NEEDED && same(tables.strings + entry->d_un.d_val, library))
+            return true;
+    return false;
 }

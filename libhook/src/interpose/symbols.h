@@ -7,6 +7,7 @@
 #pragma once
 
 #include <link.h>
+#include <stdbool.h>
 
 /* Of what may run before a sanitizer has initialised itself: the sanitizers
  * look up what they intercept through our dlsym(). Such code calls nothing
@@ -15,3 +16,21 @@
 
 /* The address of the function `name` that `object` itself defines, or NULL. */
 void *symbols_function(const struct link_map *object, const char *name);
+
+/* The rest is not for so early. */
+
+/* Where its table of symbols begins and ends. False: it has none. */
+bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin,
+                   const ElfW(Sym) **end);
+
+/* Calls `visit` for each function that `object` itself defines. */
+typedef void symbols_visitor(const struct link_map *object, const char *name, ElfW(Sym) *symbol);
+void symbols_functions(const struct link_map *object, symbols_visitor *visit);
+
+/* Calls `visit` for each place of `object` where the loader has put, or will put, the address of
+ * a symbol that another object defines. */
+typedef void symbols_referred(const char *name, void **place);
+void symbols_references(const struct link_map *object, symbols_referred *visit);
+
+/* Whether `object` names `library` as one that it needs. */
+bool symbols_needs(const struct link_map *object, const char *library);

@@ -25,6 +25,7 @@
 #include "interpose/injection.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "interpose/rebind.h"
 #include "ipc/ipc_server.h"
 #include "memory/deferred_free.h"
 #include "memory/spare.h"
@@ -224,6 +225,7 @@ static void attach(CUdevice device)
         return;
     }
     if (!prepared) {
+        rebind_driver();
         gate_on_waiter = waiting_begins;
         reclaim_from(RECLAIMERS);
         pthread_atfork(NULL, NULL, in_child);
