@@ -60,6 +60,14 @@ class Caller:
         (pid,) = await self._connection.ask(BUS, "GetConnectionUnixProcessID", "s", [self.name])
         return int(pid)
 
+    async def present(self) -> bool:
+        """Whether it is on the bus still."""
+        try:
+            (there,) = await self._connection.ask(BUS, "NameHasOwner", "s", [self.name])
+        except BusError:
+            return False
+        return bool(there)
+
     async def authorise(self, action: str) -> None:
         """Returns if the caller may do this. Raises NotPermitted if not."""
         if await self.administers():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """com.nvshare.Manager: the whole of the daemon."""
 
+import asyncio
 import logging
 import struct
 from collections.abc import Iterable
@@ -17,6 +18,8 @@ from nvshared.sharing.manager import Manager
 
 logger = logging.getLogger(__name__)
 
+DRAINER_LOOK = 5.0                      # seconds between looks whether a caller of Drain is there,
+DRAINER_LINGER = 10.0                   # and for which it lasts afterwards: the service is stopped
 _NUMBERS = struct.Struct("<III")
 
 
@@ -55,6 +58,7 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
+        self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
 
     @method("SetTQ", "seconds:u", action=names.ACTION_SET_TQ)
     def set_tq(self, _caller: Caller, seconds: int) -> None:
@@ -144,6 +148,23 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
         except NvshareError as error:
             logger.error("the settings stay as they are: %s", error)
             raise
+
+    @method("Drain", action=names.ACTION_MANAGE_CLIENTS)
+    def drain(self, caller: Caller) -> None:
+        """Lets in whoever fits, for as long as the caller is on the bus."""
+        if caller.name not in self._drainers:
+            self._manager.drain(True)
+            task = asyncio.get_running_loop().create_task(self._drain(caller))
+            self._drainers[caller.name] = task
+
+    async def _drain(self, caller: Caller) -> None:
+        there = True
+        while there:
+            await asyncio.sleep(DRAINER_LOOK)
+            there = await caller.present()
+        await asyncio.sleep(DRAINER_LINGER)
+        del self._drainers[caller.name]
+        self._manager.drain(bool(self._drainers))
 
     @method("ResetSettings", action=names.ACTION_RELOAD)
     def reset_settings(self, _caller: Caller) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl drain: wait until nvshared can be stopped without anybody standing still."""
+"""nvsharectl drain: bring about that nvshared can be stopped without anybody standing still."""
 
 import argparse
 import time
@@ -16,55 +16,80 @@ if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
 
 LOOK = 1.0                              # seconds between two looks
+SETTLED = 5                             # looks at which nothing has changed: nobody else fits
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--check", action="store_true", help="do not wait: end with status 1 if there are any"
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--check", action="store_true",
+        help="only look: end with status 1 if there are programs that would stand still",
+    )
+    how.add_argument(
+        "--no-wait", action="store_true",
+        help="let in whoever fits, and end with status 1 if others remain",
     )
 
 
 def _act(options: Options) -> None:
-    told: set[str] = set()
-    with Daemon(options.bus) as client:
-        while left := [one for one in client.snapshot().clients if one.state != "running"]:
-            lines = {_line(one) for one in left}
+    told: dict[int, str] = {}
+    settled, before = 0, None
+    with Daemon(options.bus) as daemon:
+        while left := [one for one in daemon.snapshot().clients if one.state != "running"]:
             if not options.json:
-                for line in sorted(lines - told):
-                    print(line, flush=True)
-            told |= lines
+                _tell(left, told)
             if options.check:
-                raise _error(left)
+                raise _error(left, "let in whoever fits, and wait for the others: nvsharectl drain")
+            if before is None:
+                daemon.drain()
+            now = [(one.id, one.state, one.swapped) for one in left]
+            settled, before = settled + 1 if now == before else 0, now
+            if options.no_wait and settled == SETTLED:
+                raise _error(
+                    left, "end them or those beside them that run, or wait: nvsharectl drain")
             time.sleep(LOOK)
+        if not options.json:
+            _tell([], told)
     show(options, {"left": []}, lambda: print("nvshared can be stopped: no program needs it now."))
+
+
+def _tell(left: "list[ClientSnapshot]", told: dict[int, str]) -> None:
+    """Names those who have come to this, and those who have come out of it."""
+    for one in left:
+        if one.id not in told:
+            told[one.id] = process(one)
+            print(_line(one), flush=True)
+    for id in told.keys() - {one.id for one in left}:
+        print(f"{told.pop(id)} goes on without nvshared, or has ended", flush=True)
 
 
 def _line(client: "ClientSnapshot") -> str:
     memory = f", {size(client.swapped)} in host memory" if client.swapped else ""
-    return f"{process(client)} on GPU {client.gpu}{memory}: {command(client)}"
+    state = "" if client.state == "idle" else f", {client.state}"
+    return f"{process(client)} on GPU {client.gpu}{memory}{state}: {command(client)}"
 
 
-def _error(left: "list[ClientSnapshot]") -> NvshareError:
-    error = NvshareError(
-        f"{counted(len(left), 'program')} would stand still without nvshared",
-        "end them, or wait until they have ended: nvsharectl drain",
-    )
+def _error(left: "list[ClientSnapshot]", hint: str) -> NvshareError:
+    number = counted(len(left), "program")
+    error = NvshareError(f"{number} would stand still without nvshared", hint)
     error.details = {"left": [{"pid": one.pid, "gpu": one.gpu} for one in left]}
     return error
 
 
 VERB = Verb(
     name="drain",
-    summary="wait until no program needs nvshared, so that it can end",
+    summary="let programs in, so that nvshared can end",
     description=(
         "Without nvshared, a program that holds a GPU keeps it; any other stands still when it "
         "uses its GPU next, and stays so until nvshared is started again. This lists those "
-        "others, one line each, and waits until there are none. It holds up nobody who comes "
-        "meanwhile. apt and dnf ask the same before they remove nvshared."
+        "others, one line each, and lets in all that fit beside those that hold the GPU, the "
+        "smallest first. Nobody's turn ends meanwhile. It waits until there are none left. apt "
+        "and dnf do the same before they remove nvshared, but wait for nobody who does not fit."
     ),
     examples=(
         ("nvsharectl drain", "before: systemctl stop nvshared"),
-        ("nvsharectl drain --check", "whether there are any, and which"),
+        ("nvsharectl drain --no-wait", "the same; whoever does not fit is named"),
+        ("nvsharectl drain --check", "which programs would stand still"),
     ),
     configure=_configure,
     act=_act,

@@ -112,6 +112,10 @@ class Daemon:
         """Ends the present turns on a GPU (index, UUID or PCI address) if somebody waits."""
         self._change("PreemptGPU", "s", gpu)
 
+    def drain(self) -> None:
+        """Has whoever fits let in, for as long as this connection lasts."""
+        self._change("Drain")
+
     def reset_settings(self) -> None:
         """Forgets what was changed at run time."""
         self._change("ResetSettings")

@@ -77,6 +77,9 @@ missing. A chosen client for which no room is found for a while goes to the end 
 others wait. One that does not answer at all, as it was stopped, is waited for until people are
 told of it, and by nobody from then on (stuck.py).
 
+**Before its end** (`draining`) those that hold the card keep it, and all others that fit beside
+them are let in, whether they want it or not. Whoever has a turn then goes on without us.
+
 **After a restart** of the daemon programs are running and hold memory. At first the scheduler
 only listens until all have said what they have. It orders nothing and lets nobody grow, as it
 does not know yet what is left. Clients whose connections were kept are known to be there. While

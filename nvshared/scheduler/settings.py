@@ -46,6 +46,7 @@ class Settings:
                                         # None: auto, see quantum.py,
     longest_tq: int = 30 * SECOND       # and this at most
     anti_thrash: AntiThrash = AntiThrash.AUTO
+    draining: bool = False              # we are to end: let in who fits, and end no turns
     step: int = GIB                     # what one EVICT or LOAD moves, so that the two overlap
     gather: int = 0                     # after the scheduler's start, only listen for so long
     bus_sharing: bool = True            # moves ahead of time wait for a program's copies

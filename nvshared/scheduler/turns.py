@@ -24,6 +24,7 @@ WORTHWHILE = 10
 
 def plan(decision: Decision) -> ScheduledClient | None:
     """Chooses and stops clients. Returns the next one that does not fit, if there is one."""
+    _let_in(decision)
     _suspend(decision)
     _give_way(decision)
     _repair(decision)
@@ -74,6 +75,15 @@ def _put_back(decision: Decision, client: ScheduledClient) -> None:
     """To its old place: its turn never began."""
     client.turn = None
     client.enter(Phase.WAITING, decision.now)
+
+
+def _let_in(decision: Decision) -> None:
+    """Before we end: without us, who has no turn stands still. The smallest first: most fit."""
+    card = decision.card
+    if card.settings.draining:
+        for client in sorted(card.in_phase(Phase.IDLE), key=lambda c: c.takes):
+            if not client.terms.suspended:
+                order.arrive(card, client)
 
 
 def _suspend(decision: Decision) -> None:
@@ -225,7 +235,7 @@ def _ended(decision: Decision, holders: list[ScheduledClient]) -> dict[int, Turn
         over = not turn.beside <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None:
             over = over or decision.due(turn.started + decision.card.quantum)
-        if turn.idle:
+        if turn.idle and not settings.draining:
             ended[holder.id] = TurnEnd.IDLE
         elif turn.preempted:
             ended[holder.id] = TurnEnd.PREEMPTED
@@ -290,7 +300,7 @@ def _start(decision: Decision) -> bool:
 def _rest(decision: Decision) -> None:
     """Shuts the gates of idle clients if their room may soon be needed."""
     card = decision.card
-    if card.contended or not presave.pays(card):
+    if card.contended or card.settings.draining or not presave.pays(card):
         return
     for client in card.in_phase(Phase.RUNNING):
         assert client.turn is not None

@@ -55,6 +55,7 @@ class Manager:
         self._clock = clock
         self._timer = timer
         self._ids = count(1)
+        self._draining = False
         self._strangers: set[object] = set()
         self._budget = Budget(clock, timer)
         self._budget.gathered.connect(self.gathered.emit)
@@ -213,6 +214,13 @@ class Manager:
         client = self.client(id)
         client.set_terms(client.terms.having(setting, value, by_owner=by_owner))
 
+    def drain(self, on: bool) -> None:
+        """Whether we are about to end, so that as many as fit should be on the cards."""
+        if on != self._draining:
+            self._draining = on
+            for gpu in self.gpus:
+                gpu.configure(self._for(gpu.facts))
+
     def set_safe_budget(self, size: int) -> None:
         """How many bytes of host memory may be taken, where nobody has configured it."""
         if self._defaults.safe:
@@ -263,7 +271,10 @@ class Manager:
         self.changed.emit(frozenset({"tq", "anti_thrash"}))
 
     def _for(self, facts: Facts) -> Settings:
-        return replace(self._effective(facts.uuid), step=self._defaults.card(facts).step)
+        settings = replace(self._effective(facts.uuid), step=self._defaults.card(facts).step)
+        if self._draining:
+            return replace(settings, draining=True, anti_thrash=AntiThrash.OFF)
+        return settings
 
     def _effective(self, uuid: str) -> Settings:
         settings = self._defaults.settings

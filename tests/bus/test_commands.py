@@ -99,13 +99,37 @@ async def test_drain_names_those_who_would_stand_still(manager: Manager, ctl: Ru
     assert ended.err.startswith("nvsharectl: 1 program would stand still without nvshared; ")
     found = json.loads((await ctl("drain", "--check", "--json")).err)
     assert found["left"] == [{"pid": NOBODY, "gpu": 0}]
-    # Without --check it waits.
+    # Without --check those that fit are let in, and others waited for.
+    changed = asyncio.Event()
+    manager.gpus[0].changed.connect(lambda _names: changed.set())
     waiting = asyncio.ensure_future(ctl("drain"))
-    assert not (await asyncio.wait({waiting}, timeout=2))[0]
+    await changed.wait()
+    assert manager.gpus[0].settings.draining
+    assert not waiting.done()
     manager.gpus[0].leave(client)
-    assert (await waiting).out.splitlines()[-1] == (
-        "nvshared can be stopped: no program needs it now."
+    assert (await waiting).out.splitlines()[-2:] == [
+        f"python[{NOBODY}] goes on without nvshared, or has ended",
+        "nvshared can be stopped: no program needs it now.",
+    ]
+
+
+async def test_drain_without_waiting_names_those_who_do_not_fit(
+    manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvshared.bus.manager.DRAINER_LOOK", 0.01)
+    monkeypatch.setattr("nvshared.bus.manager.DRAINER_LINGER", 0.01)
+    gpu = manager.gpus[0]
+    a_client(manager, gpu)
+    over = asyncio.Event()
+    gpu.changed.connect(lambda _names: None if gpu.settings.draining else over.set())
+    ended = await ctl("drain", "--no-wait")
+    assert ended.code == ExitCode.FAILURE
+    assert ended.err == (
+        "nvsharectl: 1 program would stand still without nvshared; "
+        "end them or those beside them that run, or wait: nvsharectl drain\n"
     )
+    await over.wait()                   # as who asked for it has gone
+    assert gpu.anti_thrash is manager.anti_thrash
 
 
 @pytest.mark.parametrize("arguments", [["--json"], ["status", "--json"], ["--json", "status"]])
@@ -312,7 +336,7 @@ async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
         (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; did you mean status?"),
         (["frob"], ExitCode.INVALID_ARGS, "'frob'; give one of status,"),
         (["status", "--verbose"], ExitCode.INVALID_ARGS, "'--verbose'; see: nvsharectl status --h"),
-        (["--verbose"], ExitCode.INVALID_ARGS, "nvsharectl does not know '--verbose'; see: nvsh"),
+        (["--wordy"], ExitCode.INVALID_ARGS, "nvsharectl does not know '--wordy'; see: nvsh"),
         (["top"], ExitCode.INVALID_ARGS, "top needs a terminal"),
         (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
         (["top", "-i", "nan"], ExitCode.INVALID_ARGS, "the interval cannot be 'nan'"),

@@ -2,13 +2,21 @@
 """Programs that do not fit together take turns; programs that do, do not."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
+import pytest
+
+from conftest import no_bus
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
-from tests.integration.conftest import CARD, Site
+from tests.bus.service import private_bus
+from tests.integration.conftest import CARD, ROOT, Site
 from tests.integration.fakehook import Hook, pump
 
+PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
+NVSHARECTL = (sys.executable, "-c", PROGRAM)
 LARGE = 700 * MIB
 SMALL = 300 * MIB
 
@@ -84,6 +92,35 @@ def test_a_reload_shortens_a_turn_that_is_on(site: Site) -> None:
     (site.folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ntq = 1\n")
     daemon.send_signal(signal.SIGHUP)
     pump([one, two], lambda: two.running)
+
+
+def absent(site: Site, size: int) -> Hook:
+    """It is idle, and its memory is not on the card."""
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(size)
+    return hook
+
+
+@pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+def test_before_a_stop_whoever_fits_is_let_in_and_others_are_named(site: Site) -> None:
+    with private_bus() as bus:
+        daemon = site.start("--bus", bus.address)
+        one = wanting(site, LARGE)
+        pump([one], lambda: one.running)
+        large, small = absent(site, LARGE), absent(site, SMALL)
+        with subprocess.Popen(
+            [*NVSHARECTL, "--bus", bus.address, "drain", "--no-wait"],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as drain:
+            pump([one, large, small], lambda: small.running)
+            said, error = drain.communicate()
+        assert drain.returncode == 1
+        assert len(said.splitlines()) == 3      # the two, and that one of them goes on
+        assert error.startswith("nvsharectl: 1 program would stand still without nvshared; ")
+        daemon.terminate()
+        daemon.wait()
+    assert (one.running, large.running, small.running) == (True, False, True)
 
 
 def test_what_could_not_be_swapped_out_is_refused(site: Site) -> None:

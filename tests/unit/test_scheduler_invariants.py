@@ -144,10 +144,12 @@ class Tenants(RuleBasedStateMachine):
         """Others take some of the card, and the daemon does not know yet."""
         self.world.outside = self.capacity // 10 if taken else 0
 
-    @rule(mode=MODES, tq=QUANTA)
-    def configure(self, mode: AntiThrash, tq: int | None) -> None:
+    @rule(mode=MODES, tq=QUANTA, draining=st.booleans())
+    def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:
         """An administrator is at work."""
-        self.world.configure(replace(self.world.settings, anti_thrash=mode, tq=tq))
+        mode = AntiThrash.OFF if draining else mode
+        settings = replace(self.world.settings, anti_thrash=mode, tq=tq, draining=draining)
+        self.world.configure(settings)
 
     @rule(time=st.sampled_from([1, MILLISECOND, 100 * MILLISECOND, 3 * SECOND]))
     def wait(self, time: int) -> None:
@@ -164,7 +166,8 @@ class Tenants(RuleBasedStateMachine):
         mode = AntiThrash.ON if world.settings.anti_thrash is AntiThrash.ON else AntiThrash.AUTO
         budget = max(world.settings.host_budget, self.capacity // 2)
         world.configure(replace(
-            world.settings, capacity=self.capacity, anti_thrash=mode, tq=SECOND, host_budget=budget
+            world.settings, capacity=self.capacity, anti_thrash=mode, tq=SECOND,
+            host_budget=budget, draining=False,
         ))
         for hook in world.hooks.values():
             hook.undrainable = 0

@@ -335,3 +335,32 @@ def test_more_run_after_a_restart_than_fit() -> None:
     actions = talk.wait(1)
     assert [a for a in actions if isinstance(a, Stop)] == [Stop(1)]
     assert evicts(talk.stopped(1)) == [(1, 30)]
+
+
+def test_before_the_end_whoever_fits_is_let_in_the_smallest_first() -> None:
+    talk = Talk(step=5)
+    talk.run(1, 50)
+    for client, size in ((2, 45), (3, 30), (4, 10), (5, 20)):
+        talk.join(client, size)
+    draining = replace(talk.settings, draining=True, anti_thrash=AntiThrash.OFF)
+    talk.obey(talk.tell(SettingsChanged(draining)))
+    states = {client: talk.view(client).state for client in range(1, 6)}
+    assert states == {
+        1: ClientState.RUNNING, 4: ClientState.RUNNING, 5: ClientState.RUNNING,
+        3: ClientState.WAITING, 2: ClientState.WAITING,
+    }
+    assert stops(talk.idle(1)) == []    # its turn lasts, whoever waits
+    assert stops(talk.wait(100 * TQ)) == []
+    assert 3 in runs(talk.obey(talk.leave(1)))
+    assert talk.view(2).state is ClientState.WAITING
+    assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # as ever
+
+
+def test_before_the_end_more_than_one_runs_whatever_the_mode() -> None:
+    talk = Talk(mode=AntiThrash.ON)
+    talk.run(1, 70)
+    talk.join(2, 20)
+    talk.join(3)
+    draining = replace(talk.settings, draining=True, anti_thrash=AntiThrash.OFF)
+    assert sorted(runs(talk.obey(talk.tell(SettingsChanged(draining))))) == [2, 3]
+    assert runs(talk.obey(talk.join(4, 5))) == [4]
