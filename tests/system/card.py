@@ -52,11 +52,12 @@ class Program:
     def __init__(
         self, container: Container, user: str, *, memory: int, steps: int | None = None,
         cpu_ms: int = 0, kernel_us: int = 0, seed: int = 1, shared: bool = True,
-        environment: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None, before: Sequence[str] = (),
     ) -> None:
         """`memory`: MiB. `steps`: by default as many as come until finish(). `cpu_ms`: on the CPU
         after each step. `kernel_us`: on the GPU for each 8 MiB in each step. `shared`: with
-        libnvshare.so preloaded. `environment`: besides that of all programs."""
+        libnvshare.so preloaded. `environment`: besides that of all programs. `before`: what
+        starts the command."""
         command = [
             WORKLOAD, "--json", "--memory", f"{memory}MiB", "--chunk", "8MiB",
             "--cpu-ms", str(cpu_ms), "--kernel-us", str(kernel_us), "--seed", str(seed),
@@ -66,7 +67,7 @@ class Program:
         if shared:
             command = ["nvsharectl", "run", "--", *command]
         self._process = container.start(
-            *command, user=user, environment=ENVIRONMENT | (environment or {}),
+            *before, *command, user=user, environment=ENVIRONMENT | (environment or {}),
             stdin=subprocess.PIPE,
         )
         self._said: list[str] = []
