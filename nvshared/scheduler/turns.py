@@ -24,7 +24,7 @@ WORTHWHILE = 10
 
 def plan(decision: Decision) -> ScheduledClient | None:
     """Chooses and stops clients. Returns the next one that does not fit, if there is one."""
-    _let_in(decision)
+    _invite(decision)
     _suspend(decision)
     _give_way(decision)
     _repair(decision)
@@ -77,7 +77,7 @@ def _put_back(decision: Decision, client: ScheduledClient) -> None:
     client.enter(Phase.WAITING, decision.now)
 
 
-def _let_in(decision: Decision) -> None:
+def _invite(decision: Decision) -> None:
     """Before we end: without us, who has no turn stands still. The smallest first: most fit."""
     card = decision.card
     if card.settings.draining:
