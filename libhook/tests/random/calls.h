@@ -12,6 +12,7 @@
 #pragma once
 
 #include "driver/abi.h"
+#include "../../src/interpose/newer_types.h"
 #include "dice.h"
 
 /* What the simulator has no structure for; passed on by pointer only, and here never. */
@@ -30,9 +31,7 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 #define OTHERS(X) \
     X(cuInit, (unsigned)) \
     X(cuDeviceGet, (CUdevice *, int)) \
-    X(cuCtxSetCurrent, (CUcontext)) \
     X(cuCtxGetCurrent, (CUcontext *)) \
-    X(cuCtxPushCurrent_v2, (CUcontext)) \
     X(cuCtxPopCurrent_v2, (CUcontext *)) \
     X(cuCtxGetDevice, (CUdevice *)) \
     X(cuCtxGetApiVersion, (CUcontext, unsigned *)) \
