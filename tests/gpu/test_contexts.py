@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs whose contexts end while others are at work say the same with the library as without.
 
-They are those of tests/integration/test_contexts.py; here the driver is the real one.
+They are those of tests/integration; here the driver is the real one.
 """
 
 import os
@@ -11,7 +11,11 @@ import sys
 import pytest
 
 from bench.harness import ROOT, sharing
+from tests.gpu.test_broken import started
 from tests.integration import test_contexts as contexts
+from tests.integration import test_every_context as every
+from tests.integration import test_green_contexts as green
+from tests.integration.test_broken import AWAY
 
 PROGRAMS = {
     "retained meanwhile": contexts.RETAINED,
@@ -19,7 +23,13 @@ PROGRAMS = {
     "destroyed while one captures": contexts.DESTROYED,
     "memory from a pool": contexts.FROM_A_POOL,
     "default streams": contexts.DEFAULT_STREAMS,
+    **green.PROGRAMS,
 }
+HANDED_OVER = {
+    **{how: body for how, body in every.PROGRAMS.items() if not how.startswith("for ")},
+    **green.HANDED_OVER,
+}
+UNTIL_OTHERS_WANT = 10                  # seconds, until they have contexts
 
 
 def said(body: str, **environment: str) -> str:
@@ -37,3 +47,15 @@ def test_contexts_end_as_the_drivers_do(name: str) -> None:
     body = PROGRAMS[name]
     with sharing() as daemon:
         assert said(body, **daemon.environment) == said(body)
+
+
+@pytest.mark.parametrize("how", HANDED_OVER)
+def test_work_is_waited_for_in_every_context(how: str) -> None:
+    """Each fills memory with what it launched there, once it has been told that it may leave."""
+    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
+        body = HANDED_OVER[how].replace("Timer(1,", f"Timer({UNTIL_OTHERS_WANT},")
+        program = started(body, **daemon.environment)
+        other = started(AWAY.replace("256", "900"), **daemon.environment)
+        for one in (other, program):
+            one.communicate("\n", timeout=60)
+            assert one.returncode == 0

@@ -22,8 +22,8 @@ call("cuCtxSetCurrent", home)
 assert get(address, size) == bytes([7]) * size
 '''
 
-MINE = WAITING.removeprefix(PRELUDE) + '''
-address, other, size = c_uint64(), c_void_p(), 64 * MIB
+MINE = WAITING + '''
+address, other, size = c_uint64(), c_void_p(), 256 * MIB
 call("cuMemAlloc_v2", byref(address), size)
 '''
 
@@ -54,12 +54,12 @@ call("cuMemAlloc_v2", byref(more), MIB)
 ''',
 }
 
+PROGRAMS = {how: MINE + made + UNDER_WAY for how, made in MADE.items()}
 
-@pytest.mark.parametrize("how", MADE)
-def test_work_is_waited_for_in_a_context_made(how: str, site: Site) -> None:
-    site.environment["NVSHARE_SIM_CONTEXT"] = str(1 << 20)
-    site.start("--tq", "1")
-    program = Program(site, MINE + MADE[how] + UNDER_WAY)
+
+def sent_away(site: Site, body: str) -> None:
+    """A program that has said that it may be."""
+    program = Program(site, body.removeprefix(PRELUDE))
     assert program.hears() == "away"
     hook = take_the_card(site)
     program.go_on()
@@ -67,10 +67,17 @@ def test_work_is_waited_for_in_a_context_made(how: str, site: Site) -> None:
     program.ends_well()
 
 
+@pytest.mark.parametrize("how", PROGRAMS)
+def test_work_is_waited_for_in_a_context_made(how: str, site: Site) -> None:
+    site.environment["NVSHARE_SIM_CONTEXT"] = str(1 << 20)
+    site.start("--tq", "1")
+    sent_away(site, PROGRAMS[how])
+
+
 def test_work_is_waited_for_on_a_card_that_is_not_shared(site: Site) -> None:
     """It was first used while there was no daemon."""
     daemon = site.start("--tq", "1")
-    program = Program(site, MINE + '''
+    program = Program(site, MINE.removeprefix(PRELUDE) + '''
 away()
 call("cuDevicePrimaryCtxRetain", byref(other), 1)
 call("cuCtxSetCurrent", other)
@@ -94,7 +101,7 @@ away()
 def test_a_context_that_ended_is_not_waited_for(site: Site) -> None:
     """Nor one that takes its place, before it has work."""
     site.start("--tq", "1")
-    program = Program(site, MINE + '''
+    sent_away(site, MINE + '''
 for _ in range(40):
     call("cuCtxCreate_v2", byref(other), 0, 0)
     call("cuCtxDestroy_v2", other)
@@ -103,8 +110,3 @@ put(address, bytes([5]) * size)
 away()
 assert get(address, size) == bytes([5]) * size
 ''')
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
-    program.ends_well()

@@ -11,8 +11,8 @@ static CUresult push(CUcontext handle)
         return CUDA_ERROR_INVALID_VALUE;
     if (!object_is(handle, OBJECT_CONTEXT))
         return CUDA_ERROR_INVALID_CONTEXT;
-    context_push((struct context *)handle);
-    return CUDA_SUCCESS;
+    return context_push((struct context *)handle) ? CUDA_SUCCESS
+                                                  : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
 }
 
 API(cuCtxPushCurrent, CUcontext context)
@@ -56,9 +56,8 @@ API(cuCtxSetCurrent, CUcontext handle)
     if (handle != NULL && !object_is(handle, OBJECT_CONTEXT))
         return CUDA_ERROR_INVALID_CONTEXT;
     context_pop();
-    if (handle != NULL)
-        context_push((struct context *)handle);
-    return CUDA_SUCCESS;
+    return handle == NULL || context_push((struct context *)handle)
+        ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
 }
 
 API(cuCtxGetCurrent, CUcontext *handle)

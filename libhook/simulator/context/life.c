@@ -20,9 +20,10 @@ CUresult context_enliven(struct context *context, unsigned flags)
     static _Atomic unsigned long long made;
     if (context_error() != CUDA_SUCCESS)
         return context_error();
-    if (!shared_take(context->device->gpu, context_cost()))
+    if (context->owner == context && !shared_take(context->device->gpu, context_cost()))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    shared_count_context(context->device->gpu, 1);
+    if (context->owner == context)
+        shared_count_context(context->device->gpu, 1);
     context->flags = flags | CU_CTX_MAP_HOST;    /* always on, as the driver says */
     context->id = atomic_fetch_add(&made, 1) + 1;
     context->attached = 0;
@@ -50,6 +51,7 @@ struct context *context_make(struct device *device, bool primary)
         return NULL;
     context->device = device;
     context->primary = primary;
+    context->owner = context;
     pthread_mutex_lock(&engine_lock);
     context->next = all_contexts;
     all_contexts = context;
@@ -72,6 +74,12 @@ static void free_allocation(struct allocation *allocation)
 void context_end(struct context *context)
 {
     pthread_mutex_lock(&engine_lock);
+    for (struct context *green = all_contexts; green != NULL; green = green->next)
+        if (green != context && green->owner == context && atomic_load(&green->alive)) {
+            pthread_mutex_unlock(&engine_lock);
+            context_end(green);
+            pthread_mutex_lock(&engine_lock);
+        }
     for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
         if (stream->capture != NULL)
             capture_leave(stream);
@@ -88,6 +96,8 @@ void context_end(struct context *context)
     pthread_mutex_unlock(&engine_lock);
     if (!context->primary)           /* a primary one may become current even so */
         object_remove(context);
+    if (context->owner != context)
+        return;
     allocations_lock();
     allocations_each(context, free_allocation);
     allocations_unlock();

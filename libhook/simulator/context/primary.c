@@ -3,6 +3,19 @@
 #include "context/life.h"
 #include "driver/entry.h"
 
+CUresult primary_retain(struct device *device)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (device->primary == NULL)
+        device->primary = context_make(device, true);
+    if (device->primary == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    else if (!atomic_load(&device->primary->alive))
+        result = context_enliven(device->primary, device->primary_flags);
+    device->retains += result == CUDA_SUCCESS;
+    return result;
+}
+
 API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
 {
     ENTER(ENTRY_INIT);
@@ -11,18 +24,10 @@ API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
         return CUDA_ERROR_INVALID_VALUE;
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&context_lock);
-    if (device->primary == NULL)
-        device->primary = context_make(device, true);
-    if (device->primary == NULL)
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    else if (!atomic_load(&device->primary->alive))
-        result = context_enliven(device->primary, device->primary_flags);
-    if (result == CUDA_SUCCESS) {
-        device->retains++;
+    CUresult result = primary_retain(device);
+    if (result == CUDA_SUCCESS)
         *handle = (CUcontext)device->primary;
-    }
     pthread_mutex_unlock(&context_lock);
     return result;
 }
@@ -34,6 +39,15 @@ static void end_primary(struct device *device)
         context_end(device->primary);
 }
 
+bool primary_release(struct device *device)
+{
+    bool retained = device->retains > 0;
+    device->retains -= retained;
+    if (device->retains == 0)
+        end_primary(device);
+    return retained;
+}
+
 /* One retain too few is what the first version says nothing of. */
 static CUresult release(CUdevice ordinal, CUresult too_often)
 {
@@ -41,10 +55,7 @@ static CUresult release(CUdevice ordinal, CUresult too_often)
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&context_lock);
-    bool retained = device->retains > 0;
-    device->retains -= retained;
-    if (device->retains == 0)
-        end_primary(device);
+    bool retained = primary_release(device);
     pthread_mutex_unlock(&context_lock);
     return retained ? CUDA_SUCCESS : too_often;
 }

@@ -53,15 +53,40 @@ struct context *context_current(void)
     return stack.depth > 0 ? stack.contexts[stack.depth - 1] : NULL;
 }
 
-void context_push(struct context *context)
+static bool is_green(const struct context *context)
+{
+    return context->owner != context;
+}
+
+static bool take(struct context *context)
+{
+    pthread_mutex_lock(&context_lock);
+    bool free_one = context->entered == 0 || context->thread == &stack;
+    context->entered += free_one;
+    if (free_one)
+        context->thread = &stack;
+    pthread_mutex_unlock(&context_lock);
+    return free_one;
+}
+
+bool context_push(struct context *context)
 {
     if (stack.depth == DEPTH)
         abort();
+    if (is_green(context) && !take(context))
+        return false;
     stack.contexts[stack.depth++] = context;
+    return true;
 }
 
 void context_pop(void)
 {
-    if (stack.depth > 0)
-        stack.depth--;
+    if (stack.depth == 0)
+        return;
+    struct context *context = stack.contexts[--stack.depth];
+    if (!is_green(context))
+        return;
+    pthread_mutex_lock(&context_lock);
+    context->entered--;
+    pthread_mutex_unlock(&context_lock);
 }

@@ -19,6 +19,10 @@ struct position {
 struct context {
     struct device *device;
     bool primary;
+    struct context *owner;           /* of its memory, events and modules: itself, or a green one's primary */
+    CUgreenCtx green;                /* its name as a green one */
+    const void *thread;              /* the one that a green context is current to, */
+    unsigned entered;                /* and how often; under context_lock */
     _Atomic bool alive;
     unsigned flags;
     unsigned long long id;
@@ -34,7 +38,7 @@ struct context {
 
 /* What the calling thread works with; NULL or CUDA_ERROR_INVALID_CONTEXT if none. */
 struct context *context_current(void);
-void context_push(struct context *context);
+bool context_push(struct context *context);          /* false: it is green, and current to another thread */
 void context_pop(void);
 CUresult context_check(struct context *context);     /* destroyed, or broken by a fault */
 struct context *context_from(CUcontext handle);      /* NULL handle: the current one. NULL: none such */

@@ -93,7 +93,9 @@ struct position *context_positions(struct context *context, size_t *count)
 {
     struct position *list = NULL;
     *count = 0;
-    for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
-        stream_add_position(&list, count, stream);
+    for (struct context *one = all_contexts; one != NULL; one = one->next)
+        if (one == context || one->owner == context)
+            for (struct stream *stream = one->streams; stream != NULL; stream = stream->next)
+                stream_add_position(&list, count, stream);
     return list;
 }

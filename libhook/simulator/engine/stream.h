@@ -44,6 +44,6 @@ void stream_add_implicit(struct stream *stream, struct position **list, size_t *
 
 bool stream_reached(const struct position *position);
 
-/* Where all the context's streams are now; the caller frees the list and drops its references. */
+/* Where all the context's streams, and those of its green contexts, are now; the caller frees the list and drops its references. */
 struct position *context_positions(struct context *context, size_t *count);
 void positions_drop(struct position *positions, size_t count);

@@ -64,7 +64,7 @@ CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, 
     if (array == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *array = (struct array){
-        .context = context_current(), .descriptor = *descriptor, .level = level,
+        .context = context_current()->owner, .descriptor = *descriptor, .level = level,
         .pitch = (descriptor->Width * element * channels + 511) / 512 * 512,
         .rows = descriptor->Height != 0 ? descriptor->Height : 1,
         .layers = descriptor->Depth != 0 ? descriptor->Depth : 1};

@@ -30,7 +30,7 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
 {
     const struct function *function = function_from(handle);
     if (function == NULL
-        || (function->context != NULL && context != NULL && function->context != context))
+        || (function->context != NULL && context != NULL && function->context != context->owner))
         return CUDA_ERROR_INVALID_HANDLE;
     if ((uint64_t)block[0] * block[1] * block[2] > 1024 || grid[1] > 65535 || grid[2] > 65535
         || block[2] > 64)

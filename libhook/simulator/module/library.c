@@ -84,6 +84,7 @@ API(cuLibraryEnumerateKernels, CUkernel *kernels, unsigned int room, CUlibrary h
 /* The library's functions for one context, made when first asked for. */
 static struct module *instance_in(struct module *library, struct context *context)
 {
+    context = context->owner;
     pthread_mutex_lock(&lock);
     struct module *instance = library->instances;
     while (instance != NULL

@@ -190,13 +190,13 @@ void module_unload(struct module *module)
 API(cuModuleLoad, CUmodule *module, const char *path)
 {
     ENTER(ENTRY_CONTEXT);
-    return module_load_file(path, context_current(), (struct module **)module);
+    return module_load_file(path, context_current()->owner, (struct module **)module);
 }
 
 API(cuModuleLoadData, CUmodule *module, const void *image)
 {
     ENTER(ENTRY_CONTEXT);
-    return module_load(image, context_current(), (struct module **)module);
+    return module_load(image, context_current()->owner, (struct module **)module);
 }
 
 /* The options only ask for messages, of which there are none. */
@@ -208,7 +208,7 @@ API(cuModuleLoadDataEx, CUmodule *module, const void *image, unsigned int count,
         if ((options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES
              || options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) && values != NULL)
             values[i] = NULL;
-    return module_load(image, context_current(), (struct module **)module);
+    return module_load(image, context_current()->owner, (struct module **)module);
 }
 
 API(cuModuleUnload, CUmodule handle)

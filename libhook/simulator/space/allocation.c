@@ -79,7 +79,7 @@ struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation
     if (allocation == NULL || state.list == NULL)
         abort();
     *allocation = (struct allocation){.base = base, .size = size, .kind = kind,
-                                      .context = context, .device = context->device,
+                                      .context = context->owner, .device = context->device,
                                       .id = ++state.made};
     size_t place = place_behind(base);
     memmove(&state.list[place + 1], &state.list[place],

@@ -144,11 +144,12 @@ CUresult capture_forbids_context(struct context *context)
     CUresult result = CUDA_SUCCESS;
     if (atomic_load(&captures.count) == 0)
         return CUDA_SUCCESS;
-    for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
-        if (stream->capture != NULL) {
-            stream->capture->broken = true;
-            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
+    for (struct context *one = all_contexts; one != NULL; one = one->next)
+        for (struct stream *stream = one->streams; stream != NULL; stream = stream->next)
+            if ((one == context || one->owner == context) && stream->capture != NULL) {
+                stream->capture->broken = true;
+                result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+            }
     return result;
 }
 

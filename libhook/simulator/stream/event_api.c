@@ -24,7 +24,7 @@ API(cuEventCreate, CUevent *handle, unsigned int flags)
     struct event *event = calloc(1, sizeof *event);
     if (event == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    event->context = context_current();
+    event->context = context_current()->owner;
     event->references = 1;
     event->flags = flags;
     object_add(event, OBJECT_EVENT);
@@ -69,7 +69,7 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
         return result;
     if (flags > CU_EVENT_RECORD_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (event->context != stream->context)
+    if (event->context != stream->context->owner)
         return CUDA_ERROR_INVALID_HANDLE;
     struct work work = {.kind = WORK_RECORD, .event = event};
     pthread_mutex_lock(&engine_lock);

@@ -7,12 +7,12 @@
 #include "stream/capture.h"
 #include "stream/submit.h"
 
-static CUresult create(CUstream *handle, unsigned flags, int priority)
+CUresult stream_new(struct context *context, unsigned flags, int priority, CUstream *handle)
 {
     if (handle == NULL || flags > CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
     priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
-    struct stream *stream = stream_make(context_current(), flags, priority);
+    struct stream *stream = stream_make(context, flags, priority);
     if (stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = (CUstream)stream;
@@ -22,13 +22,13 @@ static CUresult create(CUstream *handle, unsigned flags, int priority)
 API(cuStreamCreate, CUstream *stream, unsigned int flags)
 {
     ENTER(ENTRY_CONTEXT);
-    return create(stream, flags, 0);
+    return stream_new(context_current(), flags, 0, stream);
 }
 
 API(cuStreamCreateWithPriority, CUstream *stream, unsigned int flags, int priority)
 {
     ENTER(ENTRY_CONTEXT);
-    return create(stream, flags, priority);
+    return stream_new(context_current(), flags, priority, stream);
 }
 
 static CUresult destroy(CUstream handle)
@@ -150,9 +150,19 @@ STREAM_API(cuStreamGetDevice, ENTRY_INIT, WITH(CUdevice *device),
            GIVE(device, stream->context->device->ordinal))
 STREAM_API(cuStreamGetCtx_v2, ENTRY_INIT, WITH(CUcontext *context, CUgreenCtx *green), {
     if (green != NULL)
-        *green = NULL;
-    GIVE(context, (CUcontext)stream->context)
+        *green = stream->context->green;
+    GIVE(context, (CUcontext)stream->context->owner)
 })
+
+API(cuStreamGetGreenCtx, CUstream handle, CUgreenCtx *green)
+{
+    struct stream *stream;
+    ENTER(ENTRY_INIT);
+    CUresult result = stream_from(handle, context_current(), &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    GIVE(green, stream->context->green)
+}
 
 /* Memory that a stream is to have for itself: nothing changes for the bytes. */
 STREAM_API(cuStreamAttachMemAsync, ENTRY_CONTEXT, WITH(CUdeviceptr address, size_t size, unsigned int flags), {
@@ -160,18 +170,15 @@ STREAM_API(cuStreamAttachMemAsync, ENTRY_CONTEXT, WITH(CUdeviceptr address, size
     return CUDA_SUCCESS;
 })
 
-/* All that the context holds by now, as one event. */
-API(cuCtxRecordEvent, CUcontext handle, CUevent event_handle)
+CUresult context_record(struct context *context, CUevent event_handle)
 {
-    ENTER(ENTRY_INIT);
-    struct context *context = handle != NULL ? context_from(handle) : NULL;
     CUresult result = context_check(context);
     if (result != CUDA_SUCCESS)
         return result;
     if (!object_is(event_handle, OBJECT_EVENT))
         return CUDA_ERROR_INVALID_HANDLE;
     struct event *event = (struct event *)event_handle;
-    if (event->context != context)
+    if (event->context != context->owner)
         return CUDA_ERROR_INVALID_HANDLE;
     struct work work = {.kind = WORK_RECORD, .event = event};
     pthread_mutex_lock(&engine_lock);
@@ -187,27 +194,42 @@ API(cuCtxRecordEvent, CUcontext handle, CUevent event_handle)
     return result;
 }
 
-/* All later work in the context waits for the event. */
-API(cuCtxWaitEvent, CUcontext handle, CUevent event_handle)
+API(cuCtxRecordEvent, CUcontext handle, CUevent event)
 {
     ENTER(ENTRY_INIT);
-    struct context *context = handle != NULL ? context_from(handle) : NULL;
+    return context_record(handle != NULL ? context_from(handle) : NULL, event);
+}
+
+static void wait_behind(struct context *context, struct event *event)
+{
+    struct work work = {.kind = WORK_WAIT_EVENT, .event = event};
+    uint64_t number = stream_queue(context->recorder, &work, 1, &event->last, 1);
+    if (context->gate.stream != NULL)
+        stream_drop(context->gate.stream);
+    context->gate = (struct position){context->recorder, number};
+    stream_hold(context->recorder);
+}
+
+CUresult context_wait_event(struct context *context, CUevent event_handle)
+{
     CUresult result = context_check(context);
     if (result != CUDA_SUCCESS)
         return result;
     if (!object_is(event_handle, OBJECT_EVENT))
         return CUDA_ERROR_INVALID_HANDLE;
     struct event *event = (struct event *)event_handle;
-    struct work work = {.kind = WORK_WAIT_EVENT, .event = event};
     pthread_mutex_lock(&engine_lock);
     result = capture_forbids_context(context);
-    if (result == CUDA_SUCCESS && !event_reached(event)) {
-        uint64_t number = stream_queue(context->recorder, &work, 1, &event->last, 1);
-        if (context->gate.stream != NULL)
-            stream_drop(context->gate.stream);
-        context->gate = (struct position){context->recorder, number};
-        stream_hold(context->recorder);
-    }
+    bool waits = result == CUDA_SUCCESS && !event_reached(event);
+    for (struct context *one = all_contexts; one != NULL && waits; one = one->next)
+        if ((one == context || one->owner == context) && atomic_load(&one->alive))
+            wait_behind(one, event);
     pthread_mutex_unlock(&engine_lock);
     return result;
+}
+
+API(cuCtxWaitEvent, CUcontext handle, CUevent event)
+{
+    ENTER(ENTRY_INIT);
+    return context_wait_event(handle != NULL ? context_from(handle) : NULL, event);
 }

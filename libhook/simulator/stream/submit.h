@@ -30,5 +30,13 @@
 /* The stream that a handle means to the calling thread in `context`. */
 CUresult stream_from(CUstream handle, struct context *context, struct stream **stream);
 
+/* A program's new stream. */
+CUresult stream_new(struct context *context, unsigned flags, int priority, CUstream *handle);
+
+/* All that a context holds by now, as one event; and all its later work waits for one. NULL: no
+ * context. Green ones go with their primary. */
+CUresult context_record(struct context *context, CUevent event);
+CUresult context_wait_event(struct context *context, CUevent event);
+
 /* Captures the work if the stream is being captured, else queues it. With the engine's lock held. */
 CUresult stream_submit(struct stream *stream, const struct work *work);
