@@ -48,6 +48,18 @@ def news(card: Card, threshold: int) -> list[ScheduledClient]:
     return [card.clients[id] for id in found if id in card.clients]
 
 
+def overdrawn(card: Card) -> list[ScheduledClient]:
+    """Those with promises that they do not use, in domains that hold less than was promised.
+
+    A domain has shrunk, or memory that was pinned and counted nowhere has been freed.
+    """
+    card.groups.settle()
+    return [
+        client for domain in card.domains if domain.sums.lent > 0 > _left(domain)
+        for client in members(card, domain)
+    ]
+
+
 def call_in(card: Card) -> None:
     """What has no place any more where it is: its clients come in, as if they wanted the card."""
     card.groups.settle()

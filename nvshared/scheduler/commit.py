@@ -89,6 +89,9 @@ def plan(decision: Decision) -> None:
         )
     for client in card.groups.group("bounded"):
         _hold_to(decision, client, client.terms.memory_limit)
+    for client in bounds.overdrawn(card):
+        _forget_grant(decision, client)
+        _call_back(decision, client, client.used)
     asking = card.groups.group("asking")
     for client in sorted(asking, key=lambda c: c.question.since if c.question else 0):
         question, heard = client.question, client.memory.answered

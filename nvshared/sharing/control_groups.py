@@ -14,9 +14,10 @@ it can be given back in time.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from nvshared.clock import Clock, Timer
 from nvshared.machine import cgroup, host
@@ -51,7 +52,9 @@ class ControlGroups:
         self._clock = clock
         self._timer = timer
         self._processes: dict[int, _Process] = {}
-        self._limits: dict[Group, Limit | None] = {}
+        self._groups: frozenset[Group] = frozenset()        # of all of them, and
+        self._limited: frozenset[Group] = frozenset()       # those with a limit, when last looked
+        self._placed: frozenset[Group] = frozenset()        # as it was when clients were placed
         self._next = 0                  # not to look at all of them before that
         self._due = False
 
@@ -70,6 +73,7 @@ class ControlGroups:
     def _left(self, manager: Manager, client: Client) -> None:
         if all(one.peer.pid != client.peer.pid for one in manager.clients):
             self._processes.pop(client.peer.pid, None)
+            self._groups = frozenset()
 
     def _happens(self, manager: Manager, gpu: GPU, now: int, event: Event) -> None:
         if isinstance(event, CommitAsked) and (client := gpu.clients.get(event.client)) is not None:
@@ -86,56 +90,64 @@ class ControlGroups:
         process = self._processes.get(pid)
         if process is None or now >= process.when + FRESH:
             groups = cgroup.chain(host.process(pid, "cgroup"))
+            if process is None or process.groups != groups:
+                self._groups = frozenset()
             process = self._processes[pid] = _Process(groups, now)
-            self._measure(manager, groups, Counter({pid: more}))
+            limited, _ = self._measure(manager, groups, Counter({pid: more}))
+            self._limited = self._limited.difference(groups) | limited
         self._place(client, process)
 
     def _look(self, manager: Manager) -> bool:
         """At everything. True: some limit leaves another amount than before."""
         began = self._clock()
-        groups = {group for process in self._processes.values() for group in process.groups}
-        for gone in self._limits.keys() - groups:
-            del self._limits[gone]
-        changed = self._measure(manager, groups, Counter())
-        for client in manager.clients:
-            self._place(client, self._processes[client.peer.pid])
-        manager.domains.forget({_name(group) for group, one in self._limits.items() if one})
+        if not self._groups:
+            chains = (process.groups for process in self._processes.values())
+            self._groups = frozenset(chain.from_iterable(chains))
+        self._limited, changed = self._measure(manager, self._groups, Counter())
+        if self._limited != self._placed:
+            self._placed = self._limited
+            for client in manager.clients:
+                self._place(client, self._processes[client.peer.pid])
+            manager.domains.forget({_name(group) for group in self._limited})
         now = self._clock()
         self._next = now + max(RECENT, SELDOM * (now - began))
         return changed
 
-    def _measure(self, manager: Manager, groups: Iterable[Group], said: Counter[int]) -> bool:
-        """`said`: host memory of processes, besides what is known of their clients."""
-        limits = {group: group.limit() for group in groups}
-        self._limits.update(limits)
-        for client in manager.clients if any(limits.values()) else ():
+    def _measure(
+        self, manager: Manager, groups: Iterable[Group], said: Counter[int]
+    ) -> tuple[frozenset[Group], bool]:
+        """Those that have a limit, and whether one leaves another amount than before.
+
+        `said`: host memory of processes, besides what is known of their clients.
+        """
+        limits = {group: limit for group in groups if (limit := group.limit()) is not None}
+        for client in manager.clients if limits else ():
             said[client.peer.pid] += client.memory.host + client.memory.beyond
-        held = self._held(+said, {group for group, limit in limits.items() if limit})
+        held = self._held(+said, limits.keys())
         if held and not self._due:
             self._due = True
             self._timer(max(self._next, self._clock() + EVERY), partial(self._again, manager))
         changed = False
         for group, limit in limits.items():
-            if limit is not None:
-                ours = min(limit.used, held[group])
-                reserve = min(limit.size // RESERVE_PART, RESERVE_MOST)
-                capacity = max(0, limit.free + ours - reserve)
-                changed |= manager.domains.resize(_name(group), capacity, _words(limit))
-        return changed
+            ours = min(limit.used, held[group])
+            reserve = min(limit.size // RESERVE_PART, RESERVE_MOST)
+            capacity = max(0, limit.free + ours - reserve)
+            changed |= manager.domains.resize(_name(group), capacity, _words(limit))
+        return frozenset(limits), changed
 
-    def _held(self, said: Counter[int], limited: set[Group]) -> Counter[Group]:
+    def _held(self, said: Counter[int], limited: Set[Group]) -> Counter[Group]:
         """What of the host memory that processes say they have is in each of these; bytes."""
         held: Counter[Group] = Counter()
         for pid, size in said.items():
             process = self._processes.get(pid)
-            inside = limited.intersection(process.groups) if process else ()
+            inside = limited & set(process.groups) if process else set()
             believed = min(size, host.private(pid)) if inside else 0
             for group in inside:
                 held[group] += believed
         return held
 
     def _place(self, client: Client, process: _Process) -> None:
-        names = tuple(_name(group) for group in process.groups if self._limits.get(group))
+        names = tuple(_name(group) for group in process.groups if group in self._limited)
         if names != client.domains:
             client.domains = names
             client.gpu.scheduler.belongs(client.id, names)

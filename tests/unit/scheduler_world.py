@@ -33,6 +33,7 @@ from nvshared.scheduler.actions import (
     TurnStarted,
     Yield,
 )
+from nvshared.scheduler.domains import UNBOUNDED, Domains
 from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
@@ -79,7 +80,9 @@ class World:
         self.outside = 0                # bytes of the card others use; the daemon may not know yet
         self.physical = settings.capacity
         self.hooks: dict[int, Hook] = {}
-        self.scheduler = Scheduler(settings, self.now)
+        self.box: int | None = None     # host memory that clients with an odd number share
+        self.domains = Domains()
+        self.scheduler = Scheduler(settings, self.now, self.domains)
         self.events = 0                 # the scheduler was told
         self.stuck: list[Stuck] = []
         self.orders: list[Order] = []   # all that were ever given
@@ -94,7 +97,7 @@ class World:
         self._arrives: dict[tuple[int, str], int] = {}  # the last message of each link
         self._sent: dict[int, deque[Order]] = {}        # orders on their way, by client
         self._alarm: int | None = None
-        self._sums = (0, 0, 0)
+        self._sums = (0, 0, 0, 0)
         self._greeted: set[int] = set()
         self._saves: set[int] = set()   # numbers of all SAVEs
 
@@ -148,7 +151,9 @@ class World:
         for orders in self._sent.values():
             orders.clear()
         self._greeted.clear()
-        self.scheduler = Scheduler(self.settings, self.now)
+        self.domains = Domains()
+        self.domains.resize("box", self.box)
+        self.scheduler = Scheduler(self.settings, self.now, self.domains)
         self._alarm = None
         self._arm()
         for hook in self.hooks.values():
@@ -197,6 +202,14 @@ class World:
             self.tell(SettingsChanged(settings))
         self.check()
 
+    def resize(self, box: int | None) -> None:
+        """The clients with an odd number may take so much of the host's memory; None: any."""
+        self.shrunk = True
+        self.box = box
+        self.domains.resize("box", box)
+        self.tell(Tick())
+        self.check()
+
     # Messages.
 
     def say(self, hook: Hook, record: Record | Joined) -> None:
@@ -224,6 +237,8 @@ class World:
     def tell(self, event: Event) -> None:
         """The scheduler hears of something, and its orders start on their way."""
         self.events += 1
+        if isinstance(event, Joined) and event.client % 2:
+            event = replace(event, domains=("box",))
         actions = self.scheduler.handle(event, self.now)
         assert len(actions) <= ACTIONS_PER_CLIENT * (len(self.hooks) + 2), actions
         starting = {action.client for action in actions if isinstance(action, TurnStarted)}
@@ -307,7 +322,7 @@ class World:
 
     def check(self) -> None:
         """What must hold whatever happens."""
-        room = host = used = 0
+        room = host = used = boxed = 0
         for hook in self.hooks.values():
             mine = [hook.room, hook.filled]
             hosts = [hook.host]
@@ -319,16 +334,20 @@ class World:
             room += max(mine)
             host += max(hosts)
             used += hook.allocated + hook.pinned
+            boxed += max(hosts) if hook.id % 2 else 0
             if hook.open:
                 assert hook.resident == hook.allocated, "the gate is open on absent memory"
             assert hook.filled <= max(hook.room, hook.filled if hook.busy else 0)
         before = self._sums
-        self._sums = (room, host, used)
+        self._sums = (room, host, used, boxed)
         # What was promised when there was more stays promised.
         self.most = max(self.most, self.settings.capacity + self.settings.host_budget)
-        limits = (self.settings.capacity, self.settings.host_budget, self.most)
+        limits = (
+            self.settings.capacity, self.settings.host_budget, self.most,
+            UNBOUNDED if self.box is None else self.box,
+        )
         for what, now, was, limit in zip(
-            ("room", "host memory", "memory"), self._sums, before, limits, strict=True
+            ("room", "host memory", "memory", "box"), self._sums, before, limits, strict=True
         ):
             excused = self.shrunk and now <= was
             assert now <= limit or excused, f"{what}: {now} of {limit}"

@@ -102,7 +102,7 @@ def test_what_is_held_beyond_the_card_counts_too() -> None:
     first, *_ = talk.join(1, domains=BOX)
     assert isinstance(first, Limits)
     assert 0 < first.beyond <= 15 * GIB
-    refused, = limits(talk.beyond(1, 1, 20), 1)
+    refused, = (one for one in limits(talk.beyond(1, 1, 20), 1) if one.number)
     assert refused.beyond < 20 * GIB
     assert refused.why == "the limit of box"
 
@@ -194,3 +194,13 @@ def test_after_a_restart_all_keep_what_they_were_promised() -> None:
     assert talk.view(1).commit == 40 * GIB
     assert answer(talk, 1, 41).why == "the limit of box"
     assert Domain("other").untaken > 1 << 60
+
+
+def test_what_was_pinned_and_freed_is_not_promised_any_more() -> None:
+    talk = Talk(100, domains=domains(box=16))
+    talk.join(1, domains=BOX)
+    assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
+    talk.changed(1, pinned=40, answered=1)
+    talk.wait(2)
+    actions = talk.changed(1, pinned=0)
+    assert {one.commit for one in limits(actions, 1)} == {0}

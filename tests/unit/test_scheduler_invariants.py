@@ -144,6 +144,11 @@ class Tenants(RuleBasedStateMachine):
         """Others take some of the card, and the daemon does not know yet."""
         self.world.outside = self.capacity // 10 if taken else 0
 
+    @rule(part=st.integers(0, 14))
+    def resize_box(self, part: int) -> None:
+        """Some of the programs are in a container, and that has another limit now, or none."""
+        self.world.resize(part * self.capacity // 7 if part else None)
+
     @rule(mode=MODES, tq=QUANTA, draining=st.booleans())
     def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:
         """An administrator is at work."""
@@ -163,6 +168,7 @@ class Tenants(RuleBasedStateMachine):
         world = self.world
         world.outside = 0
         world.bus = 50_000
+        world.resize(None)
         mode = AntiThrash.ON if world.settings.anti_thrash is AntiThrash.ON else AntiThrash.AUTO
         budget = max(world.settings.host_budget, self.capacity // 2)
         world.configure(replace(
