@@ -2,6 +2,7 @@
 #   make demo     two programs that do not fit together share one GPU, shown live
 #   make test     every test that this machine allows but the long ones, and what was left out
 #   make test-long      the long ones: random, stress and fuzzing, under sanitizers too
+#   make test-drivers   the library's with each older driver simulated; NVSHARE_SIM_DRIVER=550 is one
 #   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
 #                       JOBS=1: one test at a time, else three
 #   make bench-gate     what the gate costs a launch
@@ -33,7 +34,7 @@ JOBS ?= 3
 PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadgroup
 
-.PHONY: demo test test-long $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot build install dist clean needs environment
+.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -49,6 +50,12 @@ test-long: build $(VENV)/test-ready
 		$(MAKE) -C libhook -s -j2 SANITIZE=$$tool all simulator-tests || exit 1; \
 	done
 	$(PYTEST) $(AT_ONCE) -m long
+
+test-drivers: build $(VENV)/test-ready
+	@$(MAKE) -C libhook -s -j2 all
+	@for driver in 535 550 570; do \
+		echo "as driver $$driver"; NVSHARE_SIM_DRIVER=$$driver $(PYTEST) $(AT_ONCE) tests/integration || exit 1; \
+	done
 
 $(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
 	@$(MAKE) -C libhook -s -j2 all

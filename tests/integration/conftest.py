@@ -141,6 +141,7 @@ def simulate(folder: Path, number: int = CARDS) -> Cards:
         "NVSHARE_SIM_DIR": str(folder),
         "NVSHARE_SIM_GPUS": str(number),
         "NVSHARE_SIM_MEMORY": str(CARD),
+        "NVSHARE_SIM_DRIVER": os.environ.get("NVSHARE_SIM_DRIVER", ""),
     }
     found = subprocess.run(
         [sys.executable, "-c", FIND], env=environment, cwd=ROOT, capture_output=True, text=True,

@@ -81,16 +81,16 @@ class Daemon:
         self.send(*orders)
         program.popen.send_signal(signal.SIGCONT)
 
-    def until(self, kind: Type) -> ReportRecord:
-        """The next of this type; the questions before it are answered."""
+    def until(self, *kinds: Type) -> ReportRecord:
+        """The next of these types; the questions before it are answered."""
         while True:
             packet = self.connection.recv(4096)
-            assert packet, f"it ended before a {kind.name}"
+            assert packet, f"it ended before a {kinds[0].name}"
             record = decode_report(packet)
             self.said.append(record)
             if record.type is Type.COMMIT:
                 self.send(replace(self.limits, number=record.number))
-            if record.type is kind:
+            if record.type in kinds:
                 return record
 
     def until_copying(self, flags: Flag) -> None:

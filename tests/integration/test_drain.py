@@ -29,12 +29,18 @@ call("cuStreamSynchronize", stream)
 assert get(address, 64 * MIB) == bytes([7]) * (64 * MIB)
 '''
 
-CALLS = ["cuCtxRecordEvent:1:2", "cuCtxRecordEvent:1:900"]
+CALLS = ["cuCtxRecordEvent:1:2", "cuCtxRecordEvent:1:900", "cuStreamQuery:1:2"]
+
+
+def fail(site: Site, failing: str) -> None:
+    """With the driver that a drain asks so."""
+    driver = "535" if failing.startswith("cuStreamQuery") else "580"
+    site.environment |= {"NVSHARE_SIM_FAIL": failing, "NVSHARE_SIM_DRIVER": driver}
 
 
 def stopped(site: Site, failing: str) -> tuple[Daemon, Program]:
     """A program that is to stop while its work is under way."""
-    site.environment |= {"NVSHARE_SIM_FAIL": failing}
+    fail(site, failing)
     daemon = Daemon(site)
     body = UNDER_WAY.removeprefix(PRELUDE) + "away()\n" + FINISHED
     program = Program(site, body)
@@ -59,7 +65,9 @@ def test_a_drain_that_fails_once_is_tried_again(site: Site, failing: str) -> Non
     program.ends_well()
 
 
-@pytest.mark.parametrize("failing", ["cuCtxRecordEvent:1+:900", "cuEventQuery:1+:2"])
+@pytest.mark.parametrize("failing", [
+    "cuCtxRecordEvent:1+:900", "cuEventQuery:1+:2", "cuStreamQuery:1+:2",
+])
 def test_a_drain_that_goes_on_failing_is_given_up(site: Site, failing: str) -> None:
     daemon, program = stopped(site, failing)
     daemon.until(Type.REOPENED)
@@ -86,6 +94,6 @@ print(json.dumps(get(other, 64 * MIB) == bytes([9]) * (64 * MIB)))
 @pytest.mark.parametrize("failing", [*CALLS, "cuEventSynchronize:1:2"])
 def test_what_is_freed_stays_while_its_work_may_be_under_way(site: Site, failing: str) -> None:
     assert alone(site, FREED)
-    site.environment |= {"NVSHARE_SIM_FAIL": failing}
+    fail(site, failing)
     site.start()
     assert under(site, FREED)

@@ -90,15 +90,22 @@ def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int
         assert time.monotonic() - moved < PATIENCE, f"nobody runs any more: {commander.hooks}"
 
 
-@pytest.mark.parametrize(("sanitizer", "turns"), [
-    ("", 400),
-    pytest.param("", 2000, marks=pytest.mark.long),
-    pytest.param("thread", 400, marks=pytest.mark.long),
-    pytest.param("address", 800, marks=pytest.mark.long),
+@pytest.mark.parametrize(("sanitizer", "turns", "driver"), [
+    ("", 400, "580"),
+    ("", 200, "535"),
+    pytest.param("", 2000, "580", marks=pytest.mark.long),
+    pytest.param("", 2000, "570", marks=pytest.mark.long),
+    pytest.param("", 2000, "550", marks=pytest.mark.long),
+    pytest.param("", 2000, "535", marks=pytest.mark.long),
+    pytest.param("thread", 400, "580", marks=pytest.mark.long),
+    pytest.param("thread", 400, "535", marks=pytest.mark.long),
+    pytest.param("address", 800, "580", marks=pytest.mark.long),
+    pytest.param("address", 800, "535", marks=pytest.mark.long),
 ])
 def test_every_byte_is_right_after_many_turns(
-    sanitizer: str, turns: int, tmp_path: Path
+    sanitizer: str, turns: int, driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("NVSHARE_SIM_DRIVER", driver)
     with built(sanitizer) as build:
         commander = Commander(tmp_path / "socket", CAPACITY, 24 * MIB, seed=7)
         programs = [start(build, tmp_path / "socket", tmp_path, seed) for seed in range(PROGRAMS)]

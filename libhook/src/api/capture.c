@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where captures of streams begin and end (flight/capture_list.c).
+ * Where streams begin and end (flight/streams.c), and captures of them (flight/capture_list.c).
  */
 #include "api/wrapper.h"
 #include "flight/capture_list.h"
+#include "flight/streams.h"
 #include "pool/stream.h"
 
 static CUresult begun(struct capture *capture, CUresult result)
@@ -57,14 +58,36 @@ EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
     return ended(PER_THREAD(stream), REAL(cuStreamEndCapture_ptsz)(stream, graph));
 }
 
+static CUresult made(CUstream stream)
+{
+    if (streams_add(stream))
+        return CUDA_SUCCESS;
+    REAL(cuStreamDestroy_v2)(stream);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+{
+    CUresult result = REAL(cuStreamCreate)(stream, flags);
+    return result == CUDA_SUCCESS ? made(*stream) : result;
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+{
+    CUresult result = REAL(cuStreamCreateWithPriority)(stream, flags, priority);
+    return result == CUDA_SUCCESS ? made(*stream) : result;
+}
+
 /* Taken out beforehand: a moment after, another thread may have a new stream
  * of the same name. */
 #define DESTROY(name)                                                              \
     EXPORT CUresult name(CUstream stream)                                          \
     {                                                                              \
         struct capture *capture = stream == NULL ? NULL : capture_take(stream, NULL);      \
+        struct listed_stream *listed = streams_leave(stream);                      \
         stream_ends();                                                             \
         CUresult result = REAL(name)(stream);                                      \
+        streams_left(listed);                                                      \
         if (capture != NULL && result != CUDA_SUCCESS)                             \
             capture_add(capture);                                                          \
         else                                                                       \

@@ -14,7 +14,9 @@
 #include "api/wrapper.h"
 #include "client/client.h"
 #include "client/contexts.h"
+#include "client/stay.h"
 #include "flight/capture_list.h"
+#include "flight/streams.h"
 #include "memory/peers.h"
 #include "service/attach.h"
 #include "service/context_end.h"
@@ -149,6 +151,7 @@ static void ends(CUcontext context)
     if (context == NULL)
         return;
     context_ends(context);
+    streams_end_with(context);
     capture_over(capture_take(NULL, context));
 }
 
@@ -322,6 +325,10 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
             contexts_add(context, device, primary);
     }
     retained(device, primary);
+    /* Such a driver can be asked for streams alone, and each green context has a NULL stream. */
+    struct client *client = device >= 0 && device < CLIENTS_MAX ? clients[device] : NULL;
+    if (result == CUDA_SUCCESS && !streams_need_no_list() && client != NULL)
+        client_stay(client, NVSHARE_STAYS_UNDRAINED);
     return result;
 }
 

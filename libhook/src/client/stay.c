@@ -23,7 +23,7 @@ static const char *text(enum nvshare_stays reason)
     case NVSHARE_STAYS_GIVEN:
         return "it was given to a device or library that may use it at any time";
     default:
-        return "the work of this program does not end";
+        return "its work does not end, or cannot be waited for";
     }
 }
 

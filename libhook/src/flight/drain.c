@@ -6,7 +6,8 @@
  * Synchronising a context, or recording all its work in an event (cuCtxRecordEvent), invalidates
  * any capture in it. So both happen only while no capture goes on and none may begin
  * (capture_forbid()). Recording takes less than a microsecond; afterwards captures may begin, and
- * the event is polled. A driver without cuCtxRecordEvent (before 12.5) synchronises there instead.
+ * the event is polled. Of a driver without cuCtxRecordEvent (before 12.5) the streams are asked
+ * there instead, again and again (streams.c).
  *
  * A context that is about to be destroyed is drained in any case: a capture in it ends with it, and
  * captures in other contexts, which may last, are not disturbed.
@@ -26,26 +27,29 @@
 #include "client/contexts.h"
 #include "client/gate.h"
 #include "flight/capture.h"
+#include "flight/streams.h"
 #include "interpose/log.h"
 
 #define CAPTURE_PATIENCE_US 50000
+#define STREAMS_PATIENCE_US 30000000   /* others of the program may always have one at work */
 #define PARTS 16
 
-/* Done when *event is, or at once if that is NULL. NOT_READY: a capture forbids it; `whatever`:
- * none does. */
-static CUresult record(CUcontext context, bool whatever, unsigned flags, CUevent *event)
+/* Done when *event is, or at once if that is NULL. NOT_READY: a capture forbids it, `whatever`:
+ * none does; or streams, looked at for what came before `moment`, are at work. */
+static CUresult record(CUcontext context, bool whatever, unsigned flags, uint64_t moment,
+                       CUevent *event)
 {
     *event = NULL;
     CUresult result = REAL(cuCtxPushCurrent_v2)(context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (HAVE_REAL(cuCtxRecordEvent))
+    if (streams_need_no_list())
         result = REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING | flags);
     if (result == CUDA_SUCCESS && !capture_forbid(whatever)) {
         result = CUDA_ERROR_NOT_READY;
     } else if (result == CUDA_SUCCESS) {
         result = *event != NULL ? REAL(cuCtxRecordEvent)(context, *event)
-                                : REAL(cuCtxSynchronize)();
+                                : streams_look(context, moment);
         capture_allow();
     }
     if (result != CUDA_SUCCESS && *event != NULL) {
@@ -89,13 +93,27 @@ static bool is_over(CUcontext context, CUresult result)
         || (result != CUDA_ERROR_NOT_READY && context_error(context) != CUDA_SUCCESS);
 }
 
+static void nap(uint64_t waited)
+{
+    /* Short drains are noticed at once, long ones cost no processor. */
+    long microseconds = waited < 200 ? 10 : waited < 5000 ? 50 : 500;
+    nanosleep(&(struct timespec){ .tv_nsec = microseconds * 1000 }, NULL);
+}
+
 static bool drain_one(CUcontext context, bool whatever, CUresult *result)
 {
     /* Another thread's capture may begin while we wait: as a relaxed thread we
      * do not disturb it. */
     RELAXED;
     CUevent event;
-    *result = record(context, whatever, CU_EVENT_BLOCKING_SYNC, &event);
+    uint64_t moment = streams_moment(), began = now_microseconds(), waited = 0;
+    while ((*result = record(context, whatever, CU_EVENT_BLOCKING_SYNC, moment, &event))
+               == CUDA_ERROR_NOT_READY
+           && !streams_need_no_list()
+           && (whatever || (!capture_going_on() && waited < STREAMS_PATIENCE_US))) {
+        nap(waited);
+        waited = now_microseconds() - began;
+    }
     if (event != NULL)
         *result = REAL(cuEventSynchronize)(event);
     forget(context, &event);
@@ -105,13 +123,6 @@ static bool drain_one(CUcontext context, bool whatever, CUresult *result)
 bool drain_context(CUcontext context, CUresult *result)
 {
     return drain_one(context, false, result);
-}
-
-static void nap(uint64_t waited)
-{
-    /* Short drains are noticed at once, long ones cost no processor. */
-    long microseconds = waited < 200 ? 10 : waited < 5000 ? 50 : 500;
-    nanosleep(&(struct timespec){ .tv_nsec = microseconds * 1000 }, NULL);
 }
 
 bool drain_ending(CUcontext context)
@@ -136,7 +147,9 @@ static bool add(struct drain *drain, CUcontext context)
         drain->part = part;
         drain->room = room;
     }
-    drain->part[drain->count++] = (struct drain_part){ .context = context };
+    drain->part[drain->count++] = (struct drain_part){
+        .context = context, .moment = drain->moment,
+    };
     return true;
 }
 
@@ -148,6 +161,7 @@ void drain_begin(struct drain *drain)
     drain->failing = false;
     LOCKED(memory_lock);
     drain->contexts_ended = contexts_ended();
+    drain->moment = streams_moment();
     drain->whole = contexts_complete();
     while (drain->whole && (context = contexts_of(ANY_DEVICE, drain->count)) != NULL)
         drain->whole = add(drain, context);
@@ -163,7 +177,7 @@ static CUresult part_step(struct drain_part *part)
 {
     CUresult result = CUDA_SUCCESS;
     if (!part->started)
-        result = record(part->context, false, 0, &part->event);
+        result = record(part->context, false, 0, part->moment, &part->event);
     if (result == CUDA_SUCCESS && part->event != NULL)
         result = REAL(cuEventQuery)(part->event);
     bool over = is_over(part->context, result);

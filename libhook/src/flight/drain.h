@@ -19,11 +19,13 @@ bool drain_all(uint64_t patience, bool outlasts);
 /* The same in steps, to find out whether a client is idle. */
 struct drain {
     unsigned contexts_ended;         /* at the beginning */
+    uint64_t moment;                 /* of that, where streams are asked */
     unsigned count, room;
     bool whole;                      /* `part` has all contexts */
     bool failing;                    /* the last step's calls, but no context for good */
     struct drain_part {
         CUcontext context;
+        uint64_t moment;
         CUevent event;
         bool started;
     } *part;

@@ -16,6 +16,7 @@
 #include "block/region.h"
 #include "client/client.h"
 #include "client/contexts.h"
+#include "flight/capture.h"
 #include "flight/drain.h"
 #include "interpose/real.h"
 #include "ipc/ipc.h"
@@ -267,7 +268,11 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     pthread_mutex_unlock(&memory_lock);
     if (import == NULL)
         return false;
-    if (!drain_context(context, result) && *result == CUDA_ERROR_NOT_READY)
+    bool drained;
+    while (!(drained = drain_context(context, result)) && *result == CUDA_ERROR_NOT_READY
+           && !capture_going_on())
+        continue;
+    if (!drained && *result == CUDA_ERROR_NOT_READY)
         *result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (*result != CUDA_SUCCESS)
         return true;

@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "client/gate.h"
+#include "client/stay.h"
 #include "flight/bus_sharing.h"
 #include "flight/capture.h"
 #include "ipc/ipc_export.h"
@@ -52,6 +53,7 @@ SEEN uint64_t core_copied;           /* bytes of the last copy that counts, */
 SEEN int core_way, core_waits;       /* which way they went, and whether the call waits for them */
 SEEN int core_copies;                /* that began and have not ended */
 
+struct client *clients[CLIENTS_MAX];
 _Atomic uint64_t gate_closed = 1;
 _Atomic uint32_t bus_sharing_watched SEEN;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
@@ -374,4 +376,9 @@ void context_ends(CUcontext context)
 {
     core_context_ended = (uint64_t)context;
     core_contexts_ended++;
+}
+
+void client_stay(struct client *client, enum nvshare_stays reason)
+{
+    (void)client, (void)reason;
 }

@@ -43,8 +43,6 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
     X(cuModuleUnload, (CUmodule)) \
     X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
     X(cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *)) \
-    X(cuStreamCreate, (CUstream *, unsigned)) \
-    X(cuStreamCreateWithPriority, (CUstream *, unsigned, int)) \
     X(cuStreamSynchronize, (CUstream)) \
     X(cuStreamSynchronize_ptsz, (CUstream)) \
     X(cuStreamQuery, (CUstream)) \

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers that lack functions: what is safe is what today's driver makes of it.
+
+NVSHARE_SIM_DRIVER=550 runs all tests of this level as that driver; make test-drivers does it.
+"""
+
+import select
+from collections.abc import Callable
+
+import pytest
+
+from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.test_bus_sharing import Daemon
+from tests.integration.test_captures import alone, under
+from tests.integration.test_contexts import WAITING
+from tests.integration.test_drain import FREED, LONGER_THAN_A_WRONG_DRAIN
+from tests.integration.test_own_memory import PRELUDE, Program
+
+BEFORE_EVENTS_OF_CONTEXTS = ["535", "550"]
+
+Start = Callable[[str], tuple[Daemon, Program]]
+
+
+@pytest.fixture(params=BEFORE_EVENTS_OF_CONTEXTS)
+def start(request: pytest.FixtureRequest, site: Site) -> Start:
+    """Starts a program on such a driver, and has it work until it says that it is away."""
+    site.environment["NVSHARE_SIM_DRIVER"] = request.param
+
+    def run(body: str) -> tuple[Daemon, Program]:
+        daemon = Daemon(site)
+        program = Program(site, body.removeprefix(PRELUDE))
+        daemon.accept(Flag(0))
+        while daemon.until(Type.MEMORY).memory.allocated < 64 * MIB:
+            continue
+        assert program.hears() == "away"
+        return daemon, program
+
+    return run
+
+
+DEPENDS = WAITING + '''
+address, flag_there, first, second = (c_uint64() for _ in range(4))
+for one in (first, second):
+    call("cuStreamCreate", byref(one), FLAGS)
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+call("cuMemAlloc_v2", byref(flag_there), 4)
+flag = flag_there
+going_on = True
+while going_on:
+    call("cuMemsetD32_v2", flag_there, c_uint(0), 1)
+    wait_in(first)
+    print(json.dumps("away"), flush=True)
+    going_on = sys.stdin.readline() != "end\\n"
+    call("cuMemsetD32Async", flag_there, c_uint(1), 1, second)
+    call("cuStreamSynchronize", first)
+'''
+
+
+@pytest.mark.parametrize("flags", [0, 1])
+def test_work_may_wait_for_a_call_that_stands_at_the_gate(start: Start, flags: int) -> None:
+    daemon, program = start(DEPENDS.replace("FLAGS", str(flags)))
+    assert program.popen.stdin is not None
+    while True:
+        daemon.send(OrderRecord(Type.STOP))
+        program.go_on()
+        if daemon.until(Type.REOPENED, Type.STOPPED).type is Type.REOPENED:
+            break
+        daemon.send(OrderRecord(Type.RUN))          # the call came before the gate was shut
+        assert program.hears() == "away"
+    assert program.hears() == "away"
+    program.popen.stdin.write("end\n")
+    program.popen.stdin.flush()
+    daemon.rest()
+    program.ends_well()
+
+
+# How work comes to be in a stream, and what becomes of that.
+STREAMS = {
+    "its own order": 'call("cuStreamCreate", byref(stream), 1)\nwork()',
+    "with a priority": 'call("cuStreamCreateWithPriority", byref(stream), 1, c_int(-1))\nwork()',
+    "in order with the NULL stream": 'call("cuStreamCreate", byref(stream), 0)\nwork()',
+    "the NULL stream": 'work()',
+    "a thread's": 'stream.value = 2\nthread = threading.Thread(target=work)\n'
+                  'thread.start()\nthread.join()',
+    "another context's": 'begin_context()\ncall("cuStreamCreate", byref(stream), 1)\nwork()',
+    "destroyed": 'call("cuStreamCreate", byref(stream), 1)\nwork()\n'
+                 'call("cuStreamDestroy_v2", stream)',
+    "destroyed in a capture": 'call("cuStreamCreate", byref(stream), 1)\nwork()\n'
+                              'call("cuStreamBeginCapture_v2", stream, c_int(GLOBAL))\n'
+                              'call("cuStreamDestroy_v2", stream)',
+}
+
+AT_WORK = WAITING + '''
+address, stream = c_uint64(), c_uint64()
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+def work():
+    if not stream.value == 2:
+        call("cuCtxGetCurrent", byref(context))
+    call("cuCtxSetCurrent", context)
+    wait_in(stream)
+    call("cuMemsetD8Async", address, 7, 64 * MIB, stream)
+WORK
+away()
+reached.value = 1
+away()
+call("cuCtxSynchronize")
+assert get(address, 64 * MIB) == bytes([7]) * (64 * MIB)
+'''
+
+
+@pytest.mark.parametrize("how", STREAMS)
+def test_nothing_leaves_while_a_stream_is_at_work(start: Start, how: str) -> None:
+    daemon, program = start(AT_WORK.replace("WORK\n", STREAMS[how] + "\n"))
+    daemon.send(OrderRecord(Type.STOP), OrderRecord(Type.EVICT, number=2, host=1 << 40))
+    while select.select([daemon.connection], [], [], LONGER_THAN_A_WRONG_DRAIN)[0]:
+        assert decode_report(daemon.connection.recv(4096)).type is not Type.STOPPED
+    program.go_on()
+    assert program.hears() == "away"
+    assert daemon.until(Type.MOVED).moved >= 64 * MIB
+    daemon.send(OrderRecord(Type.LOAD, number=3, room=512 * MIB, host=1 << 40),
+                OrderRecord(Type.RUN))
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+@pytest.mark.parametrize("driver", BEFORE_EVENTS_OF_CONTEXTS)
+def test_what_is_freed_stays_while_it_is_at_work(site: Site, driver: str) -> None:
+    site.environment["NVSHARE_SIM_DRIVER"] = driver
+    assert alone(site, FREED)
+    site.start()
+    assert under(site, FREED)
