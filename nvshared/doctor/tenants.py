@@ -2,12 +2,16 @@
 """Programs on the cards: which share, which do not, and which have a library that is outdated."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from nvshared.control.snapshot import Snapshot
 from nvshared.doctor.cards import Seen
 from nvshared.doctor.finding import Finding, note, ok, warning
+from nvshared.machine import cgroup, host
+from nvshared.machine.cgroup import Group, Limit
+from nvshared.quantity import sized
 from nvshared.units import GIB
 
 OURS = "/libnvshare.so"
@@ -31,6 +35,26 @@ def findings(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
                 "library", f"{_name(pid)} has a libnvshare.so that has been replaced since",
                 "start it again when it suits, to have the new one",
             )
+    yield from _limited(seen, sorted({client.pid for client in clients}))
+
+
+def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
+    """Programs in control groups that may have less memory than a card has."""
+    card = max((card.facts.memory_total for card in seen.cards), default=0)
+    inside: dict[Limit, list[int]] = {}
+    limit_of = cache(Group.limit)       # the same for all programs, though it changes
+    for pid in pids:
+        groups = cgroup.chain(host.process(pid, "cgroup"))
+        limits = [limit for group in groups if (limit := limit_of(group)) is not None]
+        if limits and (least := min(limits, key=lambda one: one.size)).size < card:
+            inside.setdefault(least, []).append(pid)
+    for limit, members in inside.items():
+        more = f" and {len(members) - 1} more" if len(members) > 1 else ""
+        yield note(
+            "memory limit", f"{_name(members[0])}{more}: {limit.file} is {sized(limit.size)}, of "
+            f"which {limit.free / GIB:.1f} GiB are free, and the card has {card / GIB:.1f} GiB",
+            "more GPU memory than can move to the host within that is refused: nvshared(8)",
+        )
 
 
 def _unshared(gpu: int, pid: int, memory: float | None, heard: bool) -> Finding:

@@ -27,14 +27,14 @@ from nvshared.quantity import sized
 from nvshared.scheduler.events import CommitAsked, Event, Joined, Memory, Tick
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
-from nvshared.units import MIB, MILLISECOND, SECOND
+from nvshared.units import GIB, MILLISECOND, SECOND
 
 FRESH = 10 * MILLISECOND                # for a question,
 RECENT = 500 * MILLISECOND              # and for anything else
 EVERY = SECOND
 SELDOM = 20                             # times as long as a look takes, before the next
 RESERVE_PART = 16                       # of a limit, left to what is in there besides,
-RESERVE_MOST = 256 * MIB                # at most
+RESERVE_MOST = GIB                      # at most
 
 
 @dataclass(slots=True)
@@ -55,7 +55,8 @@ class ControlGroups:
         self._groups: frozenset[Group] = frozenset()        # of all of them, and
         self._limited: frozenset[Group] = frozenset()       # those with a limit, when last looked
         self._placed: frozenset[Group] = frozenset()        # as it was when clients were placed
-        self._next = 0                  # not to look at all of them before that
+        self._rest = 0                  # not to look at all of them before that,
+        self._next = 0                  # nor before this, unless it matters
         self._due = False
 
     def follow(self, manager: Manager) -> None:
@@ -78,6 +79,9 @@ class ControlGroups:
     def _happens(self, manager: Manager, gpu: GPU, now: int, event: Event) -> None:
         if isinstance(event, CommitAsked) and (client := gpu.clients.get(event.client)) is not None:
             self._look_at(manager, client)
+            # What cannot leave, of anybody, is no room for this one.
+            if now >= self._rest and any(domain.tight for domain in manager.domains):
+                self._look(manager)
         elif now >= self._next and self._processes and not isinstance(event, Joined):
             self._look(manager)
 
@@ -110,7 +114,8 @@ class ControlGroups:
                 self._place(client, self._processes[client.peer.pid])
             manager.domains.forget({_name(group) for group in self._limited})
         now = self._clock()
-        self._next = now + max(RECENT, SELDOM * (now - began))
+        self._rest = now + SELDOM * (now - began)
+        self._next = max(self._rest, now + RECENT)
         return changed
 
     def _measure(

@@ -13,7 +13,7 @@ import pytest
 from nvshared.machine import cgroup
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.fakehook import PATIENCE
+from tests.integration.fakehook import PATIENCE, pump
 from tests.integration.test_kills import BUILD
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
@@ -134,4 +134,48 @@ def test_nobody_is_killed_for_what_we_swap_out(site: Site, box: Path) -> None:
         give_it_back(hook)
     said, errors = small.communicate("", timeout=PATIENCE)
     assert small.returncode == 0, errors
+    assert '"right": true' in said
+
+
+EATS = """
+import sys
+size = int(sys.argv[1])
+memory = bytearray(size)
+memory[::4096] = bytes(len(range(0, size, 4096)))
+print("full", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_others_in_the_group_take_is_not_taken_from_them(site: Site, box: Path) -> None:
+    """There is place for half of the program when the other one is there, and for all when not."""
+    site.start("--tq", "1")
+    program = workload(site, box, "160MiB")
+    assert program.stdout is not None
+    while '"allocated"' not in program.stdout.readline():
+        assert program.poll() is None
+    eater = subprocess.Popen(
+        inside(box, [sys.executable, "-c", EATS, str(340 * MIB)]),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    site.started.append(eater)
+    assert eater.stdout is not None
+    assert eater.stdout.readline() == "full\n"
+    most = site.hook()
+    assert most.hello() is not None
+    assert most.allocate(700 * MIB)     # which fits beside what must stay
+    most.want()
+    pump([most], lambda: most.running)
+    most.close()
+    for _ in range(3):
+        hook = site.hook()
+        assert hook.hello() is not None
+        if hook.allocate(1000 * MIB):   # and this does not, as long as the other is there
+            hook.want()
+        hook.close()
+    eater.communicate("\n", timeout=PATIENCE)
+    assert eater.returncode == 0        # nobody was killed
+    give_it_back(take_the_card(site, 1000 * MIB))
+    said, errors = program.communicate("", timeout=PATIENCE)
+    assert program.returncode == 0, errors
     assert '"right": true' in said

@@ -18,7 +18,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, KIB, MIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, joined
 
-RESERVE = 256 * MIB                     # of a limit this large
+RESERVE = 512 * MIB                     # of a limit of 8 GiB
 CARD = FACTS.memory_total
 
 

@@ -23,7 +23,7 @@ from nvshared.doctor import Examination, Finding, Grade, cards, installation, me
 from nvshared.doctor import service as service_module
 from nvshared.doctor.cards import InspectedGPU, Seen
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
-from nvshared.machine import host
+from nvshared.machine import cgroup, host
 from nvshared.machine.nvml import Mode, Process, Sample
 from nvshared.units import GIB
 from tests.unit.scripted import FACTS
@@ -128,6 +128,23 @@ def test_a_program_with_a_library_that_was_replaced(tmp_path: Path) -> None:
             ("clients", "ok"), ("library", "warning"),
         ]
         process.communicate("\n")
+
+
+def test_programs_whose_memory_is_limited_below_a_card(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    monkeypatch.setattr(tenants, "_mapped", lambda _: None)
+    monkeypatch.setattr(host, "process", lambda pid, _: f"0::/{'box' if pid < 9 else ''}\n")
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total - GIB}\n")
+    (tmp_path / "box" / "memory.current").write_text(f"{GIB}\n")
+    seen = Seen("1", (InspectedGPU(FACTS, Mode(), Sample()),))
+    _, limit = tenants.findings(seen, a_snapshot(a_client(1), a_client(2), a_client(9)))
+    assert (limit.topic, limit.grade) == ("memory limit", Grade.NOTE)
+    assert f"[1] and 1 more: {tmp_path}/box/memory.max is" in limit.words
+    (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total}\n")
+    assert len(list(tenants.findings(seen, a_snapshot(a_client(1))))) == 1
 
 
 @pytest.mark.parametrize(
