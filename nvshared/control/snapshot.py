@@ -56,8 +56,7 @@ class ClientSnapshot:
     uid: int
     name: str
     command: str                        # its name where the command line is not for us to see
-    unit: str
-    pod: str
+    tenant: str                         # KIND:NAME of pod, job, container, unit or user
     state: str                          # idle, waiting, limited, loading, running, draining,
                                         # evicting or suspended
     stays: str                          # why nothing of it leaves: undrained, unseen or given

@@ -2,25 +2,20 @@
 """Who is at the other end of a socket, as the kernel says, never as the peer says."""
 
 import os
-import pwd
-import re
 import socket
 import struct
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from nvshared.machine import tenant
+from nvshared.machine.tenant import Tenant, tenants
 
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMMAND_LONGEST = 256                   # characters; a command line may be megabytes
 
 CGROUPS_LONGEST = 1 << 14               # bytes; a line for each controller of cgroup v1
-# systemd's own hierarchy under cgroup v1, then the unified one. A container has its scope in the
-# first, where both are there, and may be in its runtime's service in the second.
-HIERARCHIES = ("name=systemd", "")
-UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)")
-# The UID of a static pod has no dashes, and a slice's name has underscores in their place.
-POD = re.compile(
-    r"[/-]pod([0-9a-f]{8}([-_]?)[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12})(?![0-9a-f])"
-)
+ENVIRONMENT_LONGEST = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +26,17 @@ class Peer:
     uid: int
     name: str                           # /proc/PID/comm, 15 characters at most
     command: str                        # its arguments joined by blanks
-    unit: str                           # innermost systemd unit, "" outside of any
-    pod: str                            # UID of its Kubernetes pod, "" outside of any
+    tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
 
     @property
     def user(self) -> str:
         """The name of its user, or the number where that has none."""
-        try:
-            return pwd.getpwuid(self.uid).pw_name
-        except KeyError:
-            return str(self.uid)
+        return tenant.user(self.uid)
+
+    @property
+    def tenant(self) -> Tenant:
+        """The one that tells most of it."""
+        return self.tenants[-1]
 
     def __str__(self) -> str:
         return f"{self.name}[{self.pid}]"
@@ -58,14 +54,16 @@ def describe(pid: int, uid: int) -> Peer:
     name = _read(pid, "comm").rstrip("\n") or "?"
     command = _read(pid, "cmdline").replace("\0", " ").strip() or name
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
-    pod = POD.search(cgroup)
+    environment = _read(pid, "environ", ENVIRONMENT_LONGEST) if "slurmd" in cgroup else ""
     return Peer(
         pid=pid,
         uid=uid,
         name=printable(name),
         command=printable(command[:COMMAND_LONGEST]),
-        unit=printable(_unit(cgroup)),
-        pod=pod.group(1).replace("_", "-") if pod else "",
+        tenants=tuple(
+            Tenant(one.kind, printable(one.name))
+            for one in tenants(cgroup, uid, own_cgroup(), environment)
+        ),
     )
 
 
@@ -88,14 +86,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _unit(cgroup: str) -> str:
-    """The innermost one in the lines ID:CONTROLLERS:PATH of cgroups(7)."""
-    lines = [line.split(":", 2)[1:] for line in cgroup.splitlines() if line.count(":") > 1]
-    for hierarchy in HIERARCHIES:
-        for controllers, path in lines:
-            if controllers == hierarchy and (units := UNIT.findall(path)):
-                return str(units[-1])
-    return ""
+@cache
+def own_cgroup() -> str:
+    """What /proc says of the daemon itself, which stays where it was started."""
+    return _read(os.getpid(), "cgroup", CGROUPS_LONGEST)
 
 
 def _read(pid: int, name: str, longest: int = 4096) -> str:

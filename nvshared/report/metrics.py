@@ -180,14 +180,14 @@ def _clients(clients: Iterable[Client]) -> Iterator[Metric]:
     labelled = [(_client(client), client) for client in clients]
     info = GaugeMetricFamily(
         "nvshare_client_info", "One for each client",
-        labels=(*CLIENT, "uid", "name", "unit", "pod"),
+        labels=(*CLIENT, "uid", "name", "tenant"),
     )
     state = GaugeMetricFamily(
         "nvshare_client_state", "1 for what each client does", labels=(*CLIENT, "state")
     )
     for labels, client in labelled:
         peer = client.peer
-        info.add_metric((*labels, str(peer.uid), peer.name, peer.unit, peer.pod), 1)
+        info.add_metric((*labels, str(peer.uid), peer.name, str(peer.tenant)), 1)
         state.add_metric((*labels, str(client.view.state)), 1)
     yield from (info, state)
     gauges: Table[Client] = [

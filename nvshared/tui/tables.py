@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WIDE = 100                              # columns of a terminal from which there is room to spare
 UNLIMITED = 100                         # percent of the time
 USUAL_WEIGHT = 100
+LONG_ID, SHORT_ID = 32, 12              # digits of a pod's or container's, and as shown
 NARROWEST = 4                           # characters that most flexible columns keep
 PROCESS = 11                            # of a process: p…[4194304]
 
@@ -116,13 +117,23 @@ CLIENTS = [
 ]
 
 
+def tenant(client: "ClientSnapshot") -> str:
+    """Whose it is, if that is more than its user; as much of an id as people look at."""
+    kind, _, name = client.tenant.partition(":")
+    owner, slash, id = name.rpartition("/")
+    long = len(id) >= LONG_ID and set(id) <= set("0123456789abcdef-")
+    return "" if kind == "user" else f"{kind}:{owner}{slash}{id[:SHORT_ID] if long else id}"
+
+
+_TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NARROWEST))
 _STAYS = Column("STAYS", lambda client: client.stays or "-", give=Give(3))
 _LIMITS = Column("LIMITS", lambda client: limits(client) or "-", give=Give(3))
 
 
 def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
-    """CLIENTS, and where something is set for one of them, or one stays, what that is and why."""
+    """CLIENTS, and what else there is to say of one of them: whose it is, what is set for it."""
     more = {
+        _TENANT: any(tenant(client) for client in clients),
         _STAYS: any(client.stays for client in clients),
         _LIMITS: any(limits(client) for client in clients),
     }

@@ -17,6 +17,7 @@ from nvshared.bus import Publication, publish
 from nvshared.clock import Timer, monotonic
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
+from nvshared.machine.tenant import Kind, Tenant
 from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import Memory, MemoryChanged
@@ -105,7 +106,8 @@ def a_manager() -> Manager:
 
 def a_client(manager: Manager, gpu: GPU, *, pid: int = NOBODY) -> Client:
     """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""
-    peer = Peer(pid, 0, "python", "/usr/bin/python3 train.py --epochs 3", "", "")
+    whose = (Tenant(Kind.USER, "root"),)
+    peer = Peer(pid, 0, "python", "/usr/bin/python3 train.py --epochs 3", whose)
     memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)
     client = Client(manager.next_id(), gpu, peer, Noted())
     gpu.join(client, memory, running=False, wants=False, commit=0)

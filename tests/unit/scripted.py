@@ -9,6 +9,7 @@ import pytest
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
+from nvshared.machine.tenant import Kind, Tenant, user
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.demand import Demand
 from nvshared.scheduler.domains import Domains
@@ -41,7 +42,7 @@ DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB), 200 * GIB)
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:
     """Somebody."""
-    return Peer(pid, uid, "python", "python train.py", "", "")
+    return Peer(pid, uid, "python", "python train.py", (Tenant(Kind.USER, user(uid)),))
 
 
 class Time:

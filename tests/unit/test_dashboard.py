@@ -34,8 +34,8 @@ CARD = GPUSnapshot(
     temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB,
 )
 HOLDER = ClientSnapshot(
-    id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py", unit="",
-    pod="", state="running", stays="", memory_limit=0, compute_limit=100, weight=100,
+    id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py",
+    tenant="user:root", state="running", stays="", memory_limit=0, compute_limit=100, weight=100,
     suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
     held_usec=4_200_000, waited_usec=0, turns=4, bytes_in=0, bytes_out=0,
 )
@@ -385,3 +385,22 @@ def test_the_line_of_a_gpu_fits_and_keeps_who_holds_it(width: int) -> None:
     assert line.startswith("GPU 0 ")
     assert "[123456]" in line
     assert "turns" in line
+
+
+@pytest.mark.parametrize(("tenant", "shown"), [
+    ("unit:train.service", "unit:train.service"),
+    ("unit:alice/notes.service", "unit:alice/notes.service"),
+    ("container:" + "9f1c" * 16, "container:9f1c9f1c9f1c"),
+    ("container:alice/" + "9f1c" * 16, "container:alice/9f1c9f1c9f1c"),
+    ("pod:01234567-89ab-cdef-0123-456789abcdef", "pod:01234567-89a"),
+    ("job:42", "job:42"),
+])
+def test_whose_a_program_is_is_shown_where_it_is_more_than_its_users(
+    tenant: str, shown: str
+) -> None:
+    one = replace(HOLDER, tenant=tenant)
+    header, row, other = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
+    assert "TENANT" in header
+    assert shown in row.split()
+    assert shown not in other
+    assert "TENANT" not in plain(client_columns([HOLDER]), [HOLDER])

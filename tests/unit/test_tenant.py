@@ -4,7 +4,21 @@
 import pytest
 
 from nvshared.machine.tenant import tenants
-from tests.unit.test_peer import CONTAINER, SLICED, STATIC, UID, v1
+
+UID = "01234567-89ab-cdef-0123-456789abcdef"
+SLICED = UID.replace("-", "_")
+STATIC = UID.replace("-", "")           # a static pod's: the hash of its manifest
+CONTAINER = "9f1c" * 16
+V1 = ("pids", "hugetlb", "net_prio", "perf_event", "net_cls", "freezer", "devices", "memory",
+      "blkio", "cpuacct", "cpu", "cpuset")
+
+
+def v1(path: str, unified: str = "") -> str:
+    """/proc/PID/cgroup of a process that is at `path` in each hierarchy of cgroup v1."""
+    lines = [f"{13 - number}:{name}:{path}" for number, name in enumerate(V1)]
+    lines.append(f"1:name=systemd:{path}")
+    return "\n".join([*lines, *([f"0::{unified}"] if unified else [])]) + "\n"
+
 
 POD = f"pod:{UID}"
 BOX = f"container:{CONTAINER}"
