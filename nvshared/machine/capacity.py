@@ -15,13 +15,15 @@ increase must be seen in two samples in a row; a decrease is believed at once.
 
 A client's context is made just before it says HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while it starts. Until two samples
-have seen a client, a reserve is kept for its context; and always for one more,
-which nobody knows of before it has made its context. Where no sample means
-anything, as NVML fails or something is always on its way, time has to do: the
-reserve is given up after a while, and what a context took shows when the driver
-has less than it should.
+have seen a client, a reserve is kept for its context; of each tenant
+(scheduler/belief.py) for a few at most, as anybody can connect. One is always
+kept for one more, which nobody knows of before it has made its context. Where no
+sample means anything, as NVML fails or something is always on its way, time has
+to do: the reserve is given up after a while, and what a context took shows when
+the driver has less than it should.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from nvshared.units import MIB
@@ -31,6 +33,7 @@ RESERVE = 256 * MIB                     # what the driver likes to have left for
 SMALLEST_SHARE = 64                     # but on small cards 1/64 for the reserve,
 CONTEXT_SHARE = 16                      # and 1/16 for a context
 SAMPLES_TO_BELIEVE = 2
+YOUNG_MOST = 4                          # contexts of one tenant, for which a reserve is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Capacity:
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes, as believed now
     _last: int | None = field(default=None, init=False)
+    _tenants: dict[int, str] = field(default_factory=dict, init=False)
     _seen: dict[int, int] = field(default_factory=dict, init=False)     # of those seen too rarely
 
     @property
@@ -75,18 +79,26 @@ class Capacity:
     @property
     def bytes(self) -> int:
         """Bytes that can be handed out now."""
-        young = len(self._seen)
         # And one more may start at any moment, before it can say so.
-        free = self.total - self.outside - self.reserve - (young + 1) * self.context_reserve
+        free = self.total - self.outside - self.reserve - (self._young + 1) * self.context_reserve
         return max(0, min(self.offered, free))
 
-    def joined(self, client: int) -> None:
-        """A client whose context no sample has seen yet."""
+    @property
+    def _young(self) -> int:
+        """How many contexts are still to show, or may be."""
+        of_all = Counter(self._tenants.get(client, "") for client in self._seen)
+        return sum(min(n, YOUNG_MOST) if tenant else n for tenant, n in of_all.items())
+
+    def joined(self, client: int, tenant: str = "") -> None:
+        """A client whose context no sample has seen yet; one of many, where it is a tenant's."""
         self._seen[client] = 0
+        if tenant:
+            self._tenants[client] = tenant
 
     def left(self, client: int) -> None:
         """A client is gone; its context too, as the next samples will show."""
         self._seen.pop(client, None)
+        self._tenants.pop(client, None)
 
     def grown(self, client: int) -> None:
         """A client has its context by now, whether samples show it or not."""
@@ -99,7 +111,7 @@ class Capacity:
         """
         outside = max(0, used - held)
         if self._last is None:
-            self.outside = max(0, outside - len(self._seen) * self.context_reserve)
+            self.outside = max(0, outside - self._young * self.context_reserve)
         else:
             self.outside = outside if alone else min(outside, self._last)
         self._last = outside

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
+from nvshared.machine import host
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Process:
 
     pid: int                            # in the pid namespace of the driver's view
     memory: int | None                  # bytes; None where the driver will not say
+    host: int = 0                       # bytes of host memory that is its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,9 @@ class NVML:
                 lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             ),
             power=None if milliwatts is None else milliwatts / 1000,
-            processes=tuple(Process(p.pid, p.usedGpuMemory) for p in processes or ()),
+            processes=tuple(
+                Process(p.pid, p.usedGpuMemory, host.private(p.pid)) for p in processes or ()
+            ),
         )
 
     def _facts(self, index: int) -> Facts:

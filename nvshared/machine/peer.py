@@ -38,6 +38,11 @@ class Peer:
         """The one that tells most of it."""
         return self.tenants[-1]
 
+    @property
+    def tenant(self) -> str:
+        """On whose account its memory goes, see scheduler/belief.py; root's on nobody's."""
+        return f"user:{self.uid}" if self.uid else ""
+
     def __str__(self) -> str:
         return f"{self.name}[{self.pid}]"
 

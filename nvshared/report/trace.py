@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from nvshared.errors import NvshareError
 from nvshared.scheduler.actions import Action, Stayed, Stuck, TurnEnded, TurnStarted
-from nvshared.scheduler.events import Event, Tick
+from nvshared.scheduler.events import Event, Seen, Tick
 from nvshared.sharing.gpu import GPU
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Trace:
             file.close()
 
     def _event(self, gpu: GPU, at: int, event: Event) -> None:
-        if not isinstance(event, Tick):
+        if not isinstance(event, Tick | Seen):
             self._write(gpu, at, "event", event)
 
     def _action(self, gpu: GPU, at: int, action: Action) -> None:

@@ -26,7 +26,7 @@ def bound(card: Card, client: ScheduledClient, commit: int = 0, pins: int = 0) -
     """`commit`, `pins`: as if it had been granted so much, and so much more of it to be pinned."""
     card.groups.settle()
     committed = max(commit, client.committed)
-    more = max(0, committed - client.fixed - pins) - max(0, client.committed - client.fixed)
+    more = max(0, committed - client.fastened - pins) - max(0, client.committed - client.fastened)
     bounds = [Bound(_left(domain) - more, domain) for domain in client.domains]
     return min(bounds, default=Bound(UNBOUNDED, None), key=lambda one: one.left)
 

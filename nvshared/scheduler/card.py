@@ -40,7 +40,7 @@ class Card:
     last_evicted: int = 0               # when anyone last moved anything out
     borrowing: bool = False             # BudgetWanted has not been answered
     overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
-    reach: tuple[int, int, int, int] = (0, 0, 0, 0)         # see commit.py
+    reach: tuple[int, ...] = (0,) * 5   # see commit.py
     domain_reach: dict[str, int] = field(default_factory=dict)  # see bounds.py
     conduct: Conduct | None = None      # see turns.py
     yielding: dict[Way, Yielding] = field(
@@ -158,7 +158,7 @@ class Card:
             needed = sum(domain.stakes[id].needed for id in outside)
             short = needed - (domain.capacity - elsewhere) - sum(kept[id] for id in outside)
             for id in outside:
-                resident = self.clients[id].memory.resident
+                resident = min(self.clients[id].memory.resident, self.clients[id].charged)
                 more = max(0, min(short, resident - kept[id]))
                 kept[id] += more
                 short -= more

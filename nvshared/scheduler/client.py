@@ -11,7 +11,7 @@ from enum import Enum
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
 from nvshared.scheduler.cost import PACE, Average
 from nvshared.scheduler.domains import Domain, Stake
-from nvshared.scheduler.events import Memory
+from nvshared.scheduler.events import Evidence, Memory
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
 from nvshared.units import SECOND
@@ -41,6 +41,7 @@ class Move:
 
     order: MoveOrder
     since: int                          # when it became the client's next order to carry out
+    host: int                           # the host memory that it may have by it, as it counts
     cut: bool = False                   # YIELD was sent
     reported: bool = False              # as stuck
 
@@ -86,6 +87,15 @@ class Pin:
     until: int                          # should the hook never say that it has
 
 
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Bytes that a client says it has and that do not count, see belief.py."""
+
+    filled: int = 0
+    host: int = 0
+    beyond: int = 0
+
+
 @dataclass(slots=True)
 class Turn:
     """From being chosen to having drained."""
@@ -111,7 +121,8 @@ CALM = SECOND // 2
 # What counts in groups.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "granted", "pins", "cost", "presaved", "domains",
+    "question", "granted", "pins", "cost", "presaved", "domains", "evidence", "doubts",
+    "silenced",
 })
 
 
@@ -124,6 +135,11 @@ class ScheduledClient:
     memory: Memory
     room: int                           # as the hook last confirmed it
     domains: tuple[Domain, ...] = ()    # that bound its host memory
+    tenant: str = ""
+    evidence: Evidence = Evidence()
+    doubts: Doubts = Doubts()
+    false: int = 0                      # of what it said it filled, when last looked
+    silenced: bool = False              # it is mute, and has what its evidence says
     terms: Terms = Terms()
     quota: Quota | None = None          # where terms limit its time; see compute.py
     phase: Phase = Phase.IDLE
@@ -193,10 +209,11 @@ class ScheduledClient:
     @property
     def charged(self) -> int:
         """Bytes counted against the capacity: while an order is on its way, the larger room."""
-        most = max(self.room, self.memory.filled)
+        most = max(self.room, self.memory.filled - self.doubts.filled)
         for move in self.moves:
             most = max(most, move.order.room)
-        return most
+        seen = self.evidence.card
+        return min(most, seen) if self.silenced and seen is not None else most
 
     @property
     def ordered(self) -> int:
@@ -225,6 +242,14 @@ class ScheduledClient:
         return most
 
     @property
+    def host_counted(self) -> int:
+        """The same, as far as it is believed."""
+        most = self.memory.host - self.doubts.host
+        for move in self.moves:
+            most = max(most, move.host)
+        return most
+
+    @property
     def staying(self) -> int:
         """Swappable bytes that are on the card and remain there when all orders are carried out."""
         return min(self.memory.resident, max(0, self.ordered - self.memory.pinned))
@@ -243,7 +268,13 @@ class ScheduledClient:
     @property
     def used(self) -> int:
         """What of its commit is used, or about to be by the thread that asked for it."""
-        return max(self.need, self.granted)
+        used = max(self.need, self.granted)
+        return min(used, self._promised) if self.tenant else used
+
+    @property
+    def pinned(self) -> int:
+        """What it has pinned, as far as it is believed."""
+        return min(self.memory.pinned, self.memory.filled - self.doubts.filled)
 
     @property
     def to_pin(self) -> int:
@@ -252,22 +283,55 @@ class ScheduledClient:
 
     @property
     def fixed(self) -> int:
+        """What lessens how far others may grow: what is pinned, as far as it shows."""
+        seen = self.evidence.card
+        if not self.tenant:
+            return self.fastened
+        return self.pinned if seen is None else min(self.pinned, seen)
+
+    @property
+    def pinning(self) -> int:
+        """What of it does not show, or is to come."""
+        return self.fastened - self.fixed
+
+    @property
+    def fastened(self) -> int:
         """What of it is pinned, or about to be; and all that was promised, where nothing leaves."""
-        pinned = self.memory.pinned + self.memory.pending + self.to_pin
+        pinned = self.pinned + self.memory.pending + self.to_pin
         return max(pinned, self.committed) if self.memory.stays else pinned
+
+    @property
+    def _promised(self) -> int:
+        return max(self.commit, self.withdrawn, self.granted)
 
     @property
     def committed(self) -> int:
         """What counts against all that can be committed."""
-        return max(self.commit, self.withdrawn, self.used)
+        return self._promised if self.tenant else max(self._promised, self.used)
+
+    @property
+    def beyond(self) -> int:
+        """Host memory that it holds for good, as far as it is believed."""
+        return self.memory.beyond - self.doubts.beyond
+
+    @property
+    def shown(self) -> int:
+        """What it has, as others than itself can tell."""
+        memory, seen = self.memory, self.evidence
+        return min(memory.filled, seen.card or 0) + min(memory.host, seen.host or 0)
+
+    @property
+    def unshown(self) -> int:
+        """What it was promised, and only itself says that it has or will have."""
+        return max(0, self.committed - self.shown) + self.beyond
 
     @property
     def stake(self) -> Stake:
         """What it counts as in its domains."""
-        beyond = self.memory.beyond
+        beyond = self.beyond
         return Stake(
-            max(0, self.committed - self.fixed) + beyond, self.committed - self.used,
-            self.memory.allocated + beyond, self.host_charged + beyond,
+            max(0, self.committed - self.fastened) + beyond, self.committed - self.used,
+            self.memory.allocated + beyond, self.host_counted + beyond,
         )
 
     @property

@@ -17,8 +17,8 @@ While there is plenty, a little more is granted than was asked for, so that a pr
 ask for each allocation. That is lent. When memory runs short, what is unused is called back
 with a smaller LIMITS. The client may be growing into it at that very moment, so the old commit
 counts until the client answers an order sent after the LIMITS. The question waits for that,
-and later questions wait behind it. If a client does not answer at all, the question is
-answered without it.
+and later questions of the same tenant (belief.py) wait behind it. If a client does not answer at
+all, the question is answered without it, and so are all others until it does answer.
 
 The host's memory is split between the cards (nvshared/sharing/budget.py). Before anything is
 called back or refused because this card's part is used up, the other cards are asked for what
@@ -31,10 +31,10 @@ Clients in a container with a memory limit are bounded by that as well (domains.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nvshared.scheduler import bounds
+from nvshared.scheduler import belief, bounds
 from nvshared.scheduler.client import Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.demand import margin
+from nvshared.scheduler.demand import heads, margin
 from nvshared.units import GIB, MIB, SECOND
 
 LENT_LEAST = 64 * MIB                   # less is not worth lending,
@@ -51,7 +51,7 @@ HARDLY = 8                              # below an eighth of that, do not recomp
 
 def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
     """The first limits of a client, which may hold a commit from before."""
-    client.commit = commit
+    belief.greet(decision.card, client, commit, _reachable(decision))
     if client.committed == 0 and decision.now >= decision.card.gathered:
         left = min(_left(decision), bounds.bound(decision.card, client).left)
         client.commit = _lend(decision, client, 0, left)
@@ -60,6 +60,8 @@ def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
 
 def beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
     """Answers whether a client may hold beyond the card what it says it holds."""
+    if client.doubts.beyond <= _beyond(decision, client):
+        client.doubts = replace(client.doubts, beyond=0)
     left, domain = bounds.bound(decision.card, client)
     why = domain.words if domain is not None and left < 0 <= _left(decision) else ""
     _tell(decision, client, number, _most(decision, client), why)
@@ -72,11 +74,15 @@ def _tell(
 
     A memory limit is a card of that size, and such a client gets no more than that.
     """
-    card = decision.card
-    more = min(_left(decision), bounds.bound(card, client).left, card.host_free_for(client))
     bounded = client.terms.memory_limit != 0
-    beyond = 0 if bounded else max(0, client.memory.beyond + more)
+    beyond = 0 if bounded else max(0, client.beyond + _beyond(decision, client))
     decision.limits(client, number, most, beyond, why)
+
+
+def _beyond(decision: Decision, client: ScheduledClient) -> int:
+    card = decision.card
+    left = min(_left(decision), bounds.bound(card, client).left, card.host_free_for(client))
+    return belief.may_have(card, client, left)
 
 
 def plan(decision: Decision) -> None:
@@ -93,24 +99,31 @@ def plan(decision: Decision) -> None:
         _forget_grant(decision, client)
         _call_back(decision, client, client.used)
     asking = card.groups.group("asking")
+    waiting: set[str] = set()           # tenants of whom an earlier question is not answered
     for client in sorted(asking, key=lambda c: c.question.since if c.question else 0):
         question, heard = client.question, client.memory.answered
+        if client.tenant in waiting:
+            continue
         # Nobody awaits one any more of which a later has been answered.
         if question and question.number > heard and not _answer(decision, client, question):
-            break
-        client.question = None
+            waiting.add(client.tenant)
+        else:
+            client.question = None
     for client in card.groups.group("staying"):
         _hold_to(decision, client, client.need + client.to_pin)
     settings = card.settings
     left = _left(decision)
     _look_for_overdraft(decision, left)
     left = _reachable(decision) if settings.elsewhere else left
-    lent, fixed = _lent(decision), card.groups.total("fixed")
+    lent, fixed = _lent(decision), settings.capacity - _unpinned(decision)
     least = settings.total // WORTH_TELLING
     # What all have in common decides how far each can reach. While that has hardly changed since
     # all of them were looked at, only those that have changed themselves are.
     # More than the whole card is as good as that to everybody.
-    reach = (settings.total, settings.capacity, min(left + lent, settings.total), fixed)
+    reach = (
+        settings.total, settings.capacity, min(left + lent, 2 * settings.total), fixed,
+        card.groups.total("unshown"),
+    )
     changed = card.groups.news("reach")
     if any(abs(new - old) > least // HARDLY for new, old in zip(reach, card.reach, strict=True)):
         card.reach = reach
@@ -118,7 +131,7 @@ def plan(decision: Decision) -> None:
     else:
         changed += bounds.news(card, least // HARDLY)
     for client in changed:
-        most = _reach(decision, client, left, lent, fixed)
+        most = _reach(decision, client, left, lent)
         if abs(most - client.last_most) > least or client.last_total != card.total_for(client):
             _tell(decision, client, 0, most)
 
@@ -136,7 +149,7 @@ def _reachable(decision: Decision) -> int:
 
 def _left_of(decision: Decision, host: int) -> int:
     card = decision.card
-    can = card.settings.capacity + host - margin(host, len(card.clients))
+    can = card.settings.capacity + host - margin(host, heads(card))
     return can - card.groups.total("committed") - card.groups.total("beyond")
 
 
@@ -150,25 +163,24 @@ def _look_for_overdraft(decision: Decision, left: int) -> None:
 
 def _ceiling(decision: Decision, client: ScheduledClient) -> int:
     """How far a client could grow if it were alone with what others have pinned."""
-    return _alone(decision, client, decision.card.groups.total("fixed"))
-
-
-def _alone(decision: Decision, client: ScheduledClient, fixed: int) -> int:
-    card, settings = decision.card, decision.card.settings
-    by_others = fixed - client.fixed + (card.stuck([client]) if card.tight else 0)
-    return max(0, min(decision.card.total_for(client), settings.capacity - by_others))
+    card = decision.card
+    by_others = card.groups.total("fixed") - client.fixed + belief.pinning(card, client)
+    if card.tight:
+        by_others += card.stuck([client])
+    return max(0, min(card.total_for(client), card.settings.capacity - by_others))
 
 
 def _most(decision: Decision, client: ScheduledClient) -> int:
     """How far it could grow if it asked, with everything lent called back."""
-    fixed = decision.card.groups.total("fixed")
-    return _reach(decision, client, _reachable(decision), _lent(decision), fixed)
+    return _reach(decision, client, _reachable(decision), _lent(decision))
 
 
-def _reach(decision: Decision, client: ScheduledClient, left: int, lent: int, fixed: int) -> int:
-    """The same, given what is lent to all clients (this one included) and fixed by all."""
-    more = min(left + lent, bounds.reach(client))
-    return max(0, min(_alone(decision, client, fixed), client.used + more))
+def _reach(decision: Decision, client: ScheduledClient, left: int, lent: int) -> int:
+    """The same, given what is lent to all clients, this one included."""
+    own = client.committed - client.used
+    more = belief.may_have(decision.card, client, left + lent - own) + own
+    more = min(more, bounds.reach(client))
+    return max(0, min(_ceiling(decision, client), client.used + more))
 
 
 def _lent(decision: Decision) -> int:
@@ -182,19 +194,29 @@ def _lend(decision: Decision, client: ScheduledClient, wanted: int, left: int) -
     if client.memory.stays:
         return wanted
     more = min(LENT_MOST, left // LENT_PART, _ceiling(decision, client) - wanted)
+    if client.tenant and (more > _spare(decision, client, wanted) or not client.shown):
+        return wanted
     return wanted + (more if more >= LENT_LEAST else 0)
+
+
+def _spare(decision: Decision, client: ScheduledClient, wanted: int) -> int:
+    """What its tenant may be promised, once this one has so much; negative: that is too much."""
+    more = max(0, wanted - client.committed)
+    left = _reachable(decision)
+    return belief.may_have(decision.card, client, left) - more if more else left
 
 
 def _answer(decision: Decision, client: ScheduledClient, question: Question) -> bool:
     """False: the answer depends on what others give back."""
     wanted = question.bytes
     left = _left(decision) - max(0, wanted - client.committed)
-    pins = max(0, wanted - client.fixed) if client.memory.stays else question.pins
+    pins = max(0, wanted - client.fastened) if client.memory.stays else question.pins
     within, domain = bounds.bound(decision.card, client, wanted, pins)
     why = ""
     squeezed = _squeezed(decision, client, pins)
     fits = wanted <= _ceiling(decision, client)
-    if fits and left >= 0 and within >= 0 and not squeezed:
+    spare = _spare(decision, client, wanted)
+    if fits and min(left, within, spare) >= 0 and not squeezed:
         client.commit = max(
             client.commit, _lend(decision, client, wanted, min(left, within)))
         client.granted = wanted
@@ -207,8 +229,10 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
         else _recall(
             decision, client, question, -within, bounds.members(decision.card, domain)
         ) if within < 0 and domain is not None
-        else _borrow(decision, client, question)
-        or _recall(decision, client, question, -left, decision.card.everyone)
+        else (left < 0 and _borrow(decision, client, question))
+        or _recall(
+            decision, client, question, max(-left, -spare),
+            _lenders(decision, "" if left < 0 else client.tenant))
     ):
         return False
     else:
@@ -222,25 +246,37 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     return True
 
 
+def _lenders(decision: Decision, tenant: str) -> list[ScheduledClient]:
+    """To whom something is lent; of this tenant, or of all."""
+    lent = decision.card.groups.group("lent")
+    return [client for client in lent if not tenant or client.tenant == tenant]
+
+
 def _squeezed(decision: Decision, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
     """Clients that would not fit beside all that is pinned if they had all they were promised."""
     if pins == 0:
         return []
-    left = decision.card.settings.capacity - decision.card.groups.total("fixed") - pins
+    left = _unpinned(decision) - pins
     return [
         other for other in decision.card.everyone
-        if other is not client and other.committed - other.fixed > left
+        if other is not client and other.committed - other.fastened > left
     ]
+
+
+def _unpinned(decision: Decision) -> int:
+    """What nobody has pinned, or is about to."""
+    card = decision.card
+    return card.settings.capacity - card.groups.total("fixed") - belief.pinning(card)
 
 
 def _release(
     decision: Decision, question: Question, pins: int, squeezed: list[ScheduledClient]
 ) -> bool:
     """Calls back what is lent to these, if that is enough and the answers may still come."""
-    left = decision.card.settings.capacity - decision.card.groups.total("fixed") - pins
+    left = _unpinned(decision) - pins
     for other in squeezed:
         _forget_grant(decision, other)
-    if any(other.used - other.fixed > left for other in squeezed) or decision.due(
+    if any(other.used - other.fastened > left for other in squeezed) or decision.due(
         question.since + decision.card.settings.stuck_after
     ):
         return False
@@ -264,7 +300,7 @@ def _recall(
     among: Iterable[ScheduledClient],
 ) -> bool:
     """Calls back what is lent to these, if that is enough and the answers may still come."""
-    lenders = [c for c in among if c is not borrower]
+    lenders = [c for c in among if c is not borrower and not c.mute]
     for lender in lenders:
         _forget_grant(decision, lender)
     if sum(c.committed - c.need for c in lenders) < short:

@@ -100,5 +100,8 @@ class Decision:
         return next(self.card.numbers)
 
     def _move(self, client: ScheduledClient, order: actions.MoveOrder) -> None:
-        client.moves = (*client.moves, Move(order, self.now))
+        host = client.host_counted
+        if not isinstance(order, actions.Load):
+            host += max(0, order.host - client.host_charged)
+        client.moves = (*client.moves, Move(order, self.now, host))
         self.actions.append(order)

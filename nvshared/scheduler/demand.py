@@ -13,6 +13,7 @@ from nvshared.scheduler.settings import BLOCK
 MARGIN_PART = 16                        # of the host's budget, or
 MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
 MARGIN_MOST = 2                         # but no more than this part of the budget
+HEADS = 16                              # nor for more than so many clients of one tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,20 @@ def margin(host: int, clients: int) -> int:
     return min(max(host // MARGIN_PART, MARGIN_EACH * clients), host // MARGIN_MOST)
 
 
+def heads(card: Card) -> int:
+    """For how many clients a margin is kept."""
+    return sum(
+        min(account.heads, HEADS) if tenant else account.heads
+        for tenant, account in card.groups.accounts().items()
+    )
+
+
+def more_margin(card: Card, more: int) -> int:
+    """What so many more clients would add to it."""
+    host, now = card.settings.host_budget, heads(card)
+    return margin(host, now + more) - margin(host, now)
+
+
 def least(beyond: int, clients: int) -> int:
     """The host memory that holds `beyond` bytes and its margin; the inverse of `margin`."""
     beyond = max(0, beyond)
@@ -40,9 +55,9 @@ def least(beyond: int, clients: int) -> int:
 def demand(card: Card) -> Demand:
     """What a card needs of the host's budget, and what it asks for beyond."""
     if card.lost:                       # what is held, until they end
-        held = sum(client.memory.host for client in card.clients.values())
+        held = sum(client.host_counted for client in card.clients.values())
         return Demand(held, held, held)
-    clients = len(card.clients)
+    clients = heads(card)
     outside = card.groups.total("beyond")
     beyond = card.groups.total("committed") + outside - card.settings.capacity
     needs = max(card.groups.total("host_charged") + outside, least(beyond, clients))
@@ -51,7 +66,8 @@ def demand(card: Card) -> Demand:
         return Demand(needs, needs, needs)
     asked = sum(max(0, c.question.bytes - c.committed) for c in borrowers if c.question)
     asking = {c.id for c in borrowers}
-    lent = sum(c.committed - c.need for c in card.everyone if c.id not in asking)
+    lent = sum(
+        c.committed - c.need for c in card.groups.group("lent") if c.id not in asking)
     return Demand(
         needs,
         max(needs, least(beyond + asked - lent, clients)),

@@ -5,6 +5,7 @@ protocol.h says what the reports mean. Sizes are bytes, times microseconds. `cli
 that the daemon gives each connection and never reuses.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -59,6 +60,14 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a client's process has by others' words than its own; bytes. None: nobody can tell."""
+
+    card: int | None = None             # of the card, as its driver says
+    host: int | None = None             # of host memory, as the kernel says
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """HELLO. `running`: its gate is open, as the daemon was restarted under it."""
 
@@ -68,6 +77,8 @@ class Joined:
     wants: bool = False                 # a thread stands at the gate
     commit: int = 0                     # what an earlier daemon allowed it
     domains: tuple[str, ...] = ()       # names of those that bound its host memory; see domains.py
+    tenant: str = ""                    # whose it is, see belief.py; "": believed without limit
+    evidence: Evidence = Evidence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +209,17 @@ class Awaited:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What clients' processes have, by client.
+
+    `filled`: what each said all the while that it fills of the card.
+    """
+
+    evidence: Mapping[int, Evidence]
+    filled: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The scheduler's deadline has passed."""
 
@@ -223,6 +245,6 @@ def settings_after(
 Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies
 ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (
-    CapacityChanged | BudgetChanged | SettingsChanged | Preempted | Awaited | Tick | GPULost
+    CapacityChanged | BudgetChanged | SettingsChanged | Preempted | Awaited | Seen | Tick | GPULost
 )
 Event = ClientEvent | CardEvent

@@ -10,6 +10,7 @@ read, those clients are counted anew, and no others.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -24,6 +25,7 @@ GROUPS = (
     "moving",                           # an EVICT or LOAD is on its way
     "presaving",                        # an EVICT that keeps is
     "asking",                           # a COMMIT is unanswered
+    "lent",                             # was promised more than it uses
     "pinning",                          # was allowed to pin some more, and may not know yet
     "bounded",                          # has a memory limit
     "staying",                          # nothing of it leaves the card any more
@@ -38,7 +40,7 @@ GROUPS = (
 
 # What is summed up over whom; bytes, if not said otherwise.
 SUMS = (
-    "charged", "host_charged", "committed", "used", "pinned", "fixed", "beyond",
+    "charged", "host_charged", "committed", "used", "pinned", "fixed", "beyond", "unshown",
     "staying_take",                     # over those chosen or running
     "holders_take",                     # over those, and those that drain
     "queued_want",                      # room that those in the queue have not been promised
@@ -59,6 +61,23 @@ class Counted(NamedTuple):
     away: tuple[int, int] | None        # idle: bytes that are not on the card, and its id
     domains: tuple[Domain, ...] = ()
     stake: Stake = NO_STAKE             # in each of those
+    tenant: str = ""
+    account: tuple[int, int, int] = (0, 0, 0)       # its part of the tenant's, in that order
+
+
+@dataclass(slots=True)
+class Account:
+    """Sums over the clients of one tenant."""
+
+    unshown: int = 0
+    pinning: int = 0
+    heads: int = 0                      # those that have anything, or may
+
+    def add(self, parts: tuple[int, int, int], sign: int) -> None:
+        """What one client counts as comes, or goes."""
+        self.unshown += sign * parts[0]
+        self.pinning += sign * parts[1]
+        self.heads += sign * parts[2]
 
 
 def counted(client: ScheduledClient) -> Counted:
@@ -80,6 +99,8 @@ def counted(client: ScheduledClient) -> Counted:
             groups.append("presaving")
     if client.question is not None:
         groups.append("asking")
+    if client.committed > client.need:
+        groups.append("lent")
     if client.pins:
         groups.append("pinning")
     if terms.memory_limit:
@@ -103,11 +124,11 @@ def counted(client: ScheduledClient) -> Counted:
     return Counted(
         tuple(groups),
         (
-            charged, client.host_charged, client.committed, client.used,
-            memory.pinned, client.fixed, memory.beyond,
+            charged, client.host_counted, client.committed, client.used,
+            client.pinned, client.fixed, client.beyond, client.unshown if client.tenant else 0,
             takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
-            memory.need, memory.filled,
+            memory.need, memory.filled - client.doubts.filled,
             min(client.presaved, client.staying) if rests else 0,
         ),
         (client.place, client.id) if queued else None,
@@ -115,6 +136,8 @@ def counted(client: ScheduledClient) -> Counted:
         (memory.allocated - memory.resident, client.id)
         if rests and memory.allocated > memory.resident else None,
         client.domains, client.stake if client.domains else NO_STAKE,
+        client.tenant,
+        (client.unshown, client.pinning, 1 if client.committed or not client.tenant else 0),
     )
 
 
@@ -137,6 +160,7 @@ class Groups:
         self._takes: list[int] = []                 # what they would take, least first
         self._away: list[tuple[int, int]] = []      # what the idle ones lack, and ids, least first
         self._news: dict[str, set[int]] = {}
+        self._accounts: dict[str, Account] = {}
 
     def settle(self) -> None:
         """What has changed is in the sums of all domains."""
@@ -165,6 +189,18 @@ class Groups:
         if self.touched:
             self._count()
         return self._sums[POSITIONS[name]]
+
+    def account(self, tenant: str) -> Account:
+        """What the clients of a tenant have together."""
+        if self.touched:
+            self._count()
+        return self._accounts.get(tenant) or Account()
+
+    def accounts(self) -> Mapping[str, Account]:
+        """Those of all tenants that have clients."""
+        if self.touched:
+            self._count()
+        return self._accounts
 
     def queue(self) -> Iterator[ScheduledClient]:
         """Those who wait, by their places, as it is now."""
@@ -204,6 +240,9 @@ class Groups:
             if now.sums != before.sums:
                 for position, figure in enumerate(now.sums):
                     self._sums[position] += figure - before.sums[position]
+            if (now.tenant, now.account) != (before.tenant, before.account):
+                self._book(before, -1)
+                self._book(now, 1)
             if (now.place, now.takes) != (before.place, before.takes):
                 self._queue_up(before, now)
             if now.away != before.away:
@@ -216,6 +255,12 @@ class Groups:
                     domain.count(id, None)
                 for domain in now.domains:
                     domain.count(id, now.stake)
+
+    def _book(self, counted: Counted, sign: int) -> None:
+        account = self._accounts.setdefault(counted.tenant, Account())
+        account.add(counted.account, sign)
+        if account == Account():
+            del self._accounts[counted.tenant]
 
     def _enter(
         self, client: ScheduledClient, groups: tuple[str, ...], before: tuple[str, ...]

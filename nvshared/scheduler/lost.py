@@ -11,7 +11,7 @@ was away comes back as soon as the driver has memory for it. That is tried again
 no program works on memory that is not there.
 """
 
-from nvshared.scheduler import actions, events
+from nvshared.scheduler import actions, belief, events
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.units import SECOND
@@ -58,7 +58,7 @@ def _note(decision: Decision, event: events.Event) -> None:
     if isinstance(event, events.TermsChanged):
         client.terms = event.terms
         return
-    client.memory = event.memory
+    belief.hear(client, event.memory)
     match event:
         case events.Stopped() | events.MemoryChanged(wants=True):
             _open(decision, client)     # it may have crossed with the RUN that all were sent

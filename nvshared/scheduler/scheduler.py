@@ -6,7 +6,18 @@ What it does with them is told in plan.py.
 
 from collections.abc import Iterable
 
-from nvshared.scheduler import commit, compute, events, gate, lost, move, order, quantum, terms
+from nvshared.scheduler import (
+    belief,
+    commit,
+    compute,
+    events,
+    gate,
+    lost,
+    move,
+    order,
+    quantum,
+    terms,
+)
 from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
@@ -58,6 +69,10 @@ class Scheduler:
     def settings(self) -> Settings:
         """As they are since the last event."""
         return self._card.settings
+
+    def filled(self) -> int:
+        """Bytes of the card that clients fill, as far as they are believed."""
+        return self._card.groups.total("filled")
 
     def memory(self, client: int) -> events.Memory:
         """A client's figures, as its last record said; nothing of one that is gone."""
@@ -133,6 +148,8 @@ def _note(decision: Decision, event: events.Event) -> None:
             card.awaiting = event.anybody
         case events.Preempted():
             terms.preempt(card)
+        case events.Seen():
+            belief.see(card, event)
         case events.Tick():
             return
         case _:
@@ -141,7 +158,7 @@ def _note(decision: Decision, event: events.Event) -> None:
             if client is not None:
                 if event.memory.stays and not client.memory.stays:
                     decision.report(Stayed(client.id, event.memory.stays))
-                client.memory = event.memory
+                belief.hear(client, event.memory)
                 _hear(decision, client, event)
 
 
@@ -149,7 +166,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
     card = decision.card
     client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now,
-        domains=card.domains.named(event.domains),
+        domains=card.domains.named(event.domains), tenant=event.tenant, evidence=event.evidence,
     )
     card.add(client)
     order.weigh(card)

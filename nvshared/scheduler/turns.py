@@ -199,7 +199,7 @@ def _out_of_reach(card: Card) -> int:
     """Bytes of clients that neither give them up, as they do not answer, nor will run soon."""
     mute = {c.id: c for c in [*card.moving, *card.in_phase(Phase.DRAINING)] if c.mute}
     return sum(
-        c.charged - c.memory.pinned for c in mute.values()
+        c.charged - min(c.charged, c.pinned) for c in mute.values()
         if c.turn is None or c.phase is Phase.DRAINING
     )
 

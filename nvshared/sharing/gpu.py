@@ -14,19 +14,21 @@ milliseconds later, all changes of that time together.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost
+from nvshared.machine import host
 from nvshared.machine.capacity import Allowances, Capacity
-from nvshared.machine.nvml import Facts, Sample
+from nvshared.machine.nvml import Facts, Process, Sample
 from nvshared.machine.peer import Peer
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
+from nvshared.sharing.evidence import Witness
 from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
@@ -112,6 +114,7 @@ class GPU:
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
         self.lost = ""                  # why, or "" while it is there
+        self._witness = Witness()
         # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
@@ -197,6 +200,25 @@ class GPU:
         """Bytes of the card each client says it holds."""
         return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
 
+    def see(self, processes: Iterable[Process], before: Mapping[int, int]) -> None:
+        """The driver's list of processes is this one. `before`: `occupied` before it was asked."""
+        self._witness.hear(processes, [client.peer.pid for client in self.clients.values()])
+        evidence = self._evidence([one for one in self.clients.values() if one.peer.tenant])
+        if evidence:
+            filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
+            self._decide(events.Seen(evidence, filled))
+
+    def _first_evidence(self, client: Client, memory: events.Memory) -> events.Evidence:
+        """For what it took while an earlier daemon ran, if that is no lie."""
+        if not memory.filled and not memory.host:
+            return events.Evidence(0, 0)
+        same = [one for one in self.clients.values() if one.peer.pid == client.peer.pid]
+        seen = self._evidence(same)[client.id]
+        return replace(seen, host=host.private(client.peer.pid)) if memory.host else seen
+
+    def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
+        return self._witness.evidence((one.id, one.peer.pid, one.memory) for one in clients)
+
     def turns(self) -> bool:
         """Whether events are still decided here. Tries it with one that changes nothing."""
         deadline = self.scheduler.deadline()
@@ -221,11 +243,14 @@ class GPU:
     ) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         self._demand()
-        self.capacity.joined(client.id)
+        self.capacity.joined(client.id, client.peer.tenant)
         self.apply_capacity()
         self.clients[client.id] = client
         self.client_joins.emit(client, memory)
-        self.tell(events.Joined(client.id, memory, running, wants, commit, client.domains))
+        tenant = client.peer.tenant
+        evidence = self._first_evidence(client, memory) if tenant else events.Evidence()
+        self.tell(events.Joined(
+            client.id, memory, running, wants, commit, client.domains, tenant, evidence))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:

@@ -87,7 +87,8 @@ class _Watch:
     lookers: list[Callable[[], None]] = field(default_factory=list)
     failures: int = 0
     disarm: Callable[[], None] | None = None
-    occupied: dict[int, int] | None = None      # when it was asked; None: in motion
+    occupied: dict[int, int] = field(default_factory=dict)      # when it was asked,
+    still: bool = False                 # and nothing was in motion
 
 
 async def look(gpus: Iterable[GPU]) -> None:
@@ -151,7 +152,8 @@ class Sampler:
             watch.disarm()
             watch.disarm = None
         watch.asked, watch.asked_at = True, self._clock()
-        watch.occupied = None if watch.gpu.scheduler.orders_unanswered() else watch.gpu.occupied
+        watch.occupied = watch.gpu.occupied
+        watch.still = not watch.gpu.scheduler.orders_unanswered()
         self._question(watch.gpu.facts.uuid, lambda result: self._answered(watch, result))
 
     def _answered(self, watch: _Watch, result: Sample | NvshareError) -> None:
@@ -174,9 +176,11 @@ class Sampler:
         else:
             watch.failures = 0
             gpu.sample = result
-            still = not gpu.scheduler.orders_unanswered() and watch.occupied == gpu.occupied
+            still = watch.still and not gpu.scheduler.orders_unanswered()
+            still = still and watch.occupied == gpu.occupied
+            gpu.see(result.processes, watch.occupied)
             if still and result.memory_used is not None:
-                held = sum(gpu.occupied.values())
+                held = gpu.scheduler.filled()
                 gpu.capacity.sampled(result.memory_used, held, alone=not gpu.clients)
                 gpu.apply_capacity()
         if gpu.clients:

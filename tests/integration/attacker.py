@@ -39,6 +39,7 @@ class Attack:
     def __init__(self, address: str, uuid: bytes, width: int) -> None:
         self.address = address
         self.width = width              # connections at a time
+        self.uuid = uuid
         self.hello = protocol.encode_report(ReportRecord(Type.HELLO, uuid=uuid))
         self.random = random.Random(width)
 
@@ -156,6 +157,45 @@ def change(attack: Attack) -> Iterator[None]:
         yield
 
 
+def promise(attack: Attack) -> Iterator[None]:
+    """Programs that say they were promised all there is, and asked for it, and have it all."""
+    everything = Memory(allocated=1 << 40, pending=1 << 40)
+    yield from claim(attack, everything, 1 << 40, everything)
+
+
+def claim_host_memory(attack: Attack) -> Iterator[None]:
+    """Programs that say they hold more of the host's memory than it has."""
+    yield from claim(attack, Memory(), 0, Memory(host=16 << 30, beyond=16 << 30))
+
+
+def cling(attack: Attack) -> Iterator[None]:
+    """Programs that say they fill the card, and that move nothing, whatever they are told."""
+    size = 1000 * MIB
+    memory = Memory(allocated=size, resident=size, room=size)
+    yield from claim(attack, memory, size, memory)
+
+
+def claim(attack: Attack, first: Memory, commit: int, then: Memory) -> Iterator[None]:
+    """Says such things, and answers everything with them."""
+    hello = ReportRecord(Type.HELLO, memory=first, uuid=attack.uuid, commit=commit)
+    crowd = attack.crowd()
+    for one in crowd:
+        say(one, protocol.encode_report(hello))
+        say(one, protocol.encode_report(ReportRecord(Type.MEMORY, memory=then)))
+        say(one, protocol.encode_report(
+            ReportRecord(Type.COMMIT, number=1, commit=1 << 40, memory=then)))
+        say(one, protocol.encode_report(ReportRecord(Type.COMMIT, number=2, memory=then)))
+    while True:
+        for one in crowd:
+            with contextlib.suppress(OSError):
+                while packet := one.recv(protocol.SIZE):
+                    order = protocol.decode_order(packet)
+                    if order.type in ANSWERS:
+                        say(one, protocol.encode_report(ReportRecord(
+                            ANSWERS[order.type], number=order.number, memory=then)))
+        yield
+
+
 def obey(one: socket.socket, order: OrderRecord) -> None:
     """Has nothing to move, and says so."""
     answer = ANSWERS.get(order.type)
@@ -166,7 +206,10 @@ def obey(one: socket.socket, order: OrderRecord) -> None:
 
 ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {
     attack.__name__: attack
-    for attack in (hold, come_and_go, answer_nothing, garbage, descriptors, change)
+    for attack in (
+        hold, come_and_go, answer_nothing, garbage, descriptors, change, promise,
+        claim_host_memory, cling,
+    )
 }
 
 

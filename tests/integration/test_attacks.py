@@ -195,20 +195,23 @@ def test_a_program_beyond_the_limit_of_its_user_is_told_so(
     assert as_somebody(site).stderr == ""
 
 
-def as_somebody(site: Site) -> subprocess.CompletedProcess[str]:
+def as_somebody(
+    site: Site, user: int = SOMEBODY, *options: str
+) -> subprocess.CompletedProcess[str]:
     """A program of the attacker's, from its start to its end."""
     return subprocess.run(
-        [str(BUILD / "nvshare-workload"), "--memory", "8MiB", "--steps", "2"],
+        [str(BUILD / "nvshare-workload"), *(options or ("--memory", "8MiB")), "--steps", "2"],
         env={
             **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
             "NVSHARE_SOCKET": str(site.socket),
         },
-        user=SOMEBODY, group=SOMEBODY, extra_groups=[], capture_output=True, text=True,
+        user=user, group=user, extra_groups=[], capture_output=True, text=True,
         timeout=PATIENCE, check=False,
     )
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "hold"])
+# To the driver the clients of this test have nothing, just as one that clings to what it says.
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("hold", "cling")])
 def test_others_hand_over_while_one_attacks(
     site: Site, start: Callable[..., Daemon], eventually: Eventually, name: str
 ) -> None:
@@ -221,6 +224,20 @@ def test_others_hand_over_while_one_attacks(
     rest(attacker)
     eventually(lambda: daemon.descriptors <= before)
     daemon.is_well()
+
+
+@another_user
+@pytest.mark.parametrize("name", ["promise", "claim_host_memory", "cling", "come_and_go"])
+def test_a_program_of_another_user_has_a_cards_worth_while_one_attacks(
+    site: Site, start: Callable[..., Daemon], name: str
+) -> None:
+    daemon = start("--swap-budget", "4GiB")
+    attacker = attack(site, name, str(site.socket), "--width", str(WIDTH))
+    done = as_somebody(site, SOMEBODY - 1, "--memory", "900MiB")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    daemon.is_well()
+    rest(attacker)
 
 
 @pytest.mark.long

@@ -42,7 +42,7 @@ class Program:
         self.answers: dict[int, bool] = {}
         self._asked: dict[int, int] = {}
         self._swapped = max(0, memory.allocated - memory.resident)
-        self.client = Client(site.manager.next_id(), gpu, peer(), self)
+        self.client = Client(site.manager.next_id(), gpu, peer(uid=0), self)
         gpu.join(self.client, memory, running=False, wants=False, commit=commit)
 
     @property

@@ -37,9 +37,11 @@ from nvshared.scheduler.domains import UNBOUNDED, Domains
 from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
+    Evidence,
     Joined,
     Left,
     Record,
+    Seen,
     SettingsChanged,
     Tick,
 )
@@ -58,6 +60,10 @@ def _is_at_it(hook: Hook) -> bool:
     return bool(hook.work or hook.asking or hook.taking or hook.busy)
 
 
+def _evidence(hook: Hook) -> Evidence:
+    return Evidence(hook.filled, hook.host)
+
+
 class World:
     """Everything there is; seeded, so that it happens the same way again."""
 
@@ -69,8 +75,11 @@ class World:
         slab: int = 128 * MIB,
         bus: int = 50_000,
         delay: int = 2000,
+        tenants: int = 0,
     ) -> None:
+        """`tenants`: among whom clients are divided; 0: all are root's."""
         self.now = 1_000_000
+        self.tenants = tenants
         self.block = block
         self.slab = slab
         self.bus = bus
@@ -127,6 +136,14 @@ class World:
         while self._agenda and self._agenda[0][0] <= end:
             self.step()
         self.now = end
+        self.look()
+
+    def look(self) -> None:
+        """The driver and the kernel tell what each program has."""
+        if self.tenants:
+            evidence = {id: _evidence(hook) for id, hook in self.hooks.items()}
+            filled = {id: self.scheduler.memory(id).filled for id in self.hooks}
+            self.tell(Seen(evidence, filled))
 
     # Clients.
 
@@ -216,6 +233,8 @@ class World:
         """A hook's record starts on its way; after a restart nobody hears it before HELLO."""
         if isinstance(record, Joined):
             self._greeted.add(hook.id)
+            tenant = f"user:{hook.id % self.tenants}" if self.tenants else ""
+            record = replace(record, tenant=tenant, evidence=_evidence(hook))
         if not hook.dead and hook.id in self._greeted:
             self._to_daemon(hook.id, record)
 

@@ -130,6 +130,10 @@ class Scripted:
                 self._stuck.add(action.client)
         return [*welcome, *decided]
 
+    def filled(self) -> int:
+        """As Scheduler.filled."""
+        return sum(view.memory.filled for view in self._clients.values())
+
     def memory(self, client: int) -> Memory:
         """As Scheduler.memory."""
         return self._clients[client].memory if client in self._clients else Memory()

@@ -69,6 +69,7 @@ ANSWERS: dict[str, Any] = {
 def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     fake = FakeLibrary()
     monkeypatch.setattr("nvshared.machine.nvml._library", lambda: fake)
+    monkeypatch.setattr("nvshared.machine.host.private", {7: 4 * GIB, 8: 0}.get)
     return fake
 
 
@@ -83,7 +84,7 @@ def test_bytes_of_the_uuid_are_those_of_the_driver() -> None:
 
 def test_a_sample_has_all_figures(library: FakeLibrary) -> None:
     assert NVML().sample(FACTS.uuid) == Sample(
-        3 * GIB, 0.5, 40, 123.0, (Process(7, 5), Process(8, None))
+        3 * GIB, 0.5, 40, 123.0, (Process(7, 5, 4 * GIB), Process(8, None))
     )
 
 

@@ -46,7 +46,8 @@ def _stays(client: ScheduledClient) -> bool:
 
 
 def _measured(client: ScheduledClient) -> bool:
-    return client.cost is not None and (_waits(client) or client.turn is not None)
+    has_turn = _waits(client) or client.turn is not None
+    return client.cost is not None and has_turn and not client.settled
 
 
 def _rests(client: ScheduledClient) -> bool:
@@ -63,6 +64,7 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "moving": lambda client: client.moves,
     "presaving": lambda client: any(move.presaves for move in client.moves),
     "asking": lambda client: client.question,
+    "lent": lambda client: client.committed > client.need,
     "pinning": lambda client: client.pins,
     "bounded": lambda client: client.terms.memory_limit,
     "staying": lambda client: client.memory.stays,
@@ -76,21 +78,19 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
 
 FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "charged": lambda client: client.charged,
-    "host_charged": lambda client: client.host_charged,
+    "host_charged": lambda client: client.host_counted,
     "committed": lambda client: client.committed,
     "used": lambda client: client.used,
-    "pinned": lambda client: client.memory.pinned,
-    "fixed": lambda client: max(
-        client.memory.pinned + client.memory.pending + client.memory.to_pin
-        + sum(pin.bytes for pin in client.pins),
-        client.committed if client.memory.stays else 0),
-    "beyond": lambda client: client.memory.beyond,
+    "pinned": lambda client: client.pinned,
+    "fixed": lambda client: client.fixed,
+    "beyond": lambda client: client.memory.beyond - client.doubts.beyond,
+    "unshown": lambda client: client.unshown if client.tenant else 0,
     "staying_take": lambda client: client.takes if _stays(client) else 0,
     "holders_take": lambda client: client.takes if client.turn is not None else 0,
     "queued_want": lambda client: _wants(client) if _waits(client) else 0,
     "cost": lambda client: client.cost or 0 if _measured(client) else 0,
     "need": lambda client: client.need,
-    "filled": lambda client: client.memory.filled,
+    "filled": lambda client: client.memory.filled - client.doubts.filled,
     "presaved": lambda client: min(client.presaved, client.staying) if _rests(client) else 0,
 }
 
@@ -106,6 +106,11 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.size(name) == len(card.groups.group(name))
     for name, figure in FIGURES.items():
         assert card.groups.total(name) == sum(map(figure, everyone)), name
+    for tenant in {one.tenant for one in everyone}:
+        mine = [one for one in everyone if one.tenant == tenant]
+        assert card.groups.account(tenant) == groups.Account(
+            sum(one.unshown for one in mine), sum(one.pinning for one in mine),
+            sum(one.committed > 0 or not tenant for one in mine))
     queued = sorted(card.waiting, key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
@@ -128,7 +133,9 @@ class Counted(World):
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 32), data=st.data())
 def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> None:
-    world = Counted(replace(SETTINGS, anti_thrash=data.draw(st.sampled_from(AntiThrash))), seed)
+    world = Counted(
+        replace(SETTINGS, anti_thrash=data.draw(st.sampled_from(AntiThrash))), seed,
+        tenants=data.draw(st.integers(0, 3)))
     terms = Terms()
     for _ in range(data.draw(st.integers(5, 30))):
         hooks = list(world.hooks.values())

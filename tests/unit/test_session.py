@@ -54,7 +54,7 @@ class Hook:
 
     def __init__(self, manager: Manager, refusal: Refusal | None = None) -> None:
         self.wire = Wire()
-        self.session = Session(manager, peer(), self.wire, refusal)
+        self.session = Session(manager, peer(uid=0), self.wire, refusal)
 
     def is_told(self, order: Order) -> None:
         """By the scheduler."""

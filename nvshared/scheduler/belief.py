@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a client is believed, and how much one tenant may be promised.
+
+A client says itself what it has. Any user's program may connect and say anything, and what it
+has others cannot have. So what it says counts as far as it can be true.
+
+**Tenants.** Whatever clients of one tenant say, and however many they are, others are left a
+card's worth of memory, on card and host together. What a tenant was promised is *shown* where
+the driver or the kernel knows that its processes have it. What is not shown may be memory that a
+program has not used yet, or nothing at all. Up to a card's worth of that a tenant may have in
+any case, and more only as long as others are left a card's worth. A tenant is a user at present,
+and root's clients are nobody's: they are believed, and promised what there is.
+
+**Claims.** Memory grows by our leave: of the card by LOAD, of the host by EVICT, of the commit
+and of what is pinned by COMMIT. What a client says beyond that is in doubt, and does not count.
+A client that comes may hold memory from the time of an earlier daemon. There it is believed what
+is shown, and what we would promise anew.
+
+**Evidence.** Every second or so the driver and the kernel tell what each process has (Seen). If
+the driver shows less on the card than a client says it fills, twice in a row, the rest is in
+doubt, and the room that it was given for that is given to others. One that does not answer at all
+has what is shown, as it may have been stopped.
+
+**About to pin.** What a client is to pin, and has not pinned yet, lessens what others may have.
+Nobody can see that. So all that one tenant is about to pin counts as a small part of the card at
+most.
+"""
+
+from nvshared.scheduler import events
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Doubts, ScheduledClient
+from nvshared.scheduler.demand import HEADS, more_margin
+from nvshared.scheduler.events import Memory
+
+PINNING_PART = 16                       # of the card, that one tenant may be about to pin
+
+
+def greet(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
+    """Believes one that comes what is shown, and what it could be promised of what is left."""
+    if not client.tenant:
+        client.commit = commit
+        return
+    memory, seen = client.memory, client.evidence
+    filled, host = _false(memory.filled, seen.card), _false(memory.host, seen.host)
+    if filled:
+        client.room = min(client.room, memory.filled - filled)
+    more = max(0, may_have(card, client, left))
+    client.commit = min(max(commit, memory.need), client.shown + more)
+    more -= max(0, client.commit - client.shown)
+    client.doubts = Doubts(filled, host, max(0, memory.beyond - more))
+
+
+def _false(said: int, seen: int | None) -> int:
+    return 0 if seen is None else max(0, said - seen)
+
+
+def may_have(card: Card, client: ScheduledClient, left: int) -> int:
+    """How much more its tenant may be promised, of so much that is left; negative: less."""
+    if not client.tenant:
+        return left
+    account, worth = card.groups.account(client.tenant), card.settings.capacity
+    # What is kept for each client lessens what is left, too.
+    others = worth + more_margin(card, HEADS - min(account.heads, HEADS) + 1)
+    return min(left, max(worth - account.unshown, left - others))
+
+
+def pinning(card: Card, but: ScheduledClient | None = None) -> int:
+    """What all are about to pin, as far as it counts for others; without that of this one."""
+    most = card.settings.capacity // PINNING_PART
+    total = 0
+    for tenant, account in card.groups.accounts().items():
+        own = but.pinning if but is not None and but.tenant == tenant else 0
+        total += min(account.pinning - own, most) if tenant else account.pinning - own
+    return total
+
+
+def hear(client: ScheduledClient, said: Memory) -> None:
+    """Its figures are these, by its own words."""
+    before, doubts = client.memory, client.doubts
+    room, host = client.charged, client.host_counted
+    client.silenced = False
+    client.memory = said
+    if client.tenant:
+        client.doubts = Doubts(
+            max(0, said.filled - max(before.filled - doubts.filled, room)),
+            max(0, said.host - max(before.host - doubts.host, host)),
+            max(0, said.beyond - (before.beyond - doubts.beyond)),
+        )
+
+
+def see(card: Card, seen: events.Seen) -> None:
+    """Others than themselves have told what clients have."""
+    for id, evidence in seen.evidence.items():
+        client = card.clients.get(id)
+        if client is None or not client.tenant:
+            continue
+        client.evidence = evidence
+        client.silenced = client.mute
+        if evidence.card is None:
+            continue
+        filled = client.memory.filled
+        false = _false(min(seen.filled.get(id, 0), filled), evidence.card)
+        # Once it may be memory that was freed a moment ago.
+        doubt = min(false, max(client.false, client.doubts.filled))
+        client.false = false
+        client.doubts = Doubts(doubt, client.doubts.host, client.doubts.beyond)
+        if doubt:
+            client.room = min(client.room, filled - doubt)

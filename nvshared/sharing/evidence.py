@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver and the kernel know of the processes of a card's clients.
+
+The driver lists the processes that have anything on the card. Its list means something to us
+only if it knows processes by the numbers that we know them by, which in a container it may not.
+So who is not on the list has nothing on the card once the list has named one of our clients.
+Of a process that it names without a figure, nobody can tell.
+
+Clients of one process share what it has: who came first has it first.
+"""
+
+from collections.abc import Iterable
+
+from nvshared.machine.nvml import Process
+from nvshared.scheduler.events import Evidence, Memory
+
+
+class Witness:
+    """Of one card."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, Process] = {}
+        self._certain = False           # the driver's list has named a client
+
+    def hear(self, processes: Iterable[Process], pids: Iterable[int]) -> None:
+        """The driver's list is this one, and these are the processes of our clients."""
+        self._processes = {process.pid: process for process in processes}
+        self._certain = self._certain or any(pid in self._processes for pid in pids)
+
+    def evidence(self, claims: Iterable[tuple[int, int, Memory]]) -> dict[int, Evidence]:
+        """For clients, each with its process and what it says, oldest first."""
+        said: dict[int, tuple[int, int]] = {}
+        found = {}
+        for client, pid, memory in claims:
+            card, host = said.get(pid, (0, 0))
+            found[client] = self._less(pid, card, host)
+            said[pid] = card + memory.filled, host + memory.host
+        return found
+
+    def _less(self, pid: int, card: int, host: int) -> Evidence:
+        """What this process has, but for so much."""
+        process = self._processes.get(pid)
+        if process is None:
+            return Evidence(0, 0) if self._certain else Evidence()
+        seen = None if process.memory is None else max(0, process.memory - card)
+        return Evidence(seen, max(0, process.host - host))
