@@ -113,6 +113,100 @@ def give_it_back(hook: Hook) -> None:
     hook.close()
 
 
+def said_while_away(site: Site, body: str) -> None:
+    """What the program does from "away" on, while another one has the card, until it says "done"."""
+    site.start("--tq", "1")
+    program = Program(site, body)
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    assert program.hears() == "done"
+    assert hook.running
+    give_it_back(hook)
+    program.ends_well()
+
+
+def test_nobody_waits_for_a_turn_to_give_memory_back(site: Site) -> None:
+    said_while_away(site, '''
+size = 96 * MIB
+data = os.urandom(size)
+first, second = reserve(2 * size), reserve(size)
+handles = [create(size), create(size)]
+for index, handle in enumerate(handles):
+    call("cuMemMap", first + index * size, size, 0, handle, 0)
+allow(first, 2 * size)
+put(first, data)
+call("cuMemMap", second, size, 0, handles[0], 0)
+allow(second, size)
+away()
+call("cuMemUnmap", first, GRAIN, result=INVALID)      # a part of a mapping
+call("cuMemUnmap", first, 2 * size)
+call("cuMemRelease", handles[1])
+call("cuMemAddressFree", first, 2 * size)
+call("cuMemUnmap", first, size, result=INVALID)
+print(json.dumps("done"), flush=True)
+assert get(second, size) == data
+call("cuMemUnmap", second, size)
+call("cuMemRelease", handles[0])
+free, total = c_size_t(), c_size_t()
+call("cuMemGetInfo_v2", byref(free), byref(total))
+assert free.value == total.value
+''')
+
+
+def test_nobody_waits_for_a_turn_to_map_what_is_away(site: Site) -> None:
+    said_while_away(site, '''
+size = 96 * MIB
+data = os.urandom(size)
+first, second = reserve(size), reserve(3 * size)
+handle = create(size)
+call("cuMemMap", first, size, 0, handle, 0)
+allow(first, size)
+put(first, data)
+away()
+new = create(2 * size)
+call("cuMemMap", second, size, 0, handle, 0)
+call("cuMemMap", second + size, 2 * size, 0, new, 0)
+call("cuMemMap", second + size, size, 0, handle, 0, result=INVALID)    # something is there
+allow(second, 3 * size)
+assert attribute(11, second + size) == second and attribute(12, second + size) == 3 * size
+call("cuMemUnmap", first, size)
+print(json.dumps("done"), flush=True)
+assert get(second, size) == data
+put(second + size, data + data)
+assert get(second, 3 * size) == 3 * data
+call("cuMemUnmap", second, 3 * size)
+call("cuMemRelease", handle)
+call("cuMemRelease", new)
+call("cuMemAddressFree", second, 3 * size)
+''')
+
+
+def test_what_the_library_does_not_know_to_be_valid_waits_for_the_driver(site: Site) -> None:
+    site.start("--tq", "1")
+    program = Program(site, '''
+size = 96 * MIB
+address = reserve(2 * size)
+handle = create(size)
+call("cuMemMap", address, size, 0, handle, 0)
+allow(address, size)
+put(address, bytes(size))
+away()
+call("cuMemMap", address + 2 * size, size, 0, handle, 0, result=INVALID)        # not reserved
+call("cuMemMap", address + size + size // 2, size, 0, handle, 0, result=INVALID)
+away()
+allow(address, size, flags=2)                           # no such access
+''')
+    for _ in range(2):
+        assert program.hears() == "away"
+        hook = take_the_card(site)
+        program.go_on()
+        give_it_back(hook)
+    _, errors = program.popen.communicate(timeout=PATIENCE)
+    assert program.popen.returncode != 0
+    assert "cuMemSetAccess: 1, must be 0" in errors
+
+
 def test_content_survives_wherever_it_is_mapped_and_where_it_is_not(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''

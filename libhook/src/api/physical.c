@@ -18,7 +18,9 @@
 #include "block/region.h"
 #include "client/client.h"
 #include "memory/memory.h"
+#include "memory/reservation.h"
 #include "memory/vmm_allocation.h"
+#include "memory/vmm_mapping.h"
 
 struct physical {
     unsigned references;             /* handles and mappings */
@@ -162,6 +164,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     CUresult result;
     if (vmm_map(address, size, offset, handle, flags, &result))
         return result;
+    reservation_is_mixed(address);
     result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && !client_none()) {
         LOCKED(physical_lock);
@@ -205,11 +208,20 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAcce
                ? result : REAL(cuMemSetAccess)(address, size, access, count);
 }
 
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment,
+                                    CUdeviceptr wish, unsigned long long flags)
+{
+    CUresult result = REAL(cuMemAddressReserve)(address, size, alignment, wish, flags);
+    if (result == CUDA_SUCCESS)
+        reservation_add(*address, size);
+    return result;
+}
+
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
     /* The driver does not give up addresses where something is mapped. */
     return memory_is_ours(address) || vmm_mapped_in(address, size)
-               ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemAddressFree)(address, size);
+               ? CUDA_ERROR_INVALID_VALUE : reservation_free(address, size);
 }
 
 static CUresult pinned_range(CUdeviceptr address, size_t size)

@@ -14,6 +14,7 @@
 #include "memory/allocation.h"
 #include "memory/memory.h"
 #include "memory/vmm_allocation.h"
+#include "memory/vmm_mapping.h"
 #include "pool/ordered.h"
 #include "pool/pool.h"
 

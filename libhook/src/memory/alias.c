@@ -16,6 +16,7 @@
 #include "block/region.h"
 #include "interpose/real.h"
 #include "memory/large.h"
+#include "memory/reservation.h"
 
 static struct alias **sorted;
 static size_t count, room;
@@ -147,6 +148,21 @@ static CUresult unmap_block(struct page_owner *owner, struct block *block)
 
 const struct owner_mappings alias_mappings = { map_block, unmap_block };
 
+/* On the move it is mapped, too. */
+static bool is_mapped(const struct block *block)
+{
+    return block->state == BLOCK_RESIDENT || block->state == BLOCK_LEAVING
+        || block->state == BLOCK_COMING;
+}
+
+bool vmm_is_there(const struct vmm_allocation *vmm)
+{
+    for (size_t i = 0; vmm->memory != NULL && i < vmm->memory->block_count; i++)
+        if (!is_mapped(vmm->memory->blocks[i]))
+            return false;
+    return true;
+}
+
 static CUresult map_blocks(const struct alias *alias)
 {
     const struct large *memory = alias->vmm->memory;
@@ -154,26 +170,41 @@ static CUresult map_blocks(const struct alias *alias)
     size_t done = 0;
     while (done < memory->block_count && result == CUDA_SUCCESS) {
         struct block *block = memory->blocks[done];
-        if (block->state == BLOCK_RESIDENT)
+        if (is_mapped(block))
             result = map_at(alias, place_of(alias, block), block->size, block->handle);
         if (result == CUDA_SUCCESS)
             done++;
     }
     for (size_t i = 0; result != CUDA_SUCCESS && i < done; i++)
-        if (memory->blocks[i]->state == BLOCK_RESIDENT)
+        if (is_mapped(memory->blocks[i]))
             REAL(cuMemUnmap)(place_of(alias, memory->blocks[i]), memory->blocks[i]->size);
     return result;
 }
 
-/* A program may ask for it when nothing is mapped there, and the driver has forgotten. */
+CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *access, size_t number)
+{
+    const struct large *memory = alias->vmm->memory;
+    if (memory == NULL)
+        return REAL(cuMemSetAccess)(alias->address, alias->size, access, number);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++)
+        if (is_mapped(memory->blocks[i]))
+            result = REAL(cuMemSetAccess)(place_of(alias, memory->blocks[i]),
+                                          memory->blocks[i]->size, access, number);
+    return result;
+}
+
+/* Where the program has not reserved it before our eyes, the driver tells as long as it is
+ * mapped. */
 static void learn_range(struct alias *alias)
 {
     CUdeviceptr range;
     size_t size;
-    if (REAL(cuPointerGetAttribute)(&range, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, alias->address)
-            != CUDA_SUCCESS
-        || REAL(cuPointerGetAttribute)(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, alias->address)
-            != CUDA_SUCCESS)
+    if (!reservation_around(alias->address, &range, &size)
+        && (REAL(cuPointerGetAttribute)(&range, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                        alias->address) != CUDA_SUCCESS
+            || REAL(cuPointerGetAttribute)(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                           alias->address) != CUDA_SUCCESS))
         return;
     alias->range = range;
     alias->range_size = size;

@@ -54,6 +54,11 @@ CUresult alias_map_pinned(const struct vmm_allocation *vmm);
 /* Remembers what the driver has accepted. False: no memory to remember it. */
 bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access, size_t count);
 
+/* Gives access to what of it is on the card. */
+CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *access, size_t count);
+/* All of it is on the card. */
+bool vmm_is_there(const struct vmm_allocation *vmm);
+
 /* Unmaps a block on the card from where the program has mapped it. */
 CUresult alias_unmap_block(const struct vmm_allocation *vmm, const struct block *block);
 /* The mappings of an allocation of which `vmm` is set. */

@@ -8,9 +8,6 @@
  * allocation, the same blocks are mapped a second time (alias.c). So content survives while it is
  * mapped nowhere, one allocation may be mapped at several places, and a large one can leave in part.
  *
- * A program maps seldom, so mapping waits at the gate until the memory is there, and the driver
- * itself says what is valid.
- *
  * Export to another process, multicast and NICs need one handle of the driver's, and memory that
  * stays. The allocation is turned into that when this is first asked for (pin_in_place.c); its
  * number and its addresses go on to mean the same.
@@ -22,7 +19,6 @@
 
 #include "block/region.h"
 #include "client/client.h"
-#include "client/gate.h"
 #include "interpose/real.h"
 #include "memory/alias.h"
 #include "memory/large.h"
@@ -38,7 +34,7 @@ static struct vmm_allocation **bucket_of(CUmemGenericAllocationHandle handle)
     return &buckets[handle % BUCKETS];
 }
 
-static struct vmm_allocation *find(CUmemGenericAllocationHandle handle)
+struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
 {
     struct vmm_allocation *vmm = *bucket_of(handle);
     while (vmm != NULL && vmm->handle != handle)
@@ -138,7 +134,7 @@ bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result)
     if (client_none())
         return false;
     LOCKED(memory_lock);
-    struct vmm_allocation *vmm = find(handle);
+    struct vmm_allocation *vmm = vmm_find(handle);
     if (vmm != NULL) {
         vmm->references--;
         vmm_drop(vmm);
@@ -165,20 +161,10 @@ bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *pr
     if (client_none())
         return false;
     LOCKED(memory_lock);
-    struct vmm_allocation *vmm = find(handle);
+    struct vmm_allocation *vmm = vmm_find(handle);
     if (vmm != NULL)
         *properties = vmm->properties;
     return vmm != NULL;
-}
-
-bool vmm_mapped_in(CUdeviceptr address, size_t size)
-{
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
-    bool any;
-    alias_whole(address, size, &any);
-    return any;
 }
 
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
@@ -211,85 +197,12 @@ bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
     return alias != NULL;
 }
 
-/* Everything of ours is on the card from here to leave(). */
-static void enter(void)
-{
-    gate_enter(GATE_NO_STREAM);
-    pthread_mutex_lock(&memory_lock);
-}
-
-static void leave(void)
-{
-    pthread_mutex_unlock(&memory_lock);
-    gate_leave();
-}
-
-bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
-             CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
-{
-    if (client_none())
-        return false;
-    pthread_mutex_lock(&memory_lock);
-    bool ours = find(handle) != NULL;
-    pthread_mutex_unlock(&memory_lock);
-    if (!ours)
-        return false;
-    enter();
-    struct vmm_allocation *vmm = find(handle); /* may have been released meanwhile */
-    if (vmm == NULL || size == 0 || address % PAGE != 0 || flags != 0)
-        *result = CUDA_ERROR_INVALID_VALUE;
-    else if (offset != 0 || size != vmm->size)
-        *result = CUDA_ERROR_NOT_SUPPORTED;        /* the driver, too, maps whole handles only */
-    else
-        *result = alias_add(vmm, address);
-    leave();
-    return true;
-}
-
-bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
-{
-    if (!vmm_mapped_in(address, size))
-        return false;
-    bool any;
-    enter();
-    *result = alias_whole(address, size, &any) ? REAL(cuMemUnmap)(address, size)
-                                               : CUDA_ERROR_INVALID_VALUE;
-    struct alias *alias;
-    while (*result == CUDA_SUCCESS && (alias = alias_from(address)) != NULL
-           && alias->address - address < size) {
-        struct vmm_allocation *vmm = alias->vmm;
-        alias_remove(alias);
-        vmm_drop(vmm);
-    }
-    leave();
-    return true;
-}
-
-bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
-                    size_t count, CUresult *result)
-{
-    if (!vmm_mapped_in(address, size))
-        return false;
-    bool any;
-    enter();
-    *result = alias_whole(address, size, &any) ? REAL(cuMemSetAccess)(address, size, access, count)
-                                               : CUDA_ERROR_INVALID_VALUE;
-    struct alias *alias = *result == CUDA_SUCCESS ? alias_from(address) : NULL;
-    while (alias != NULL && alias->address - address < size) {
-        if (!alias_set_access(alias, access, count))
-            *result = CUDA_ERROR_OUT_OF_MEMORY;
-        alias = alias_from(alias->address + alias->size);
-    }
-    leave();
-    return true;
-}
-
 CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
 {
     if (client_none())
         return CUDA_SUCCESS;
     LOCKED(memory_lock);
-    struct vmm_allocation *vmm = find(*handle);
+    struct vmm_allocation *vmm = vmm_find(*handle);
     CUresult result = CUDA_SUCCESS;
     if (vmm != NULL) {
         vmm->references++;

@@ -20,16 +20,6 @@ bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result);
 bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle);
 bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties);
 
-/* These three pass the gate: what they change must be on the card for the
- * driver to see it. False: nothing of ours is concerned. */
-bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
-             CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result);
-bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result);
-bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
-                    size_t count, CUresult *result);
-
-/* Whether anything of ours is mapped in the range. */
-bool vmm_mapped_in(CUdeviceptr address, size_t size);
 /* What a processor may do at an address. False: none of ours is mapped there. */
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
                    unsigned long long *flags);
@@ -45,5 +35,7 @@ CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
 /* The same for all that is mapped in a range. */
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
 
-/* Forgets it if neither a handle nor a mapping is left. With memory_lock held. */
+/* NULL: not ours. With memory_lock held, as the next. */
+struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle);
+/* Forgets it if neither a handle nor a mapping is left. */
 void vmm_drop(struct vmm_allocation *vmm);

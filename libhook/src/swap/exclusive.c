@@ -48,6 +48,7 @@ static CUresult run(struct task *task)
     }
     client->remapping = false;
     client_update(client);
+    pthread_cond_broadcast(&memory_changed);
     return result;
 }
 

@@ -19,7 +19,9 @@
 #include "memory/memory.h"
 #include "memory/peers.h"
 #include "memory/pinned.h"
+#include "memory/reservation.h"
 #include "memory/vmm_allocation.h"
+#include "memory/vmm_mapping.h"
 #include "service/attach.h"
 #include "service/context_end.h"
 
@@ -34,6 +36,8 @@
 SEEN int core_attached;              /* there is a client */
 SEEN int core_sends;                 /* managed memory can be sent away */
 SEEN int core_refuses;               /* pinned memory is refused with this */
+SEEN uint64_t core_reserved;         /* bytes of addresses */
+SEEN uint64_t core_mixed;            /* where the driver has mapped something last */
 SEEN int core_mapped;                /* the program mapped every address itself */
 /* and what it reads. */
 SEEN uint64_t core_stream;           /* that was last named at the gate */
@@ -339,6 +343,24 @@ bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 {
     (void)address, (void)base, (void)size;
     return false;
+}
+
+void reservation_add(CUdeviceptr base, size_t size)
+{
+    (void)base;
+    core_reserved += size;
+}
+
+CUresult reservation_free(CUdeviceptr base, size_t size)
+{
+    CUresult result = REAL(cuMemAddressFree)(base, size);
+    core_reserved -= result == CUDA_SUCCESS ? size : 0;
+    return result;
+}
+
+void reservation_is_mixed(CUdeviceptr address)
+{
+    core_mixed = address;
 }
 
 CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)

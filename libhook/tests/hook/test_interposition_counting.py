@@ -79,6 +79,14 @@ assert call("cuMemMap", 0x10000000 + 2 * MIB, 4 * MIB, 0, 0x51, 0) == 0
 assert call("cuMemRelease", 0x51) == 0 and core.pinned == 6 * MIB
 assert call("cuMemUnmap", 0x10000000, 6 * MIB) == 0 and core.pinned == 2 * MIB
 assert call("cuMemRelease", 0x60) == 0 and core.pinned == 0 and core.remembered == 0
+# A reservation is known until the driver has taken it back.
+answers("cuMemAddressReserve", a0=0x20000000)
+answers("cuMemAddressFree", 1)
+assert call("cuMemAddressReserve", ctypes.byref(handle), 8 * MIB, 0, 0, 0) == 0
+assert call("cuMemAddressFree", 0x20000000, 8 * MIB) == 1 and core.reserved == 8 * MIB
+answers("cuMemAddressFree")
+assert call("cuMemAddressFree", 0x20000000, 8 * MIB) == 0 and core.reserved == 0
+assert core.mixed == 0x10000000 + 2 * MIB
 # Ours is not the program's to change.
 for name in ("cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemAddressFree"):
     before = calls(name)

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Maps the program's VMM allocations, takes them away and sets access to them. None of that waits
+ * for a turn: a program that has none gives memory back at once, and prepares what it will use.
+ *
+ * What is on the card, the driver maps or changes now. What is away is mapped with the access that
+ * the program has set when it comes in (alias.c), and the program does nothing before that. To
+ * unmap, one call is right for both, as the driver takes ranges with holes.
+ *
+ * The driver says what is valid. Of what is away it cannot, so the library must know for certain:
+ * that the addresses are a reservation of the program's in which the driver maps nothing but ours
+ * (reservation.c), and that the access is the one that every device has to its own memory. Otherwise
+ * the call waits at the gate until the memory is there.
+ */
+#include "memory/vmm_mapping.h"
+
+#include "block/region.h"
+#include "client/client.h"
+#include "client/gate.h"
+#include "interpose/real.h"
+#include "memory/alias.h"
+#include "memory/reservation.h"
+#include "memory/vmm_allocation.h"
+
+/* While memory is replaced (pin_in_place.c), nothing of that may change. */
+static void begin(void)
+{
+    pthread_mutex_lock(&memory_lock);
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        while (clients[i] != NULL && clients[i]->remapping)
+            pthread_cond_wait(&memory_changed, &memory_lock);
+}
+
+/* Everything of ours is on the card from here to end(). */
+static void begin_inside(void)
+{
+    pthread_mutex_unlock(&memory_lock);
+    gate_enter(GATE_NO_STREAM);
+    pthread_mutex_lock(&memory_lock);
+}
+
+static void end(bool inside)
+{
+    pthread_mutex_unlock(&memory_lock);
+    if (inside)
+        gate_leave();
+}
+
+bool vmm_mapped_in(CUdeviceptr address, size_t size)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    bool any;
+    alias_whole(address, size, &any);
+    return any;
+}
+
+bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
+             CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
+{
+    if (client_none())
+        return false;
+    UNCANCELLED;
+    begin();
+    struct vmm_allocation *vmm = vmm_find(handle);
+    bool ours = vmm != NULL;
+    bool inside = ours && !vmm_is_there(vmm) && !reservation_is_ours(address, size);
+    if (inside) {
+        begin_inside();
+        vmm = vmm_find(handle);      /* may have been released meanwhile */
+    }
+    if (vmm == NULL || size == 0 || address % PAGE != 0 || flags != 0)
+        *result = CUDA_ERROR_INVALID_VALUE;
+    else if (offset != 0 || size != vmm->size)
+        *result = CUDA_ERROR_NOT_SUPPORTED;        /* the driver, too, maps whole handles only */
+    else
+        *result = alias_add(vmm, address);
+    end(inside);
+    return ours;
+}
+
+bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
+{
+    bool any;
+    if (client_none())
+        return false;
+    UNCANCELLED;
+    begin();
+    bool whole = alias_whole(address, size, &any);
+    if (any)
+        *result = whole ? REAL(cuMemUnmap)(address, size) : CUDA_ERROR_INVALID_VALUE;
+    struct alias *alias;
+    while (any && *result == CUDA_SUCCESS && (alias = alias_from(address)) != NULL
+           && alias->address - address < size) {
+        struct vmm_allocation *vmm = alias->vmm;
+        alias_remove(alias);
+        vmm_drop(vmm);
+    }
+    end(false);
+    return any;
+}
+
+/* All of the range is ours, but not all is on the card, and the access is certain to be valid. */
+static bool may_come_later(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                           size_t count)
+{
+    bool away = false;
+    CUdeviceptr behind = address + size;
+    if (count != 1 || access == NULL || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        || access->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return false;
+    while (address < behind) {
+        const struct alias *alias = alias_at(address);
+        if (alias == NULL || access->location.id != alias->vmm->client->device)
+            return false;
+        away = away || !vmm_is_there(alias->vmm);
+        address = alias->address + alias->size;
+    }
+    return away;
+}
+
+static bool all_is_there(CUdeviceptr address, size_t size)
+{
+    const struct alias *alias;
+    for (CUdeviceptr behind = address + size;
+         (alias = alias_from(address)) != NULL && alias->address < behind;
+         address = alias->address + alias->size)
+        if (!vmm_is_there(alias->vmm))
+            return false;
+    return true;
+}
+
+bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                    size_t count, CUresult *result)
+{
+    bool any;
+    if (client_none())
+        return false;
+    UNCANCELLED;
+    begin();
+    bool whole = alias_whole(address, size, &any);
+    bool later = any && whole && may_come_later(address, size, access, count);
+    bool inside = any && !later && !all_is_there(address, size);
+    if (inside) {
+        begin_inside();
+        whole = alias_whole(address, size, &any);
+    }
+    if (any)
+        *result = !whole ? CUDA_ERROR_INVALID_VALUE
+                : later ? CUDA_SUCCESS : REAL(cuMemSetAccess)(address, size, access, count);
+    struct alias *alias = any && *result == CUDA_SUCCESS ? alias_from(address) : NULL;
+    while (alias != NULL && alias->address - address < size && *result == CUDA_SUCCESS) {
+        if (later)
+            *result = alias_open(alias, access, count);
+        if (*result == CUDA_SUCCESS && !alias_set_access(alias, access, count))
+            *result = CUDA_ERROR_OUT_OF_MEMORY;
+        alias = alias_from(alias->address + alias->size);
+    }
+    end(inside);
+    return any;
+}
