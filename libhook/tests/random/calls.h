@@ -59,7 +59,6 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
     X(cuMemAllocHost_v2, (void **, size_t)) \
     X(cuMemFreeHost, (void *)) \
     X(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
-    X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
     X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *, void *, \
                                        CUmemAllocationHandleType)) \
     X(cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, \
