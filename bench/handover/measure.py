@@ -22,6 +22,7 @@ from bench.handover.allocation import allocation
 from bench.handover.bus import bus
 from bench.handover.card import Card, find
 from bench.handover.goal import Result
+from bench.handover.pieces import pieces
 from bench.handover.swapping import three_ahead, two_large
 from bench.handover.table import show
 from bench.handover.undisturbed import LOADS, undisturbed
@@ -39,6 +40,7 @@ VARIANTS: dict[str, Callable[[Card], Iterator[Result]]] = {
     "three-ahead": lambda card: iter([three_ahead(card)]),
     "undisturbed": lambda card: (undisturbed(card, load) for load in LOADS),
     "little-used": little_used,
+    "pieces": lambda card: iter([pieces(card)]),
     "allocation": lambda card: iter([allocation(card)]),
 }
 
