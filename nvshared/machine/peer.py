@@ -39,8 +39,8 @@ class Peer:
         return self.tenants[-1]
 
     @property
-    def tenant(self) -> str:
-        """On whose account its memory goes, see scheduler/belief.py; root's on nobody's."""
+    def account(self) -> str:
+        """Whose its memory is, see scheduler/belief.py: its user's; or "", nobody's, if root's."""
         return f"user:{self.uid}" if self.uid else ""
 
     def __str__(self) -> str:

@@ -203,7 +203,7 @@ class GPU:
     def see(self, processes: Iterable[Process], before: Mapping[int, int]) -> None:
         """The driver's list of processes is this one. `before`: `occupied` before it was asked."""
         self._witness.hear(processes, [client.peer.pid for client in self.clients.values()])
-        evidence = self._evidence([one for one in self.clients.values() if one.peer.tenant])
+        evidence = self._evidence([one for one in self.clients.values() if one.peer.account])
         if evidence:
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
             self._decide(events.Seen(evidence, filled))
@@ -243,11 +243,11 @@ class GPU:
     ) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         self._demand()
-        self.capacity.joined(client.id, client.peer.tenant)
+        self.capacity.joined(client.id, client.peer.account)
         self.apply_capacity()
         self.clients[client.id] = client
         self.client_joins.emit(client, memory)
-        tenant = client.peer.tenant
+        tenant = client.peer.account
         evidence = self._first_evidence(client, memory) if tenant else events.Evidence()
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, tenant, evidence))
