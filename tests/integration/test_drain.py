@@ -65,8 +65,11 @@ def test_a_drain_that_fails_once_is_tried_again(site: Site, failing: str) -> Non
     program.ends_well()
 
 
+ALL_FAIL = "cuCtxRecordEvent:1+:2,cuMemGetInfo_v2:1+:2"
+
+
 @pytest.mark.parametrize("failing", [
-    "cuCtxRecordEvent:1+:900", "cuEventQuery:1+:2", "cuStreamQuery:1+:2",
+    "cuCtxRecordEvent:1+:900", "cuEventQuery:1+:2", "cuStreamQuery:1+:2", ALL_FAIL,
 ])
 def test_a_drain_that_goes_on_failing_is_given_up(site: Site, failing: str) -> None:
     daemon, program = stopped(site, failing)

@@ -71,6 +71,36 @@ static void forget(CUcontext context, CUevent *event)
     *event = NULL;
 }
 
+/* With any of these a context, or the process, has ended, or must be ended: it runs nothing any
+ * more. Other calls may fail for reasons that pass. */
+static bool is_for_good(CUresult error)
+{
+    switch (error) {
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+    case CUDA_ERROR_UNKNOWN:         /* as of a card that fell off the bus */
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* Only asks. Twice, for one call alone may fail. */
 CUresult context_error(CUcontext context)
 {
@@ -83,7 +113,7 @@ CUresult context_error(CUcontext context)
         error = REAL(cuMemGetInfo_v2)(&unused, &total);
         REAL(cuCtxPopCurrent_v2)(&same);
     }
-    return error;
+    return is_for_good(error) ? error : CUDA_SUCCESS;
 }
 
 /* A call that failed says nothing of the work, unless the context has failed for good. */

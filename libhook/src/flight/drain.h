@@ -39,5 +39,5 @@ void drain_abandon(struct drain *drain);           /* at the end, too: leaves ze
 bool drain_context(CUcontext context, CUresult *result);
 /* Of one that is about to be destroyed. False: a capture in it forbids that, or it has failed. */
 bool drain_ending(CUcontext context);
-/* What a context has failed with for good, or success. */
+/* What a context has ended or failed with for good, or success. */
 CUresult context_error(CUcontext context);
