@@ -12,6 +12,7 @@ from tests.integration.test_bus_sharing import Daemon
 from tests.integration.test_captures import alone, under
 from tests.integration.test_contexts import WAITING
 from tests.integration.test_own_memory import PRELUDE, Program
+from tests.integration.test_pools import POOLS
 
 LONGER_THAN_A_WRONG_DRAIN = 0.5
 
@@ -100,3 +101,48 @@ def test_what_is_freed_stays_while_its_work_may_be_under_way(site: Site, failing
     fail(site, failing)
     site.start()
     assert under(site, FREED)
+
+
+FREED_IN_A_STREAM = WAITING + POOLS + '''
+setting(THRESHOLD, FOR_EVER)
+a, b, size = stream(), stream(), 64 * MIB
+first = take(size, a)
+wait_in(c_uint64(a))
+call("cuMemsetD8Async", first, 1, size, a)
+give(first, a)
+second = take(size, b)
+call("cuMemsetD8Async", second, 9, size, b)
+synchronize(b)
+reached.value = 1
+synchronize(a)
+print(json.dumps([first != second, get(second, size) == bytes([9]) * size]))
+'''
+
+
+@pytest.mark.parametrize("failing", ["cuEventQuery:1+:2", "cuEventSynchronize:1:2"])
+def test_what_a_stream_frees_is_nobody_elses_while_its_work_may_be_under_way(
+    site: Site, failing: str
+) -> None:
+    site.environment |= {"NVSHARE_SIM_FAIL": failing}
+    site.start()
+    assert under(site, FREED_IN_A_STREAM) == [True, True]
+
+
+FULL = POOLS + '''
+setting(THRESHOLD, FOR_EVER)
+a, b, address = stream(), stream(), c_uint64()
+first = take(600 * MIB, a)
+give(first, a)
+synchronize(a)
+got = cuda.cuMemAllocAsync(byref(address), c_size_t(800 * MIB), c_uint64(b))
+print(json.dumps(got))
+'''
+
+
+@pytest.mark.parametrize(("failing", "result"), [("1:2", 0), ("1+:2", 2)])
+def test_memory_whose_work_nobody_can_ask_about_is_not_waited_for_for_ever(
+    site: Site, failing: str, result: int
+) -> None:
+    site.environment |= {"NVSHARE_SIM_FAIL": f"cuEventQuery:{failing}"}
+    site.start("--swap-budget", "0")
+    assert under(site, PRELUDE + FULL) == result

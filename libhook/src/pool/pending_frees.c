@@ -5,7 +5,8 @@
  *
  * A stream's events complete in order, so when somebody wants memory we ask only for the oldest,
  * and wait for it only if there is no other memory. Recording and asking events disturbs no capture
- * in a thread whose mode is relaxed.
+ * in a thread whose mode is relaxed. A call that fails says nothing of the work: then the memory
+ * stays where it is.
  */
 #include "pool/pending_frees.h"
 
@@ -20,6 +21,9 @@
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
 #include "pool/stream.h"
+
+/* One call alone may fail. */
+#define TRIES 8
 
 /* An event, used again and again as long as its context lives. */
 struct marker {
@@ -201,15 +205,10 @@ bool pending_frees_look(void)
     return any;
 }
 
-bool pending_frees_wait(void)
+static void wait_for(const struct async_allocation *async)
 {
-    struct pending_frees *pending = pending_lists;
-    while (pending != NULL && ring_empty(&pending->allocations))
-        pending = pending->next;
-    if (pending == NULL)
-        return false;
-    struct stock *stock = pending->stock;
-    CUevent event = first(pending)->marker->event;
+    struct stock *stock = async->pending->stock;
+    CUevent event = async->marker->event;
     stock->waiting++;
     pthread_mutex_unlock(&memory_lock);
     RELAXED;
@@ -217,8 +216,21 @@ bool pending_frees_wait(void)
     pthread_mutex_lock(&memory_lock);
     if (--stock->waiting == 0)
         pthread_cond_broadcast(&memory_changed);
-    pending_frees_look();
-    return true;
+}
+
+bool pending_frees_wait(void)
+{
+    for (unsigned i = 0; i < TRIES; i++) {
+        const struct pending_frees *pending = pending_lists;
+        while (pending != NULL && ring_empty(&pending->allocations))
+            pending = pending->next;
+        if (pending == NULL)
+            return false;
+        wait_for(first(pending));
+        if (pending_frees_look())
+            return true;
+    }
+    return false;
 }
 
 /* The context's memory goes with it, in whichever stream it was freed. */

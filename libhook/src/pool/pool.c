@@ -286,9 +286,11 @@ bool pools_yield(const struct client *client, bool wait)
     pending_frees_look();
     if (give_back(client))
         return true;
-    while (wait && pending_frees_wait())
+    while (wait) {
+        wait = pending_frees_wait();
         if (give_back(client))
             return true;
+    }
     return false;
 }
 
