@@ -224,7 +224,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
         if question.pins:
             until = decision.now + PINNED_WITHIN
             client.pins = (*client.pins, Pin(question.number, question.pins, until))
-    elif fits and (
+    elif (not fits and _awaits_return(decision, client, question)) or (fits and (
         _release(decision, question, pins, squeezed) if squeezed
         else _recall(
             decision, client, question, -within, bounds.members(decision.card, domain)
@@ -233,7 +233,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
         or _recall(
             decision, client, question, max(-left, -spare),
             _lenders(decision, "" if left < 0 else client.tenant))
-    ):
+    )):
         return False
     else:
         if fits and within < 0 and domain is not None and not squeezed:
@@ -250,6 +250,15 @@ def _lenders(decision: Decision, tenant: str) -> list[ScheduledClient]:
     """To whom something is lent; of this tenant, or of all."""
     lent = decision.card.groups.group("lent")
     return [client for client in lent if not tenant or client.tenant == tenant]
+
+
+def _awaits_return(decision: Decision, client: ScheduledClient, question: Question) -> bool:
+    """It will fit when those who stay have heard that they may not grow any more."""
+    others = [c for c in decision.card.groups.group("staying") if c is not client]
+    back = sum(c.committed - max(c.commit, c.used) for c in others)
+    if question.bytes > _ceiling(decision, client) + back:
+        return False
+    return not decision.due(question.since + decision.card.settings.stuck_after)
 
 
 def _squeezed(decision: Decision, client: ScheduledClient, pins: int) -> list[ScheduledClient]:

@@ -159,6 +159,17 @@ def test_what_it_was_lent_is_called_back() -> None:
     assert talk.view(1).commit == 40 * GIB
 
 
+def test_a_question_waits_until_what_it_was_lent_is_back() -> None:
+    talk = Talk()
+    talk.run(1, 40)
+    talk.obey(talk.ask(1, 1, 40))
+    memory = talk.set(1, allocated=0, resident=0, pinned=40, stays=Stays.UNDRAINED)
+    called_back = talk.tell(MemoryChanged(1, memory))
+    talk.join(2)
+    assert limits(talk.ask(2, 1, 60), 2) == []
+    assert limits(talk.obey(called_back), 2)[-1].commit == 60 * GIB
+
+
 def test_who_is_suspended_does_not_run_and_stays() -> None:
     talk = Talk()
     talk.run(1, 40)

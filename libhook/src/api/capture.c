@@ -16,25 +16,26 @@ static CUresult begun(struct capture *capture, CUresult result)
     return result;
 }
 
-#define BEGIN(name, stream_, parameters, arguments)                                \
+#define BEGIN(name, stream_, ends_with_thread, parameters, arguments)              \
     EXPORT CUresult name parameters                                                \
     {                                                                              \
-        struct capture *capture = capture_new(stream_);                                  \
+        struct capture *capture = capture_new(stream_, ends_with_thread);          \
         return capture == NULL ? CUDA_ERROR_OUT_OF_MEMORY                          \
                                : begun(capture, REAL(name) arguments);             \
     }
-#define BEGIN_PTSZ(name, parameters, arguments)                                    \
-    BEGIN(name, stream, parameters, arguments)                                     \
-    BEGIN(name##_ptsz, PER_THREAD(stream), parameters, arguments)
+#define BEGIN_PTSZ(name, ends_with_thread, parameters, arguments)                  \
+    BEGIN(name, stream, ends_with_thread, parameters, arguments)                   \
+    BEGIN(name##_ptsz, PER_THREAD(stream), ends_with_thread, parameters, arguments)
 
-BEGIN_PTSZ(cuStreamBeginCapture, (CUstream stream), (stream))
-BEGIN_PTSZ(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
-BEGIN_PTSZ(cuStreamBeginCaptureToGraph,
+BEGIN_PTSZ(cuStreamBeginCapture, true, (CUstream stream), (stream))
+BEGIN_PTSZ(cuStreamBeginCapture_v2, mode != CU_STREAM_CAPTURE_MODE_RELAXED,
+    (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+BEGIN_PTSZ(cuStreamBeginCaptureToGraph, false,
     (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
      const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
     (stream, graph, dependencies, edges, count, mode))
 
-BEGIN_PTSZ(cuStreamBeginRecaptureToGraph,
+BEGIN_PTSZ(cuStreamBeginRecaptureToGraph, false,
     (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback,
      void *data),
     (stream, mode, graph, callback, data))

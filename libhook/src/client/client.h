@@ -91,7 +91,7 @@ struct client {
     CUcontext own_context;           /* made while the program had none; NULL: there is none */
     CUcontext copy_context;          /* where the stream was made; NULL: not yet */
     CUstream copy_stream;
-    uint64_t drain_patience;         /* us; grows while drains do not end */
+    unsigned undrained;              /* drains in a row that did not end */
     struct nvshare_order postponed;  /* an order that was read before its time; type 0: none */
 };
 

@@ -7,24 +7,42 @@
  * stream is no longer in capture, whatever the call returned: ended from another thread (error 908)
  * it is over, ended in a stream that only joined it (903) it is not. It is also over when the
  * stream or its context is destroyed. All as measured on driver 580.
+ *
+ * Only the thread that began a capture can end it and have the graph, unless it is relaxed. When
+ * that thread is gone the capture would go on for ever, and no drain could end. So then it is
+ * ended from another thread, which the driver calls an error and does. Not so in a stream that is
+ * the thread's own (CU_STREAM_PER_THREAD), which nobody else can name, nor into a graph that the
+ * program has already, as the driver destroys it.
  */
+#define _GNU_SOURCE
 #include "flight/capture_list.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "client/client.h"
 #include "flight/capture.h"
+#include "interpose/glibc.h"
 
 struct capture {
     CUstream stream;
     CUcontext context;
     pthread_t thread;                /* that began it, and whose CU_STREAM_PER_THREAD it is */
+    bool gone;                       /* that thread is */
+    bool endable;                    /* by us, when nobody else can any more */
+    uint64_t began;
     struct capture *next;
 };
 
-/* Protects the list. Nothing is called while it is held. */
+/* Protects the list. Nothing but the driver is called while it is held: what it is asked to end
+ * must not be destroyed meanwhile. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
+static _Atomic bool any_gone;
+
+/* Only to be told of a thread's end. */
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void capture_add(struct capture *capture)
 {
@@ -33,10 +51,16 @@ void capture_add(struct capture *capture)
     captures = capture;
 }
 
+/* A thread that is gone may have had the name that this one has now. */
+static bool is_own(const struct capture *capture)
+{
+    return !capture->gone && pthread_equal(capture->thread, pthread_self());
+}
+
 static bool is_in(const struct capture *capture, CUstream stream)
 {
     return capture->stream == stream
-           && (stream != CU_STREAM_PER_THREAD || pthread_equal(capture->thread, pthread_self()));
+           && (stream != CU_STREAM_PER_THREAD || is_own(capture));
 }
 
 struct capture *capture_take(CUstream stream, CUcontext context)
@@ -70,16 +94,74 @@ bool capture_is_own(void)
     bool own = false;
     LOCKED(captures_lock);
     for (const struct capture *capture = captures; capture != NULL; capture = capture->next)
-        own = own || pthread_equal(capture->thread, pthread_self());
+        own = own || is_own(capture);
     return own;
 }
 
-struct capture *capture_new(CUstream stream)
+uint64_t capture_oldest(void)
+{
+    uint64_t now = now_microseconds(), oldest = 0;
+    LOCKED(captures_lock);
+    for (const struct capture *capture = captures; capture != NULL; capture = capture->next)
+        if (now - capture->began > oldest)
+            oldest = now - capture->began;
+    return oldest;
+}
+
+static void thread_ends(void *marked)
+{
+    (void)marked;
+    LOCKED(captures_lock);
+    for (struct capture *capture = captures; capture != NULL; capture = capture->next)
+        if (is_own(capture))
+            any_gone = capture->gone = true;
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&key, thread_ends);
+}
+
+static struct capture *end_abandoned(void)
+{
+    struct capture *ended = NULL;
+    LOCKED(captures_lock);
+    for (struct capture **link = &captures, *capture; (capture = *link) != NULL;) {
+        CUgraph none;
+        CUcontext same;
+        if (!capture->gone || !capture->endable
+            || REAL(cuCtxPushCurrent_v2)(capture->context) != CUDA_SUCCESS) {
+            link = &capture->next;
+            continue;
+        }
+        REAL(cuStreamEndCapture)(capture->stream, &none);
+        REAL(cuCtxPopCurrent_v2)(&same);
+        *link = capture->next;
+        capture->next = ended;
+        ended = capture;
+    }
+    return ended;
+}
+
+void captures_end_abandoned(void)
+{
+    if (atomic_exchange(&any_gone, false))
+        capture_over(end_abandoned());
+}
+
+struct capture *capture_new(CUstream stream, bool ends_with_thread)
 {
     struct capture *capture = malloc(sizeof *capture);
     if (capture == NULL)
         return NULL;
-    *capture = (struct capture){ .stream = stream, .thread = pthread_self() };
+    if (pthread_key_create != NULL) {   /* it is in another library before glibc 2.34; glibc.h */
+        pthread_once(&once, make_key);
+        pthread_setspecific(key, capture);
+    }
+    *capture = (struct capture){
+        .stream = stream, .thread = pthread_self(), .began = now_microseconds(),
+        .endable = ends_with_thread && stream != CU_STREAM_PER_THREAD,
+    };
     if (REAL(cuStreamGetCtx)(stream, &capture->context) != CUDA_SUCCESS
         && REAL(cuCtxGetCurrent)(&capture->context) != CUDA_SUCCESS)
         capture->context = NULL;

@@ -8,8 +8,9 @@
 
 struct capture;
 
-/* One that the driver is about to begin in `stream`: it counts from now on. NULL: no memory. */
-struct capture *capture_new(CUstream stream);
+/* One that the driver is about to begin in `stream`: it counts from now on. Without its thread
+ * nobody has a use for it, if it `ends_with_thread`. NULL: no memory. */
+struct capture *capture_new(CUstream stream, bool ends_with_thread);
 /* It has begun, or goes on after all. */
 void capture_add(struct capture *capture);
 /* Takes out those in `stream` or, if that is NULL, in `context`. NULL: there are none. */
@@ -19,3 +20,7 @@ void capture_over(struct capture *captures);
 
 /* One is going on that this thread has begun. */
 bool capture_is_own(void);
+/* For how many microseconds the oldest has been going on; 0: there is none. */
+uint64_t capture_oldest(void);
+/* Ends those that nobody can end any more. For a thread that disturbs no capture. */
+void captures_end_abandoned(void);

@@ -14,7 +14,8 @@
  *
  * Otherwise a drain waits for the end of a capture. A capture submits nothing, so it takes as long
  * as the program does. But a captured copy needs its memory to be there and stands at the gate
- * (copies.c), so then patience is short.
+ * (copies.c), so then patience is short. One that lasts for long is taken for work that does not
+ * end.
  *
  * A call that fails says nothing of the work, so the drain tries again. Only a context that has
  * failed for good runs nothing any more, and counts as drained.
@@ -27,10 +28,12 @@
 #include "client/contexts.h"
 #include "client/gate.h"
 #include "flight/capture.h"
+#include "flight/capture_list.h"
 #include "flight/streams.h"
 #include "interpose/log.h"
 
 #define CAPTURE_PATIENCE_US 50000
+#define CAPTURE_LONGEST_US 30000000    /* of one that is to end by itself */
 #define STREAMS_PATIENCE_US 30000000   /* others of the program may always have one at work */
 #define PARTS 16
 
@@ -187,6 +190,7 @@ static bool add(struct drain *drain, CUcontext context)
 void drain_begin(struct drain *drain)
 {
     CUcontext context;
+    captures_end_abandoned();
     drain->count = 0;
     drain->failing = false;
     LOCKED(memory_lock);
@@ -245,26 +249,27 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-bool drain_all(uint64_t patience, bool outlasts)
+enum drained drain_all(uint64_t patience, bool outlasts)
 {
     uint64_t began = now_microseconds();
     struct drain drain = { .count = 0 };
     while (!gate_empty(1000))
         if (gate_has_waiters() && now_microseconds() - began > patience)
-            return false;
+            return UNDRAINED;
     drain_begin(&drain);
     while (!drain_step(&drain)) {
         uint64_t waited = now_microseconds() - began;
         /* Who stands at the gate, or waits here, may be just the thread that captures. */
         bool capturing = capture_going_on();
-        uint64_t limit = capturing ? CAPTURE_PATIENCE_US : patience;
-        if (waited > limit
-            && (gate_has_waiters() || drain.failing || (capturing && !outlasts))) {
+        bool endless = capturing && capture_oldest() > CAPTURE_LONGEST_US;
+        bool soon = capturing && !endless;
+        if (waited > (soon ? CAPTURE_PATIENCE_US : patience)
+            && (gate_has_waiters() || drain.failing || endless || (soon && !outlasts))) {
             drain_abandon(&drain);
-            return false;
+            return soon ? CAPTURING : UNDRAINED;
         }
         nap(waited);
     }
     drain_abandon(&drain);
-    return true;
+    return DRAINED;
 }

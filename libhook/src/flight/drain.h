@@ -10,11 +10,17 @@
 
 #define DRAIN_PATIENCE_US 2000000
 
-/* With the gate closed, waits until nothing is in flight in any context of
- * the process. False: gave up, because threads stand at the gate and
- * `patience` microseconds have passed, or because calls failed for that long; or, unless it
- * `outlasts` captures, one goes on. */
-bool drain_all(uint64_t patience, bool outlasts);
+enum drained {
+    DRAINED,
+    UNDRAINED,                       /* gave up: see below */
+    CAPTURING,                       /* gave up for a capture, which says nothing of the work */
+};
+
+/* With the gate closed, waits until nothing is in flight in any context of the process. It gives
+ * up when threads stand at the gate, calls fail, or a capture does not end, and `patience`
+ * microseconds have passed; and soon, if a capture goes on and threads stand at the gate or it
+ * does not `outlast` captures. */
+enum drained drain_all(uint64_t patience, bool outlasts);
 
 /* The same in steps, to find out whether a client is idle. */
 struct drain {

@@ -186,7 +186,6 @@ static struct client *new_client(CUdevice device)
     client->drained = true;
     client->turns = 1;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
-    client->drain_patience = DRAIN_PATIENCE_US;
     client->wake = -1;
     spares_prepare(client);
     CUuuid uuid;

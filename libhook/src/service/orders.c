@@ -8,6 +8,7 @@
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
+#include "client/stay.h"
 #include "flight/bus_sharing.h"
 #include "flight/drain.h"
 #include "interpose/bell.h"
@@ -21,6 +22,9 @@
 #include "swap/pipeline.h"
 #include "swap/presave.h"
 #include "swap/swap.h"
+
+#define DRAIN_PATIENCE_MOST_US 8000000
+#define DRAIN_TRIES 4
 
 /* From here on its memory may change. */
 static void begin_turn(struct client *client)
@@ -48,6 +52,21 @@ static void run(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
+/* Each time longer than before, as the work may only take long. After a few times in vain the
+ * program is not held up for it any more. */
+static bool drain(struct client *client)
+{
+    uint64_t patience = (uint64_t)DRAIN_PATIENCE_US << client->undrained;
+    if (patience > DRAIN_PATIENCE_MOST_US)
+        patience = DRAIN_PATIENCE_MOST_US;
+    enum drained drained = drain_all(patience, true);
+    if (drained == DRAINED)
+        client->undrained = 0;
+    else if (drained == UNDRAINED && ++client->undrained == DRAIN_TRIES)
+        client_stay(client, NVSHARE_STAYS_UNDRAINED);
+    return drained == DRAINED;
+}
+
 static void stop(struct client *client)
 {
     uint64_t began = now_microseconds();
@@ -60,7 +79,7 @@ static void stop(struct client *client)
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
     /* Where nothing leaves, nobody waits for what is in flight. */
-    bool drained = !stays && drain_all(client->drain_patience, true);
+    bool drained = !stays && drain(client);
     /* A drain is when the driver's pools let go of what the program has freed. */
     if (drained && swap_enter_context(client))
         pools_recount();
@@ -71,7 +90,6 @@ static void stop(struct client *client)
     if (drained || client->stays != NVSHARE_STAYS_NOT) {
         client->drained = drained;
         caches_turn_ended(client);
-        client->drain_patience = DRAIN_PATIENCE_US;
         client->want_sent = gate_has_waiters();
         client_send(client, (struct nvshare_report){
             .type = NVSHARE_STOPPED, .flags = client->want_sent ? NVSHARE_WANTS : 0,
@@ -79,7 +97,6 @@ static void stop(struct client *client)
         });
     } else {
         begin_turn(client);
-        client->drain_patience *= 2;
         gate_open(GATE_STOPPED(client));
         client_send(client, (struct nvshare_report){ .type = NVSHARE_REOPENED });
     }

@@ -118,11 +118,12 @@ static int wait_for(struct client *client, int timeout_ms)
     return fds[1].revents != 0 ? fds[1].fd : -1;
 }
 
-/* It runs and others wait. service_lock is held. */
+/* It runs and others wait. Who could not be drained is not held back: what it has in flight may
+ * wait for what it is about to submit. service_lock is held. */
 static bool competes(struct client *client)
 {
     LOCKED(memory_lock);
-    return client->socket >= 0 && client->granted && client->paced;
+    return client->socket >= 0 && client->granted && client->paced && client->undrained == 0;
 }
 
 /* Of two times to wait, of which either may be -1: for ever. */

@@ -37,7 +37,7 @@ static CUresult run(struct task *task)
     client->remapping = true;
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
-    bool ready = drain_all(DRAIN_PATIENCE_US, false) && swap_enter_context(client);
+    bool ready = drain_all(DRAIN_PATIENCE_US, false) == DRAINED && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
     if (ready) {
@@ -110,7 +110,9 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
     CUresult result = CUDA_ERROR_NOT_READY;
     /* A thread cancelled while the gate is shut on its behalf would leave it so. */
     UNCANCELLED;
-    for (unsigned i = 0; i < TRIES && !task.ran && result == CUDA_ERROR_NOT_READY; i++) {
+    /* Whose work does not end is held up for it no more than once. */
+    unsigned tries = client->stays == NVSHARE_STAYS_UNDRAINED ? 1 : TRIES;
+    for (unsigned i = 0; i < tries && !task.ran && result == CUDA_ERROR_NOT_READY; i++) {
         pthread_mutex_unlock(&memory_lock);
         bool may = captures_have_ended(patience_until);
         pthread_mutex_lock(&memory_lock);

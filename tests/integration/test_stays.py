@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program whose work never ends stays on the card, and a capture that nobody can end does not."""
+
+import pytest
+
+from nvshared.hook.protocol import Flag, OrderRecord, Type
+from nvshared.scheduler.events import Stays
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.fakehook import pump
+from tests.integration.test_bus_sharing import Daemon
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+
+SIZE = 400 * MIB
+
+# One kernel is always in flight, and ends only when the program says so on the card; the next one
+# is queued before that.
+ENDLESS = f'''
+import select, threading, time
+SIZE = {SIZE}
+module, kernel, flag, address = c_void_p(), c_void_p(), c_uint64(), c_uint64()
+with open("libhook/demo/kernels.ptx", "rb") as file:
+    call("cuModuleLoadData", byref(module), file.read())
+call("cuModuleGetFunction", byref(kernel), module, b"nvshare_wait_flag")
+work, words = c_uint64(), c_uint64()
+for one in (work, words):
+    call("cuStreamCreate", byref(one), 1)
+call("cuMemAlloc_v2", byref(address), SIZE)
+call("cuMemAlloc_v2", byref(flag), 4)
+call("cuMemsetD8_v2", address, c_uint(7), SIZE)
+call("cuMemsetD32_v2", flag, c_uint(0), 1)
+rounds, events = 0, [c_void_p(), c_void_p()]
+for one in events:
+    call("cuEventCreate", byref(one), 2)
+def launch():
+    values = [flag, c_uint64(rounds + 1)]
+    passed = (c_void_p * 2)(*(ctypes.cast(byref(value), c_void_p) for value in values))
+    call("cuLaunchKernel", kernel, *(1, 1, 1, 1, 1, 1, 0), work, passed, None)
+    call("cuEventRecord", events[rounds % 2], work)
+def feed():
+    "The kernel looks for this very word: the next one comes when it has seen it."
+    global rounds
+    rounds += 1
+    launch()
+    call("cuMemsetD32Async", flag, c_uint(rounds), 1, words)
+    while cuda.cuEventQuery(events[(rounds - 1) % 2]):
+        time.sleep(0.0001)
+def feed_until_told():
+    while not select.select([0], [], [], 0)[0]:
+        feed()
+    os.read(0, 1)
+launch()
+'''
+ENDS = '''
+call("cuMemsetD32Async", flag, c_uint(rounds + 1), 1, words)
+call("cuStreamSynchronize", work)
+assert get(address, SIZE) == bytes([7]) * SIZE
+'''
+
+
+def test_a_program_whose_work_never_ends_stays_and_others_get_what_is_left(site: Site) -> None:
+    site.start("--tq", "100ms", "--drain-patience", "10ms", "--stuck-after", "1h",
+               "--swap-budget", "4GiB")
+    program = Program(site, ENDLESS + 'print(json.dumps("begun"), flush=True)\n'
+                      "feed_until_told()\n" + ENDS)
+    assert program.hears() == "begun"
+    large = site.hook()
+    assert large.hello() is not None
+    assert large.allocate(800 * MIB)
+    large.want()
+    assert program.popen.stderr is not None
+    line = program.popen.stderr.readline()
+    assert "memory on GPU 0 stays there from now on: the work of this program" in line
+    small = site.hook()
+    assert small.hello() is not None
+    assert small.allocate(500 * MIB)
+    small.want()
+    pump([large, small], lambda: small.running)
+    assert not large.running
+    program.go_on()
+    program.ends_well()
+    pump([large, small], lambda: large.running)
+    assert "stays on the GPU from now on" in site.log.read_text()
+
+
+def test_who_could_not_be_drained_is_not_held_back(site: Site) -> None:
+    daemon = Daemon(site)
+    program = Program(site, ENDLESS + 'print(json.dumps("begun"), flush=True)\n'
+                      "feed_until_told()\n" + '''
+for _ in range(300):
+    feed()
+print(json.dumps("fed"), flush=True)
+sys.stdin.readline()
+''' + ENDS)
+    daemon.accept(Flag(0))
+    daemon.until(Type.MEMORY)
+    while (memory := daemon.until(Type.MEMORY).memory).resident < SIZE:
+        continue
+    assert program.hears() == "begun"
+    daemon.send(OrderRecord(Type.STOP))
+    reopened = daemon.until(Type.REOPENED)
+    assert reopened.memory.stays is Stays.NOT
+    assert reopened.memory.resident == memory.resident
+    daemon.send(OrderRecord(Type.RUN, flags=Flag.PACE))
+    program.go_on()
+    assert program.hears() == "fed"     # two in half a second, if it were
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+ABANDONED = '''
+import threading
+stream, address, graph, status = c_uint64(), c_uint64(), c_void_p(), c_int()
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+call("cuMemsetD8_v2", address, c_uint(7), 64 * MIB)
+call("cuStreamCreate", byref(stream), 1)
+def begin():
+    call("cuCtxSetCurrent", context)
+    call("cuStreamBeginCapture_v2", stream, c_int(MODE))
+thread = threading.Thread(target=begin)
+thread.start()
+thread.join()
+away()
+call("cuStreamIsCapturing", stream, byref(status))
+assert status.value == 0
+call("cuMemsetD8Async", address, c_uint(8), 32 * MIB, stream)
+call("cuStreamSynchronize", stream)
+assert get(address, 64 * MIB) == bytes([8]) * (32 * MIB) + bytes([7]) * (32 * MIB)
+'''
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_capture_whose_thread_is_gone_keeps_the_card_from_nobody(site: Site, mode: int) -> None:
+    site.start("--tq", "100ms")
+    program = Program(site, ABANDONED.replace("MODE", str(mode)))
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    give_it_back(hook)
+    program.go_on()
+    program.ends_well()
+
+
+KEPT = '''
+stream, graph, address = c_uint64(), c_void_p(), c_uint64()
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+call("cuStreamCreate", byref(stream), 1)
+call("cuStreamBeginCapture_v2", stream, c_int(2))
+away()
+call("cuStreamEndCapture", stream, byref(graph))
+'''
+
+
+@pytest.mark.long
+def test_who_does_not_end_its_capture_stays(site: Site) -> None:
+    site.start("--tq", "100ms", "--drain-patience", "10ms", "--stuck-after", "1h",
+               "--swap-budget", "4GiB")
+    program = Program(site, KEPT)
+    assert program.hears() == "away"
+    hook = site.hook()
+    assert hook.hello() is not None
+    assert hook.allocate(1000 * MIB)
+    hook.want()
+    assert program.popen.stderr is not None
+    assert "stays there from now on" in program.popen.stderr.readline()
+    program.go_on()
+    program.ends_well()
