@@ -70,7 +70,7 @@ def test_a_program_whose_work_never_ends_stays_and_others_get_what_is_left(site:
     large.want()
     assert program.popen.stderr is not None
     line = program.popen.stderr.readline()
-    assert "memory on GPU 0 stays there from now on: the work of this program" in line
+    assert "memory on GPU 0 stays there from now on: its work does not end" in line
     small = site.hook()
     assert small.hello() is not None
     assert small.allocate(500 * MIB)
