@@ -207,6 +207,37 @@ allow(address, size, flags=2)                           # no such access
     assert "cuMemSetAccess: 1, must be 0" in errors
 
 
+def test_what_graphs_do_not_use_is_given_back_with_the_turn(site: Site) -> None:
+    site.start("--tq", "1")
+    program = Program(site, '''
+stream, address, graph, launched = c_uint64(), c_uint64(), c_void_p(), c_void_p()
+call("cuMemAlloc_v2", byref(address), 200 * MIB)        # does not fit beside the other program's
+def held(reserved):
+    value = c_uint64()
+    call("cuDeviceGetGraphMemAttribute", c_int(0), c_int(2 if reserved else 0), byref(value))
+    return value.value
+call("cuStreamCreate", byref(stream), 1)
+call("cuStreamBeginCapture_v2", stream, c_int(0))
+call("cuMemAllocAsync", byref(address), 600 * MIB, stream)
+call("cuMemFreeAsync", address, stream)
+call("cuStreamEndCapture", stream, byref(graph))
+call("cuGraphInstantiateWithFlags", byref(launched), graph, 0)
+call("cuGraphLaunch", launched, stream)
+call("cuStreamSynchronize", stream)
+assert held(True) == 600 * MIB
+call("cuGraphExecDestroy", launched)
+call("cuGraphDestroy", graph)
+assert (held(True), held(False)) == (600 * MIB, 0)
+away()
+assert held(True) == 0
+''')
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    program.ends_well()
+    give_it_back(hook)
+
+
 def test_content_survives_wherever_it_is_mapped_and_where_it_is_not(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''

@@ -5,12 +5,17 @@
 
 #include "space/allocation.h"
 
+static struct graph_memory *all;
+
 CUresult graph_memory_new(struct context *context, size_t size, struct graph_memory **result)
 {
     struct graph_memory *memory = calloc(1, sizeof *memory);
     if (memory == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memory->references = 1;
+    graph_memory_trim(context->device);
+    *memory = (struct graph_memory){
+        .references = 1, .size = size, .device = context->device, .next = all,
+    };
     CUresult failed = device_allocate(context, size, ALLOCATED, NULL, &memory->address);
     if (failed != CUDA_SUCCESS) {
         free(memory);
@@ -19,7 +24,7 @@ CUresult graph_memory_new(struct context *context, size_t size, struct graph_mem
     allocations_lock();
     allocation_find(memory->address)->graphs = true;
     allocations_unlock();
-    *result = memory;
+    *result = all = memory;
     return CUDA_SUCCESS;
 }
 
@@ -30,12 +35,42 @@ void graph_memory_hold(struct graph_memory *memory)
 
 void graph_memory_drop(struct graph_memory *memory)
 {
-    if (--memory->references > 0)
-        return;
-    allocations_lock();
+    memory->references--;
+}
+
+/* NULL: it went with its context. */
+static struct allocation *allocation_of(const struct graph_memory *memory)
+{
     struct allocation *allocation = allocation_find(memory->address);
-    if (allocation != NULL && allocation->base == memory->address)
-        device_free(allocation);     /* else it went with its context */
+    return allocation != NULL && allocation->base == memory->address && allocation->graphs
+        ? allocation : NULL;
+}
+
+void graph_memory_trim(const struct device *device)
+{
+    allocations_lock();
+    for (struct graph_memory **link = &all, *memory; (memory = *link) != NULL;) {
+        if (memory->references > 0 || memory->device != device) {
+            link = &memory->next;
+            continue;
+        }
+        struct allocation *allocation = allocation_of(memory);
+        if (allocation != NULL)
+            device_free(allocation);
+        *link = memory->next;
+        free(memory);
+    }
     allocations_unlock();
-    free(memory);
+}
+
+uint64_t graph_memory_bytes(const struct device *device, bool kept)
+{
+    uint64_t bytes = 0;
+    allocations_lock();
+    for (const struct graph_memory *memory = all; memory != NULL; memory = memory->next)
+        if (memory->device == device && (kept || memory->references > 0)
+            && allocation_of(memory) != NULL)
+            bytes += memory->size;
+    allocations_unlock();
+    return bytes;
 }

@@ -14,6 +14,7 @@
 #include "interpose/bell.h"
 #include "interpose/log.h"
 #include "pool/driver_pools.h"
+#include "pool/graph_memory.h"
 #include "pool/pool.h"
 #include "service/caches.h"
 #include "service/service.h"
@@ -81,8 +82,10 @@ static void stop(struct client *client)
     /* Where nothing leaves, nobody waits for what is in flight. */
     bool drained = !stays && drain(client);
     /* A drain is when the driver's pools let go of what the program has freed. */
-    if (drained && swap_enter_context(client))
+    if (drained && swap_enter_context(client)) {
         pools_recount();
+        graph_memory_trim(client->device);
+    }
 
     LOCKED(memory_lock);
     client->stopping = false;
