@@ -33,7 +33,7 @@ DOES = {
     "swapped": "memory_allocate|memory_free|managed_allocate|managed_free"
                "|vmm_(?!access_of|range_of|properties|mapped_in|pin_)"
                "|pool_(?!of|tell)",
-    "pinned": "vmm_pin_(in_place|range_in_place)",
+    "pinned": "vmm_pin_(in_place|range_in_place)|ipc_export_pin",
     "shared": "ipc_(export|import_(open|close))",
     "peers": "peer_access",
     "answered": "memory_(describe|information|total|is_ours|set_sync_memops)"

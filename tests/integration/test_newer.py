@@ -8,6 +8,7 @@ import pytest
 
 from nvshared.units import MIB
 from tests.integration.conftest import SIMULATOR, Site
+from tests.integration.test_others import Eventually, is_granted
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 SOURCE = Path(__file__).with_name("tomorrow.c")
@@ -75,4 +76,27 @@ def test_a_copy_that_the_library_does_not_know_finds_its_memory(
     program.go_on()
     give_it_back(hook)
     assert program.hears() == "copied"
+    program.ends_well()
+
+
+def test_after_what_would_have_to_be_followed_the_memory_stays(
+    site: Site, tomorrow: Path, eventually: Eventually
+) -> None:
+    assert tomorrow.exists()
+    site.start("--tq", "1")
+    program = Program(site, '''
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+call("cuMemsetD8_v2", address, 1, 64 * MIB)
+away()
+call("cuStreamBeginTomorrow", 0)
+print(json.dumps("begun"), flush=True)
+sys.stdin.readline()
+''')
+    assert program.hears() == "away"
+    assert is_granted(site, 1000 * MIB)
+    program.go_on()
+    assert program.hears() == "begun"
+    eventually(lambda: not is_granted(site, 1000 * MIB))
+    program.go_on()
     program.ends_well()

@@ -7,6 +7,7 @@
 CUresult cuMemcpyAsync(CUdeviceptr, CUdeviceptr, size_t, CUstream);
 SEEN CUresult cuMemcpyTomorrowAsync(int, int, int, int, int, int, const CUdeviceptr *, size_t,
                                     CUstream);
+SEEN CUresult cuStreamBeginTomorrow(CUstream);
 
 /* Its arguments that count lie on the stack. */
 CUresult cuMemcpyTomorrowAsync(int a, int b, int c, int d, int e, int f, const CUdeviceptr *ways,
@@ -15,4 +16,11 @@ CUresult cuMemcpyTomorrowAsync(int a, int b, int c, int d, int e, int f, const C
     if (a != 1 || b != 2 || c != 3 || d != 4 || e != 5 || f != 6)
         return CUDA_ERROR_INVALID_VALUE;
     return cuMemcpyAsync(ways[0], ways[1], size, stream);
+}
+
+/* One of those whose work would have to be followed. */
+CUresult cuStreamBeginTomorrow(CUstream stream)
+{
+    (void)stream;
+    return CUDA_SUCCESS;
 }

@@ -10,10 +10,14 @@
  *
  * Work in flight is the context's, and is waited for as all other (drain.c). What is lost: a copy
  * is not seen by those who share the bus, and a capture does not let the call pass a closed gate.
+ *
+ * Of some the work or the memory would have to be followed afterwards. After the first of those
+ * the program's memory stays on the card.
  */
 #include "api/newer_calls.h"
 
 #include "api/wrapper.h"
+#include "client/stay.h"
 
 #include "interpose/log.h"
 
@@ -24,17 +28,21 @@
 
 typedef CUresult newer_function(WORDS);
 
-static void tell(enum real_index hook)
+/* Inside the gate. */
+static void first(enum real_index hook)
 {
-    static atomic_flag told[NEWER_MAX];
-    if (!atomic_flag_test_and_set(&told[hook - HOOKS_LISTED]))
-        debug("%s is newer than this libnvshare.so, which takes it for work", hook_name(hook));
+    static atomic_flag called[NEWER_MAX];
+    if (atomic_flag_test_and_set(&called[hook - HOOKS_LISTED]))
+        return;
+    debug("%s is newer than this libnvshare.so, which takes it for work", hook_name(hook));
+    if (newer_kind(hook_name(hook), true) == NEWER_KEEPS)
+        clients_stay(NVSHARE_STAYS_UNSEEN);
 }
 
 static CUresult call(enum real_index hook, WORDS)
 {
-    tell(hook);
     gate_enter(GATE_NO_STREAM);
+    first(hook);
     CUresult result = ((newer_function *)real_function(hook))(a, b, c, d, e, f, g, h, i, j, k, l,
                                                               m, n, o, p);
     gate_leave();

@@ -4,8 +4,8 @@
  * plain cuMemAlloc memory (as read on an H200 with driver 580), resident or not; the driver
  * itself would see mapped memory, or none.
  *
- * Two answers differ, as such memory may leave the card at any time: it cannot be registered with a
- * NIC, nor exported.
+ * Two answers differ, as such memory may leave the card at any time: that it can be registered with
+ * a NIC, or exported. It can, and stays from then on.
  */
 #include "api/wrapper.h"
 #include "flight/capture.h"
@@ -252,9 +252,8 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
                                               CUmemRangeHandleType type, unsigned long long flags)
 {
-    if (memory_is_ours(address))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = vmm_pin_range_in_place(address, size);
+    CUresult result = memory_is_ours(address) ? ipc_export_pin(address)
+                                              : vmm_pin_range_in_place(address, size);
     return result != CUDA_SUCCESS
                ? result : REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
 }

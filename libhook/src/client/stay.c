@@ -12,6 +12,8 @@
  */
 #include "client/stay.h"
 
+#include <stdatomic.h>
+
 #include "client/client.h"
 #include "interpose/log.h"
 
@@ -39,4 +41,22 @@ void client_stay(struct client *client, enum nvshare_stays reason)
     if (first)
         complain("memory on GPU %d stays there from now on: %s. Other programs get what is left.",
                  (int)client->device, text(reason));
+}
+
+static _Atomic enum nvshare_stays all;
+
+void clients_stay(enum nvshare_stays reason)
+{
+    enum nvshare_stays none = NVSHARE_STAYS_NOT;
+    atomic_compare_exchange_strong(&all, &none, reason);
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = __atomic_load_n(&clients[i], __ATOMIC_ACQUIRE);
+        if (client != NULL)
+            client_stay(client, reason);
+    }
+}
+
+enum nvshare_stays clients_stays(void)
+{
+    return atomic_load(&all);
 }

@@ -12,3 +12,8 @@ struct client;
  * its gate opens. Says so on stderr. Any thread, without memory_lock; only the first reason
  * counts. What must not be away at all is to be inside the gate when it calls this. */
 void client_stay(struct client *client, enum nvshare_stays reason);
+
+/* All clients of this process, and those that it will have. */
+void clients_stay(enum nvshare_stays reason);
+/* Why this process's clients stay. */
+enum nvshare_stays clients_stays(void);

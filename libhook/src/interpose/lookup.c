@@ -129,11 +129,35 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
     return answer(exists && there == entry ? wrapper : there);
 }
 
+/* `there`: what the real function found. */
+static struct lookup_answer found_other(enum other other, void *there)
+{
+    if (there == NULL || there == other_wrapper(other))
+        return not_ours;
+    other_found(other, there);
+    return answer(other_wrapper(other));
+}
+
+static struct lookup_answer lookup_other(enum other other, symbol_function *real, void *handle)
+{
+    const char *name = other_name(other);
+    void *there = real(handle, name);
+    if (there == other_wrapper(other) && other_real(other) == NULL)
+        return answer(real(RTLD_NEXT, name));
+    return found_other(other, there);
+}
+
 EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const void *caller)
 {
     find_both();
-    if (name == NULL || name[0] != 'c' || name[1] != 'u'
-        || atomic_load_explicit(&lookup_real_dlsym, memory_order_relaxed) == NULL)
+    symbol_function *real
+        = (symbol_function *)atomic_load_explicit(&lookup_real_dlsym, memory_order_relaxed);
+    if (name == NULL || real == NULL)
+        return not_ours;
+    enum other other = other_named(name);
+    if (other != OTHER_COUNT && handle != RTLD_NEXT)
+        return lookup_other(other, real, handle);
+    if (name[0] != 'c' || name[1] != 'u')
         return not_ours;
     enum real_index hook = hook_named(name);
     return hook == HOOK_COUNT ? not_ours : lookup_hook(hook, handle, caller);
@@ -159,8 +183,14 @@ EARLY struct lookup_answer lookup_version(void *handle, const char *name, const 
                                           const void *caller)
 {
     find_both();
-    if (name == NULL || atomic_load_explicit(&lookup_real_dlvsym, memory_order_relaxed) == NULL
-        || !((name[0] == 'c' && name[1] == 'u') || (name[0] == 'd' && name[1] == 'l')))
+    version_function *real
+        = (version_function *)atomic_load_explicit(&lookup_real_dlvsym, memory_order_relaxed);
+    if (name == NULL || real == NULL)
+        return not_ours;
+    enum other other = other_named(name);
+    if (other != OTHER_COUNT && handle != RTLD_NEXT)
+        return found_other(other, real(handle, name, version));
+    if (!((name[0] == 'c' && name[1] == 'u') || (name[0] == 'd' && name[1] == 'l')))
         return not_ours;
     return lookup_known(handle, name, version, caller);
 }

@@ -88,6 +88,16 @@ void *hook_wrapper(enum real_index index)
     return index < HOOKS_LISTED ? wrappers[index] : newer_calls[index - HOOKS_LISTED];
 }
 
+void *other_wrapper(enum other other)
+{
+    static void *const table[OTHER_COUNT] = {
+#define OTHER(name, library) [OTHER_##name] = (void *)name,
+#include "interpose/others.def"
+#undef OTHER
+    };
+    return table[other];
+}
+
 const char *hook_name(enum real_index index)
 {
     return index < HOOKS_LISTED ? names[index] : atomic_load(&newer_names[index - HOOKS_LISTED]);

@@ -11,6 +11,7 @@
 
 #include "interpose/driver.h"
 #include "interpose/newer.h"
+#include "interpose/others.h"
 
 /* Declared so that the compiler knows their types (and compares them with
  * cuda.h if that is included). Only those in hooks.def are ever defined. */
@@ -63,6 +64,7 @@ enum real_index hook_for(const char *name, void *entry);
 /* Our wrapper of hook `index` (below HOOK_COUNT), its name, and the hook of a
  * name or of a driver's entry point; HOOK_COUNT: not hooked. */
 void *hook_wrapper(enum real_index index);
+void *other_wrapper(enum other other);
 const char *hook_name(enum real_index index);
 enum real_index hook_named(const char *name);
 enum real_index hook_of_real(const void *entry);

@@ -63,14 +63,18 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
     return file;
 }
 
-/* Memory that can be exported, with the block's bytes, in its place. Everything is still. */
+/* Memory that can be exported or registered, with the block's bytes, in its place. Everything is still. */
 static CUresult share_block(struct block *block)
 {
     struct client *client = block->client;
+    int by_network = 0;              /* a network card may reach it, too, as memory of cuMemAlloc */
+    REAL(cuDeviceGetAttribute)(&by_network,
+        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, client->device);
     const CUmemAllocationProp property = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = client->device },
+        .allocFlags.gpuDirectRDMACapable = by_network != 0,
     };
     CUmemAccessDesc access[CLIENTS_MAX];
     size_t readers = mapped_access(client, access);
@@ -137,6 +141,30 @@ static uint64_t not_shared(struct page_owner *owner)
     return bytes;
 }
 
+static CUresult share(struct ipc_request *request)
+{
+    struct memory_description description;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    LOCKED(memory_lock);
+    struct page_owner *owner = find(request, &description);
+    if (owner != NULL) {
+        size_t count;
+        size_t largest = blocks_of(owner, &count)[0]->size; /* none is larger than the first */
+        result = not_shared(owner) == 0
+            ? CUDA_SUCCESS
+            : exclusively(owner->client, largest, not_shared(owner), share_all, request);
+    }
+    return result;
+}
+
+CUresult ipc_export_pin(CUdeviceptr address)
+{
+    struct memory_description description;
+    if (!memory_describe(address, &description) || !description.ipc)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return share(&(struct ipc_request){ .address = description.base, .id = description.id });
+}
+
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
@@ -161,16 +189,7 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
         *result = CUDA_ERROR_OPERATING_SYSTEM;
         return true;
     }
-    pthread_mutex_lock(&memory_lock);
-    struct page_owner *owner = find(&ticket.request, &description);
-    if (owner != NULL) {
-        size_t count;
-        size_t largest = blocks_of(owner, &count)[0]->size; /* none is larger than the first */
-        *result = not_shared(owner) == 0
-            ? CUDA_SUCCESS
-            : exclusively(owner->client, largest, not_shared(owner), share_all, &ticket.request);
-    }
-    pthread_mutex_unlock(&memory_lock);
+    *result = share(&ticket.request);
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &ticket, sizeof ticket);
     return true;

@@ -19,6 +19,7 @@
 #include "client/connection.h"
 #include "client/contexts.h"
 #include "client/gate.h"
+#include "client/stay.h"
 #include "client/unknown_entry.h"
 #include "flight/drain.h"
 #include "interpose/glibc.h"
@@ -237,6 +238,8 @@ static void attach(CUdevice device)
         client_withdraw(client);
         gate_open(GATE_STOPPED(client));
         discard(client);
+    } else if (clients_stays() != NVSHARE_STAYS_NOT) {
+        client_stay(client, clients_stays());
     }
 }
 

@@ -51,6 +51,7 @@ SEEN int core_captures;              /* going on */
 SEEN uint64_t core_context_ended, core_contexts_ended, core_contexts_attached;
 SEEN int core_device_attached = -1;
 SEEN int core_sync_memops;
+SEEN uint64_t core_kept;             /* the last address that was to stay where it is */
 SEEN uint64_t core_prefetched;       /* of all ranges: bytes, and from MANAGED to each */
 
 SEEN uint64_t core_copied;           /* bytes of the last copy that counts, */
@@ -378,6 +379,17 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
 {
     (void)address, (void)size;
     return CUDA_SUCCESS;
+}
+
+CUresult ipc_export_pin(CUdeviceptr address)
+{
+    core_kept = address;
+    return memory_is_ours(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void clients_stay(enum nvshare_stays reason)
+{
+    (void)reason;
 }
 
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)

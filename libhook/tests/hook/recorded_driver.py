@@ -198,6 +198,12 @@ def hooks(part: str = "") -> dict[str, list[int]]:
     return found
 
 
+def others() -> list[str]:
+    """The functions of other libraries that have wrappers."""
+    text = HOOKS.with_name("others.def").read_text()
+    return re.findall(r"^OTHER\((\w+),", text, flags=re.MULTILINE)
+
+
 def environment(library: Path, driver: Path, *preloads: Path) -> dict[str, str]:
     """For a program that finds `driver`, with `library` and `preloads` before everything."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NVSHARE_")}

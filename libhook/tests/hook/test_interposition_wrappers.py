@@ -230,7 +230,9 @@ assert call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), O
 assert (base.value, size.value) == (OURS, 4096)
 assert call("cuMemGetAddressRange_v2", None, None, OURS + 4096) == 500
 assert call("cuIpcGetMemHandle", ctypes.byref(base), OURS) == 1
-assert call("cuMemGetHandleForAddressRange", ctypes.byref(base), OURS, 4096, 1, 0) == 801
+answers("cuMemGetHandleForAddressRange", a0=7)
+assert call("cuMemGetHandleForAddressRange", ctypes.byref(base), OURS, 4096, 1, 0) == 0
+assert base.value == 7 and core.kept == OURS
 
 free, total = u64(), u64()
 assert call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)) == 0

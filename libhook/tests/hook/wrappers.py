@@ -13,8 +13,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 # Beside api/, what the wrappers need that is no double.
 REAL = ["client/contexts.c", "client/unknown_entry.c", "flight/capture_list.c", "flight/streams.c",
-        "interpose/log.c", "interpose/newer.c", "interpose/real.c", "interpose/symbols.c",
-        "pool/driver_pools.c"]
+        "interpose/log.c", "interpose/newer.c", "interpose/others.c", "interpose/real.c",
+        "interpose/symbols.c", "pool/driver_pools.c"]
 
 PRELUDE = """
 import ctypes, sys, threading
@@ -26,7 +26,7 @@ class Core:
     TYPES = {"stream": ctypes.c_uint64, "wished": ctypes.c_uint64, "pinned": ctypes.c_uint64,
              "remembered": ctypes.c_uint64, "context_ended": ctypes.c_uint64,
              "contexts_ended": ctypes.c_uint64, "contexts_attached": ctypes.c_uint64,
-             "prefetched": ctypes.c_uint64, "copied": ctypes.c_uint64}
+             "kept": ctypes.c_uint64, "prefetched": ctypes.c_uint64, "copied": ctypes.c_uint64}
     TYPES |= {"pool_" + name: ctypes.c_uint64
               for name in ("stream", "added", "most", "kept", "threshold")}
     def variable(self, name):

@@ -16,7 +16,7 @@ const char *const exceptions[EXCEPTIONS] = {
     [REACH_OF_A_NIC] =
         "memory that may leave the card is not offered to devices that would keep its address",
     [HANDLE_FOR_A_RANGE] =
-        "memory that may leave the card is not offered as a file to other devices",
+        "memory that may leave the card has to be still before it can be a file for other devices",
     [HARDWARE_DECOMPRESSION] =
         "it needs a way of allocating that mapped memory does not have",
 };

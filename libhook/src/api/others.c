@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Functions of other libraries to which a program gives its memory, or which work on it past us
+ * (interpose/others.def). Where it is known which memory that is, that memory stays on the card
+ * from then on; else all of the program's does.
+ *
+ * What does not have to be here: NVDEC decodes into memory of its own, of which programs copy.
+ * Memory of graphics interfaces is theirs and never leaves. cuFile copies in and out of buffers
+ * that were not registered.
+ */
+#include "api/wrapper.h"
+#include "client/stay.h"
+#include "ipc/ipc_export.h"
+#include "memory/memory.h"
+#include "memory/vmm_allocation.h"
+
+#define WORDS uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f
+
+/* The second is for a program that is linked with a library and runs without it. */
+static uint64_t call(enum other other, uint64_t absent, WORDS)
+{
+    other_function *real = other_real(other);
+    return real == NULL ? absent : real(a, b, c, d, e, f);
+}
+
+static uint64_t call_and_stay(enum other other, enum nvshare_stays reason, WORDS)
+{
+    gate_enter(GATE_NO_STREAM);
+    clients_stay(reason);
+    uint64_t result = call(other, 1, a, b, c, d, e, f);
+    gate_leave();
+    return result;
+}
+
+EXPORT uint64_t NvEncodeAPICreateInstance(WORDS)
+{
+    return call_and_stay(OTHER_NvEncodeAPICreateInstance, NVSHARE_STAYS_GIVEN, a, b, c, d, e, f);
+}
+
+EXPORT uint64_t optixQueryFunctionTable(WORDS)
+{
+    return call_and_stay(OTHER_optixQueryFunctionTable, NVSHARE_STAYS_UNSEEN, a, b, c, d, e, f);
+}
+
+/* If that fails the memory is no device's to write to either: the library will say so. */
+static void pin(CUdeviceptr address, size_t size)
+{
+    if (memory_is_ours(address))
+        ipc_export_pin(address);
+    else
+        vmm_pin_range_in_place(address, size);
+}
+
+#define PINNING(name, absent, address, size)                   \
+    EXPORT uint64_t name(WORDS)                                \
+    {                                                          \
+        pin(address, size);                                    \
+        return call(OTHER_##name, absent, a, b, c, d, e, f);   \
+    }
+
+PINNING(ibv_reg_mr, 0, b, c)
+PINNING(ibv_reg_mr_iova, 0, b, c)
+PINNING(ibv_reg_mr_iova2, 0, b, c)
+PINNING(cuFileBufRegister, 1, a, b)

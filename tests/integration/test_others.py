@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program gives to a network card, a disk, the video encoder or a ray tracer stays on the
+card: that memory where the library sees which it is, else all of the program's."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+
+SOURCE = Path(__file__).with_name("others.c")
+
+VERBS, FILES, ENCODER, TRACER = (
+    ("libibverbs.so.1", "VERBS"), ("libcufile.so.0", "FILES"),
+    ("libnvidia-encode.so.1", "ENCODER"), ("libnvoptix.so.1", "TRACER"),
+)
+Eventually = Callable[[Callable[[], bool]], None]
+MEMORY = '''
+size, given, kept = 64 * MIB, c_uint64(), c_uint64()
+for one in (given, kept):
+    call("cuMemAlloc_v2", byref(one), size)
+data = os.urandom(size)
+for one in (given, kept):
+    put(one.value, data)
+'''
+END = '''
+away()
+for one in (given, kept):
+    assert get(one.value, size) == data
+away()
+'''
+OPEN = '''
+import ctypes
+from ctypes import byref, c_int, c_size_t, c_uint64
+other = ctypes.CDLL("LIBRARY")
+'''
+CALLS = {
+    VERBS: '''
+other.ibv_reg_mr.restype = ctypes.c_void_p
+got = other.ibv_reg_mr(c_uint64(1000), given, c_size_t(size), 5)
+assert got == 1005 + given.value % 7 + size % 11, got
+''',
+    FILES: '''
+assert other.cuFileBufRegister(given, c_size_t(size), 3) == 3 + given.value % 7 + size % 11
+''',
+    ENCODER: '''
+assert other.NvEncodeAPICreateInstance(byref(c_int(7))) == 7
+''',
+    TRACER: '''
+assert other.optixQueryFunctionTable(1, 2, None, None, byref(c_int(7)), c_size_t(10)) == 20
+''',
+}
+
+
+def library(folder: Path, which: tuple[str, str]) -> Path:
+    name, macro = which
+    target = folder / name
+    command = ["gcc", "-shared", "-fPIC", f"-D{macro}", f"-Wl,-soname,{name}", str(SOURCE)]
+    if which == VERBS:
+        versions = folder / "versions"
+        versions.write_text("IBVERBS_1.0 { };\nIBVERBS_1.1 { } IBVERBS_1.0;\n")
+        command.append(f"-Wl,--version-script={versions}")
+    subprocess.run([*command, "-o", str(target)], check=True)
+    return target
+
+
+def linked(target: Path) -> Path:
+    """A library that needs it, and through which its functions are called."""
+    functions = {
+        VERBS[0]: ("void *ibv_reg_mr(void *, void *, unsigned long, int);",
+                   "void *reg(void *a, void *b, unsigned long c, int d)"
+                   " { return ibv_reg_mr(a, b, c, d); }"),
+        ENCODER[0]: ("int NvEncodeAPICreateInstance(void *);",
+                     "int create(void *list) { return NvEncodeAPICreateInstance(list); }"),
+    }
+    needing = target.with_name("needing.so")
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", str(target)]
+    command += [f"-Wl,-rpath,{target.parent}", "-o", str(needing)]
+    subprocess.run(command, input="\n".join(functions[target.name]), text=True, check=True)
+    return needing
+
+
+def is_granted(site: Site, size: int) -> bool:
+    """Whether the daemon would promise so much of the card to somebody else."""
+    hook = site.hook()
+    assert hook.hello() is not None
+    granted = hook.allocate(size)
+    hook.close()
+    return granted
+
+
+def check(site: Site, eventually: Eventually, program: Program, limits: tuple[int, int]) -> None:
+    """Others get so much of the card, and no more."""
+    much, too_much = limits
+    for _ in range(2):
+        assert program.hears() == "away"
+        eventually(lambda: not is_granted(site, too_much))
+        give_it_back(take_the_card(site, much))
+        program.go_on()
+    program.ends_well()
+
+
+PARTS = (900 * MIB, 990 * MIB)          # what it was not given goes away
+WHOLE = (850 * MIB, 910 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("which", "limits"), [(VERBS, PARTS), (FILES, PARTS), (ENCODER, WHOLE), (TRACER, WHOLE)],
+    ids=["network", "disk", "encoder", "ray tracer"],
+)
+def test_what_is_given_stays(
+    site: Site, eventually: Eventually, tmp_path: Path, which: tuple[str, str],
+    limits: tuple[int, int],
+) -> None:
+    site.start("--tq", "1")
+    opening = OPEN.replace("LIBRARY", str(library(tmp_path, which)))
+    check(site, eventually, Program(site, MEMORY + opening + CALLS[which] + END), limits)
+
+
+@pytest.mark.parametrize(
+    ("which", "limits"), [(VERBS, PARTS), (ENCODER, WHOLE)], ids=["network", "encoder"]
+)
+def test_what_a_linked_library_is_given_stays(
+    site: Site, eventually: Eventually, tmp_path: Path, which: tuple[str, str],
+    limits: tuple[int, int],
+) -> None:
+    site.start("--tq", "1")
+    opening = OPEN.replace("LIBRARY", str(linked(library(tmp_path, which))))
+    calls = CALLS[which].replace("ibv_reg_mr", "reg").replace("NvEncodeAPICreateInstance", "create")
+    check(site, eventually, Program(site, MEMORY + opening + calls + END), limits)
+
+
+def test_a_program_that_asked_for_the_encoder_first_stays(
+    site: Site, eventually: Eventually, tmp_path: Path
+) -> None:
+    site.start("--tq", "1")
+    opening = OPEN.replace("LIBRARY", str(library(tmp_path, ENCODER)))
+    check(site, eventually, Program(site, MEMORY + END, before=opening + CALLS[ENCODER]), WHOLE)
+
+
+def test_host_memory_and_memory_that_is_mapped_are_registered_too(
+    site: Site, eventually: Eventually, tmp_path: Path
+) -> None:
+    """Of what the program mapped itself, that allocation stays."""
+    site.start("--tq", "1")
+    opening = OPEN.replace("LIBRARY", str(library(tmp_path, VERBS)))
+    mapped = '''
+size = 64 * MIB
+given, kept = c_uint64(reserve(size)), c_uint64(reserve(size))
+for one in (given, kept):
+    call("cuMemMap", one, size, 0, create(size), 0)
+    allow(one.value, size)
+data = os.urandom(size)
+for one in (given, kept):
+    put(one.value, data)
+'''
+    host = '''
+buffer = ctypes.create_string_buffer(4096)
+got = other.ibv_reg_mr(c_uint64(1000), buffer, c_size_t(11), 5)
+assert got == 1005 + ctypes.addressof(buffer) % 7
+'''
+    check(site, eventually, Program(site, mapped + opening + CALLS[VERBS] + host + END), PARTS)
