@@ -58,8 +58,8 @@ class ClientSnapshot:
     command: str                        # its name where the command line is not for us to see
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
     state: str                          # idle, waiting, limited, loading, running, draining,
-                                        # evicting or suspended
-    stays: str                          # why nothing of it leaves: undrained, unseen or given
+                                        # evicting, suspended or crowded
+    stays: str                          # why nothing of it leaves: undrained, unseen, given or kept
     memory_limit: int                   # bytes; 0: none
     compute_limit: int                  # percent of the time; 100: none
     weight: int                         # 1 to 1000

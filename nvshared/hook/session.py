@@ -192,7 +192,7 @@ def _wait(client: Client) -> OrderRecord:
             wait = Wait.RESUME
         case actions.ClientState.LIMITED:
             wait = Wait.SHARE
-        case _ if not view.fits:
+        case actions.ClientState.CROWDED:
             wait = Wait.ROOM
         case _:
             wait = Wait.TURN if place else Wait.MOVES

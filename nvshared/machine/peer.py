@@ -72,6 +72,11 @@ def describe(pid: int, uid: int) -> Peer:
     )
 
 
+def shown(pid: int) -> str:
+    """A process, by its name and number."""
+    return f"{printable(_read(pid, 'comm').rstrip() or '?')}[{pid}]"
+
+
 def watch(pid: int) -> int | None:
     """A descriptor that becomes readable when the process dies; None where there is none to be had.
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from math import inf
 
-from nvshared.machine.peer import Peer
+from nvshared.machine.peer import Peer, shown
 from nvshared.quantity import counted
 from nvshared.report.log import Limited
 from nvshared.report.systemd import Notifier
@@ -18,6 +18,7 @@ from nvshared.units import MIB, SECOND
 logger = logging.getLogger(__name__)
 
 STATUS_INTERVAL = 2.0                   # seconds between two, at least
+MOST_HOLDERS = 3                        # that are named, of those who use a GPU unshared
 MOST_NAMED = 20                         # programs that wait for another daemon, a line each
 
 
@@ -46,12 +47,26 @@ def follow(gpu: GPU, limited: Limited) -> None:
             logging.WARNING, client, "refused", f"is out of memory, because {why}"
         )
     )
+    gpu.client_crowded.connect(
+        lambda client, needs, room: say(
+            logging.WARNING, client, "crowded",
+            f"waits: it needs {needs // MIB} MiB, and no more than {room // MIB} MiB of the GPU "
+            f"can be had{_held(gpu.strangers)}",
+        )
+    )
     gpu.client_stuck.connect(
         lambda client, state, waited: say(
             logging.ERROR, client, "stuck",
             f"does not answer, {state} for {waited / SECOND:.0f} s",
         )
     )
+
+
+def _held(strangers: dict[int, int]) -> str:
+    """Who holds the rest without sharing it; nothing where the driver does not say."""
+    most = sorted(strangers.items(), key=lambda one: -one[1])[:MOST_HOLDERS]
+    held = ", ".join(f"{shown(pid)} ({size // MIB} MiB)" for pid, size in most)
+    return f"; these use it unshared: {held}" if held else ""
 
 
 def complain(

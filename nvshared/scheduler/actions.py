@@ -17,6 +17,7 @@ class ClientState(StrEnum):
 
     IDLE = "idle"
     WAITING = "waiting"
+    CROWDED = "crowded"                 # it waits, and would not fit even alone, as things are
     LIMITED = "limited"                 # it wants a turn, and has had its share of the time
     LOADING = "loading"
     RUNNING = "running"
@@ -131,6 +132,15 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowded:
+    """Report: a client has waited for long, and would not fit even alone. Once in a wait."""
+
+    client: int
+    needs: int                          # bytes, with what it has pinned
+    room: int                           # that it could have of the card, if it were alone
+
+
+@dataclass(frozen=True, slots=True)
 class Stayed:
     """Report: nothing of a client leaves the card any more."""
 
@@ -147,5 +157,5 @@ class BudgetWanted:
 
 
 Order = Run | Stop | MoveOrder | Yield | Limits
-Report = TurnStarted | TurnEnded | Stuck | Stayed
+Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
 Action = Order | Report | BudgetWanted

@@ -21,16 +21,21 @@ the driver shows less on the card than a client says it fills, twice in a row, t
 doubt, and the room that it was given for that is given to others. One that does not answer at all
 has what is shown, as it may have been stopped.
 
+**Who keeps it all.** A client that frees nothing, however often it is told to, has it for good,
+for a while (move.py): it counts as pinned, and is shown as what stays. Others are not held up.
+
 **About to pin.** What a client is to pin, and has not pinned yet, lessens what others may have.
 Nobody can see that. So all that one tenant is about to pin counts as a small part of the card at
 most.
 """
 
+from dataclasses import replace
+
 from nvshared.scheduler import events
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Doubts, ScheduledClient
 from nvshared.scheduler.demand import HEADS, more_margin
-from nvshared.scheduler.events import Memory
+from nvshared.scheduler.events import Memory, Stays
 
 PINNING_PART = 16                       # of the card, that one tenant may be about to pin
 
@@ -74,8 +79,12 @@ def pinning(card: Card, but: ScheduledClient | None = None) -> int:
     return total
 
 
-def hear(client: ScheduledClient, said: Memory) -> None:
+def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     """Its figures are these, by its own words."""
+    if now < client.keeps_until and not said.stays:
+        said = replace(
+            said, allocated=max(0, said.allocated - said.resident), resident=0,
+            pinned=said.filled, stays=Stays.KEPT)
     before, doubts = client.memory, client.doubts
     room, host = client.charged, client.host_counted
     client.silenced = False

@@ -157,6 +157,9 @@ class ScheduledClient:
     load_after: int = 0                 # a load failed; do not try before this moment
     load_pause: int = 0
     refuse_until: int = 0               # an eviction failed; leave it alone until then
+    crowded: bool = False               # people were told, in this wait, that it does not fit
+    kept: int = 0                       # how many in a row did
+    keeps_until: int = 0                # too many did: all stays where it is until then
     trim_after: int = 0
     hopeful: bool = True                # what host memory it seems to have to spare may be of use
 
@@ -351,6 +354,7 @@ class ScheduledClient:
         self.drained_before = self.time_drained(now)
         self.waited_before = self.time_waited(now)
         self.phase = phase
+        self.crowded = False
         self.since = now
 
     @property

@@ -19,6 +19,7 @@ class Stays(IntEnum):
     UNDRAINED = 1
     UNSEEN = 2
     GIVEN = 3
+    KEPT = 4                            # never a hook's words
 
     @property
     def words(self) -> str:
@@ -27,6 +28,7 @@ class Stays(IntEnum):
             Stays.UNDRAINED: "its work does not end, or cannot be waited for",
             Stays.UNSEEN: "it may submit work that its library does not see",
             Stays.GIVEN: "it gave memory to a device or library that may use it at any time",
+            Stays.KEPT: "it frees nothing when it is told to",
         }.get(self, "")
 
     def __str__(self) -> str:

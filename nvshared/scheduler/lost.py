@@ -58,7 +58,7 @@ def _note(decision: Decision, event: events.Event) -> None:
     if isinstance(event, events.TermsChanged):
         client.terms = event.terms
         return
-    belief.hear(client, event.memory)
+    belief.hear(client, event.memory, decision.now)
     match event:
         case events.Stopped() | events.MemoryChanged(wants=True):
             _open(decision, client)     # it may have crossed with the RUN that all were sent

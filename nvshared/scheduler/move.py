@@ -5,7 +5,7 @@ Answers come in the order of the orders. A failure is followed by a pause, as it
 outside: another program's memory, the host's, the driver.
 """
 
-from nvshared.scheduler import presave
+from nvshared.scheduler import belief, presave
 from nvshared.scheduler.actions import Presave
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Move, ScheduledClient
@@ -13,6 +13,8 @@ from nvshared.scheduler.events import Evicted, Loaded, Presaved
 from nvshared.units import SECOND
 
 REFUSED = SECOND                        # how long a client that could not evict is left alone
+IN_VAIN = 3                             # so often in a row, all that it has stays
+KEEPS = 60 * SECOND                     # for so long
 FIRST_PAUSE = SECOND // 4               # before a failed load is tried again,
 LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
 # How long the driver is believed to have less than accounted, unless told anew.
@@ -36,25 +38,36 @@ def _answered(card: Card, client: ScheduledClient, number: int) -> Move | None:
 
 def evicted(card: Card, client: ScheduledClient, answer: Evicted) -> None:
     """Memory has left, or should have."""
-    before = client.room
+    before, most = client.room, client.charged
     move = _answered(card, client, answer.number)
     if move is None:
         return
-    client.room = client.memory.room
+    client.room = min(client.memory.room, most)
     client.bytes_out += answer.bytes
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
         presave.taken(client)
+    if client.room < before:
+        client.kept = 0
     elif move.order.room < before and not (
         (answer.no_memory and client.hopeful) or (answer.yielded and move.cut)
     ):
         client.refuse_until = card.now + REFUSED
+        _keep(card, client)
     if answer.no_memory:
         client.hopeful = False          # next time it is given what it will need
     if answer.no_memory or answer.driver_error:
         client.failures += 1
         card.count(failures=1)
+
+
+def _keep(card: Card, client: ScheduledClient) -> None:
+    """It has freed nothing. One that is asked in vain again and again is not asked for a while."""
+    client.kept += 1
+    if client.kept >= IN_VAIN and not client.holds:
+        client.keeps_until = card.now + KEEPS
+        belief.hear(client, client.memory, card.now)
 
 
 def presaved(card: Card, client: ScheduledClient, answer: Presaved) -> None:

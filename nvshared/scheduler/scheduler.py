@@ -156,10 +156,11 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.clients.get(event.client)
             # A client may be gone when the last it said is read.
             if client is not None:
-                if event.memory.stays and not client.memory.stays:
-                    decision.report(Stayed(client.id, event.memory.stays))
-                belief.hear(client, event.memory)
+                stayed = client.memory.stays
+                belief.hear(client, event.memory, decision.now)
                 _hear(decision, client, event)
+                if client.memory.stays and client.memory.stays != stayed:
+                    decision.report(Stayed(client.id, client.memory.stays))
 
 
 def _join(decision: Decision, event: events.Joined) -> None:

@@ -7,7 +7,7 @@ The essay is in plan.py.
 from collections.abc import Callable
 
 from nvshared.scheduler import order, presave, quantum
-from nvshared.scheduler.actions import TurnEnd, TurnStarted
+from nvshared.scheduler.actions import Crowded, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
@@ -165,6 +165,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
         if not decision.due(client.not_before) or client.takes > alone or client.mute or (
             tight and not card.fits([client])
         ):
+            _tell_crowded(decision, client, alone)
             continue
         fits = client.takes <= beside and not (one_at_a_time and number) and not (
             tight and not card.fits([*card.holders, client])
@@ -193,6 +194,15 @@ def _let_in(decision: Decision) -> None:
         waits = client.phase is Phase.WAITING and not client.terms.suspended
         if waits and client.settled and not client.mute:
             _choose(decision, client)
+
+
+def _tell_crowded(decision: Decision, client: ScheduledClient, alone: int) -> None:
+    if client.takes <= alone or client.crowded:
+        return
+    client.crowded = decision.due(client.since + decision.card.settings.stuck_after)
+    if client.crowded:
+        pinned = min(client.need, client.memory.pinned)
+        decision.report(Crowded(client.id, client.need, alone + pinned))
 
 
 def _out_of_reach(card: Card) -> int:

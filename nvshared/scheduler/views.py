@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from nvshared.scheduler import order
+from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.snapshot import ClientView
@@ -59,13 +60,16 @@ class Queue(Collection[int]):
 
 
 def _view(card: Card, client: ScheduledClient) -> ClientView:
+    state, fits = client.state, card.fits([client])
+    if state is ClientState.WAITING and not fits:
+        state = ClientState.CROWDED
     return ClientView(
         client=client.id,
-        state=client.state,
+        state=state,
         memory=client.memory,
         room=client.charged,
         commit=client.commit,
-        fits=card.fits([client]),
+        fits=fits,
         held_time=client.time_held(card.now),
         waited=client.time_waited(card.now),
         turns=client.turns,

@@ -123,6 +123,7 @@ class GPU:
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
+        self.client_crowded: Signal[Client, int, int] = Signal("client_crowded")
         self.client_stays: Signal[Client, events.Stays] = Signal("client_stays")
         self.terms_changed: Signal[Client] = Signal("terms_changed")
         self.turn_started: Signal[Client] = Signal("turn_started")
@@ -189,6 +190,12 @@ class GPU:
     def holders(self) -> tuple[Client, ...]:
         """The clients whose gate is open."""
         return tuple(self.clients[id] for id in self.snapshot().holders if id in self.clients)
+
+    @property
+    def strangers(self) -> dict[int, int]:
+        """Bytes of the card that processes hold which are no clients, as NVML said last."""
+        ours = {client.peer.pid for client in self.clients.values()}
+        return {one.pid: one.memory or 0 for one in self.sample.processes if one.pid not in ours}
 
     @property
     def queue_length(self) -> int:
@@ -390,6 +397,8 @@ class GPU:
                 self.turn_ended.emit(client, report.reason, report.held_time)
             case actions.Stayed():
                 self.client_stays.emit(client, report.reason)
+            case actions.Crowded():
+                self.client_crowded.emit(client, report.needs, report.room)
             case actions.Stuck():
                 self.client_stuck.emit(client, str(report.state), report.waited)
 

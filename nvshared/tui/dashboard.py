@@ -33,7 +33,8 @@ from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Give, holder, user
 
 _NOT_MOVING: Final[Mapping[int, Rates]] = {}
 _RESIDENT, _SWAPPED = "█", "▒"
-_ORDER = {"idle": 2, "suspended": 2, "waiting": 1, "limited": 1}     # later ones are left out first
+# Later ones are left out first.
+_ORDER = {"idle": 2, "suspended": 2, "waiting": 1, "crowded": 1, "limited": 1}
 WHO = 24                                # characters of a process
 
 

@@ -29,7 +29,7 @@ PROCESS = 11                            # of a process: p…[4194304]
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
     "evicting": "magenta", "suspended": "red", "limited": "yellow", "idle": "dim", "turns": "green",
-    "shared": "green", "gathering": "yellow", "lost": "bold red",
+    "shared": "green", "gathering": "yellow", "lost": "bold red", "crowded": "red",
 }
 
 

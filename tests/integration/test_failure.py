@@ -17,6 +17,7 @@ from nvshared.hook.protocol import Refusal, ReportRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
+from tests.integration.test_kills import BUILD
 
 LARGE = 700 * MIB
 
@@ -264,3 +265,25 @@ def test_a_socket_is_not_inherited_and_a_stopped_daemon_leaves_its_clients_alone
         socket.AF_UNIX, socket.SOCK_SEQPACKET
     ) as late:
         late.connect(str(site.socket))
+
+
+def workload(site: Site, size: str, steps: int, **environment: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [str(BUILD / "nvshare-workload"), "--memory", size, "--steps", str(steps)],
+        env={**site.environment, **environment}, stdout=subprocess.DEVNULL, text=True,
+    )
+    site.started.append(process)
+    return process
+
+
+def test_a_program_that_waits_for_what_another_holds_unshared_is_named_with_it(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    site.start("--stuck-after", "1s", "--sample-interval", "100ms")
+    hog = workload(site, "700MiB", 1_000_000)
+    shared = {"LD_PRELOAD": str(BUILD / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket)}
+    workload(site, "8MiB", 1_000_000, **shared)     # the hog's memory is seen while it is there
+    workload(site, "600MiB", 1, **shared)
+    named = f"these use it unshared: nvshare-workloa[{hog.pid}] ("
+    eventually(lambda: named in site.log.read_text())
+    assert "waits: it needs 6" in site.log.read_text()

@@ -3,7 +3,8 @@
 
 import pytest
 
-from nvshared.scheduler.actions import ClientState, Evict, Load, Run, Stuck
+from nvshared.scheduler.actions import ClientState, Crowded, Evict, Load, Run, Stayed, Stuck
+from nvshared.scheduler.events import CapacityChanged, Evicted, Stays
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
@@ -245,3 +246,38 @@ def test_room_is_handed_on_only_when_a_stopped_client_has_drained() -> None:
     assert evicts(talk.wait(5)) == []
     assert evicts(talk.stopped(1)) == [(1, 50)]
     assert not [a for a in talk.said if isinstance(a, Run) and a.client == 2]
+
+
+@pytest.mark.parametrize("said", ["", "no_memory", "driver_error"])
+def test_who_frees_nothing_is_reported_and_others_have_the_rest(said: str) -> None:
+    talk = Talk()
+    talk.join(1, 60, 60)
+    talk.join(2, 70)
+    new, asked = talk.want(2), 0
+    while orders := [action for action in new if isinstance(action, Evict)]:
+        assert (asked := asked + 1) < 10, "it is asked for ever"
+        flags = {said: True} if said else {}
+        # It may say so, but nothing has left.
+        new = talk.tell(Evicted(1, talk.memory[1], orders[0].number, 10 * GIB, **flags))
+        for order in [action for action in new if isinstance(action, Load)]:
+            talk.loaded(order)
+        new += talk.wait(2)
+    assert [a for a in talk.said if isinstance(a, Stayed)] == [Stayed(1, Stays.KEPT)]
+    assert not talk.view(2).fits
+    talk.join(3, 35)
+    assert 3 in runs(talk.obey(talk.want(3)))
+    talk.wait(60)                       # it is asked again after a while
+    assert 1 in dict(evicts(talk.changed(1)))
+    assert talk.view(2).fits
+
+
+def test_who_waits_for_what_others_hold_unshared_is_reported_once_in_a_wait() -> None:
+    talk = Talk(100)
+    talk.run(1, 60)
+    talk.obey([*talk.idle(1), *talk.stopped(1, wants=False)])
+    talk.obey(talk.tell(CapacityChanged(50 * GIB)))
+    talk.obey(talk.want(1))
+    assert talk.view(1).state is ClientState.CROWDED
+    assert not talk.wait(9)
+    assert [a for a in talk.wait(100) if isinstance(a, Crowded)] == [Crowded(1, 60 * GIB, 50 * GIB)]
+    assert 1 in runs(talk.obey(talk.tell(CapacityChanged(60 * GIB))))

@@ -170,6 +170,7 @@ enum nvshare_stays {
     NVSHARE_STAYS_UNDRAINED = 1,     /* its work in flight does not end, or cannot be waited for */
     NVSHARE_STAYS_UNSEEN = 2,        /* it may submit work that does not pass the gate */
     NVSHARE_STAYS_GIVEN = 3,         /* memory was given to a device or library that uses it at any time */
+    NVSHARE_STAYS_KEPT = 4,          /* it frees nothing when told to; found out by the daemon */
 };
 
 struct nvshare_limits {              /* bytes */
