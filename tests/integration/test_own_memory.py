@@ -114,7 +114,7 @@ def give_it_back(hook: Hook) -> None:
 
 
 def said_while_away(site: Site, body: str) -> None:
-    """What the program does from "away" on, while another one has the card, until it says "done"."""
+    """What the program does from "away" on, while another has the card, until it says "done"."""
     site.start("--tq", "1")
     program = Program(site, body)
     assert program.hears() == "away"
