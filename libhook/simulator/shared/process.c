@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The fields of /proc/PID/stat behind the name, which may hold anything; see proc(5). */
@@ -52,6 +53,12 @@ static bool has_other_threads(pid_t pid)
         count += entry->d_name[0] != '.';
     closedir(tasks);
     return count > 1;
+}
+
+uint64_t process_namespace(void)
+{
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
 uint64_t process_start_time(pid_t pid)

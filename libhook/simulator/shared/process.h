@@ -6,6 +6,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* The pid namespace that we live in, as others see it. */
+uint64_t process_namespace(void);
+
 /* When the process was started, in clock ticks since boot; 0 if there is none. */
 uint64_t process_start_time(pid_t pid);
 

@@ -18,12 +18,13 @@
 #include "shared/process.h"
 
 #define MAGIC 0x6e767368617265ull
-#define LAYOUT 3
+#define LAYOUT 4
 #define EXPORTS 4096
 
 struct slot {
     pid_t pid;                       /* 0: free */
-    uint64_t started;                /* with the pid, names a process for ever */
+    uint64_t namespace;              /* that the pid is of: containers have one each */
+    uint64_t started;                /* with those two, names a process for ever */
     uint64_t bytes[SHARED_GPUS];
     int32_t contexts[SHARED_GPUS];
 };
@@ -53,6 +54,9 @@ static struct {
     struct shared *_Atomic map;
     _Atomic int slot;                /* of this process, -1 until it takes something */
     pid_t pid;                       /* that owns the slot: a forked child owns none */
+    int file;                        /* what the processes of other namespaces see of this one: */
+    ino_t inode;                     /* a lock on it, for as long as this process lives */
+    uint64_t namespace;
     uint64_t copy_rate;              /* bytes a second in each direction, 0: not limited */
     bool none;                       /* this process is to find no GPU, whatever others find */
 } self = {.opening = PTHREAD_MUTEX_INITIALIZER, .slot = -1};
@@ -84,9 +88,27 @@ uint64_t size_setting(const char *name, uint64_t otherwise)
     return (uint64_t)value << shift;
 }
 
-static bool slot_lives(const struct slot *slot)
+/* The lock of a slot: a byte behind the end of the file. */
+static struct flock slot_lock(int index)
 {
-    return slot->pid != 0 && process_lives(slot->pid, slot->started);
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET,
+                          .l_start = (off_t)sizeof(struct shared) + index, .l_len = 1};
+}
+
+/* The program may have closed it, and have another file of that number. */
+static bool file_is_there(void)
+{
+    struct stat status;
+    return fstat(self.file, &status) == 0 && status.st_ino == self.inode;
+}
+
+static bool slot_lives(const struct shared *map, int index)
+{
+    const struct slot *slot = &map->slots[index];
+    if (slot->pid == 0 || slot->namespace == self.namespace)
+        return slot->pid != 0 && process_lives(slot->pid, slot->started);
+    struct flock lock = slot_lock(index);
+    return !file_is_there() || fcntl(self.file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 /* With the lock held: forgets what dead processes held. */
@@ -94,7 +116,7 @@ static void sweep(struct shared *map)
 {
     for (int i = 0; i < SHARED_PROCESSES; i++) {
         struct slot *slot = &map->slots[i];
-        if (slot->pid == 0 || slot_lives(slot))
+        if (slot->pid == 0 || slot_lives(map, i))
             continue;
         memset(slot, 0, sizeof *slot);
         for (int j = 0; j < map->exports_end; j++)
@@ -172,16 +194,22 @@ static int open_file(void)
 static bool map_file(void)
 {
     int file = open_file();
+    struct stat status;
     if (file < 0)
         return false;
+    fstat(file, &status);
+    self.file = file;
+    self.inode = status.st_ino;
+    self.namespace = process_namespace();
     void *map = MAP_FAILED;
     if (flock(file, LOCK_EX) == 0 && ftruncate(file, sizeof(struct shared)) == 0)
         map = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (map != MAP_FAILED)
         configure(map);
     int error = errno;
-    flock(file, LOCK_UN);            /* closing alone does not, as the map keeps the file open */
-    close(file);
+    flock(file, LOCK_UN);
+    if (map == MAP_FAILED)
+        close(file);
     errno = error;
     if (map == MAP_FAILED)
         return false;
@@ -229,6 +257,10 @@ static struct slot *own_slot(struct shared *map)
         if (slot->pid != 0)
             continue;
         memset(slot, 0, sizeof *slot);
+        struct flock lock = slot_lock(index);
+        if (file_is_there())
+            fcntl(self.file, F_OFD_SETLK, &lock);
+        slot->namespace = self.namespace;
         slot->started = process_start_time(getpid());
         slot->pid = self.pid = getpid();
         atomic_store(&self.slot, index);
