@@ -17,6 +17,7 @@ from nvshared.cli import (
     status,
     suspension,
     top,
+    trial,
     weight,
 )
 from nvshared.cli.verb import Verb
@@ -38,5 +39,6 @@ VERBS: tuple[Verb, ...] = (
     preload.VERB,
     doctor.VERB,
     demo.VERB,
+    trial.VERB,
     completion.VERB,
 )

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl trial: the service on simulated GPUs that all users' programs can share.
+
+A drop-in of the unit, below /run, has the service find the simulated driver. What the GPUs
+hold stands in a file that all users may write to, as they may open /dev/nvidia0. Nothing of it
+outlives a boot.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from nvshared import library
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options, Verb, whole
+from nvshared.control import Daemon, unit
+from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
+from nvshared.quantity import counted, sized
+from nvshared.quantity import size as parse_size
+from nvshared.units import MIB
+
+ACTIONS = ("start", "stop")
+FOLDER = Path("/run/nvshare-trial")
+DROP_IN = Path("/run/systemd/system/nvshared.service.d/nvshare-trial.conf")
+SERVICE = "nvshared.service"
+RAN = "ran"                             # a file in the folder: the service ran before
+MOST_GPUS = 16
+LEAST_MEMORY = 64 * MIB                 # a context takes 8
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", metavar="ACTION", choices=ACTIONS,
+        help="start: put the service on simulated GPUs; stop: take them away again",
+    )
+    parser.add_argument("--gpus", metavar="N", default="1", help="how many (1)")
+    parser.add_argument(
+        "--memory", metavar="SIZE", default="1GiB", help="of each of them (1GiB)"
+    )
+
+
+def _act(options: Options) -> None:
+    if os.geteuid() != 0:
+        raise NotPermitted("only root changes how the service runs", "run it with sudo")
+    if not unit.runs_here():
+        raise NvshareError(
+            "systemd does not run here, and a trial is of its service", "see: nvsharectl demo"
+        )
+    if options.action == "start":
+        _start(options)
+    else:
+        _stop(options)
+
+
+def _start(options: Options) -> None:
+    number = whole(
+        options.gpus, MOST_GPUS, f"there cannot be {options.gpus} GPUs",
+        f"give a number from 1 to {MOST_GPUS}",
+    )
+    try:
+        memory = parse_size(options.memory)
+    except ValueError as error:
+        raise InvalidArgs(f"the memory cannot be {options.memory!r}: {error}") from None
+    if memory < LEAST_MEMORY:
+        raise InvalidArgs(f"{sized(memory)} is too little", f"give at least {sized(LEAST_MEMORY)}")
+    if DROP_IN.exists():
+        raise NvshareError("a trial is on already", "end it with: nvsharectl trial stop")
+    _nobody_shares(options)
+    ran = unit.state(SERVICE).get("ActiveState") == "active"
+    environment = {"LD_LIBRARY_PATH": str(library.simulator()), "NVSHARE_SIM_DIR": str(FOLDER)}
+    settings = environment | {"NVSHARE_SIM_GPUS": str(number), "NVSHARE_SIM_MEMORY": str(memory)}
+    lines = [f"Environment={name}={value}" for name, value in settings.items()]
+    FOLDER.mkdir(mode=0o755, exist_ok=True)
+    state = FOLDER / "gpus"
+    state.touch()
+    state.chmod(0o666)
+    if ran:
+        (FOLDER / RAN).touch()
+    DROP_IN.parent.mkdir(parents=True, exist_ok=True)
+    DROP_IN.write_text("\n".join(["[Service]", *lines, f"ReadWritePaths={FOLDER}", ""]))
+    try:
+        _systemctl("daemon-reload")
+        _systemctl("restart", SERVICE)
+    except NvshareError:
+        _undo()
+        raise
+    show(
+        options, {"gpus": number, "memory": memory, "environment": environment},
+        lambda: _explain(f"{counted(number, 'simulated GPU')} of {sized(memory)}", environment),
+    )
+
+
+def _explain(what: str, environment: dict[str, str]) -> None:
+    words = " ".join(f"{name}={value}" for name, value in environment.items())
+    print(f"The service shares {what} now. Programs find them with")
+    print(f"  export {words}")
+    print("such as")
+    print(f"  nvsharectl run -- {library.workload()} --memory 70% --seconds 60")
+    print("Undo: nvsharectl trial stop")
+
+
+def _stop(options: Options) -> None:
+    if not DROP_IN.exists():
+        raise NvshareError("no trial is on", "start one with: nvsharectl trial start")
+    _nobody_shares(options)
+    again = _undo()
+    show(options, {"running": again}, lambda: print(
+        "The simulated GPUs are gone. The service "
+        + ("runs on the machine's own again." if again else "does not run, as before the trial.")
+    ))
+
+
+def _undo() -> bool:
+    """True: the service ran before the trial, and runs again."""
+    ran = (FOLDER / RAN).exists()
+    DROP_IN.unlink()
+    with suppress(OSError):
+        DROP_IN.parent.rmdir()          # unless there are others
+    shutil.rmtree(FOLDER)
+    _systemctl("daemon-reload")
+    _systemctl("restart" if ran else "stop", SERVICE)
+    return ran
+
+
+def _nobody_shares(options: Options) -> None:
+    """Raises NvshareError if programs would stand still when the service changes its GPUs."""
+    if unit.state(SERVICE).get("ActiveState") != "active":
+        return
+    with Daemon(options.bus) as daemon:
+        number = len(daemon.snapshot().clients)
+    if number:
+        raise NvshareError(
+            f"{counted(number, 'program')} would lose their GPU", "end them: nvsharectl clients"
+        )
+
+
+def _systemctl(*words: str) -> None:
+    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NvshareError(
+            f"systemctl {' '.join(words)} failed: {done.stderr.strip()}",
+            "see why: journalctl -u nvshared",
+        )
+
+
+VERB = Verb(
+    name="trial",
+    summary="run the service on simulated GPUs, to try it",
+    description=(
+        "Puts the service on simulated GPUs that the programs of all users and containers can "
+        "share, on a machine with or without a real one, and takes them away again. Programs "
+        "that use the real GPU do not share it meanwhile. The simulated driver runs its own "
+        "kernels alone, not PyTorch's; nvshare-workload computes with them and checks its "
+        "results. Nothing of a trial outlives a boot."
+    ),
+    examples=(
+        ("nvsharectl trial start", "one GPU of 1 GiB; this says how programs find it"),
+        ("nvsharectl trial start --gpus 2 --memory 4GiB", "two larger ones"),
+        ("nvsharectl trial stop", "as it was before"),
+    ),
+    configure=_configure,
+    act=_act,
+)
