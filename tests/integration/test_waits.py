@@ -100,3 +100,23 @@ def test_who_does_not_require_it_runs_unshared(site: Site) -> None:
     program = Program(site, SMALL, "--steps", "2", NVSHARE_REQUIRED="0")
     program.ends_well()
     assert program.said == []
+
+
+def test_who_waits_is_told_once_that_nvshared_has_ended(
+    site: Site, eventually: Eventually
+) -> None:
+    daemon = site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
+    holder = Program(site, LARGE, "--until-told")
+    eventually(lambda: "turn" in (site.folder / "trace").read_text())
+    waiter = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
+    eventually(waiter.says("waits for its turn"))
+    daemon.terminate()
+    daemon.wait()
+    eventually(waiter.says("nvshared is not running, and this program waits for it"))
+    site.start("--tq", "3600")
+    holder.ends_well()
+    waiter.ends_well()
+    assert [line.split(",")[0].split(":")[0] for line in waiter.said] == [
+        "waits for its turn on GPU 0", "nvshared is not running", "goes on",
+    ]
+    assert holder.said == []
