@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
 
 LOOK = 1.0                              # seconds between two looks
-SETTLED = 5                             # looks at which nothing has changed: nobody else fits
+SETTLED = 5                             # looks at which nothing has changed: nobody else fits,
+SLOW = 30                               # or so many, if memory seems to be on its way
+MOVING = frozenset({"loading", "draining", "evicting"})
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +46,8 @@ def _act(options: Options) -> None:
                 daemon.drain()
             now = [(one.id, one.state, one.swapped) for one in left]
             settled, before = settled + 1 if now == before else 0, now
-            if options.no_wait and settled == SETTLED:
+            patience = SLOW if any(one.state in MOVING for one in left) else SETTLED
+            if options.no_wait and settled >= patience:
                 raise _error(
                     left, "end them or those beside them that run, or wait: nvsharectl drain")
             time.sleep(LOOK)
