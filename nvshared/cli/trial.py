@@ -28,7 +28,9 @@ DROP_IN = Path("/run/systemd/system/nvshared.service.d/nvshare-trial.conf")
 SERVICE = "nvshared.service"
 RAN = "ran"                             # a file in the folder: the service ran before
 MOST_GPUS = 16
-LEAST_MEMORY = 64 * MIB                 # a context takes 8
+LEAST_MEMORY = 64 * MIB
+DAEMON = "/usr/bin/nvshared"
+CONTEXT = 8 * MIB                       # what one takes of a simulated GPU
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +75,9 @@ def _start(options: Options) -> None:
     environment = {"LD_LIBRARY_PATH": str(library.simulator()), "NVSHARE_SIM_DIR": str(FOLDER)}
     settings = environment | {"NVSHARE_SIM_GPUS": str(number), "NVSHARE_SIM_MEMORY": str(memory)}
     lines = [f"Environment={name}={value}" for name, value in settings.items()]
+    # What is kept for contexts by default is meant for larger cards: several programs that start
+    # at once would be left with too little.
+    lines += ["ExecStart=", f"ExecStart={DAEMON} --context-reserve {CONTEXT}"]
     FOLDER.mkdir(mode=0o755, exist_ok=True)
     state = FOLDER / "gpus"
     state.touch()
