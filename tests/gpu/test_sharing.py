@@ -111,3 +111,14 @@ except torch.OutOfMemoryError as error:
     assert digests([result]) == ["refused"]
     assert result.output["total"] == 20 * 2**30
     assert result.output["free"] <= result.output["total"]
+
+
+def test_who_waits_says_for_what_where_asked() -> None:
+    verbose = {"NVSHARE_VERBOSE": "1"}
+    commands = [competitor(12, "--steps", "1500") for _ in range(2)]
+    with sharing("--tq", "4", "--capacity", "20GiB", *BUDGET, environment=verbose) as daemon:
+        results = run(commands, daemon.environment)
+    digests(results)
+    said = "".join(str(result.errors) for result in results)
+    assert "waits for its turn on GPU 0: its place in the queue is 1" in said
+    assert "goes on, after" in said
