@@ -40,9 +40,10 @@ def news(card: Card, threshold: int) -> list[ScheduledClient]:
     """Those whose reach has changed by more than `threshold` with one of their domains."""
     card.groups.settle()
     found: dict[int, None] = {}
-    for domain in card.domains:
-        now = _reach(domain)
-        if abs(now - card.domain_reach.get(domain.name, UNBOUNDED)) > threshold:
+    for domain in card.domains.news(card.groups):
+        # More than the whole card is as good as that to everybody.
+        now = min(_reach(domain), card.settings.total)
+        if abs(now - card.domain_reach.get(domain.name, card.settings.total)) > threshold:
             card.domain_reach[domain.name] = now
             found.update(dict.fromkeys(domain.stakes))
     return [card.clients[id] for id in found if id in card.clients]
@@ -55,7 +56,7 @@ def overdrawn(card: Card) -> list[ScheduledClient]:
     """
     card.groups.settle()
     return [
-        client for domain in card.domains if domain.sums.lent > 0 > _left(domain)
+        client for domain in card.domains.full if domain.sums.lent > 0 > _left(domain)
         for client in members(card, domain)
     ]
 
@@ -63,7 +64,7 @@ def overdrawn(card: Card) -> list[ScheduledClient]:
 def call_in(card: Card) -> None:
     """What has no place any more where it is: its clients come in, as if they wanted the card."""
     card.groups.settle()
-    for domain in card.domains:
+    for domain in card.domains.lacking:
         for client in members(card, domain) if domain.untaken < 0 else ():
             away = client.memory.resident < client.memory.allocated
             if away and client.phase is Phase.IDLE:

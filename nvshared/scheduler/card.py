@@ -40,7 +40,7 @@ class Card:
     last_evicted: int = 0               # when anyone last moved anything out
     borrowing: bool = False             # BudgetWanted has not been answered
     overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
-    reach: tuple[int, ...] = (0,) * 5   # see commit.py
+    reach: tuple[int, ...] = (0,) * 6   # see commit.py
     domain_reach: dict[str, int] = field(default_factory=dict)  # see bounds.py
     conduct: Conduct | None = None      # see turns.py
     yielding: dict[Way, Yielding] = field(
@@ -143,20 +143,19 @@ class Card:
     def tight(self) -> bool:
         """Some of the clients' memory cannot leave, for want of host memory in a domain."""
         self.groups.settle()
-        return any(domain.tight for domain in self.domains)
+        return bool(self.domains.lacking)
 
     def stuck(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes of others than these that cannot leave the card, as they have no place."""
         kept: Counter[int] = Counter()
         inside = {client.id for client in group}
         # The inner domains first, which have fewer members.
-        for domain in sorted(self.domains, key=lambda one: len(one.stakes)):
-            if domain.capacity is None or not domain.tight:
-                continue
+        for domain in sorted(self.domains.lacking, key=lambda one: len(one.stakes)):
+            capacity = domain.capacity or 0
             elsewhere = sum(s.taken for id, s in domain.stakes.items() if id not in self.clients)
             outside = [id for id in domain.stakes if id in self.clients and id not in inside]
             needed = sum(domain.stakes[id].needed for id in outside)
-            short = needed - (domain.capacity - elsewhere) - sum(kept[id] for id in outside)
+            short = needed - (capacity - elsewhere) - sum(kept[id] for id in outside)
             for id in outside:
                 resident = min(self.clients[id].memory.resident, self.clients[id].charged)
                 more = max(0, min(short, resident - kept[id]))

@@ -122,7 +122,7 @@ def plan(decision: Decision) -> None:
     # More than the whole card is as good as that to everybody.
     reach = (
         settings.total, settings.capacity, min(left + lent, 2 * settings.total), fixed,
-        card.groups.total("unshown"),
+        card.groups.total("unshown"), card.stuck(()),
     )
     changed = card.groups.news("reach")
     if any(abs(new - old) > least // HARDLY for new, old in zip(reach, card.reach, strict=True)):

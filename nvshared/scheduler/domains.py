@@ -16,7 +16,7 @@ figures (groups.py), and is as it was at the end of each card's last event.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -47,6 +47,7 @@ class Domain:
     """One group."""
 
     name: str
+    noted: "Callable[[Domain], None]"   # called when anything in it has changed
     capacity: int | None = None         # host memory that all its clients may take; None: any
     words: str = ""                     # which limit that is, for people
     stakes: dict[int, Stake] = field(default_factory=dict)      # by client
@@ -54,13 +55,15 @@ class Domain:
 
     def count(self, client: int, stake: Stake | None) -> None:
         """A client counts as this from now on. None: it is in it no more."""
-        before = self.stakes.pop(client, NOTHING)
+        old, sums = self.stakes.pop(client, NOTHING), self.sums
         if stake is not None:
             self.stakes[client] = stake
-        self.sums = Stake(*(
-            total + new - old
-            for total, new, old in zip(self.sums, stake or NOTHING, before, strict=True)
-        ))
+        new = stake or NOTHING
+        self.sums = Stake(
+            sums.promised + new.promised - old.promised, sums.lent + new.lent - old.lent,
+            sums.needed + new.needed - old.needed, sums.taken + new.taken - old.taken,
+        )
+        self.noted(self)
 
     @property
     def untaken(self) -> int:
@@ -68,36 +71,63 @@ class Domain:
         return UNBOUNDED if self.capacity is None else self.capacity - self.sums.taken
 
     @property
-    def tight(self) -> bool:
-        """Not all of its clients' memory could leave their cards."""
-        return self.capacity is not None and self.sums.needed > self.capacity
+    def lacking(self) -> int:
+        """Bytes of its clients' memory that could not leave their cards, or have no place."""
+        most = max(self.sums.needed, self.sums.taken)
+        return 0 if self.capacity is None else max(0, most - self.capacity)
 
 
 class Domains:
-    """All of them, of all cards, by name."""
+    """All of them, of all cards, by name. Only those that matter to a plan are gone through."""
 
     def __init__(self) -> None:
+        self.full: dict[Domain, None] = {}      # more than half of it is promised
+        self.lacking: dict[Domain, None] = {}   # it lacks something
         self._all: dict[str, Domain] = {}
+        self._news: dict[object, dict[Domain, None]] = {}
 
     def named(self, names: Iterable[str]) -> tuple[Domain, ...]:
         """These, which need not have existed."""
-        return tuple(self._all.setdefault(name, Domain(name)) for name in names)
+        return tuple(self._all.setdefault(name, Domain(name, self._note)) for name in names)
 
     def resize(self, name: str, capacity: int | None, words: str = "") -> bool:
         """So much is in it from now on. True: that is less or more than before."""
         domain, = self.named((name,))
         changed = domain.capacity != capacity
         domain.capacity, domain.words = capacity, words
+        if changed:
+            self._note(domain)
         return changed
 
     def forget(self, names: Collection[str]) -> None:
         """All others that nobody is in are gone."""
         for name in [name for name, one in self._all.items()
                      if name not in names and not one.stakes]:
-            del self._all[name]
+            gone = self._all.pop(name)
+            for kept in (self.full, self.lacking, *self._news.values()):
+                kept.pop(gone, None)
+
+    def news(self, reader: object) -> list[Domain]:
+        """Those that have changed since this reader asked last."""
+        changed = self._news.get(reader, self._all.values())
+        self._news[reader] = {}
+        return list(changed)
 
     def __iter__(self) -> Iterator[Domain]:
         return iter(self._all.values())
+
+    def _note(self, domain: Domain) -> None:
+        for changed in self._news.values():
+            changed[domain] = None
+        capacity = domain.capacity
+        for group, inside in (
+            (self.full, capacity is not None and domain.sums.promised > capacity // 2),
+            (self.lacking, domain.lacking > 0),
+        ):
+            if inside:
+                group[domain] = None
+            else:
+                group.pop(domain, None)
 
 
 class Remaining:

@@ -183,10 +183,8 @@ def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
 def _relieve(decision: Decision) -> None:
     """Takes back what is not in use of the host memory of domains that have shrunk."""
     card = decision.card
-    for domain in card.domains:
-        short = max(-domain.untaken, domain.sums.needed - (domain.capacity or 0))
-        if not domain.tight and domain.untaken >= 0:
-            continue
+    for domain in card.domains.lacking:
+        short = domain.lacking
         for client in bounds.members(card, domain):
             kept = min(short, _kept(client))
             if kept <= 0 or client.moves or client.phase is Phase.DRAINING:

@@ -80,7 +80,7 @@ class ControlGroups:
         if isinstance(event, CommitAsked) and (client := gpu.clients.get(event.client)) is not None:
             self._look_at(manager, client)
             # What cannot leave, of anybody, is no room for this one.
-            if now >= self._rest and any(domain.tight for domain in manager.domains):
+            if now >= self._rest and manager.domains.lacking:
                 self._look(manager)
         elif now >= self._next and self._processes and not isinstance(event, Joined):
             self._look(manager)

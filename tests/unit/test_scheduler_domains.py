@@ -2,13 +2,18 @@
 """Groups of clients that share a limit of the host's memory."""
 
 from dataclasses import replace
+from random import Random
+
+import pytest
 
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Evict, Limits, Load
-from nvshared.scheduler.domains import Domain, Domains, Stake
+from nvshared.scheduler.domains import Domains, Stake
 from nvshared.scheduler.events import Tick
-from nvshared.units import GIB
+from nvshared.scheduler.settings import Settings
+from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_talk import Talk, limits, runs
+from tests.unit.scheduler_world import World
 
 BOX = ("box",)
 
@@ -193,7 +198,8 @@ def test_after_a_restart_all_keep_what_they_were_promised() -> None:
     talk.join(1, 40, 40, running=True, commit=40, domains=BOX)
     assert talk.view(1).commit == 40 * GIB
     assert answer(talk, 1, 41).why == "the limit of box"
-    assert Domain("other").untaken > 1 << 60
+    other, = shared.named(("other",))
+    assert other.untaken > 1 << 60
 
 
 def test_what_was_pinned_and_freed_is_not_promised_any_more() -> None:
@@ -204,3 +210,39 @@ def test_what_was_pinned_and_freed_is_not_promised_any_more() -> None:
     talk.wait(2)
     actions = talk.changed(1, pinned=0)
     assert {one.commit for one in limits(actions, 1)} == {0}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_in_a_container_whose_limit_changes(seed: int) -> None:
+    """scheduler_world.py checks after each event that no more is taken than the limit leaves."""
+    random = Random(seed)
+    world = World(
+        Settings(
+            capacity=4 * GIB, total=4 * GIB, host_budget=16 * GIB, step=256 * MIB, tq=SECOND // 4,
+            presave=bool(seed % 2), stuck_after=600 * SECOND),
+        seed,
+    )
+    world.resize(4 * GIB)
+    for _ in range(5):
+        world.join()
+    hooks = list(world.hooks.values())
+    most = 0
+    for _ in range(150):
+        hook = random.choice(hooks)
+        match random.randrange(8):
+            case 0 | 1 | 2:
+                hook.allocate(random.randrange(1, 1024) * MIB)
+            case 3:
+                hook.free(random.randrange(8))
+            case 4 if seed % 3 == 0:
+                world.resize(random.randrange(1, 24) * GIB // 4)
+            case _:
+                hook.compute(SECOND // 2)
+        world.advance(random.randrange(SECOND))
+        most = max(most, sum(one.host for one in hooks if one.id % 2))
+    assert most > 512 * MIB             # it mattered
+    world.resize(None)
+    for hook in hooks:
+        hook.compute(SECOND)
+    world.settle(600 * SECOND)
+    assert not any(hook.work or hook.asking for hook in hooks)

@@ -38,10 +38,11 @@ class Tenants(RuleBasedStateMachine):
         slab=st.sampled_from([32 * MIB, 128 * MIB]),
         bus=st.sampled_from([500, 50_000]),
         saves=st.booleans(),
+        box=st.integers(0, 14),
     )
     def begin(
         self, seed: int, capacity: int, host: int, step: int, tq: int | None, mode: AntiThrash,
-        delay: int, halves: int, slab: int, bus: int, saves: bool,
+        delay: int, halves: int, slab: int, bus: int, saves: bool, box: int,
     ) -> None:
         """A daemon starts."""
         self.capacity = capacity
@@ -54,6 +55,7 @@ class Tenants(RuleBasedStateMachine):
         self.world = World(
             settings, seed, block=block, slab=max(slab, block), bus=bus, delay=delay
         )
+        self.resize_box(box)
         self.world.advance(5 * SECOND)
         self.world.join()
 
