@@ -5,6 +5,9 @@ quota.py keeps the accounts and this reads them. A client that has used its shar
 is stopped, leaves the queue and keeps nobody from anything. When the next window begins it
 joins the end of the queue. Clients without a limit notice nothing.
 
+A client of which nothing leaves the card is stopped like any other. Its hook shuts the gate and
+does not wait for what is in flight, so work that never ends is not limited by that.
+
 The hook of a limited client is told to pace and to report idleness even if nobody waits. So it
 is not billed for an open gate that it has no use for.
 """

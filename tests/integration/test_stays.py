@@ -70,7 +70,7 @@ def test_a_program_whose_work_never_ends_stays_and_others_get_what_is_left(site:
     large.want()
     assert program.popen.stderr is not None
     line = program.popen.stderr.readline()
-    assert "memory on GPU 0 stays there from now on: its work does not end" in line
+    assert "this program stays on GPU 0 from now on: its work does not end" in line
     small = site.hook()
     assert small.hello() is not None
     assert small.allocate(500 * MIB)
@@ -162,6 +162,6 @@ def test_who_does_not_end_its_capture_stays(site: Site) -> None:
     assert hook.allocate(1000 * MIB)
     hook.want()
     assert program.popen.stderr is not None
-    assert "stays there from now on" in program.popen.stderr.readline()
+    assert "stays on GPU 0 from now on" in program.popen.stderr.readline()
     program.go_on()
     program.ends_well()

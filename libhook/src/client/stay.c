@@ -23,7 +23,7 @@ static const char *text(enum nvshare_stays reason)
     case NVSHARE_STAYS_UNSEEN:
         return "it may submit work that libnvshare.so does not see";
     case NVSHARE_STAYS_GIVEN:
-        return "it was given to a device or library that may use it at any time";
+        return "it gave memory to a device or library that may use it at any time";
     default:
         return "its work does not end, or cannot be waited for";
     }
@@ -39,7 +39,7 @@ void client_stay(struct client *client, enum nvshare_stays reason)
     }
     pthread_mutex_unlock(&memory_lock);
     if (first)
-        complain("memory on GPU %d stays there from now on: %s. Other programs get what is left.",
+        complain("this program stays on GPU %d from now on: %s. Other programs get what is left.",
                  (int)client->device, text(reason));
 }
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program whose work never ends stays on the card, and a capture that nobody can end does not.
+
+The programs are those of tests/integration; here the driver is the real one.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bench.harness import ROOT, sharing
+from tests.gpu.test_broken import started
+from tests.integration.test_broken import AWAY
+from tests.integration.test_own_memory import PRELUDE
+from tests.integration.test_stays import ABANDONED, ENDLESS, ENDS
+
+LONG = 120                              # seconds; four drains in vain take twenty-two
+
+
+def begun(body: str, **environment: str) -> subprocess.Popen[str]:
+    """A program that says on its own when it has come so far."""
+    return subprocess.Popen(
+        [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
+
+
+def test_work_that_never_ends_stays_and_others_get_what_is_left() -> None:
+    with sharing("--tq", "1", "--capacity", "1GiB", "--drain-patience", "10ms") as daemon:
+        endless = begun(PRELUDE + ENDLESS + "feed_until_told()\n" + ENDS, **daemon.environment)
+        large = begun(AWAY.replace("256", "800"), **daemon.environment)
+        assert endless.stderr is not None
+        assert "stays on GPU 0 from now on" in endless.stderr.readline()
+        small = started(AWAY.replace("256", "450"), **daemon.environment)
+        for one in (small, endless, large):
+            _, errors = one.communicate("\n", timeout=LONG)
+            assert one.returncode == 0, errors
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_capture_whose_thread_is_gone_keeps_the_card_from_nobody(mode: int) -> None:
+    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
+        body = PRELUDE + ABANDONED.replace("MODE", str(mode))
+        program = started(body, **daemon.environment)
+        other = started(AWAY.replace("256", "1000"), **daemon.environment)
+        for one in (other, program):
+            _, errors = one.communicate("\n", timeout=LONG)
+            assert one.returncode == 0, errors
