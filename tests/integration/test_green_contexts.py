@@ -6,6 +6,7 @@ import pytest
 from tests.integration.conftest import Site
 from tests.integration.test_contexts import WAITING, alike
 from tests.integration.test_every_context import UNDER_WAY, sent_away
+from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
 from tests.integration.test_pools import POOLS
 
 GREEN = WAITING + '''
@@ -168,3 +169,68 @@ call("cuMemAlloc_v2", byref(address), size)
 def test_work_is_waited_for_at_a_hand_over(how: str, site: Site) -> None:
     site.start("--tq", "1")
     sent_away(site, HANDED_OVER[how])
+
+
+CHURN = GREEN.removeprefix(PRELUDE) + '''
+import random
+over = threading.Event()
+def begin(kind):
+    "A context of its own, a green one that is entered, or one that is not; and a stream in it."
+    made, its_stream = c_void_p(), c_uint64()
+    if kind == 0:
+        made = begin_context()
+    else:
+        made = begin_green()
+    if kind == 1:
+        call("cuCtxSetCurrent", entered(made))
+    if kind == 2:
+        call("cuGreenCtxStreamCreate", byref(its_stream), made, 1, 0)
+    else:
+        call("cuStreamCreate", byref(its_stream), 1)
+    return made, its_stream
+def churn(seed):
+    dice, mine, there = random.Random(seed), c_uint64(), c_uint64()
+    call("cuCtxSetCurrent", home)
+    call("cuMemAlloc_v2", byref(mine), size)
+    while not over.is_set():
+        kind, value = dice.randrange(3), dice.randrange(256)
+        made, its_stream = begin(kind)
+        call("cuMemAlloc_v2", byref(there), size)
+        call("cuMemsetD8Async", there, value ^ 1, size, its_stream)
+        call("cuMemsetD8Async", mine, value, size, its_stream)
+        if dice.randrange(2):
+            call("cuMemFree_v2", there)
+            there.value = 0
+        call("cuStreamSynchronize", its_stream)
+        call("cuStreamDestroy_v2", its_stream)
+        call("cuCtxSetCurrent", home)
+        call("cuGreenCtxDestroy" if kind else "cuCtxDestroy_v2", made)
+        if kind and there.value:
+            call("cuMemFree_v2", there)
+        wrong.extend([value] * (get(mine, size) != bytes([value]) * size))
+wrong, size = [], 4 * MIB
+def begun(seed):
+    try:
+        churn(seed)
+    except AssertionError as error:
+        wrong.append(str(error))
+threads = [threading.Thread(target=begun, args=[seed]) for seed in range(3)]
+for thread in threads:
+    thread.start()
+away()
+over.set()
+for thread in threads:
+    thread.join()
+assert not wrong, wrong
+'''
+
+
+def test_contexts_come_and_go_while_memory_does(site: Site) -> None:
+    site.environment["NVSHARE_SIM_CONTEXT"] = str(1 << 16)
+    site.start("--tq", "1")
+    program = Program(site, CHURN)
+    assert program.hears() == "away"
+    for _ in range(5):
+        give_it_back(take_the_card(site))
+    program.go_on()
+    program.ends_well()
