@@ -63,7 +63,7 @@ def test_it_is_neither_paced_nor_watched_while_others_wait() -> None:
     actions = stay(talk, 1)
     assert (1, 0, False) in turns(actions)
     assert not any(a.report_idle for a in actions if isinstance(a, Run) and a.client == 1)
-    assert talk.view(2).state is ClientState.WAITING        # 30 are left
+    assert talk.view(2).state is ClientState.CROWDED        # 60 are left
 
 
 def test_who_came_beside_it_keeps_its_turn_and_may_be_overtaken() -> None:
