@@ -63,16 +63,20 @@ def test_a_program_that_starts_first_starts_it_and_waits(
     program.finish()
 
 
-def test_a_program_does_not_wait_for_one_that_cannot_start(
+def test_a_program_waits_for_one_that_cannot_start_only_if_it_requires_it(
     machine: Container, launch: Launch
 ) -> None:
     machine.write(BROKEN, "[gpu]\ntq = soon\n")
-    launch(machine, "alice", memory=card.MEMORY // 2, steps=2).finish()
+    other = {"NVSHARE_REQUIRED": "0"}
+    launch(machine, "alice", memory=card.MEMORY // 2, steps=2, environment=other).finish()
     assert state(machine, "nvshared") != "active"
+    program = launch(machine, "bob", memory=card.MEMORY // 2, steps=2)
+    machine.until(lambda: "waits for nvshared, which does not answer" in program.said, "it waits")
     # Mended, all is as it was.
     machine.run("rm", BROKEN)
     machine.until(lambda: state(machine, "nvshared") == "active", "it is tried again")
     assert state(machine, "nvshared.socket") == "active"
+    program.finish()
     launch(machine, "alice", memory=card.MEMORY // 2, steps=2).finish()
 
 
