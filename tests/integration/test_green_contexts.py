@@ -234,3 +234,30 @@ def test_contexts_come_and_go_while_memory_does(site: Site) -> None:
         give_it_back(take_the_card(site))
     program.go_on()
     program.ends_well()
+
+
+ABANDONED = GREEN.removeprefix(PRELUDE) + '''
+status = c_int()
+call("cuMemAlloc_v2", byref(address), size)
+call("cuMemsetD8_v2", address, 7, size)
+call("cuGreenCtxStreamCreate", byref(stream), green, 1, 0)
+def begins():
+    call("cuCtxSetCurrent", home)
+    call("cuStreamBeginCapture_v2", stream, c_int(GLOBAL))
+thread = threading.Thread(target=begins)
+thread.start()
+thread.join()
+call("cuCtxSetCurrent", entered(green))                      # to this thread only
+away()
+call("cuStreamIsCapturing", stream, byref(status))
+assert status.value == 0
+'''
+
+
+def test_a_capture_in_it_whose_thread_is_gone_keeps_the_card_from_nobody(site: Site) -> None:
+    site.start("--tq", "100ms")
+    program = Program(site, ABANDONED)
+    assert program.hears() == "away"
+    give_it_back(take_the_card(site))
+    program.go_on()
+    program.ends_well()

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "client/client.h"
+#include "client/contexts.h"
 #include "flight/capture.h"
 #include "interpose/glibc.h"
 
@@ -128,9 +129,12 @@ static struct capture *end_abandoned(void)
     LOCKED(captures_lock);
     for (struct capture **link = &captures, *capture; (capture = *link) != NULL;) {
         CUgraph none;
-        CUcontext same;
+        CUcontext same, owner = capture->context; /* a green one may be current elsewhere */
+        CUdevice device;
+        if (capture->gone)
+            contexts_find(capture->context, &owner, &device);
         if (!capture->gone || !capture->endable
-            || REAL(cuCtxPushCurrent_v2)(capture->context) != CUDA_SUCCESS) {
+            || REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS) {
             link = &capture->next;
             continue;
         }
