@@ -189,7 +189,7 @@ def test_a_client_that_can_never_fit_waits_and_holds_up_nobody() -> None:
     talk.join(1, 120)
     talk.want(1)
     assert not talk.view(1).fits
-    assert talk.view(1).state is ClientState.WAITING
+    assert talk.view(1).state is ClientState.CROWDED
     assert 2 in runs(talk.run(2, 70))
     assert not [a for a in talk.said if isinstance(a, Run) and a.pace]
     actions = talk.tell(CapacityChanged(130 * GIB))

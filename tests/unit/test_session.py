@@ -140,18 +140,18 @@ def test_records_become_events(hook: Hook, record: ReportRecord, event: events.E
     assert Scripted.latest.events == [event]
 
 
-@pytest.mark.parametrize(("state", "place", "fits", "waits"), [
-    (ClientState.WAITING, 2, True, (Wait.TURN, 2)),
-    (ClientState.WAITING, 1, False, (Wait.ROOM, 1)),
-    (ClientState.LOADING, 0, True, (Wait.MOVES, 0)),
-    (ClientState.LIMITED, 0, True, (Wait.SHARE, 0)),
-    (ClientState.SUSPENDED, 0, True, (Wait.RESUME, 0)),
+@pytest.mark.parametrize(("state", "place", "waits"), [
+    (ClientState.WAITING, 2, (Wait.TURN, 2)),
+    (ClientState.CROWDED, 1, (Wait.ROOM, 1)),
+    (ClientState.LOADING, 0, (Wait.MOVES, 0)),
+    (ClientState.LIMITED, 0, (Wait.SHARE, 0)),
+    (ClientState.SUSPENDED, 0, (Wait.RESUME, 0)),
 ])
 def test_who_waits_is_told_what_for(
-    hook: Hook, state: ClientState, place: int, fits: bool, waits: tuple[Wait, int]
+    hook: Hook, state: ClientState, place: int, waits: tuple[Wait, int]
 ) -> None:
     scheduler = Scripted.latest
-    scheduler._clients[1] = replace(scheduler._clients[1], state=state, fits=fits)
+    scheduler._clients[1] = replace(scheduler._clients[1], state=state)
     scheduler.queue = (77, 1)[2 - place:] if place else (77,)
     hook.says(ReportRecord(Type.WAITING, flags=Flag.WANTS, memory=FIGURES))
     assert scheduler.events == [events.MemoryChanged(1, FIGURES, True)]
