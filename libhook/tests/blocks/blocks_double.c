@@ -15,6 +15,7 @@
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/connection.h"
+#include "client/contexts.h"
 #include "flight/bus_sharing.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
@@ -40,9 +41,15 @@ pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 _Atomic(void *) real_functions[REAL_COUNT];
 struct client *clients[CLIENTS_MAX];
-static struct client one = { .contexts = { (CUcontext)1 }, .context_count = 1, .turns = 1 };
+static struct client one = { .turns = 1 };
 static CUdeviceptr allocations[MOST];
 static struct { bool zero; uint64_t changed; } contents[MOST];
+
+CUcontext contexts_of(CUdevice device, unsigned number)
+{
+    (void)device;
+    return number == 0 ? (CUcontext)1 : NULL;
+}
 
 static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr wanted,
                         unsigned long long flags)
