@@ -112,3 +112,44 @@ call("cuMemRelease", handle)
 assert (used(context), used(other)) == before
 ''')
     program.ends_well()
+
+
+COPIES = '''
+data = os.urandom(size)
+on(context)
+put(first, data)
+ways = (("cuMemcpy", False), ("cuMemcpyAsync", True), ("cuMemcpyDtoD_v2", False),
+        ("cuMemcpyDtoDAsync_v2", True))
+def copied():
+    for name, in_stream in ways:
+        for here in (context, other):
+            on(other)
+            call("cuMemsetD8_v2", second, 0, size)
+            call("cuCtxSynchronize")
+            on(here)
+            call(name, second, first, size, *([0] if in_stream else []))
+            call("cuCtxSynchronize")
+            on(other)
+            assert get(second, size) == data, name
+copied()
+away()
+copied()
+'''
+
+
+def test_a_copy_to_a_card_that_is_no_peer_is_made_as_one_between_contexts(site: Site) -> None:
+    """The driver would do the same for plain memory, and not for ours, which is mapped."""
+    site.start("--tq", "1")
+    program = Program(site, TWO + COPIES + '''
+on(context)
+call("cuCtxEnablePeerAccess", other, 0)                  # and where one way is open, or both
+copied()
+on(other)
+call("cuCtxEnablePeerAccess", context, 0)
+copied()
+''')
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    give_it_back(hook)
+    program.ends_well()

@@ -8,6 +8,7 @@
  */
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
+#include "memory/peers.h"
 
 /* As GATED; and it is known when such copies load the bus, and in which
  * direction (bus_sharing.h). `waits`: it returns when all has been copied. */
@@ -27,6 +28,34 @@
 #define COPYING_PTDS(name, way, bytes, parameters, arguments)    \
     COPYING(name, way, bytes, true, parameters, arguments)       \
     COPYING(name##_ptds, way, bytes, true, parameters, arguments)
+
+/* As COPYING, of one address to another. Between memory of two cards that do not reach each other
+ * `peer` copies (peers.c). */
+#define COPYING_BETWEEN(name, peer, way, loads, waits, parameters, arguments, ...) \
+    EXPORT CUresult name parameters                                                \
+    {                                                                              \
+        CUcontext to_context, from_context;                                        \
+        gate_enter(GATE_NO_STREAM);                                                \
+        BUS_COPY_BEGINS(copied, way, loads, waits);                                \
+        CUresult result = memory_apart(to, from, &to_context, &from_context)       \
+            ? REAL(peer)(to, to_context, from, from_context, __VA_ARGS__)          \
+            : REAL(name) arguments;                                                \
+        BUS_COPY_ENDS(copied);                                                     \
+        gate_leave();                                                              \
+        return result;                                                             \
+    }
+#define BETWEEN_PTDS(name, way, loads)                                             \
+    COPYING_BETWEEN(name, cuMemcpyPeer, way, loads, true,                          \
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), bytes) \
+    COPYING_BETWEEN(name##_ptds, cuMemcpyPeer_ptds, way, loads, true,              \
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), bytes)
+#define BETWEEN_PTSZ(name, way, loads)                                             \
+    COPYING_BETWEEN(name, cuMemcpyPeerAsync, way, loads, false,                    \
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),         \
+        (to, from, bytes, stream), bytes, stream)                                  \
+    COPYING_BETWEEN(name##_ptsz, cuMemcpyPeerAsync_ptsz, way, loads, false,        \
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),         \
+        (to, from, bytes, stream), bytes, stream)
 
 /* What the driver does not know is the host's. */
 static bool on_host(CUmemorytype type, CUdeviceptr address)
@@ -65,9 +94,7 @@ static enum bus_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
 
 /* One after the other with the program. */
 
-COPYING_PTDS(cuMemcpy, way_of(to, from), bytes,
-    (CUdeviceptr to, CUdeviceptr from, size_t bytes),
-    (to, from, bytes))
+BETWEEN_PTDS(cuMemcpy, way_of(to, from), bytes)
 GATED_PTDS(cuMemcpyPeer, GATE_NO_STREAM,
     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
     (to, to_context, from, from_context, bytes))
@@ -77,9 +104,7 @@ COPYING_PTDS(cuMemcpyHtoD_v2, BUS_IN, bytes,
 COPYING_PTDS(cuMemcpyDtoH_v2, BUS_OUT, bytes,
     (void *to, CUdeviceptr from, size_t bytes),
     (to, from, bytes))
-GATED_PTDS(cuMemcpyDtoD_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, CUdeviceptr from, size_t bytes),
-    (to, from, bytes))
+BETWEEN_PTDS(cuMemcpyDtoD_v2, BUS_NONE, 0)
 GATED_PTDS(cuMemcpyDtoA_v2, GATE_NO_STREAM,
     (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes),
     (to, to_offset, from, bytes))
@@ -102,9 +127,7 @@ GATED_PTDS(cuMemcpy3DPeer, GATE_NO_STREAM, (const CUDA_MEMCPY3D_PEER *copy), (co
 
 /* In a stream. */
 
-COPYING_PTSZ(cuMemcpyAsync, way_of(to, from), bytes,
-    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-    (to, from, bytes, stream))
+BETWEEN_PTSZ(cuMemcpyAsync, way_of(to, from), bytes)
 GATED_PTSZ(cuMemcpyPeerAsync, GATE_NO_STREAM,
     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
      CUstream stream),
@@ -115,9 +138,7 @@ COPYING_PTSZ(cuMemcpyHtoDAsync_v2, BUS_IN, bytes,
 COPYING_PTSZ(cuMemcpyDtoHAsync_v2, BUS_OUT, bytes,
     (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
-GATED_PTSZ(cuMemcpyDtoDAsync_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-    (to, from, bytes, stream))
+BETWEEN_PTSZ(cuMemcpyDtoDAsync_v2, BUS_NONE, 0)
 COPYING_PTSZ(cuMemcpyHtoAAsync_v2, BUS_IN, bytes,
     (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream),
     (to, to_offset, from, bytes, stream))

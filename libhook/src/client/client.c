@@ -27,6 +27,11 @@ bool client_none(void)
     return client_count == 0;
 }
 
+bool client_alone(void)
+{
+    return client_count == 1;
+}
+
 bool client_forked(void)
 {
     return forked;

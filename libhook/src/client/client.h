@@ -121,6 +121,7 @@ extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never re
 
 /* No client has ever been attached in this process: wrappers pass through. */
 bool client_none(void);
+bool client_alone(void);                          /* there is one, and no other */
 /* This is the child of a process that had one: a lock may be held for ever there. */
 bool client_forked(void);
 /* Attaching (service/attach.c). */

@@ -7,6 +7,10 @@
  * comes in later is mapped for all of them (block.c). Memory that the program maps itself it opens
  * itself.
  *
+ * Where it is not opened the driver still copies plain memory between two devices, but mapped memory
+ * only if it is told of which contexts both are (PyTorch says so where it copies expandable
+ * segments). So a program's copy between memory of ours is handed on as such.
+ *
  * All memory of the device is opened, in whichever of its contexts: a program that never says so
  * for one of them does not touch it from there.
  */
@@ -15,6 +19,8 @@
 #include "block/block.h"
 #include "block/store.h"
 #include "client/client.h"
+#include "memory/allocation.h"
+#include "memory/memory.h"
 
 static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAccess_flags flags)
 {
@@ -47,4 +53,20 @@ CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
         result = set_access(client, reader, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
     return result;
+}
+
+bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context, CUcontext *from_context)
+{
+    struct memory_description target, source;
+    if (client_alone() || !memory_is_ours(to) || !memory_is_ours(from))
+        return false;
+    LOCKED(memory_lock);
+    if (!allocation_describe(to, &target) || !allocation_describe(from, &source)
+        || target.device == source.device
+        || (clients[target.device]->readers[source.device] != 0
+            && clients[source.device]->readers[target.device] != 0))
+        return false;
+    *to_context = target.context;
+    *from_context = source.context;
+    return true;
 }

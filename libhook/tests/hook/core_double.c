@@ -248,6 +248,14 @@ bool pinned_counts_on(CUdevice device)
     return core_attached && device != NOT_SHARED;
 }
 
+/* Two cards: ours is of one, and what lies right behind it of the other. */
+bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context, CUcontext *from_context)
+{
+    *to_context = (CUcontext)0x77;
+    *from_context = (CUcontext)0x78;
+    return memory_is_ours(to) && from == BEGINNING + RESERVED;
+}
+
 CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
 {
     (void)owner, (void)reader, (void)open;

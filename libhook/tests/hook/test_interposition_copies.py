@@ -128,3 +128,21 @@ assert batch("cuMemPrefetchBatchAsync") == (4 * MIB, IN, 0)
 assert batch("cuMemPrefetchBatchAsync", count=0) is None
 assert batch("cuMemDiscardAndPrefetchBatchAsync") is None
 """)
+
+
+def test_between_cards_that_are_no_peers_contexts_are_named(wrappers: Wrappers) -> None:
+    wrappers(COPIES + """
+THERE = OURS + 0x100000
+for name, peer, more in (
+    ("cuMemcpy", "cuMemcpyPeer", []), ("cuMemcpyDtoD_v2", "cuMemcpyPeer", []),
+    ("cuMemcpyAsync", "cuMemcpyPeerAsync", [9]),
+    ("cuMemcpyDtoDAsync_v2", "cuMemcpyPeerAsync", [9]),
+):
+    suffix = "_ptsz" if more else "_ptds"
+    for variant in ("", suffix):
+        answers(peer + variant, 42)
+        assert call(name + variant, OURS, THERE, 4096, *more) == 42
+        expected = [OURS, 0x77, THERE, 0x78, 4096, *more]
+        assert arguments(peer + variant, len(expected)) == expected
+        assert calls(name + variant) == 0
+""")
