@@ -30,7 +30,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 FRESH = 10 * MILLISECOND                # for a question,
-RECENT = 500 * MILLISECOND              # and for anything else
+RECENT = 100 * MILLISECOND              # and for anything else
 EVERY = SECOND
 SELDOM = 20                             # times as long as a look takes, before the next
 RESERVE_PART = 16                       # of a limit, left to what is in there besides,
@@ -80,7 +80,7 @@ class ControlGroups:
         if isinstance(event, CommitAsked) and (client := gpu.clients.get(event.client)) is not None:
             self._look_at(manager, client)
             # What cannot leave, of anybody, is no room for this one.
-            if now >= self._rest and manager.domains.lacking:
+            if now >= self._rest and self._limited:
                 self._look(manager)
         elif now >= self._next and self._processes and not isinstance(event, Joined):
             self._look(manager)
@@ -114,7 +114,7 @@ class ControlGroups:
                 self._place(client, self._processes[client.peer.pid])
             manager.domains.forget({_name(group) for group in self._limited})
         now = self._clock()
-        self._rest = now + SELDOM * (now - began)
+        self._rest = now + max(FRESH, SELDOM * (now - began))
         self._next = max(self._rest, now + RECENT)
         return changed
 
