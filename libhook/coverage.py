@@ -41,6 +41,7 @@ DOES = {
                 "|vmm_(access_of|range_of|properties|mapped_in)|pool_(of|tell)",
     "context": "client_attach|client_awaits_context|context_ends",
     "capture": "capture_(new|over)",
+    "repeated": "room_begin",
     "translated": "hook_wrapper",
 }
 LEGEND = """\
@@ -58,6 +59,7 @@ LEGEND = """\
   its own.
 * **context**, **capture**: the library follows which contexts exist, and whether a capture is going
   on.
+* **repeated**: where the driver has no memory for itself, others make room, and it is called again.
 * **noted**: remembered for what another of the functions here will do.
 * **translated**: the entry point that the driver returns is exchanged for its wrapper.
 """
@@ -200,10 +202,15 @@ def texts() -> dict[str, set[str]]:
     return found
 
 
+def only_gated(done: list[str]) -> bool:
+    """It waits at the gate, and unless memory runs out that is all."""
+    return done in (["gated"], ["gated", "repeated"])
+
+
 def tested_by(hook: str, done: list[str]) -> list[str]:
     """The tests that look at this hook in particular."""
     found = {name for name, words in texts().items() if hook in words}
-    if done == ["gated"]:
+    if only_gated(done):
         found.add("coverage")
     return sorted(found)
 

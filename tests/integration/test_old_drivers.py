@@ -51,10 +51,11 @@ going_on = True
 while going_on:
     call("cuMemsetD32_v2", flag_there, c_uint(0), 1)
     wait_in(first)
-    print(json.dumps("away"), flush=True)
-    going_on = sys.stdin.readline() != "end\\n"
+    away()
     call("cuMemsetD32Async", flag_there, c_uint(1), 1, second)
     call("cuStreamSynchronize", first)
+    print(json.dumps("done"), flush=True)
+    going_on = sys.stdin.readline() != "end\\n"
 '''
 
 
@@ -65,11 +66,12 @@ def test_work_may_wait_for_a_call_that_stands_at_the_gate(start: Start, flags: i
     while True:
         daemon.send(OrderRecord(Type.STOP))
         program.go_on()
+        assert program.hears() == "done"
         if daemon.until(Type.REOPENED, Type.STOPPED).type is Type.REOPENED:
             break
         daemon.send(OrderRecord(Type.RUN))          # the call came before the gate was shut
+        program.go_on()
         assert program.hears() == "away"
-    assert program.hears() == "away"
     program.popen.stdin.write("end\n")
     program.popen.stdin.flush()
     daemon.rest()

@@ -2,7 +2,8 @@
 /*
  * Faults on demand. NVSHARE_SIM_FAIL=NAME:N[:CODE],... makes the N-th call of
  * NAME fail with CODE, and only that one; N+ makes every call from the N-th on
- * fail. NAME is an exported symbol, or one without its version and stream
+ * fail. NAME:<SIZE[:CODE] fails those that come while the card has less than SIZE free, as calls do
+ * for which the driver needs memory itself. NAME is an exported symbol, or one without its version and stream
  * suffix and then counts all its variants together. CODE is a number of
  * CUresult, by default out of memory for what allocates and 999 otherwise.
  */
@@ -16,12 +17,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/context.h"
+#include "driver/device.h"
+#include "shared/shared_state.h"
+
 #define FAILURES 32
 
 struct failure {
     char name[64];
     unsigned long nth;
     bool onwards;
+    uint64_t least;                  /* bytes of the card that must be free; 0: whatever is */
     CUresult code;
     _Atomic unsigned long calls;
 };
@@ -47,13 +53,20 @@ static bool parse(const char *text, struct failure *failure)
 {
     unsigned long code = 0;
     int used = 0, length = (int)strlen(text);
-    if (sscanf(text, "%63[A-Za-z0-9_]:%lu%n", failure->name, &failure->nth, &used) != 2)
+    if (sscanf(text, "%63[A-Za-z0-9_]:<%lu%n", failure->name, &failure->least, &used) == 2) {
+        int shift = text[used] == 'K' ? 10 : text[used] == 'M' ? 20 : text[used] == 'G' ? 30 : 0;
+        failure->least <<= shift;
+        failure->nth = 1;
+        used += shift != 0;
+    } else if (sscanf(text, "%63[A-Za-z0-9_]:%lu%n", failure->name, &failure->nth, &used) != 2) {
         return false;
+    }
     if (text[used] == '+') {
         failure->onwards = true;
         used++;
     }
-    failure->code = usual_code(failure->name);
+    failure->onwards |= failure->least != 0;
+    failure->code = failure->least != 0 ? CUDA_ERROR_OUT_OF_MEMORY : usual_code(failure->name);
     if (used == length)
         return failure->nth != 0;
     int more = 0;
@@ -72,7 +85,7 @@ static void read_failures(void)
             continue;
         if (failures.count == FAILURES || !parse(text, &failures.list[failures.count])) {
             fprintf(stderr, "simulated GPU: NVSHARE_SIM_FAIL: '%s' is not NAME:N[+][:CODE], "
-                    "as in cuMemCreate:3 (at most %d of them).\n", text, FAILURES);
+                    "as in cuMemCreate:3, nor NAME:<SIZE[:CODE] (at most %d of them).\n", text, FAILURES);
             exit(2);
         }
         failures.count++;
@@ -91,13 +104,20 @@ static bool named(const char *symbol, const char *name)
     return *suffix == '\0' || strcmp(suffix, "_ptsz") == 0 || strcmp(suffix, "_ptds") == 0;
 }
 
+static bool enough_free(uint64_t least)
+{
+    const struct context *context = context_current();
+    int gpu = context != NULL ? context->device->gpu : 0;
+    return least != 0 && shared_total(gpu) - shared_used(gpu) >= least;
+}
+
 CUresult injected_failure(const char *name)
 {
     pthread_once(&failures.read, read_failures);
     CUresult result = CUDA_SUCCESS;
     for (int i = 0; i < failures.count; i++) {
         struct failure *failure = &failures.list[i];
-        if (!named(name, failure->name))
+        if (!named(name, failure->name) || enough_free(failure->least))
             continue;
         unsigned long call = atomic_fetch_add(&failure->calls, 1) + 1;
         if (call == failure->nth || (failure->onwards && call > failure->nth))

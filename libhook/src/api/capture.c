@@ -2,7 +2,7 @@
 /*
  * Where streams begin and end (flight/streams.c), and captures of them (flight/capture_list.c).
  */
-#include "api/wrapper.h"
+#include "api/loading.h"
 #include "flight/capture_list.h"
 #include "flight/streams.h"
 #include "pool/stream.h"
@@ -70,12 +70,14 @@ static CUresult made(CUstream stream)
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 {
     CUresult result = REAL(cuStreamCreate)(stream, flags);
+    AGAIN_WITH_ROOM(result, REAL(cuStreamCreate)(stream, flags))
     return result == CUDA_SUCCESS ? made(*stream) : result;
 }
 
 EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
 {
     CUresult result = REAL(cuStreamCreateWithPriority)(stream, flags, priority);
+    AGAIN_WITH_ROOM(result, REAL(cuStreamCreateWithPriority)(stream, flags, priority))
     return result == CUDA_SUCCESS ? made(*stream) : result;
 }
 

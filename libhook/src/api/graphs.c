@@ -7,30 +7,30 @@
  * when the graph is instantiated or updated. Those calls wait at the gate,
  * inside which all memory is there.
  */
-#include "api/wrapper.h"
+#include "api/loading.h"
 
-GATED_PTSZ(cuGraphLaunch, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
-GATED_PTSZ(cuGraphUpload, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
+GATED_LOADING_PTSZ(cuGraphLaunch, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
+GATED_LOADING_PTSZ(cuGraphUpload, stream, (CUgraphExec graph, CUstream stream), (graph, stream))
 
-GATED(cuGraphInstantiate, GATE_NO_STREAM,
+GATED_LOADING(cuGraphInstantiate, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size),
     (exec, graph, error_node, log, log_size))
-GATED(cuGraphInstantiate_v2, GATE_NO_STREAM,
+GATED_LOADING(cuGraphInstantiate_v2, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size),
     (exec, graph, error_node, log, log_size))
-GATED(cuGraphInstantiateWithFlags, GATE_NO_STREAM,
+GATED_LOADING(cuGraphInstantiateWithFlags, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, unsigned long long flags),
     (exec, graph, flags))
-GATED(cuGraphInstantiateWithParams, GATE_NO_STREAM,
+GATED_LOADING(cuGraphInstantiateWithParams, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *options),
     (exec, graph, options))
-GATED(cuGraphInstantiateWithParams_ptsz, GATE_NO_STREAM,
+GATED_LOADING(cuGraphInstantiateWithParams_ptsz, GATE_NO_STREAM,
     (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *options),
     (exec, graph, options))
-GATED(cuGraphExecUpdate, GATE_NO_STREAM,
+GATED_LOADING(cuGraphExecUpdate, GATE_NO_STREAM,
     (CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, CUgraphExecUpdateResult *why),
     (exec, graph, error_node, why))
-GATED(cuGraphExecUpdate_v2, GATE_NO_STREAM,
+GATED_LOADING(cuGraphExecUpdate_v2, GATE_NO_STREAM,
     (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info),
     (exec, graph, info))
 GATED(cuGraphExecChildGraphNodeSetParams, GATE_NO_STREAM,

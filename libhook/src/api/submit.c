@@ -6,24 +6,24 @@
  * Host functions and callbacks (cuLaunchHostFunc, cuStreamAddCallback) are no
  * work for the GPU and pass by; a stream may depend on them to get empty.
  */
-#include "api/wrapper.h"
+#include "api/loading.h"
 
-GATED_PTSZ(cuLaunchKernel, stream,
+GATED_LOADING_PTSZ(cuLaunchKernel, stream,
     (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
      unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **parameters,
      void **extra),
     (f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra))
-GATED_PTSZ(cuLaunchCooperativeKernel, stream,
+GATED_LOADING_PTSZ(cuLaunchCooperativeKernel, stream,
     (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
      unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **parameters),
     (f, gx, gy, gz, bx, by, bz, shared, stream, parameters))
-GATED(cuLaunchKernelEx, config == NULL ? NULL : config->hStream,
+GATED_LOADING(cuLaunchKernelEx, config == NULL ? NULL : config->hStream,
     (const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra),
     (config, f, parameters, extra))
-GATED(cuLaunchKernelEx_ptsz, config == NULL ? NULL : PER_THREAD(config->hStream),
+GATED_LOADING(cuLaunchKernelEx_ptsz, config == NULL ? NULL : PER_THREAD(config->hStream),
     (const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra),
     (config, f, parameters, extra))
-GATED(cuLaunchCooperativeKernelMultiDevice, GATE_NO_STREAM,
+GATED_LOADING(cuLaunchCooperativeKernelMultiDevice, GATE_NO_STREAM,
     (CUDA_LAUNCH_PARAMS *launches, unsigned int devices, unsigned int flags),
     (launches, devices, flags))
 
@@ -39,8 +39,8 @@ GATED_PTSZ(cuWaitExternalSemaphoresAsync, stream,
     (semaphores, parameters, count, stream))
 
 /* Of CUDA 3. */
-GATED(cuLaunch, GATE_NO_STREAM, (CUfunction f), (f))
-GATED(cuLaunchGrid, GATE_NO_STREAM, (CUfunction f, int width, int height), (f, width, height))
-GATED(cuLaunchGridAsync, stream,
+GATED_LOADING(cuLaunch, GATE_NO_STREAM, (CUfunction f), (f))
+GATED_LOADING(cuLaunchGrid, GATE_NO_STREAM, (CUfunction f, int width, int height), (f, width, height))
+GATED_LOADING(cuLaunchGridAsync, stream,
     (CUfunction f, int width, int height, CUstream stream),
     (f, width, height, stream))

@@ -16,7 +16,14 @@
 #include "client/commit.h"
 #include "client/contexts.h"
 #include "client/gate.h"
+#include "interpose/log.h"
 #include "interpose/real.h"
+
+/* The driver takes a few MiB for code, but gigabytes for stacks; and more may be missing than that,
+ * where the daemon has not seen yet what others took outside. */
+#define ROOM_FIRST ((size_t)64 << 20)
+#define ROOM_GROWS 4
+#define ROOM_PART 8                  /* at most one of so many parts of the card */
 
 /* What pinned_begin() was granted for this thread. */
 static __thread struct {
@@ -63,6 +70,28 @@ CUresult pinned_begin(size_t bytes)
     if (client != NULL && contexts_current(&context) != CUDA_SUCCESS)
         context = NULL;
     return begin(client, context, bytes);
+}
+
+bool room_begin(size_t *room)
+{
+    struct client *client = client_current();
+    if (client == NULL)
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    uint64_t most = client->limits.total / ROOM_PART;
+    bool sensible = *room < most;
+    *room = *room == 0 ? ROOM_FIRST : ROOM_GROWS * *room;
+    if (*room > most)
+        *room = most;
+    reclaim(client, RECLAIM_ALL, true);
+    pthread_mutex_unlock(&memory_lock);
+    debug("the driver is out of memory: asking for %zu MiB of room", *room >> 20);
+    return sensible && pinned_begin(*room) == CUDA_SUCCESS;
+}
+
+void room_end(void)
+{
+    pinned_end(0);
 }
 
 static struct client *client_on(CUdevice device)

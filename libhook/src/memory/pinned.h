@@ -20,6 +20,10 @@ CUresult pinned_begin(size_t bytes);
 CUresult pinned_begin_on(CUdevice device, size_t bytes);
 bool pinned_counts_on(CUdevice device);            /* a client is attached there */
 void pinned_end(size_t bytes_taken);
+/* The same for the driver's own needs, of which nobody knows how much they are: `*room`, 0 at first,
+ * grows from call to call. False, and no end: nobody can make more room. */
+bool room_begin(size_t *room);
+void room_end(void);
 void pinned_release_on(CUdevice device, size_t bytes);
 /* For an object whose size must be known again when it goes: remembers it
  * under a key (a handle, an address) and forgets it with pinned_forget.

@@ -429,3 +429,13 @@ void client_stay(struct client *client, enum nvshare_stays reason)
 {
     (void)client, (void)reason;
 }
+
+void room_end(void)
+{
+}
+
+bool room_begin(size_t *room)
+{
+    (void)room;
+    return false;
+}

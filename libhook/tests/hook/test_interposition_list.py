@@ -112,8 +112,10 @@ TYPES = re.compile(
 )
 NAMES = re.compile(
     r"cu(Mem|Launch|Param|Array|Mipmapped|Multicast|Pointer|Ipc|Import|External|Green|Checkpoint"
-    r"|Module(Load|Unload|GetGlobal)|Library(Load|Unload)|Ctx(Create|Destroy|Attach|Detach|SetLimit"
-    r"|FromGreen|PushCurrent|SetCurrent|EnablePeer|DisablePeer)|DevicePrimaryCtx|DeviceTotalMem|Device\w*Mem|Graph\w*(Mem|Instantiate|Update)"
+    r"|Module(Load|Unload|GetGlobal|GetFunction$)|Library(Load|Unload|GetModule)"
+    r"|Kernel(GetFunction|[GS]etAttribute)|Func(Load|[GS]etAttribute)|OccupancyMaxActiveBlocks"
+    r"|Ctx(Create|Destroy|Attach|Detach|SetLimit|FromGreen|PushCurrent|SetCurrent|EnablePeer"
+    r"|DisablePeer)|DevicePrimaryCtx|DeviceTotalMem|Device\w*Mem|Graph\w*(Mem|Instantiate|Update)"
     r"|Get(ProcAddress|ExportTable))"
 )
 

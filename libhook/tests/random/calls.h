@@ -36,13 +36,9 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
     X(cuCtxGetDevice, (CUdevice *)) \
     X(cuCtxGetApiVersion, (CUcontext, unsigned *)) \
     X(cuCtxGetLimit, (size_t *, CUlimit)) \
-    X(cuCtxSetLimit, (CUlimit, size_t)) \
     X(cuCtxSynchronize, (void)) \
     X(cuDevicePrimaryCtxGetState, (CUdevice, unsigned *, int *)) \
-    X(cuModuleLoadData, (CUmodule *, const void *)) \
     X(cuModuleUnload, (CUmodule)) \
-    X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
-    X(cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *)) \
     X(cuStreamSynchronize, (CUstream)) \
     X(cuStreamSynchronize_ptsz, (CUstream)) \
     X(cuStreamQuery, (CUstream)) \
