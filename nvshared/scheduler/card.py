@@ -10,7 +10,7 @@ from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.groups import Groups
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.yielding import Yielding
 
@@ -25,6 +25,7 @@ class Card:
     domains: Domains = field(default_factory=Domains)       # of all cards
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
+    tenant_terms: dict[str, Terms] = field(default_factory=dict)    # what is set for tenants
     awaiting: bool = False              # somebody has not said yet what it has
     lost: bool = False
     weighted: bool = False              # clients differ in weight

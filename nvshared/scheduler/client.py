@@ -136,6 +136,7 @@ class ScheduledClient:
     room: int                           # as the hook last confirmed it
     domains: tuple[Domain, ...] = ()    # that bound its host memory
     tenant: str = ""
+    tenants: tuple[str, ...] = ()       # whose terms it is under, outermost first
     evidence: Evidence = Evidence()
     doubts: Doubts = Doubts()
     false: int = 0                      # of what it said it filled, when last looked

@@ -81,6 +81,7 @@ class Joined:
     domains: tuple[str, ...] = ()       # names of those that bound its host memory; see domains.py
     tenant: str = ""                    # whose it is, see belief.py; "": believed without limit
     evidence: Evidence = Evidence()
+    tenants: tuple[str, ...] = ()       # whose terms it is under, outermost first
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,14 @@ class TermsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantTerms:
+    """These terms are set for all programs of a tenant together from now on; Terms(): none."""
+
+    tenant: str
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
 class Preempted:
     """Turns for whose end others wait may end now."""
 
@@ -247,6 +256,7 @@ def settings_after(
 Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies
 ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (
-    CapacityChanged | BudgetChanged | SettingsChanged | Preempted | Awaited | Seen | Tick | GPULost
+    CapacityChanged | BudgetChanged | SettingsChanged | TenantTerms | Preempted | Awaited | Seen
+    | Tick | GPULost
 )
 Event = ClientEvent | CardEvent

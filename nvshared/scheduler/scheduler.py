@@ -144,6 +144,8 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.clients.get(event.client)
             if client is not None:
                 terms.change(card, client, event.terms)
+        case events.TenantTerms():
+            terms.change_tenant(card, event.tenant, event.terms)
         case events.Awaited():
             card.awaiting = event.anybody
         case events.Preempted():
@@ -168,6 +170,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
     client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now,
         domains=card.domains.named(event.domains), tenant=event.tenant, evidence=event.evidence,
+        tenants=event.tenants,
     )
     card.add(client)
     order.weigh(card)

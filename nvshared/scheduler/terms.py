@@ -25,6 +25,13 @@ def change(card: Card, client: ScheduledClient, terms: Terms) -> None:
         order.arrive(card, client)
 
 
+def change_tenant(card: Card, tenant: str, terms: Terms) -> None:
+    """From now on they are these for all programs of a tenant together."""
+    card.tenant_terms[tenant] = terms
+    if terms == Terms():
+        del card.tenant_terms[tenant]
+
+
 def preempt(card: Card) -> None:
     """The present turns may be ended, if others wait."""
     if card.contended:

@@ -257,7 +257,8 @@ class GPU:
         tenant = client.peer.account
         evidence = self._first_evidence(client, memory) if tenant else events.Evidence()
         self.tell(events.Joined(
-            client.id, memory, running, wants, commit, client.domains, tenant, evidence))
+            client.id, memory, running, wants, commit, client.domains, tenant, evidence,
+            tuple(str(one) for one in client.peer.tenants)))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:

@@ -17,7 +17,7 @@ from nvshared.scheduler.actions import (
     TurnEnd,
     TurnStarted,
 )
-from nvshared.scheduler.events import Preempted, TermsChanged
+from nvshared.scheduler.events import Preempted, TenantTerms, TermsChanged
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
@@ -347,3 +347,11 @@ def test_nothing_is_loaded_for_the_suspended() -> None:
     world.advance(30 * SECOND)
     assert [load for load in world.orders_of(Load) if load.client == two.id] == loads
     assert one.open
+
+
+def test_what_is_set_for_a_tenant_may_come_before_its_programs_and_after_them() -> None:
+    world = Tenancy()
+    world.tell(TenantTerms("user:alice", Terms(memory_limit=GIB, compute_limit=50)))
+    world.program()
+    world.tell(TenantTerms("user:alice", Terms()))
+    world.check()

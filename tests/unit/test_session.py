@@ -33,6 +33,7 @@ from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, peer, script
 HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
 FIGURES = Memory(6, 5, 4, 3, 2, 1, 9, 8, 6)
 FIRST = replace(FIGURES, answered=0, to_pin=0)  # of which HELLO does not speak
+TENANTS = ("user:root",)                 # that run the programs here
 
 
 class Wire:
@@ -91,7 +92,7 @@ def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
     Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1, 5)]
     flags = Flag.RUNNING | Flag.WANTS
     hook.says(replace(HELLO, flags=flags, commit=77, memory=FIGURES))
-    assert Scripted.latest.events == [events.Joined(1, FIRST, True, True, 77)]
+    assert Scripted.latest.events == [events.Joined(1, FIRST, True, True, 77, tenants=TENANTS)]
     assert [record.type for record in hook.wire.sent] == [Type.LIMITS, Type.LOAD, Type.RUN]
     assert hook.wire.sent[0] == OrderRecord(
         Type.LIMITS, commit=GIB, most=2 * GIB, total=FACTS.memory_total, host_slab=128 << 20)
@@ -244,7 +245,8 @@ def test_what_nobody_can_have_is_not_believed(hook: Hook, said: Memory, known: M
 def test_nobody_was_promised_more_than_the_card(manager: Manager) -> None:
     hook = Hook(manager)
     hook.says(replace(HELLO, commit=LIE))
-    assert Scripted.latest.events == [events.Joined(1, Memory(), False, False, CARD)]
+    assert Scripted.latest.events == [
+        events.Joined(1, Memory(), False, False, CARD, tenants=TENANTS)]
 
 
 @pytest.mark.parametrize("absurd", [1 << 57, (1 << 64) - 1])
@@ -272,7 +274,8 @@ def test_a_connection_taken_over_counts_from_the_hello_that_was_asked_for(
     assert Scripted.latest.events == [events.Awaited(anybody=True)]
     hook.says(replace(HELLO, number=7, flags=Flag.RUNNING, commit=5, memory=FIGURES))
     assert Scripted.latest.events[1:] == [
-        events.Joined(1, FIRST, True, False, 5), events.Awaited(anybody=False),
+        events.Joined(1, FIRST, True, False, 5, tenants=TENANTS),
+        events.Awaited(anybody=False),
     ]
     assert hook.wire.sent[1].type is Type.LIMITS
     with pytest.raises(ProtocolError, match="a second HELLO came"):
