@@ -81,6 +81,33 @@ def test_a_drain_that_goes_on_failing_is_given_up(site: Site, failing: str) -> N
     program.ends_well()
 
 
+LATE = UNDER_WAY.removeprefix(PRELUDE) + '''
+away()
+threading.Timer(0.5, lambda: setattr(reached, "value", 1)).start()
+call("cuMemsetD8Async", address, 7, 64 * MIB, stream)
+''' + FINISHED
+LONGER_THAN_PATIENCE = 2.5
+
+
+def test_the_patience_of_a_drain_begins_when_somebody_stands_at_the_gate(site: Site) -> None:
+    """Work that takes long is no work that never ends."""
+    daemon = Daemon(site)
+    program = Program(site, LATE)
+    daemon.accept(Flag(0))
+    while daemon.until(Type.MEMORY).memory.allocated < 64 * MIB:
+        continue
+    assert program.hears() == "away"
+    daemon.send(OrderRecord(Type.STOP))
+    while select.select([daemon.connection], [], [], LONGER_THAN_PATIENCE)[0]:
+        assert decode_report(daemon.connection.recv(4096)).type is not Type.STOPPED
+    program.go_on()
+    daemon.until(Type.STOPPED)
+    assert Type.REOPENED not in [record.type for record in daemon.said]
+    daemon.send(OrderRecord(Type.RUN))
+    daemon.rest()
+    program.ends_well()
+
+
 FREED = UNDER_WAY + '''
 other = c_uint64()
 threading.Timer(0.5, lambda: setattr(reached, "value", 1)).start()

@@ -249,12 +249,21 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
+/* For how long threads have been standing at the gate; *none: when nobody last did. */
+static uint64_t stood(uint64_t *none)
+{
+    uint64_t now = now_microseconds();
+    if (!gate_has_waiters())
+        *none = now;
+    return now - *none;
+}
+
 enum drained drain_all(uint64_t patience, bool outlasts)
 {
-    uint64_t began = now_microseconds();
+    uint64_t began = now_microseconds(), none = began;
     struct drain drain = { .count = 0 };
     while (!gate_empty(1000))
-        if (gate_has_waiters() && now_microseconds() - began > patience)
+        if (stood(&none) > patience)
             return UNDRAINED;
     drain_begin(&drain);
     while (!drain_step(&drain)) {
@@ -262,9 +271,9 @@ enum drained drain_all(uint64_t patience, bool outlasts)
         /* Who stands at the gate, or waits here, may be just the thread that captures. */
         bool capturing = capture_going_on();
         bool endless = capturing && capture_oldest() > CAPTURE_LONGEST_US;
-        bool soon = capturing && !endless;
-        if (waited > (soon ? CAPTURE_PATIENCE_US : patience)
-            && (gate_has_waiters() || drain.failing || endless || (soon && !outlasts))) {
+        bool soon = capturing && !endless, alone = drain.failing || endless || (soon && !outlasts);
+        uint64_t limit = soon ? CAPTURE_PATIENCE_US : patience;
+        if (stood(&none) > limit || (alone && waited > limit)) {
             drain_abandon(&drain);
             return soon ? CAPTURING : UNDRAINED;
         }

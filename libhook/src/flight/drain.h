@@ -17,9 +17,9 @@ enum drained {
 };
 
 /* With the gate closed, waits until nothing is in flight in any context of the process. It gives
- * up when threads stand at the gate, calls fail, or a capture does not end, and `patience`
- * microseconds have passed; and soon, if a capture goes on and threads stand at the gate or it
- * does not `outlast` captures. */
+ * up when threads have stood at the gate for `patience` microseconds, or calls have failed, or a
+ * capture has not ended, for as long; and soon, if a capture goes on and threads stand at the gate
+ * or it does not `outlast` captures. */
 enum drained drain_all(uint64_t patience, bool outlasts);
 
 /* The same in steps, to find out whether a client is idle. */
