@@ -144,6 +144,7 @@ def test_a_capture_whose_thread_is_gone_keeps_the_card_from_nobody(site: Site, m
 KEPT = '''
 stream, graph, address = c_uint64(), c_void_p(), c_uint64()
 call("cuMemAlloc_v2", byref(address), 64 * MIB)
+call("cuMemsetD8_v2", address, c_uint(7), 64 * MIB)
 call("cuStreamCreate", byref(stream), 1)
 call("cuStreamBeginCapture_v2", stream, c_int(2))
 away()
