@@ -8,7 +8,6 @@ the same.
 
 import os
 from functools import lru_cache
-from pathlib import Path
 
 LONGEST = 4096                          # bytes of a command line
 ENVIRONMENT = 1 << 17                   # bytes of one that are looked through
@@ -22,25 +21,30 @@ def command(client: int, pid: int, uid: int, name: str) -> str:
     if os.geteuid() not in (0, uid):
         return name
     try:
-        folder = Path(f"/proc/{pid}")
-        if folder.stat().st_uid != uid:
+        owner, words = _read(f"/proc/{pid}/cmdline", LONGEST)
+        if owner != uid:
             return name                 # it ended, or we live in another pid namespace
-        words = _read(folder / "cmdline", LONGEST)
-        notebook = _notebook(folder) if KERNEL in words else b""
+        notebook = _notebook(pid) if KERNEL in words else b""
     except OSError:
         return name
     if notebook:
         words = notebook + b": " + words[words.rfind(b"/", 0, words.find(b"\0")) + 1:]
     text = words.replace(b"\0", b" ").decode(errors="replace").strip()
-    return "".join(c if c.isprintable() else "?" for c in text) or name
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "?" for c in text)
+    return text or name
 
 
-def _notebook(folder: Path) -> bytes:
-    environment = b"\0" + _read(folder / "environ", ENVIRONMENT)
-    _, _, rest = environment.partition(b"\0" + NOTEBOOK)
+def _notebook(pid: int) -> bytes:
+    _, environment = _read(f"/proc/{pid}/environ", ENVIRONMENT)
+    _, _, rest = (b"\0" + environment).partition(b"\0" + NOTEBOOK)
     return rest.partition(b"\0")[0].rpartition(b"/")[2]
 
 
-def _read(path: Path, longest: int) -> bytes:
-    with path.open("rb", buffering=0) as file:
-        return file.read(longest) or b""
+def _read(path: str, longest: int) -> tuple[int, bytes]:
+    """The owner of a file, and how it begins. There may be a thousand programs."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.fstat(file).st_uid, os.read(file, longest)
+    finally:
+        os.close(file)

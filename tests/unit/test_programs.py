@@ -12,8 +12,8 @@ import pytest
 from nvshared.control.programs import command
 
 NAME = "python"
-WORDS = ("-c", "input()", "-m", "ipykernel_launcher", "-f", "a\x1b.json")
-SHOWN = "-c input() -m ipykernel_launcher -f a?.json"
+WORDS = ("-c", "print(flush=True), input()", "-m", "ipykernel_launcher", "-f", "a\x1b.json")
+SHOWN = "-c print(flush=True), input() -m ipykernel_launcher -f a?.json"
 
 
 @pytest.fixture(params=["/home/ada/my train.ipynb", ""])
@@ -27,8 +27,11 @@ def process(session: str) -> Iterator[int]:
     """A kernel's process, as far as /proc shows."""
     environment = {"JPY_SESSION_NAME": session} if session else {}
     with subprocess.Popen(
-        [sys.executable, *WORDS], stdin=subprocess.PIPE, env={"LANG": "C", **environment}
+        [sys.executable, *WORDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={"LANG": "C", **environment},
     ) as popen:
+        assert popen.stdout is not None
+        popen.stdout.readline()         # what it is called is known once it runs
         yield popen.pid
         popen.kill()
 
