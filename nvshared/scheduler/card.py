@@ -42,6 +42,8 @@ class Card:
     borrowing: bool = False             # BudgetWanted has not been answered
     overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
     reach: tuple[int, ...] = (0,) * 6   # see commit.py
+    untold: set[int] = field(default_factory=set)   # who is yet to hear of that,
+    tell_next: int = 0                  # and when the next of them do
     domain_reach: dict[str, int] = field(default_factory=dict)  # see bounds.py
     conduct: Conduct | None = None      # see turns.py
     yielding: dict[Way, Yielding] = field(

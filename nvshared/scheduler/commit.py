@@ -35,7 +35,7 @@ from nvshared.scheduler import belief, bounds
 from nvshared.scheduler.client import Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import heads, margin
-from nvshared.units import GIB, MIB, SECOND
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 LENT_LEAST = 64 * MIB                   # less is not worth lending,
 LENT_MOST = GIB                         # and more is not needed;
@@ -46,6 +46,8 @@ TAKEN_WITHIN = SECOND
 # The same of what it may pin, should the hook not say that it has heard so: usually it does.
 PINNED_WITHIN = 60 * SECOND
 WORTH_TELLING = 64                      # a smaller part of the card is no change worth telling;
+TOLD_AT_ONCE = 4                        # clients,
+TELL_APART = MILLISECOND                # and so long after that the next ones
 HARDLY = 8                              # below an eighth of that, do not recompute
 
 
@@ -89,26 +91,24 @@ def plan(decision: Decision) -> None:
     """Answers questions, and tells clients when what they could reach has changed."""
     card = decision.card
     for client in card.groups.group("pinning"):
-        client.pins = tuple(
+        pins = tuple(
             pin for pin in client.pins
             if pin.number > client.memory.answered and not decision.due(pin.until)
         )
+        if pins != client.pins:
+            client.pins = pins
     for client in card.groups.group("bounded"):
         _hold_to(decision, client, client.terms.memory_limit)
     for client in bounds.overdrawn(card):
         _forget_grant(decision, client)
         _call_back(decision, client, client.used)
-    asking = card.groups.group("asking")
-    waiting: set[str] = set()           # tenants of whom an earlier question is not answered
-    for client in sorted(asking, key=lambda c: c.question.since if c.question else 0):
-        question, heard = client.question, client.memory.answered
-        if client.tenant in waiting:
-            continue
-        # Nobody awaits one any more of which a later has been answered.
-        if question and question.number > heard and not _answer(decision, client, question):
-            waiting.add(client.tenant)
-        else:
-            client.question = None
+    for tenant in card.groups.askers():
+        while (asks := card.groups.first_asker(tenant)) is not None:
+            question, heard = asks.question, asks.memory.answered
+            # Nobody awaits one any more of which a later has been answered.
+            if question and question.number > heard and not _answer(decision, asks, question):
+                break
+            asks.question = None
     for client in card.groups.group("staying"):
         _hold_to(decision, client, client.need + client.to_pin)
     settings = card.settings
@@ -127,13 +127,27 @@ def plan(decision: Decision) -> None:
     changed = card.groups.news("reach")
     if any(abs(new - old) > least // HARDLY for new, old in zip(reach, card.reach, strict=True)):
         card.reach = reach
-        changed = card.everyone
+        card.untold.update(card.clients)
     else:
-        changed += bounds.news(card, least // HARDLY)
-    for client in changed:
+        card.untold.update(client.id for client in bounds.news(card, least // HARDLY))
+    told = _next_to_tell(decision)
+    for client in [*told, *(c for c in changed if c.id not in card.untold)]:
         most = _reach(decision, client, left, lent)
         if abs(most - client.last_most) > least or client.last_total != card.total_for(client):
             _tell(decision, client, 0, most)
+
+
+def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
+    """Some of those that have not been told yet; a few at a time, as others wait for us."""
+    card = decision.card
+    if not card.untold or not decision.due(card.tell_next):
+        return []
+    ids = sorted(card.untold)[:TOLD_AT_ONCE]
+    card.untold.difference_update(ids)
+    if card.untold:
+        card.tell_next = decision.now + TELL_APART
+        decision.due(card.tell_next)
+    return [card.clients[id] for id in ids if id in card.clients]
 
 
 def _left(decision: Decision) -> int:
@@ -266,10 +280,7 @@ def _squeezed(decision: Decision, client: ScheduledClient, pins: int) -> list[Sc
     if pins == 0:
         return []
     left = _unpinned(decision) - pins
-    return [
-        other for other in decision.card.everyone
-        if other is not client and other.committed - other.fastened > left
-    ]
+    return [other for other in decision.card.groups.spanning(left) if other is not client]
 
 
 def _unpinned(decision: Decision) -> int:

@@ -8,9 +8,10 @@ that counts here (ScheduledClient.__setattr__, so that none is forgotten). Befor
 read, those clients are counted anew, and no others.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from sys import maxsize
 from typing import NamedTuple
 
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -61,6 +62,8 @@ class Counted(NamedTuple):
     away: tuple[int, int] | None        # idle: bytes that are not on the card, and its id
     domains: tuple[Domain, ...] = ()
     stake: Stake = NO_STAKE             # in each of those
+    span: tuple[int, int] | None = None     # what it was promised and may leave, and its id
+    asks: tuple[int, int] | None = None     # when its question came, and which it is
     tenant: str = ""
     account: tuple[int, int, int] = (0, 0, 0)       # its part of the tenant's, in that order
 
@@ -121,6 +124,7 @@ def counted(client: ScheduledClient) -> Counted:
     measured = client.cost is not None and (holds or queued) and not client.settled
     if measured:
         groups.append("measured")
+    span = max(0, client.committed - client.fastened)
     return Counted(
         tuple(groups),
         (
@@ -136,6 +140,8 @@ def counted(client: ScheduledClient) -> Counted:
         (memory.allocated - memory.resident, client.id)
         if rests and memory.allocated > memory.resident else None,
         client.domains, client.stake if client.domains else NO_STAKE,
+        (span, client.id) if span else None,
+        (client.question.since, client.question.number) if client.question else None,
         client.tenant,
         (client.unshown, client.pinning, 1 if client.committed or not client.tenant else 0),
     )
@@ -161,6 +167,8 @@ class Groups:
         self._away: list[tuple[int, int]] = []      # what the idle ones lack, and ids, least first
         self._news: dict[str, set[int]] = {}
         self._accounts: dict[str, Account] = {}
+        self._spans: list[tuple[int, int]] = []     # of those that have any, least first
+        self._asking: dict[str, dict[int, int]] = {}    # by tenant: since when, longest first
 
     def settle(self) -> None:
         """What has changed is in the sums of all domains."""
@@ -201,6 +209,27 @@ class Groups:
         if self.touched:
             self._count()
         return self._accounts
+
+    def spanning(self, size: int) -> list[ScheduledClient]:
+        """Those that were promised more than this beside what they have pinned."""
+        if self.touched:
+            self._count()
+        found = self._spans[bisect_right(self._spans, (size, maxsize)):]
+        return [self._clients[id] for id in sorted(id for _, id in found)]
+
+    def askers(self) -> list[str]:
+        """The tenants that have asked something, who waits longest first."""
+        if self.touched:
+            self._count()
+        first = {tenant: next(iter(asking.values())) for tenant, asking in self._asking.items()}
+        return sorted(first, key=lambda tenant: first[tenant])
+
+    def first_asker(self, tenant: str) -> ScheduledClient | None:
+        """Of this tenant's clients the one that asked first."""
+        if self.touched:
+            self._count()
+        asking = self._asking.get(tenant)
+        return self._clients[next(iter(asking))] if asking else None
 
     def queue(self) -> Iterator[ScheduledClient]:
         """Those who wait, by their places, as it is now."""
@@ -245,6 +274,13 @@ class Groups:
                 self._book(now, 1)
             if (now.place, now.takes) != (before.place, before.takes):
                 self._queue_up(before, now)
+            if now.span != before.span:
+                if before.span is not None:
+                    del self._spans[bisect_left(self._spans, before.span)]
+                if now.span is not None:
+                    insort(self._spans, now.span)
+            if now.asks != before.asks:
+                self._line_up(id, before, now)
             if now.away != before.away:
                 if before.away is not None:
                     del self._away[bisect_left(self._away, before.away)]
@@ -261,6 +297,14 @@ class Groups:
         account.add(counted.account, sign)
         if account == Account():
             del self._accounts[counted.tenant]
+
+    def _line_up(self, id: int, before: Counted, now: Counted) -> None:
+        if before.asks is not None:
+            del self._asking[before.tenant][id]
+            if not self._asking[before.tenant]:
+                del self._asking[before.tenant]
+        if now.asks is not None:
+            self._asking.setdefault(now.tenant, {})[id] = now.asks[0]
 
     def _enter(
         self, client: ScheduledClient, groups: tuple[str, ...], before: tuple[str, ...]

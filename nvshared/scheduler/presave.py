@@ -68,7 +68,10 @@ def plan(decision: Decision) -> None:
         return
     _, coming = card.groups.most_away()
     short = _short(card)
-    idle = [c for c in card.in_phase(Phase.IDLE) if not c.terms.suspended and c.id != coming]
+    idle = [
+        c for c in card.groups.group("occupying")
+        if c.phase is Phase.IDLE and not c.terms.suspended and c.id != coming
+    ]
     for client in sorted(idle, key=lambda c: c.since):
         part = min(short, client.staying)
         if client.presaved < part and _presave(decision, client, part):

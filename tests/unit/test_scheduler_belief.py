@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of one user say what they like, and others get what they need."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -241,3 +242,49 @@ def test_a_user_alone_has_all_that_it_uses() -> None:
     court.tell(Seen({1: Evidence(CARD // 2, 0)}, {1: CARD // 2}))
     court.tell(CommitAsked(ONE, Memory(allocated=CARD // 2), 3, CARD // 2 + 2 * GIB))
     assert court.scheduler.snapshot().clients[ONE].commit >= CARD // 2 + 2 * GIB
+
+
+def steps(court: Court) -> dict[str, int]:
+    """How many functions are called for each record of the honest client."""
+    memory, found = Memory(), {}
+
+    def tell(what: str, event: Event) -> None:
+        calls = 0
+
+        def count(_frame: object, kind: str, _argument: object) -> None:
+            nonlocal calls
+            calls += kind in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            court.tell(event)
+        finally:
+            sys.setprofile(None)
+        found[what] = calls
+
+    tell("HELLO", Joined(ONE, tenant=HONEST, evidence=NOTHING))
+    tell("COMMIT", CommitAsked(ONE, memory, 1, GIB))
+    memory = Memory(allocated=GIB)
+    tell("MEMORY", MemoryChanged(ONE, memory, wants=True))
+    load, = (action for action in court.honest if isinstance(action, Load))
+    memory = replace(memory, resident=GIB, room=load.room)
+    tell("MOVED", Loaded(ONE, memory, load.number, GIB))
+    tell("COMMIT, large", CommitAsked(ONE, memory, 2, 6 * GIB))
+    tell("COMMIT, to pin", CommitAsked(ONE, memory, 3, 2 * GIB, GIB // 2))
+    memory = replace(memory, allocated=6 * GIB)
+    tell("MEMORY, more", MemoryChanged(ONE, memory))
+    return found
+
+
+@pytest.mark.parametrize("say", CLAIMS)
+def test_hundreds_of_clients_of_another_user_do_not_make_decisions_dear(
+    say: Callable[[Court, int], None]
+) -> None:
+    """In steps, as times say little on a busy machine."""
+    alone, court = steps(Court(0)), Court(0)
+    for id in range(1, 501):
+        say(court, id)
+    for _ in range(2):
+        court.look()
+    among = steps(court)
+    assert {what: n for what, n in among.items() if n > 2 * alone[what]} == {}

@@ -111,6 +111,15 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.account(tenant) == groups.Account(
             sum(one.unshown for one in mine), sum(one.pinning for one in mine),
             sum(one.committed > 0 or not tenant for one in mine))
+    for size in (0, 100 * MIB, 500 * MIB):
+        spanning = [one for one in everyone if one.committed - one.fastened > size]
+        assert card.groups.spanning(size) == spanning
+    asking = [one for one in everyone if one.question]
+    asking.sort(key=lambda one: one.question.since if one.question else 0)
+    for tenant in (tenants := {one.tenant: None for one in asking}):
+        first = next(one for one in asking if one.tenant == tenant)
+        assert card.groups.first_asker(tenant) is first
+    assert {*card.groups.askers()} == {*tenants}
     queued = sorted(card.waiting, key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]

@@ -248,7 +248,7 @@ def test_a_chosen_client_that_does_not_fit_any_more_keeps_its_place() -> None:
     talk.join(2, 60)
     talk.want(2)
     talk.tell(CapacityChanged(80 * GIB))
-    assert talk.view(1).state is ClientState.WAITING
+    assert talk.view(1).state is ClientState.CROWDED
     assert talk.view(2).state is ClientState.LOADING
     talk.tell(CapacityChanged(100 * GIB))
     assert [*talk.scheduler.snapshot().queue][-1] == 1
