@@ -287,3 +287,23 @@ def test_a_program_that_waits_for_what_another_holds_unshared_is_named_with_it(
     named = f"these use it unshared: nvshare-workloa[{hog.pid}] ("
     eventually(lambda: named in site.log.read_text())
     assert "waits: it needs 6" in site.log.read_text()
+
+
+def test_a_program_waits_for_a_daemon_that_does_not_answer_and_says_so(site: Site) -> None:
+    daemon = site.start()
+    daemon.send_signal(signal.SIGSTOP)
+    program = subprocess.Popen(
+        [str(BUILD / "nvshare-workload"), "--memory", "8MiB", "--steps", "1"],
+        env={
+            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+            "NVSHARE_SOCKET": str(site.socket),
+        },
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )
+    site.started.append(program)
+    assert program.stderr is not None
+    assert "waits for nvshared, which does not answer" in program.stderr.readline()
+    daemon.send_signal(signal.SIGCONT)
+    assert "goes on, as nvshared is there" in program.stderr.read()
+    assert program.wait(PATIENCE) == 0
+    assert "nvshare-workloa" in site.log.read_text()

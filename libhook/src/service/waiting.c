@@ -17,6 +17,7 @@
 
 #define TELL_AFTER_US 2000000
 #define RETRY_MS 250
+#define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
 
 /* Each is its service thread's alone. */
 static struct {
@@ -112,14 +113,24 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
 
 static bool daemon_told;                 /* attaching is for one thread at a time */
 
+static void tell(const char *trouble, const char *otherwise)
+{
+    if (!daemon_told)
+        complain("waits for nvshared, which %s. %s", trouble, otherwise);
+    daemon_told = true;
+}
+
+void waiting_for_answer(void)
+{
+    tell("does not answer", is_set("NVSHARE_REQUIRED")
+         ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
+}
+
 bool waiting_for_daemon(const char *trouble)
 {
     if (!is_set("NVSHARE_REQUIRED"))
         return false;
-    if (!daemon_told)
-        complain("waits for nvshared, which %s. NVSHARE_REQUIRED=0 would run this program "
-                 "unshared.", trouble);
-    daemon_told = true;
+    tell(trouble, UNSHARED_INSTEAD);
     nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
     return true;
 }

@@ -18,4 +18,6 @@ void waiting_begins(void);
 /* There is no daemon for this program, because it `trouble`: "does not answer". True: wait for
  * it, for a while that has passed; false: run without one. */
 bool waiting_for_daemon(const char *trouble);
+/* There is one, and it is waited for, but it does not answer. */
+void waiting_for_answer(void);
 void waiting_for_daemon_ends(void);
