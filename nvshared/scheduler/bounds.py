@@ -77,7 +77,7 @@ def members(card: Card, domain: Domain) -> list[ScheduledClient]:
 
 
 def _left(domain: Domain) -> int:
-    if domain.capacity is None:
+    if domain.capacity is None or domain.whole:
         return UNBOUNDED
     return domain.capacity - margin(domain.capacity, len(domain.stakes)) - domain.sums.promised
 

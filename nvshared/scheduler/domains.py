@@ -50,6 +50,7 @@ class Domain:
     noted: "Callable[[Domain], None]"   # called when anything in it has changed
     capacity: int | None = None         # host memory that all its clients may take; None: any
     words: str = ""                     # which limit that is, for people
+    whole: bool = False                 # the host's budget is bounded by it: promises keep to that
     stakes: dict[int, Stake] = field(default_factory=dict)      # by client
     sums: Stake = NOTHING
 
@@ -73,7 +74,7 @@ class Domain:
     @property
     def lacking(self) -> int:
         """Bytes of its clients' memory that could not leave their cards, or have no place."""
-        most = max(self.sums.needed, self.sums.taken)
+        most = self.sums.taken if self.whole else max(self.sums.needed, self.sums.taken)
         return 0 if self.capacity is None else max(0, most - self.capacity)
 
 
@@ -90,11 +91,13 @@ class Domains:
         """These, which need not have existed."""
         return tuple(self._all.setdefault(name, Domain(name, self._note)) for name in names)
 
-    def resize(self, name: str, capacity: int | None, words: str = "") -> bool:
+    def resize(
+        self, name: str, capacity: int | None, words: str = "", *, whole: bool = False
+    ) -> bool:
         """So much is in it from now on. True: that is less or more than before."""
         domain, = self.named((name,))
         changed = domain.capacity != capacity
-        domain.capacity, domain.words = capacity, words
+        domain.capacity, domain.words, domain.whole = capacity, words, whole
         if changed:
             self._note(domain)
         return changed

@@ -7,6 +7,10 @@ each group that has a limit is a domain for the schedulers (scheduler/domains.py
 what the limit leaves, with what our programs in it have taken already; they are believed as far
 as machine/host.py says. A part stays free for what the programs take themselves meanwhile.
 
+Limits that we are under ourselves, as when all is in one container, are limits of the host's
+budget already (machine/host.py). Promises keep to that, which counts what stays on the cards; only
+what is taken keeps to the limit as well.
+
 Limits change, and so does what else is used. They are looked up anew before a question for
 memory is answered, and before anything else happens on a card, unless that was a moment ago.
 While programs hold host memory in a group with a limit, it is done every second besides, so that
@@ -51,6 +55,7 @@ class ControlGroups:
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._clock = clock
         self._timer = timer
+        self._ours = frozenset(cgroup.chain(host.CGROUP.read_text(encoding="utf-8")))
         self._processes: dict[int, _Process] = {}
         self._groups: frozenset[Group] = frozenset()        # of all of them, and
         self._limited: frozenset[Group] = frozenset()       # those with a limit, when last looked
@@ -137,7 +142,8 @@ class ControlGroups:
             ours = min(limit.used, held[group])
             reserve = min(limit.size // RESERVE_PART, RESERVE_MOST)
             capacity = max(0, limit.free + ours - reserve)
-            changed |= manager.domains.resize(_name(group), capacity, _words(limit))
+            changed |= manager.domains.resize(
+                _name(group), capacity, _words(limit), whole=group in self._ours)
         return frozenset(limits), changed
 
     def _held(self, said: Counter[int], limited: Set[Group]) -> Counter[Group]:

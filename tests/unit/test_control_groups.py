@@ -29,6 +29,8 @@ class Machine:
         self.root, self.processes = folder / "fs", folder / "proc"
         monkeypatch.setattr(cgroup, "ROOT", self.root)
         monkeypatch.setattr(host, "PROCESSES", self.processes)
+        monkeypatch.setattr(host, "CGROUP", folder / "cgroup")
+        (folder / "cgroup").write_text("0::/all/daemon\n")
         self.time = Time()
         self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
         ControlGroups(self.time.clock, self.time.timer).follow(self.manager)
@@ -160,3 +162,14 @@ def test_a_process_that_cannot_be_seen_is_bound_by_nothing(machine: Machine) -> 
     assert machine.most(client) == CARD
     machine.process(4002, "../../elsewhere")
     assert machine.most(machine.comes(2)) == CARD
+
+
+def test_a_limit_that_the_daemon_is_under_bounds_the_budget_and_no_promises(
+    machine: Machine
+) -> None:
+    machine.group("all", 8 * GIB)
+    machine.process(4001, "all/box")
+    client = machine.comes(1)
+    assert machine.most(client) == CARD
+    box, = machine.manager.domains
+    assert (box.whole, box.capacity) == (True, 8 * GIB - RESERVE)

@@ -185,6 +185,25 @@ def test_figures_of_domains_are_the_sums_over_their_clients() -> None:
     assert list(shared) == []
 
 
+def test_a_limit_of_the_whole_host_bounds_what_is_taken_and_no_promises() -> None:
+    """Three of 55 GiB on a card of 139, in a container of 110 with the daemon."""
+    shared = Domains()
+    shared.resize("box", 110 * GIB, whole=True)
+    talk = Talk(139, host=100, domains=shared)
+    for client in (1, 2, 3):
+        talk.join(client, domains=BOX)
+        assert answer(talk, client, 55).commit >= 55 * GIB
+        talk.changed(client, allocated=55)
+    assert not shared.lacking
+    shared.resize("box", 20 * GIB, whole=True)
+    talk.obey(talk.want(1))
+    talk.obey(talk.want(2))
+    actions = talk.obey(talk.want(3))
+    talk.idle(1)
+    actions += talk.obey(talk.stopped(1, wants=False))
+    assert max(a.host for a in actions if isinstance(a, Evict)) <= 20 * GIB
+
+
 def test_a_domain_without_a_limit_bounds_nobody() -> None:
     talk = Talk(100)
     talk.join(1, domains=BOX)
