@@ -243,3 +243,20 @@ bool space_is_open(const struct device *device, CUdeviceptr base, size_t size)
     space_unlock();
     return reached >= base + size;
 }
+
+static bool is_closed(const struct mapping *mapping, const struct device *device)
+{
+    return !mapping->allocated && (mapping->readable >> device->ordinal & 1) == 0;
+}
+
+bool space_is_apart(CUdeviceptr one, CUdeviceptr other)
+{
+    space_lock_to_read();
+    const struct mapping *first = space_find(one), *second = space_find(other);
+    bool apart = first != NULL && second != NULL && first->physical != NULL
+        && second->physical != NULL && first->physical->device != second->physical->device
+        && (is_closed(first, second->physical->device)
+            || is_closed(second, first->physical->device));
+    space_unlock();
+    return apart;
+}

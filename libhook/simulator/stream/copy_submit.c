@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "space/allocation.h"
+#include "space/space.h"
 #include "stream/capture.h"
 #include "stream/submit.h"
 
@@ -35,6 +36,15 @@ static bool is_valid(const struct side *side, const struct work *work,
     return side->host || range_is_valid(device, side->address, reach);
 }
 
+/* Between devices that do not reach each other the driver copies plain memory, and mapped memory
+ * only if it is told of which contexts both are (as measured on two H200). */
+static bool is_apart(const struct work *work)
+{
+    const struct side *to = &work->copy.to, *from = &work->copy.from;
+    return !to->host && !from->host && to->device == NULL && from->device == NULL
+        && space_is_apart(to->address, from->address);
+}
+
 CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
 {
     struct context *context = context_current();
@@ -46,7 +56,7 @@ CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
     if (size == 0)
         return CUDA_SUCCESS;
     if (!is_valid(&work.copy.to, &work, stream->context->device)
-        || !is_valid(&work.copy.from, &work, stream->context->device))
+        || !is_valid(&work.copy.from, &work, stream->context->device) || is_apart(&work))
         return CUDA_ERROR_INVALID_VALUE;
     bool from_pageable = is_pageable(&work.copy.from), to_pageable = is_pageable(&work.copy.to);
     pthread_mutex_lock(&engine_lock);

@@ -8,8 +8,8 @@
  * itself.
  *
  * Where it is not opened the driver still copies plain memory between two devices, but mapped memory
- * only if it is told of which contexts both are (PyTorch says so where it copies expandable
- * segments). So a program's copy between memory of ours is handed on as such.
+ * only if it is told of which contexts both are (else it is an invalid value, as measured on two
+ * H200 without peer access). So a program's copy between memory of ours is handed on as such.
  *
  * All memory of the device is opened, in whichever of its contexts: a program that never says so
  * for one of them does not touch it from there.
