@@ -39,10 +39,11 @@ class Tenants(RuleBasedStateMachine):
         bus=st.sampled_from([500, 50_000]),
         saves=st.booleans(),
         box=st.integers(0, 14),
+        users=st.integers(0, 3),
     )
     def begin(
         self, seed: int, capacity: int, host: int, step: int, tq: int | None, mode: AntiThrash,
-        delay: int, halves: int, slab: int, bus: int, saves: bool, box: int,
+        delay: int, halves: int, slab: int, bus: int, saves: bool, box: int, users: int,
     ) -> None:
         """A daemon starts."""
         self.capacity = capacity
@@ -53,7 +54,7 @@ class Tenants(RuleBasedStateMachine):
         )
         block = settings.block * halves // 2
         self.world = World(
-            settings, seed, block=block, slab=max(slab, block), bus=bus, delay=delay
+            settings, seed, block=block, slab=max(slab, block), bus=bus, delay=delay, tenants=users,
         )
         self.resize_box(box)
         self.world.advance(5 * SECOND)
