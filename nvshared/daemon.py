@@ -27,14 +27,17 @@ from nvshared.machine.nvml import NVML, Facts
 from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings import arguments
-from nvshared.settings.config import Config, load, waiting
+from nvshared.settings.config import DEFAULT_FILE, Config, load, waiting
 from nvshared.settings.defaults import Defaults, derive
 from nvshared.settings.state import Overrides, StateFile
+from nvshared.settings.tenants import TenantsFile
+from nvshared.settings.watch import Watch
 from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.safebudget import SafeBudget
 from nvshared.sharing.sampler import Sampler, Worker
+from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import SECOND
 
 logger = logging.getLogger("nvshared")
@@ -47,13 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status; what went wrong is one line on stderr."""
     try:
         file, given, only_check = arguments.parse(argv)
+        watch = Watch(file or DEFAULT_FILE)
         config = load(file, os.environ, given)
         if only_check:
             derive(config, (), 0)
             return ExitCode.OK
         log.start(os.environ, debug=config.debug)
         sys.setswitchinterval(GIVE_WAY)
-        asyncio.run(_serve(config, lambda: load(file, os.environ, given)))
+        asyncio.run(_serve(config, lambda: load(file, os.environ, given), watch))
     except NvshareError as error:
         log.tell(f"nvshared: {error}")
         systemd.say_why(os.environ, str(error))
@@ -63,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.OK
 
 
-async def _serve(config: Config, read: Callable[[], Config]) -> None:
+async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> None:
     """From the first card to the last signal."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -129,6 +133,8 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
         if early:
             _reload(manager)
+        stack.callback(watch.close)
+        watch.start(partial(_reload, manager))
         logger.info("nvshared %s manages %s", __version__, journal.cards(manager))
         logger.info("programs find it at %s", config.socket)
         # What there is now stays, and need not be looked through for what has become garbage.
@@ -160,7 +166,8 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config])
 
     store = None if config.state_dir is None else StateFile(config.state_dir)
     overrides = Overrides() if store is None else store.load()
-    manager = Manager(derived, monotonic, timer, overrides, store)
+    tenancy = Tenancy(None if config.state_dir is None else TenantsFile(config.state_dir))
+    manager = Manager(derived, monotonic, timer, overrides, store, tenancy)
     safe.follow(manager)
     ControlGroups(monotonic, timer).follow(manager)
     return manager

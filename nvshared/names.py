@@ -14,6 +14,9 @@ STATISTICS_INTERFACE = "com.nvshare.GPU.Statistics"
 CLIENT_INTERFACE = "com.nvshare.Client"
 LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 
+# What a tenant can be, to give as a hint.
+TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"
+
 UNKNOWN = (1 << 64) - 1                 # what a figure of type t is that nobody knows
 
 # What polkit is asked for; dbus/com.nvshare.policy says what it answers.

@@ -11,10 +11,12 @@ from nvshared import __version__, names
 from nvshared.bus.authority import Caller
 from nvshared.bus.client import setter
 from nvshared.bus.members import ANYONE, Body, Changes, Interface, Property, SignalMember, method
+from nvshared.dbus.types import Variant
 from nvshared.dbus.writing import begin, end, pad, put_text
 from nvshared.errors import NvshareError
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.tenancy import TenantView
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,14 @@ def rows(clients: Iterable[Client]) -> Body:
         end(out, begin(out))
     end(out, whole)
     return Body(out)
+
+
+def _row(tenant: TenantView) -> list[Any]:
+    terms = [[one.term, one.value, one.pattern, one.place] for one in tenant.terms]
+    return [
+        tenant.name, tenant.programs, tenant.allocated, tenant.resident, tenant.pinned,
+        tenant.held_time, tenant.within, terms, {},
+    ]
 
 
 class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
@@ -133,6 +143,21 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
     set_weight = setter("SetWeight", "client:u weight:u", "weight")
     suspend_client = setter("SuspendClient", "client:u", "suspended", True)
     resume_client = setter("ResumeClient", "client:u", "suspended", False)
+
+    @method("SetTenantTerms", "tenant:s terms:a{sv}", action=names.ACTION_MANAGE_CLIENTS)
+    def set_tenant_terms(self, _caller: Caller, tenant: str, terms: dict[str, Variant]) -> None:
+        """What holds for all programs of a tenant together, until it is taken back."""
+        self._manager.tenancy.set(tenant, {name: one.value for name, one in terms.items()})
+
+    @method("ListTenants", gives="tenants:a(suttttasa(stss)a{sv})", action=ANYONE)
+    def list_tenants(self, _caller: Caller) -> list[list[Any]]:
+        """Tenants with programs or terms, and where each term comes from."""
+        return [_row(one) for one in self._manager.tenancy.tenants()]
+
+    @method("GetTenant", "tenant:s", "found:(suttttasa(stss)a{sv})", action=ANYONE)
+    def get_tenant(self, _caller: Caller, tenant: str) -> list[Any]:
+        """One of them, or what would hold for one that is not there."""
+        return _row(self._manager.tenancy.tenant(tenant))
 
     @method("PreemptGPU", "gpu:s", action=names.ACTION_MANAGE_CLIENTS)
     def preempt_gpu(self, _caller: Caller, gpu: str) -> None:

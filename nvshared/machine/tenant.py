@@ -14,8 +14,11 @@ A daemon that runs in a container sees what lies beside it in there. So the fold
 with a process say nothing about that process.
 """
 
+import grp
+import os
 import pwd
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
@@ -72,6 +75,18 @@ def user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def groups(name: str) -> frozenset[str]:
+    """The names of the groups that a user is in; none of one who is not known."""
+    found = set()
+    try:
+        for number in os.getgrouplist(name, pwd.getpwnam(name).pw_gid):
+            with suppress(KeyError):    # a group without a name
+                found.add(grp.getgrgid(number).gr_name)
+    except KeyError:
+        return frozenset()
+    return frozenset(found)
 
 
 def tenants(cgroup: str, uid: int, own: str = "", environment: str = "") -> tuple[Tenant, ...]:

@@ -24,8 +24,10 @@ and then, in another terminal:
 and to see what happens:       nvsharectl --bus session status
 
 Each setting can also stand in {DEFAULT_FILE} or in
-{DEFAULT_FILE}.d/*.conf; the last one wins. SIGHUP reads the files
-again; settings of [gpu] and debug hold at once.
+{DEFAULT_FILE}.d/*.conf; the last one wins. When a file has changed,
+and at SIGHUP, all are read again; settings of [gpu] and debug hold at once.
+Rules for users, units, pods, jobs and containers stand there too, in sections
+[tenant PATTERN].
 """
 
 PATHS = frozenset({"PATH", "DIR", "FILE"})

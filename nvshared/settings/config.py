@@ -22,12 +22,15 @@ from nvshared import quantity
 from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.quantity import Amount, Endpoint
+from nvshared.settings import rules
+from nvshared.settings.rules import TERMS, Rule
 from nvshared.units import MILLISECOND, SECOND
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
 METRICS_PORT = 9402                     # promised by the predecessors
 
 MODES = ("auto", "on", "off")
+SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,7 @@ class Config:
         words="10s")
     # Where each value that is no default comes from, for a sentence about it; no setting itself.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    rules: tuple[Rule, ...] = ()        # for tenants, as they stand in the files
 
 
 def options() -> Iterator[Option]:
@@ -247,9 +251,11 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
     """
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
+    found: list[Rule] = []
     path = file or DEFAULT_FILE
-    for one in [path] * (file is not None or _is_there(path)) + _drop_ins(path):
-        _read(one, values, places)
+    for one in [path] * (file is not None or _is_there(path)) + drop_ins(path):
+        _read(one, values, places, found)
+    rules.check(found)
     for option in options():
         text = environment.get(option.variable, "") if option.variable else ""
         if text:
@@ -262,7 +268,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs
             )
     named = {name.replace("-", "_"): value for name, value in values.items()}
-    return Config(**named, places=places)
+    return Config(**named, places=places, rules=tuple(found))
 
 
 def _is_there(path: Path) -> bool:
@@ -272,7 +278,8 @@ def _is_there(path: Path) -> bool:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _drop_ins(path: Path) -> list[Path]:
+def drop_ins(path: Path) -> list[Path]:
+    """The files that are read after this one, in their order. Raises ConfigError."""
     folder = path.with_name(path.name + ".d")
     try:
         return sorted(one for one in folder.iterdir() if one.name.endswith(".conf"))
@@ -291,8 +298,10 @@ def _parse(
         raise error(f"{place} cannot be {text!r}", str(wrong)) from None
 
 
-def _read(path: Path, values: dict[str, Any], places: dict[str, str]) -> None:
-    """Adds a file's settings, and where they stand, to those of the files before it."""
+def _read(
+    path: Path, values: dict[str, Any], places: dict[str, str], found: list[Rule]
+) -> None:
+    """Adds a file's settings, where they stand, and rules to those of the files before it."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -301,7 +310,7 @@ def _read(path: Path, values: dict[str, Any], places: dict[str, str]) -> None:
         raise ConfigError(f"{path} is not text: {error}") from error
     known = {(option.section, option.name): option for option in options()}
     sections = sorted({section for section, _ in known})
-    section = ""
+    section = pattern = ""
     for number, raw in enumerate(lines, 1):
         line = raw.strip()
         place = f"{path}:{number}"
@@ -310,23 +319,30 @@ def _read(path: Path, values: dict[str, Any], places: dict[str, str]) -> None:
         if line[0] == "[":
             section = line[1:-1].strip()
             if line[-1] != "]":
-                raise ConfigError(f"{place}: {line!r} is no section", "write [gpu] or [nvshared]")
-            if section not in sections:
-                raise ConfigError(f"{place}: there is no section {line}", _meant(section, sections))
+                raise ConfigError(f"{place}: {line!r} is no section", SECTIONS.format("write"))
+            pattern = rules.pattern(section, place)
+            if not pattern and section not in sections:
+                raise ConfigError(
+                    f"{place}: there is no section {line}",
+                    _meant(section, [*sections, f"{rules.SECTION} PATTERN"]),
+                )
             continue
         name, equals, text = (part.strip() for part in line.partition("="))
         if not equals:
             raise ConfigError(f"{place}: {line!r} is no setting", "write NAME = VALUE")
         if not section:
             raise ConfigError(
-                f"{place}: {name!r} stands in no section", "put it below [gpu] or [nvshared]"
+                f"{place}: {name!r} stands in no section", SECTIONS.format("put it below")
             )
-        option = known.get((section, name))
+        option = TERMS.get(name) if pattern else known.get((section, name))
         if option is None:
-            names = [name for where, name in known if where == section]
+            names = [name for where, name in known if where == section] or list(TERMS)
             raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _meant(name, names))
-        values[name] = _parse(option.parse, text, f"{place}: {name}", ConfigError)
-        places[name] = place
+        value = _parse(option.parse, text, f"{place}: {name}", ConfigError)
+        if pattern:
+            found.append(Rule(pattern, name, value, place))
+        else:
+            values[name], places[name] = value, place
 
 
 def _meant(text: str, known: list[str]) -> str:

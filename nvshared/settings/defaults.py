@@ -12,6 +12,7 @@ from nvshared.quantity import Amount
 from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.config import Config
+from nvshared.settings.rules import Rule
 from nvshared.units import GIB, MIB
 
 STEP = 512 * MIB                        # about 10 ms on the bus: orders cost a hundredth of that
@@ -40,6 +41,7 @@ class Defaults:
     card: Callable[[Facts], GPUDefaults]
     budget: int
     safe: bool = False
+    rules: tuple[Rule, ...] = ()        # for tenants
 
 
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
@@ -78,7 +80,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         ),
     )
     safe = config.swap_budget is None
-    return Defaults(settings, lambda facts: _card(config, facts), budget, safe)
+    return Defaults(settings, lambda facts: _card(config, facts), budget, safe, config.rules)
 
 
 def _card(config: Config, facts: Facts) -> GPUDefaults:

@@ -65,17 +65,22 @@ class StateFile:
 
     def save(self, overrides: Overrides) -> None:
         """Remembers. Raises NotKept for want of disk or permission, and the journal says so too."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(self.path, json.dumps(_plain(overrides), indent=1) + "\n")
-        except OSError as error:
-            failure = NotKept(
-                "what was changed holds, but will be forgotten at the next start: "
-                f"{self.path} cannot be written: {error.strerror}",
-                "put that right and change it again",
-            )
-            logger.warning("%s", failure)
-            raise failure from error
+        keep(self.path, _plain(overrides))
+
+
+def keep(path: Path, plain: dict[str, Any]) -> None:
+    """Writes what was changed. Raises NotKept for want of disk or permission, and logs it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, json.dumps(plain, indent=1) + "\n")
+    except OSError as error:
+        failure = NotKept(
+            "what was changed holds, but will be forgotten at the next start: "
+            f"{path} cannot be written: {error.strerror}",
+            "put that right and change it again",
+        )
+        logger.warning("%s", failure)
+        raise failure from error
 
 
 def _replace(path: Path, text: str) -> None:

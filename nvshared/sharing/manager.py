@@ -22,6 +22,7 @@ from nvshared.settings.defaults import Defaults
 from nvshared.settings.state import AUTO, Override, Overrides
 from nvshared.sharing.budget import Budget
 from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
@@ -39,6 +40,7 @@ class Manager:
     def __init__(
         self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
         overrides: Overrides | None = None, store: Store | None = None,
+        tenancy: Tenancy | None = None,
     ) -> None:
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
@@ -50,6 +52,8 @@ class Manager:
         self.domains = Domains()
         self._read = read
         self._defaults = read()
+        self.tenancy = tenancy or Tenancy()
+        self.tenancy.use(self._defaults.rules)
         self._overrides = overrides or Overrides()
         self._store = store
         self._clock = clock
@@ -113,6 +117,7 @@ class Manager:
         gpu.client_removed.connect(self.client_removed.emit)
         gpu.client_stuck.connect(self.client_stuck.emit)
         self._budget.add(gpu)
+        self.tenancy.follow(gpu)
         self.gpus.append(gpu)
         self.gpus.sort(key=lambda one: one.facts.index)
         self.gpu_new.emit(gpu)
@@ -234,6 +239,7 @@ class Manager:
         """
         self._defaults = self._read()
         self._apply()
+        self.tenancy.use(self._defaults.rules)
 
     def reset_settings(self) -> None:
         """Forgets what was changed at run time: the configuration holds again."""

@@ -20,10 +20,10 @@ from typing import Any
 
 from nvshared.clock import Clock, Timer
 from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.settings import HEAVIEST, Terms
 from nvshared.settings.state import NOISE
 from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.terms import HEAVIEST, ClientTerms
+from nvshared.sharing.terms import ClientTerms
 from nvshared.units import MILLISECOND
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,7 @@ from typing import Any
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import sized
 from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import Terms
-
-HEAVIEST = 1000
+from nvshared.scheduler.settings import HEAVIEST, Terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ INTRODUCTION = """\
 # The settings of nvshared, with their defaults. nvshared.conf(5) describes them.
 # Better than changing this file: put your settings into files of your own,
 # /etc/nvshare/nvshared.conf.d/*.conf. They are read after this one.
-# To read all of them again: systemctl reload nvshared
-# Settings of [gpu] and debug then hold at once, the others from the next start:
+# The daemon reads all of them again when one has changed. Settings of [gpu], debug
+# and rules for tenants then hold at once, the others from the next start:
 # systemctl restart nvshared
 """
 # What the service and its units settle, and a person who runs it by hand gives as an option.

@@ -26,7 +26,7 @@ STANDARD: list[type[Interface]] = [PeerInterface, Introspectable, Properties, Ob
 
 # The methods that anybody may call. One that is not here and has no action fails below.
 OPEN = {
-    "GetGPU", "ListGPUs", "ListClients", "GetClientsByPID",
+    "GetGPU", "ListGPUs", "ListClients", "GetClientsByPID", "ListTenants", "GetTenant",
     "Ping", "GetMachineId", "Introspect", "Get", "GetAll", "GetManagedObjects",
     "Set",                              # has no action itself: each writable property does
 }

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the configuration gives to tenants that come, in sections [tenant PATTERN].
+
+    [tenant user:*]
+    memory = 60GiB
+
+    [tenant unit:jupyter-*.service]
+    weight = 50
+
+    [tenant group:staff]
+    memory = none
+
+In a pattern, * stands for any characters but a slash, and ? for one of them. What is left of a
+slash says whose something is (unit:alice/train.service); its user chooses what is right of it, and
+so must not come under a rule for the system's units.
+
+For each term that rule holds which is most specific: one that names the tenant, then one for a
+group that its user is in, then one with a pattern. Of two patterns, that with more characters that
+are no wildcards; and of two rules that are alike in all this, the one that stands last.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from nvshared.errors import ConfigError
+from nvshared.machine.tenant import Kind, user
+from nvshared.names import TENANT_KINDS
+from nvshared.quantity import size
+from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.settings import HEAVIEST
+
+SECTION = "tenant"
+GROUP = "group"
+KINDS = frozenset(map(str, Kind))
+WILDCARDS = re.compile(r"[*?]")
+LONGEST = 256                           # characters of a tenant's name
+LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One thing that can be set for a tenant; whole numbers, from 1 to `most`."""
+
+    setting: str                        # of the scheduler's Terms
+    most: int
+    right: str                          # what can be given, in words
+    parse: Callable[[str], int]         # from a file; raises ValueError
+
+
+def _memory(text: str) -> int:
+    if text == "none":
+        return 0
+    try:
+        if 0 < (found := size(text)) <= LARGEST:
+            return found
+    except ValueError as wrong:
+        raise ValueError(f"{wrong}, or none") from None
+    raise ValueError(f"give 1 to {LARGEST} bytes, or none")
+
+
+def _whole(text: str, most: int, right: str) -> int:
+    if re.fullmatch(r"\d{1,9}", text, re.ASCII) and 1 <= int(text) <= most:
+        return int(text)
+    raise ValueError(right)
+
+
+def _percent(text: str) -> int:
+    right = f"give a percentage of the time from 1 to {UNLIMITED}, or none"
+    return UNLIMITED if text == "none" else _whole(text.removesuffix("%"), UNLIMITED, right)
+
+
+def _weight(text: str) -> int:
+    return _whole(text, HEAVIEST, f"give a whole number from 1 to {HEAVIEST}")
+
+
+TERMS: Mapping[str, Term] = {
+    "memory": Term("memory_limit", LARGEST, "a number of bytes", _memory),
+    "compute-limit": Term("compute_limit", UNLIMITED, f"1 to {UNLIMITED} percent", _percent),
+    "weight": Term("weight", HEAVIEST, f"1 to {HEAVIEST}", _weight),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of a section [tenant PATTERN]."""
+
+    pattern: str
+    term: str                           # a key of TERMS
+    value: int                          # of memory, 0 is no limit
+    place: str                          # FILE:LINE
+
+
+def tenant(text: str) -> str:
+    """The name of a tenant, of a user by name. Raises ValueError for what is none."""
+    kind, _, name = text.partition(":")
+    if kind == GROUP:
+        raise ValueError(f"a group is none; write a rule, [tenant {GROUP}:NAME], in nvshared.conf")
+    if WILDCARDS.search(text):
+        raise ValueError("a pattern is none; write a rule, [tenant PATTERN], in nvshared.conf")
+    return _of_a_kind(kind, name)
+
+
+def _of_a_kind(kind: str, name: str) -> str:
+    if kind not in KINDS or not name or not name.isprintable() or len(name) > LONGEST:
+        raise ValueError(f"give {TENANT_KINDS}")
+    return f"{kind}:{user(int(name)) if kind == Kind.USER and name.isdecimal() else name}"
+
+
+def pattern(section: str, place: str) -> str:
+    """Of a section [tenant PATTERN]; "" for other sections. Raises ConfigError."""
+    word, _, text = section.partition(" ")
+    if word != SECTION:
+        return ""
+    kind, _, name = (text := text.strip()).partition(":")
+    try:
+        if kind != GROUP:
+            return _of_a_kind(kind, name)
+        if name and not WILDCARDS.search(name):
+            return text
+        raise ValueError(f"name one group, as in {GROUP}:staff")
+    except ValueError as wrong:
+        hint = str(wrong).replace("give ", f"give {GROUP}:NAME or a pattern of ")
+        raise ConfigError(f"{place}: [{section}] cannot be for {text!r}", hint) from None
+
+
+def check(rules: Iterable[Rule]) -> None:
+    """Raises ConfigError where one section says two things of a term, as one cannot be meant."""
+    said = sorted(
+        ((rule.place.rpartition(":")[0], rule.pattern, rule.term), number, rule)
+        for number, rule in enumerate(rules)
+    )
+    for (what, _, first), (same, _, second) in pairwise(said):
+        if what == same and first.value != second.value:
+            raise ConfigError(
+                f"{second.place}: {second.term} of [{SECTION} {second.pattern}] contradicts "
+                f"{first.place}", "leave one of them",
+            )
+
+
+def holding(rules: Iterable[Rule], tenant: str, groups: Collection[str]) -> list[Rule]:
+    """The rules that are for a tenant whose user is in these groups, the most specific first."""
+    found = []
+    for number, rule in enumerate(rules):
+        kind, _, name = rule.pattern.partition(":")
+        if rule.pattern == tenant:
+            found.append((2, 0, number, rule))
+        elif kind == GROUP and name in groups:
+            found.append((1, 0, number, rule))
+        elif _expression(rule.pattern).fullmatch(tenant):
+            found.append((0, len(WILDCARDS.sub("", rule.pattern)), number, rule))
+    return [rule for *_, rule in sorted(found, key=lambda one: one[:3], reverse=True)]
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", "[^/]*").replace(r"\?", "[^/]"))

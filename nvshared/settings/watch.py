@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices that a file of the configuration has changed, with inotify(7).
+
+Folders are watched, not files: an editor puts a new file in place of the old one, and Kubernetes
+another folder behind a link. A folder that is not there yet is noticed by the one that it will be
+in. Something that happens there is only a reason to look whether our files are what they were; so
+nothing is lost by a moment's patience, in which a writer may get done.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from nvshared.errors import ConfigError
+from nvshared.settings.config import drop_ins
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 0.2                          # seconds from what happens until we look
+# Of inotify(7): ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE, ONLYDIR. Not MODIFY:
+# a file that is being written is not read.
+EVENTS = 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x0100_0000
+FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+READ_AT_ONCE = 1 << 16
+
+Looks = dict[Path, tuple[int, ...]]
+
+
+class Watch:
+    """Knows from its making on how the files look; tells from `start` on when that changes."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._looks = self._look()
+        self._inotify = -1
+        self._waiting: asyncio.TimerHandle | None = None
+        self._said = False              # that nothing, or not all, can be watched
+
+    def start(self, changed: Callable[[], None]) -> None:
+        """Calls this in the running loop whenever a file has changed, also since the making."""
+        self._changed = changed
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._inotify = libc.inotify_init1(FLAGS)
+        if self._inotify < 0:
+            self._blind(ctypes.get_errno())
+            return
+        self._add = libc.inotify_add_watch
+        asyncio.get_running_loop().add_reader(self._inotify, self._happens)
+        self._compare()
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if self._inotify >= 0:
+            asyncio.get_running_loop().remove_reader(self._inotify)
+            os.close(self._inotify)
+            self._inotify = -1
+
+    def _happens(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._inotify, READ_AT_ONCE)
+        if self._waiting is None:
+            self._waiting = asyncio.get_running_loop().call_later(PATIENCE, self._compare)
+
+    def _compare(self) -> None:
+        self._waiting = None
+        for folder in set(self._folders()):
+            self._see(folder)
+        looks = self._look()            # after that: what comes later is an event
+        if looks != self._looks:
+            self._looks = looks
+            self._changed()
+
+    def _folders(self) -> Iterator[Path]:
+        """Where what happens can change our files; also where a link leads."""
+        for path in (self._file, self._file.with_name(self._file.name + ".d") / "*", *self._looks):
+            yield path.parent
+            yield Path(os.path.realpath(path)).parent
+
+    def _see(self, folder: Path) -> None:
+        """Watches it, or the folder that it will be in. Harmless when repeated."""
+        while self._add(self._inotify, os.fsencode(folder), EVENTS) < 0:
+            if folder == folder.parent:
+                self._blind(ctypes.get_errno())
+                return
+            folder = folder.parent
+
+    def _blind(self, error: int) -> None:
+        if not self._said:
+            self._said = True
+            logger.warning("changed settings are read at SIGHUP alone: %s", os.strerror(error))
+
+    def _look(self) -> Looks:
+        found: Looks = {}
+        with suppress(ConfigError):     # who reads them says it, too
+            for path in (self._file, *drop_ins(self._file)):
+                with suppress(OSError):
+                    stat = path.stat()
+                    found[path] = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns,
+                                   stat.st_ctime_ns)
+        return found

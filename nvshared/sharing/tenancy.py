@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for tenants: what is set for them by hand, and below that the rules.
+
+A tenant (nvshared/machine/tenant.py) outlives its programs. What is set for one holds until it is
+taken back, through restarts of the daemon too; and a term that is not set is as the most specific
+rule of the configuration says (nvshared/settings/rules.py). All programs of a tenant together are
+under its terms. The schedulers see to that; this tells each of them, before it hears of the first
+program of a tenant, and whenever something changes.
+
+A scheduler goes on knowing a tenant whose programs have ended. So nobody gets rid of a debt by
+starting anew; only of very many such tenants the oldest are forgotten.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nvshared.errors import InvalidArgs
+from nvshared.machine import tenant as kernel
+from nvshared.machine.tenant import Kind
+from nvshared.scheduler.events import Memory, TenantTerms
+from nvshared.scheduler.settings import Terms
+from nvshared.settings.rules import GROUP, TERMS, Rule, holding, tenant
+from nvshared.sharing.gpu import GPU, Client
+
+GONE_KNOWN = 1000                       # tenants without programs that schedulers know
+
+
+class Keeper(Protocol):
+    """Where what is set outlives a restart."""
+
+    def load(self) -> dict[str, dict[str, int]]:
+        """What was saved."""
+
+    def save(self, kept: Mapping[str, Mapping[str, int]]) -> None:
+        """Remembers. Raises NotKept, and nothing else, if it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """A tenant as people see it; bytes and microseconds, of its living programs."""
+
+    name: str
+    programs: int
+    allocated: int
+    resident: int
+    pinned: int
+    held_time: int
+    within: tuple[str, ...]             # tenants that its programs are under as well
+    terms: tuple[Rule, ...]             # the first of each term holds. Set by hand: no pattern
+
+
+class Tenancy:
+    """The terms of all tenants, and who tells them to the GPUs' schedulers."""
+
+    def __init__(self, keeper: Keeper | None = None) -> None:
+        self._keeper = keeper
+        self._by_hand = {} if keeper is None else keeper.load()
+        self._rules: tuple[Rule, ...] = ()
+        self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
+        self._told: dict[GPU, dict[str, Terms]] = {}
+        self._gone: dict[str, None] = {}                    # without programs, oldest first
+        self._groups: dict[str, frozenset[str]] = {}        # of a user, where rules are for some
+
+    def follow(self, gpu: GPU) -> None:
+        """Tells a GPU's scheduler what holds for the tenants of its clients."""
+        self._told[gpu] = {}
+        gpu.client_joins.connect(self._joins)
+        gpu.client_removed.connect(self._leaves)
+
+    def use(self, rules: tuple[Rule, ...]) -> None:
+        """The rules are these from now on."""
+        self._rules = rules
+        self._groups.clear()
+        self._tell_all([*self._clients, *self._gone])
+
+    def set(self, name: str, terms: Mapping[str, object]) -> None:
+        """Sets terms of a tenant, by their names in TERMS; 0 takes back what was set.
+
+        Raises InvalidArgs; NotKept if it holds, but will not outlive a restart.
+        """
+        name = _named(name)
+        changed = self._by_hand.get(name, {}) | _checked(name, terms)
+        self._by_hand[name] = {term: value for term, value in changed.items() if value}
+        if not self._by_hand[name]:
+            del self._by_hand[name]
+        self._tell_all([name])
+        if self._keeper is not None:
+            self._keeper.save(self._by_hand)
+
+    def terms(self, name: str) -> Terms:
+        """What holds for all programs of a tenant together."""
+        settings: dict[str, Any] = {}
+        for one in self._found(name):
+            settings.setdefault(TERMS[one.term].setting, one.value)
+        return Terms(**settings)
+
+    def tenants(self) -> list[TenantView]:
+        """Those that have programs, or for which something is set by hand."""
+        return [self._view(name) for name in sorted({*self._clients, *self._by_hand})]
+
+    def tenant(self, name: str) -> TenantView:
+        """One of them, or one that is yet to come. Raises InvalidArgs for a name of none."""
+        return self._view(_named(name))
+
+    def _found(self, name: str) -> list[Rule]:
+        """What is said of a tenant's terms, what goes before first."""
+        by_hand = [Rule("", term, value, "") for term, value in self._by_hand.get(name, {}).items()]
+        return [*by_hand, *holding(self._rules, name, self._groups_of(name))]
+
+    def _groups_of(self, name: str) -> frozenset[str]:
+        kind, _, user = name.partition(":")
+        if kind != Kind.USER or not any(one.pattern.startswith(f"{GROUP}:") for one in self._rules):
+            return frozenset()
+        if name not in self._groups:
+            self._groups[name] = kernel.groups(user)
+        return self._groups[name]
+
+    def _joins(self, client: Client, _memory: Memory) -> None:
+        for name in map(str, client.peer.tenants):
+            self._clients.setdefault(name, {})[client.id] = client
+            self._gone.pop(name, None)
+            self._tell(client.gpu, name)
+
+    def _leaves(self, client: Client) -> None:
+        for name in map(str, client.peer.tenants):
+            of_it = self._clients.get(name, {})
+            of_it.pop(client.id, None)
+            if of_it or name not in self._clients:
+                continue
+            del self._clients[name]
+            self._groups.pop(name, None)
+            if any(name in told for told in self._told.values()):
+                self._gone[name] = None
+        while len(self._gone) > GONE_KNOWN:
+            oldest = next(iter(self._gone))
+            del self._gone[oldest]
+            for gpu, told in self._told.items():
+                if told.pop(oldest, None) is not None:
+                    gpu.tell(TenantTerms(oldest, Terms()))
+
+    def _tell_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            gpus = {client.gpu for client in self._clients.get(name, {}).values()}
+            for gpu, told in self._told.items():
+                if gpu in gpus or name in told:
+                    self._tell(gpu, name)
+
+    def _tell(self, gpu: GPU, name: str) -> None:
+        """What its scheduler does not know yet."""
+        told, terms = self._told[gpu], self.terms(name)
+        if told.get(name, Terms()) == terms:
+            return
+        told[name] = terms
+        if terms == Terms():
+            del told[name]
+        gpu.tell(TenantTerms(name, terms))
+
+    def _view(self, name: str) -> TenantView:
+        clients = tuple(self._clients.get(name, {}).values())
+        figures = [client.memory for client in clients]
+        others = {str(one): None for client in clients for one in client.peer.tenants}
+        return TenantView(
+            name,
+            len({client.peer.pid or -client.id for client in clients}),
+            sum(memory.allocated for memory in figures),
+            sum(memory.resident for memory in figures),
+            sum(memory.pinned for memory in figures),
+            sum(client.held_time for client in clients),
+            tuple(one for one in others if one != name),
+            tuple(self._found(name)),
+        )
+
+
+def _named(name: str) -> str:
+    """Raises InvalidArgs."""
+    try:
+        return tenant(name)
+    except ValueError as wrong:
+        raise InvalidArgs(f"{name!r} is no tenant", str(wrong)) from None
+
+
+def _checked(name: str, terms: Mapping[str, object]) -> dict[str, int]:
+    """Raises InvalidArgs."""
+    known = ", ".join(TERMS)
+    if not terms:
+        raise InvalidArgs(f"no term of {name} is given", f"there are {known}")
+    found: dict[str, int] = {}
+    for term, value in terms.items():
+        if term not in TERMS:
+            raise InvalidArgs(f"a tenant has no term {term!r}", f"there are {known}")
+        if type(value) is not int or not 0 <= value <= TERMS[term].most:
+            raise InvalidArgs(
+                f"the {term} of {name} cannot be {value!r}",
+                f"give {TERMS[term].right}, or 0 to take back what was set",
+            )
+        found[term] = value
+    return found

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for tenants: which of them holds, and the sentence for each that is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from nvshared.daemon import main
+from nvshared.errors import ConfigError, ExitCode
+from nvshared.machine import tenant as kernel
+from nvshared.settings.config import Config, load
+from nvshared.settings.rules import Rule, holding, tenant
+from nvshared.units import GIB
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "nvshared.conf"
+
+
+def read(file: Path, text: str) -> Config:
+    file.write_text(text)
+    return load(file, {}, {})
+
+
+def test_every_setting_is_read_with_its_place(file: Path) -> None:
+    found = read(file, """
+[tenant user:*]
+memory = 60GiB
+compute-limit = 50%
+[gpu]
+tq = 3
+[tenant   unit:jupyter-*.service ]
+weight = 50
+[tenant group:staff]
+memory = none
+compute-limit = none
+""")
+    assert found.tq == 3_000_000
+    assert found.rules == (
+        Rule("user:*", "memory", 60 * GIB, f"{file}:3"),
+        Rule("user:*", "compute-limit", 50, f"{file}:4"),
+        Rule("unit:jupyter-*.service", "weight", 50, f"{file}:8"),
+        Rule("group:staff", "memory", 0, f"{file}:10"),
+        Rule("group:staff", "compute-limit", 100, f"{file}:11"),
+    )
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("[tenant user:*]\nmemroy = 1\n",
+     ":2: [tenant user:*] has no setting 'memroy'; did you mean memory?"),
+    ("[tenant user:*]\ntq = 1\n",
+     ":2: [tenant user:*] has no setting 'tq'; there are memory, compute-limit, weight"),
+    ("[tenant user:*]\nmemory = 5%\n", ":2: memory cannot be '5%'; "
+     "give a size such as 40GiB, 512M or 1073741824, or none"),
+    ("[tenant user:*]\nmemory = 0\n", ":2: memory cannot be '0'; "
+     "give 1 to 18446744073709551615 bytes, or none"),
+    ("[tenant user:*]\ncompute-limit = 101\n", ":2: compute-limit cannot be '101'; "
+     "give a percentage of the time from 1 to 100, or none"),
+    ("[tenant user:*]\nweight = none\n", ":2: weight cannot be 'none'; "
+     "give a whole number from 1 to 1000"),
+    ("[tenant]\nweight = 1\n", ":1: [tenant] cannot be for ''; give group:NAME or a pattern of "
+     "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    ("[tenant alice]\n", ":1: [tenant alice] cannot be for 'alice'; give group:NAME or a pattern "
+     "of user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    ("[tenant *:x]\n", ":1: [tenant *:x] cannot be for '*:x'; give group:NAME or a pattern "
+     "of user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    ("[tenant group:*]\n", ":1: [tenant group:*] cannot be for 'group:*'; "
+     "name one group, as in group:staff"),
+    ("[tenant user:a\n", ":1: '[tenant user:a' is no section; "
+     "write [gpu], [nvshared] or [tenant PATTERN]"),
+    ("[tenants user:a]\n", ":1: there is no section [tenants user:a]; "
+     "there are gpu, nvshared, tenant PATTERN"),
+    ("[tenant user:a]\nweight = 1\n[gpu]\n[tenant user:a]\nweight = 2\n",
+     ":5: weight of [tenant user:a] contradicts {file}:2; leave one of them"),
+])
+def test_a_wrong_rule_is_found_by_check_with_file_and_line(
+    file: Path, text: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(file, text)
+    assert str(raised.value) == str(file) + sentence.format(file=file)
+    assert main(["--check", "--config", str(file)]) == ExitCode.BAD_CONFIG
+    assert capfd.readouterr().err == f"nvshared: {raised.value}\n"
+
+
+def test_a_later_file_may_say_something_else(file: Path) -> None:
+    folder = file.with_name("nvshared.conf.d")
+    folder.mkdir()
+    (folder / "a.conf").write_text("[tenant user:a]\nweight = 2\n")
+    found = read(file, "[tenant user:a]\nweight = 1\n").rules
+    assert [rule.value for rule in holding(found, "user:a", ())] == [2, 1]
+
+
+@pytest.mark.parametrize(("name", "groups", "order"), [
+    ("user:alice", (), ["user:alice", "user:al*", "user:*"]),
+    ("user:alice", ("staff", "b"), ["user:alice", "group:b", "group:staff", "user:al*", "user:*"]),
+    ("user:bob", ("staff",), ["group:staff", "user:?ob", "user:*"]),
+    ("user:rob", (), ["user:?ob", "user:*"]),
+    ("unit:a.service", (), ["unit:?.service", "unit:*"]),
+    ("unit:alice/a.service", (), ["unit:*/*.service", "unit:alice/*"]),
+    ("pod:lab/train", (), ["pod:lab/*"]),
+    ("container:user", (), []),
+])
+def test_the_most_specific_rule_goes_first(
+    name: str, groups: tuple[str, ...], order: list[str]
+) -> None:
+    patterns = (
+        "user:alice", "group:staff", "group:b", "user:*", "user:al*", "user:?ob", "unit:*",
+        "unit:?.service", "unit:alice/*", "unit:*/*.service", "pod:lab/*",
+    )
+    rules = [Rule(one, "weight", 1, "") for one in patterns]
+    assert [rule.pattern for rule in holding(rules, name, groups)] == order
+
+
+def test_of_rules_that_are_alike_the_last_one_holds() -> None:
+    rules = [Rule("user:a*", "weight", 1, "1"), Rule("user:*e", "weight", 2, "2")]
+    assert [rule.value for rule in holding(rules, "user:ae", ())] == [2, 1]
+
+
+def test_a_user_is_named_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tenant("user:0") == "user:root"
+    assert tenant("user:4294967294123") == "user:4294967294123"
+    assert tenant("unit:0") == "unit:0"
+    assert "root" in kernel.groups("root")
+    assert kernel.groups("nobody-of-this-name") == frozenset()
+
+
+@pytest.mark.parametrize(("text", "hint"), [
+    ("alice", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    ("user:", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    ("usr:alice", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    ("user:a\nb", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    ("group:staff", r"a group is none; write a rule, \[tenant group:NAME\], in nvshared.conf"),
+    ("user:*", r"a pattern is none; write a rule, \[tenant PATTERN\], in nvshared.conf"),
+])
+def test_what_is_no_tenant(text: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=hint):
+        tenant(text)

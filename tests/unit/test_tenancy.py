@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for tenants is told to the schedulers in time, and outlives programs and daemons."""
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared.errors import ConfigError, InvalidArgs, NotKept
+from nvshared.machine import tenant as kernel
+from nvshared.machine.nvml import Sample
+from nvshared.machine.tenant import Kind, Tenant
+from nvshared.scheduler.events import Event, Joined, Memory, TenantTerms
+from nvshared.scheduler.settings import Terms
+from nvshared.settings.rules import Rule
+from nvshared.settings.tenants import FILE_NAME, TenantsFile
+from nvshared.sharing import tenancy
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
+from nvshared.sharing.tenancy import Tenancy
+from nvshared.units import GIB
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, peer, script
+
+ALICE, POD = Tenant(Kind.USER, "alice"), Tenant(Kind.POD, "lab/train")
+RULES = (
+    Rule("user:*", "memory", 60 * GIB, "a.conf:2"), Rule("user:*", "weight", 50, "a.conf:3"),
+    Rule("pod:lab/*", "compute-limit", 30, "a.conf:5"),
+)
+
+
+class Daemon:
+    """One with two cards, whose configuration has these rules."""
+
+    def __init__(self, folder: Path, rules: tuple[Rule, ...] = ()) -> None:
+        self.rules = rules
+        time = Time()
+        self.manager = Manager(
+            lambda: replace(DEFAULTS, rules=self.rules), time.clock, time.timer,
+            tenancy=Tenancy(TenantsFile(folder)),
+        )
+        self.heard: list[list[Event]] = []
+        for facts in (FACTS, OTHER):
+            self.manager.add(facts, Sample(), gather=False)
+            self.heard.append(Scripted.latest.events)
+
+    def joins(self, *tenants: Tenant, gpu: int = 0, pid: int = 11) -> Client:
+        """With 3 GiB, of which 2 are on the card, and 1 GiB pinned."""
+        on = self.manager.gpus[gpu]
+        somebody = replace(peer(pid), tenants=tenants)
+        client = Client(self.manager.next_id(), on, somebody, Noted())
+        memory = Memory(allocated=3 * GIB, resident=2 * GIB, pinned=GIB)
+        on.join(client, memory, running=False, wants=False, commit=0)
+        return client
+
+    def set(self, name: str, **terms: object) -> None:
+        named = {term.replace("_", "-"): value for term, value in terms.items()}
+        self.manager.tenancy.set(name, named)
+
+    def told(self, gpu: int = 0) -> list[TenantTerms]:
+        """Since it was asked last."""
+        heard = [event for event in self.heard[gpu] if isinstance(event, TenantTerms)]
+        self.heard[gpu].clear()
+        return heard
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Daemon:
+    script(monkeypatch)
+    return Daemon(tmp_path)
+
+
+def test_what_is_set_is_told_before_the_first_program_comes(daemon: Daemon) -> None:
+    daemon.set("user:alice", memory=40 * GIB, compute_limit=50, weight=200)
+    daemon.set("pod:lab/train", weight=7)
+    assert not daemon.told()
+    daemon.joins(ALICE, POD)
+    alice = Terms(memory_limit=40 * GIB, compute_limit=50, weight=200)
+    assert daemon.heard[0][:2] == [
+        TenantTerms("user:alice", alice), TenantTerms("pod:lab/train", Terms(weight=7)),
+    ]
+    assert isinstance(joined := daemon.heard[0][2], Joined)
+    assert joined.tenants == ("user:alice", "pod:lab/train")
+    assert not daemon.told(1)
+    daemon.told()
+    daemon.joins(ALICE)
+    assert daemon.told() == []
+    daemon.joins(ALICE, gpu=1)
+    assert daemon.told(1) == [TenantTerms("user:alice", alice)]
+
+
+def test_a_tenant_without_terms_is_not_spoken_of(daemon: Daemon) -> None:
+    client = daemon.joins(ALICE)
+    client.gpu.leave(client)
+    assert daemon.told() == []
+
+
+def test_a_change_is_told_where_the_tenant_is(daemon: Daemon) -> None:
+    daemon.joins(ALICE)
+    daemon.told()
+    daemon.set("user:alice", weight=200)
+    daemon.set("user:alice", memory=GIB)
+    daemon.set("user:alice", weight=0)
+    daemon.set("user:alice", weight=0, memory=0)
+    daemon.set("user:bob", weight=3)
+    assert [event.terms for event in daemon.told()] == [
+        Terms(weight=200), Terms(GIB, 200), Terms(GIB), Terms(),
+    ]
+    assert daemon.told(1) == []
+
+
+def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon) -> None:
+    daemon.rules = RULES
+    daemon.joins(ALICE, POD)
+    daemon.manager.reload()
+    assert daemon.told() == [
+        TenantTerms("user:alice", Terms(60 * GIB, 50)),
+        TenantTerms("pod:lab/train", Terms(compute_limit=30)),
+    ]
+    daemon.set("user:alice", memory=4 * GIB, compute_limit=100)
+    assert daemon.told() == [TenantTerms("user:alice", Terms(4 * GIB, 50))]
+    (_, alice) = daemon.manager.tenancy.tenants()
+    assert alice.terms == (
+        Rule("", "memory", 4 * GIB, ""), Rule("", "compute-limit", 100, ""), RULES[1], RULES[0])
+    daemon.set("user:alice", memory=0)
+    assert daemon.told() == [TenantTerms("user:alice", Terms(60 * GIB, 50))]
+    daemon.rules = ()
+    daemon.manager.reload()
+    assert {event.tenant: event.terms for event in daemon.told()} == {
+        "user:alice": Terms(), "pod:lab/train": Terms(),
+    }
+
+
+def test_a_rule_file_that_goes_bad_while_programs_run_changes_nothing(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.rules = RULES
+    daemon.manager.reload()
+    daemon.joins(ALICE)
+    daemon.told()
+
+    def wrong() -> Any:
+        raise ConfigError("a.conf:2: memory cannot be 'x'")
+
+    monkeypatch.setattr(daemon.manager, "_read", wrong)
+    with pytest.raises(ConfigError):
+        daemon.manager.reload()
+    assert daemon.told() == []
+    assert daemon.manager.tenancy.terms("user:alice") == Terms(60 * GIB, 50)
+
+
+def test_groups_are_those_of_the_user(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = {"alice": frozenset({"staff"})}
+    asked: list[str] = []
+
+    def groups(user: str) -> frozenset[str]:
+        asked.append(user)
+        return members.get(user, frozenset())
+
+    monkeypatch.setattr(kernel, "groups", groups)
+    daemon.joins(ALICE, POD)
+    assert asked == []
+    daemon.rules = (Rule("group:staff", "weight", 9, "a"), Rule("user:alice", "memory", GIB, "b"))
+    daemon.manager.reload()
+    client = daemon.joins(Tenant(Kind.USER, "bob"))
+    daemon.joins(Tenant(Kind.UNIT, "staff.service"))
+    assert daemon.told() == [TenantTerms("user:alice", Terms(GIB, 9))]
+    assert asked == ["alice", "bob"]
+    members["bob"] = frozenset({"staff"})
+    client.gpu.leave(client)            # bob is new to the system when he comes again
+    daemon.joins(Tenant(Kind.USER, "bob"))
+    assert daemon.told() == [TenantTerms("user:bob", Terms(weight=9))]
+
+
+def test_what_is_set_is_set_again_by_the_next_daemon(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.set("user:alice", memory=40 * GIB, compute_limit=50)
+    daemon.set("pod:lab/train", weight=7)
+    daemon.set("pod:lab/train", weight=0)
+    second = Daemon(tmp_path)
+    second.joins(ALICE, POD)
+    assert second.told() == [
+        TenantTerms("user:alice", Terms(memory_limit=40 * GIB, compute_limit=50))]
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", "{}", '{"version": 2, "tenants": {}}', '{"version": 1, "tenants": 3}',
+    '{"version": 1, "tenants": {"alice": {"weight": 3}}}',
+    '{"version": 1, "tenants": {"user:*": {"weight": 3}}}',
+    '{"version": 1, "tenants": {"user:a": {}}}', '{"version": 1, "tenants": {"user:a": 3}}',
+    '{"version": 1, "tenants": {"user:a": {"colour": 3}}}',
+    '{"version": 1, "tenants": {"user:a": {"weight": 1001}}}',
+    '{"version": 1, "tenants": {"user:a": {"weight": true}}}',
+    '{"version": 1, "tenants": {"user:a": {"memory": 18446744073709551616}}}', "[" * 200_000,
+])
+def test_a_broken_file_counts_as_empty_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    assert TenantsFile(tmp_path).load() == {}
+    assert f"{tmp_path / FILE_NAME} is not used" in caplog.text
+
+
+def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.set("user:alice", weight=7)
+    daemon.joins(ALICE)
+    daemon.told()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(NotKept, match=f"{FILE_NAME} cannot be written: No space left"):
+            daemon.set("user:alice", memory=GIB)
+    assert daemon.told() == [TenantTerms("user:alice", Terms(GIB, 7))]
+    assert TenantsFile(tmp_path).load() == {"user:alice": {"weight": 7}}
+
+
+@pytest.mark.parametrize(("name", "terms", "sentence"), [
+    ("alice", {"weight": 3}, "'alice' is no tenant; give user:NAME, unit:NAME, container:ID, "
+     "job:ID or pod:UID"),
+    ("group:staff", {"weight": 3}, "'group:staff' is no tenant; a group is none; write a rule, "
+     "[tenant group:NAME], in nvshared.conf"),
+    ("user:a", {}, "no term of user:a is given; there are memory, compute-limit, weight"),
+    ("user:a", {"weight": 3, "colour": 3},
+     "a tenant has no term 'colour'; there are memory, compute-limit, weight"),
+    ("user:a", {"weight": 1001}, "the weight of user:a cannot be 1001; give 1 to 1000, "
+     "or 0 to take back what was set"),
+    ("user:a", {"weight": True}, "the weight of user:a cannot be True; give 1 to 1000, "
+     "or 0 to take back what was set"),
+    ("user:a", {"compute-limit": 50.0}, "the compute-limit of user:a cannot be 50.0; give 1 to "
+     "100 percent, or 0 to take back what was set"),
+    ("user:a", {"memory": "40GiB"}, "the memory of user:a cannot be '40GiB'; give a number of "
+     "bytes, or 0 to take back what was set"),
+])
+def test_what_cannot_be_set_is_refused_whole(
+    daemon: Daemon, tmp_path: Path, name: str, terms: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(InvalidArgs) as raised:
+        daemon.manager.tenancy.set(name, terms)
+    assert str(raised.value) == sentence
+    assert daemon.manager.tenancy.tenants() == []
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_tenants_are_seen_with_the_sums_of_their_programs(daemon: Daemon) -> None:
+    daemon.set("job:7", weight=3)
+    daemon.joins(ALICE, POD)
+    daemon.joins(ALICE, POD, gpu=1)
+    client = daemon.joins(ALICE, pid=12)
+    job, pod, alice = daemon.manager.tenancy.tenants()
+    assert (job.name, job.programs, job.allocated) == ("job:7", 0, 0)
+    assert (pod.name, pod.programs, pod.within) == ("pod:lab/train", 1, ("user:alice",))
+    assert (alice.name, alice.programs) == ("user:alice", 2)
+    assert (alice.allocated, alice.resident, alice.pinned) == (9 * GIB, 6 * GIB, 3 * GIB)
+    client.gpu.leave(client)
+    assert daemon.manager.tenancy.tenants()[2].programs == 1
+
+
+def test_schedulers_forget_only_the_oldest_of_very_many_that_are_gone(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenancy, "GONE_KNOWN", 2)
+    daemon.rules = (Rule("job:*", "weight", 3, "a"), Rule("user:*", "weight", 3, "a"))
+    daemon.manager.reload()
+    daemon.joins(ALICE)
+    for number in (1, 2, 1, 3, 4):
+        client = daemon.joins(ALICE, Tenant(Kind.JOB, str(number)))
+        client.gpu.leave(client)
+    forgotten = [event.tenant for event in daemon.told() if event.terms == Terms()]
+    assert forgotten == ["job:2", "job:1"]

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A changed file of the configuration is noticed, however it came to be another."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from nvshared.settings import watch
+from nvshared.settings.watch import Watch
+
+
+def put(file: Path, text: str) -> None:
+    """Writes it in place."""
+    file.write_text(text)
+
+
+def drop(file: Path) -> None:
+    """Deletes it."""
+    file.unlink()
+
+
+class Changes:
+    """Waits for what a Watch tells."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.watch = Watch(file)
+        self.told = asyncio.Semaphore(0)
+
+    async def noticed(self) -> None:
+        async with asyncio.timeout(60):
+            await self.told.acquire()
+
+
+@pytest.fixture
+async def changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[Path], Changes]]:
+    monkeypatch.setattr(watch, "PATIENCE", 0.01)
+    started: list[Changes] = []
+
+    def start(file: Path) -> Changes:
+        started.append(made := Changes(file))
+        made.watch.start(made.told.release)
+        return made
+
+    yield start
+    for one in started:
+        one.watch.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "etc" / "nvshared.conf"
+    made.parent.mkdir()
+    put(made, "[gpu]\n")
+    return made
+
+
+async def test_a_file_is_written_replaced_and_deleted(
+    changes: Callable[[Path], Changes], file: Path
+) -> None:
+    watched = changes(file)
+    put(file, "[gpu]\ntq = 3\n")
+    await watched.noticed()
+    other = file.with_name("new")
+    put(other, "[gpu]\ntq = 4\n")
+    other.replace(file)
+    await watched.noticed()
+    drop(file)
+    await watched.noticed()
+
+
+async def test_drop_ins_come_with_their_folder_and_go(
+    changes: Callable[[Path], Changes], file: Path
+) -> None:
+    watched = changes(file)
+    folder = file.with_name("nvshared.conf.d")
+    folder.mkdir()
+    put((folder / "lab.conf"), "[gpu]\n")
+    await watched.noticed()
+    put((folder / "lab.conf"), "[gpu]\ntq = 3\n")
+    await watched.noticed()
+    (folder / "lab.conf").unlink()
+    await watched.noticed()
+
+
+async def test_all_folders_may_be_missing(
+    changes: Callable[[Path], Changes], tmp_path: Path
+) -> None:
+    file = tmp_path / "a" / "b" / "nvshared.conf"
+    watched = changes(file)
+    file.parent.mkdir(parents=True)
+    put(file, "[gpu]\n")
+    await watched.noticed()
+
+
+async def test_a_file_behind_links_as_kubernetes_mounts_it(
+    changes: Callable[[Path], Changes], tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    put(    (tmp_path / name / "nvshared.conf"), f"# {name}\n")
+    data = tmp_path / "..data"
+    data.symlink_to("one")
+    file = tmp_path / "nvshared.conf"
+    file.symlink_to("..data/nvshared.conf")
+    watched = changes(file)
+    other = tmp_path / "..new"
+    other.symlink_to("two")
+    other.replace(data)
+    await watched.noticed()
+    put((tmp_path / "two" / "nvshared.conf"), "# in place, where the link leads\n")
+    await watched.noticed()
+
+
+async def test_what_changed_before_the_start_is_told_at_once(file: Path) -> None:
+    made = Changes(file)
+    put(file, "[gpu]\ntq = 3\n")
+    made.watch.start(made.told.release)
+    await made.noticed()
+    made.watch.close()
+
+
+async def test_other_files_of_the_folder_are_nothing_to_us(
+    changes: Callable[[Path], Changes], file: Path
+) -> None:
+    watched = changes(file)
+    put(file.with_name(".nvshared.conf.swp"), "x")
+    put(file, "[gpu]\ntq = 3\n")
+    await watched.noticed()
+    assert watched.told.locked()
+
+
+async def test_where_nothing_can_be_watched_a_line_says_so(
+    changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(watch, "FLAGS", -1)
+    watched = changes(file)
+    watched.watch.close()
+    assert "changed settings are read at SIGHUP alone: Invalid argument" in caplog.text
