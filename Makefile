@@ -13,7 +13,7 @@
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
 #   make soak           hand-overs every 100 ms for an hour (MINUTES=60; 10 on a card): no byte wrong,
-#                       and nothing grows
+#                       and nothing grows; KILLS=1000: programs and the daemon are killed meanwhile
 #   make screenshot     docs/images/top.svg, drawn anew by programs that share a GPU
 #   make build, install, dist, clean
 #   make deb, rpm       packages for distributions, see packaging/README.md
@@ -75,7 +75,7 @@ bench-handover: build $(VENV)/demo-ready
 
 soak: build $(VENV)/demo-ready
 	@$(MAKE) -C libhook -s stress
-	@$(VENV)/bin/python -m bench.soak.measure $(addprefix --minutes ,$(MINUTES))
+	@$(VENV)/bin/python -m bench.soak.measure $(addprefix --minutes ,$(MINUTES)) $(addprefix --kills ,$(KILLS))
 
 bench-preload: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.preload.measure

@@ -13,6 +13,7 @@ FLOORS = {"resident MB": 4.0, "own MB": 4.0, "files": 2.0, "threads": 2.0, "host
 
 # What is held: figures by (who, what).
 Figures = dict[tuple[str, str], float]
+Samples = dict[tuple[str, str], list[tuple[float, float]]]      # with the seconds of each
 
 
 def of_process(who: str, pid: int) -> Figures:

@@ -9,7 +9,8 @@ programs hold on the host by their own account, and what is taken on the card.
 It fails if a program does, so if a byte was wrong, or if a figure grows;
 growth.py says how that is told. Prints a table and JSON, which is also kept in
 bench/results/. --simulate: a simulated card, also where there is a real one;
-without one it is simulated anyway.
+without one it is simulated anyway. --kills: programs and the daemon are killed
+at random moments meanwhile; kills.py says how.
 """
 
 import argparse
@@ -24,26 +25,20 @@ from collections import defaultdict
 from dataclasses import asdict
 
 from bench.harness import ROOT, Sharing, machine, sharing
-from bench.soak.figures import FLOORS, MB, Figures, Trace, of_process
+from bench.soak.figures import FLOORS, MB, Figures, Samples, Trace, of_process
 from bench.soak.growth import Growth, growth
+from bench.soak.kills import killing
+from bench.soak.programs import PROGRAMS, SIZES, start
 from nvshared import library
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML
 
 RESULTS = ROOT / "bench" / "results"
-STRESS = ROOT / "libhook" / "build" / "stress"
-PROGRAMS = 4
-RESTS = (5.0, 5.0, 4.0, 4.0)            # seconds, of which a program rests for the last
 QUANTUM = "100ms"
 LEAST_TURNS = 1.0                       # a second: fewer, and it was not what is claimed
 STALLED = 60.0                          # seconds in which somebody must have got a turn
 PATIENCE = 600.0                        # seconds for the programs to compare everything at the end
-# What each program fills, in MiB, at most, and the card's size: two of the four fit, and one does
-# so beside all that the others have shared with others, which stays on the card.
-SIZES = {True: (24, "112MiB"), False: (192, "448MiB")}
 SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set for the process that has the simulated libraries
-
-Samples = dict[tuple[str, str], list[tuple[float, float]]]
 
 
 def has_card() -> bool:
@@ -53,19 +48,6 @@ def has_card() -> bool:
     except OSError:
         return False
     return True
-
-
-def start(environment: dict[str, str], seconds: float, megabytes: int) -> list[
-        subprocess.Popen[bytes]]:
-    """The programs, each with a seed of its own."""
-    return [
-        subprocess.Popen(
-            [str(STRESS), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
-             "--megabytes", str(megabytes), "--rest", str(RESTS[seed])],
-            env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for seed in range(PROGRAMS)
-    ]
 
 
 def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace, nvml: NVML,
@@ -98,7 +80,8 @@ def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tupl
     nvml = NVML()
     uuid = nvml.find()[0].uuid
     began = time.monotonic()
-    programs = start(daemon.environment, minutes * 60 + 5, megabytes)
+    programs = [start(seed, daemon.environment, minutes * 60 + 5, megabytes)
+                for seed in range(PROGRAMS)]
     try:
         with daemon.trace_file.open() as file:
             trace, seen, moved = Trace(file), 0, 0.0
@@ -139,6 +122,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="how long; 60, on a card 10")
     parser.add_argument("--every", type=float, default=3.0, help="seconds between two looks; 3")
     parser.add_argument("--simulate", action="store_true", help="even if there is a card")
+    parser.add_argument("--kills", type=int, metavar="N",
+                        help="kill programs and the daemon, so often or until the time is over")
+    parser.add_argument("--seed", type=int, default=1, help="of what is killed and when; 1")
+    parser.add_argument("--sanitize", default="", metavar="WHAT",
+                        help="programs and library as made with SANITIZE=thread or address")
     return parser.parse_args()
 
 
@@ -186,6 +174,11 @@ def main() -> int:
                      "NVSHARE_SIM_DIR": folder, "NVSHARE_SIM_MEMORY": "512M",
                      "NVSHARE_SIM_COPY_RATE": "0"})
     try:
+        if chosen.kills is not None:
+            found = killing(chosen.kills, chosen.minutes or 60, simulated, chosen.seed,
+                            chosen.sanitize)
+            print(json.dumps({"machine": machine(), **found}, indent=1))
+            return 1 if found["wrong"] else 0
         return soak(chosen.minutes or (60 if simulated else 10), chosen.every, simulated)
     except NvshareError as error:
         print(error, file=sys.stderr)

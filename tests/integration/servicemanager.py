@@ -50,6 +50,12 @@ class ServiceManager:
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         """A daemon with all that is kept; ready when this returns."""
+        daemon = self.begin(*options, **environment)
+        self.wait(lambda: "READY=1" in self.told)
+        return daemon
+
+    def begin(self, *options: str, **environment: str) -> subprocess.Popen[str]:
+        """The same, but this does not wait for it."""
         with self._changed:
             self.told.clear()
             names = ["nvshared.socket", *self.kept]
@@ -66,7 +72,6 @@ class ServiceManager:
                     },
                 )
         self.site.started.append(daemon)
-        self.wait(lambda: "READY=1" in self.told)
         return daemon
 
     def wait(self, condition: Callable[[], bool]) -> None:

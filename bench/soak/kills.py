@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A soak with kill -9: of programs and of the daemon, at random moments.
+
+Four programs run at a time, and every byte of those that live is compared. One
+of the four lives from the beginning to the end. The others are killed, or told
+to compare everything and to end, and another takes the place of each. The
+daemon is killed and started again, now and then before it was ready; its
+connections are kept meanwhile, as systemd keeps them. At the end all compare
+everything; then nothing may be left, neither on the card nor of connections.
+"""
+
+import json
+import os
+import random
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import Any
+
+from bench.harness import ROOT
+from bench.soak.figures import FLOORS, MB, Samples, Trace, of_process
+from bench.soak.growth import growth
+from bench.soak.programs import PROGRAMS, SIZES, start
+from nvshared.errors import NvshareError
+from nvshared.machine.nvml import NVML
+from tests.integration.conftest import Site
+from tests.integration.servicemanager import ServiceManager
+
+BETWEEN = 0.3                           # seconds between two kills, on average
+DAEMON = 0.15                           # the part of kills that are the daemon's
+TOLD = 0.3                              # the part of the others that may end by themselves
+STALLED = 120.0                         # seconds in which somebody must have got a turn
+PATIENCE = 600.0                        # seconds to compare everything, at the end
+QUANTUM = "20ms"
+LONG = 1_000_000.0                      # seconds: longer than anything runs
+
+
+@dataclass(slots=True)
+class Program:
+    """One that runs, and where its stderr goes."""
+
+    process: subprocess.Popen[bytes]
+    seed: int
+    errors: Path
+
+
+@dataclass(slots=True)
+class Soak:
+    """What runs, and what has happened."""
+
+    manager: ServiceManager
+    environment: dict[str, str]
+    megabytes: int
+    options: tuple[str, ...]
+    build: Path
+    dice: random.Random
+    seeds: int = 0
+    running: list[Program] = field(default_factory=list)        # the first lives throughout
+    ending: list[Program] = field(default_factory=list)
+    killed_programs: int = 0
+    killed_daemons: int = 0
+    killed_early: int = 0               # of these, before they were ready
+    ended: int = 0
+    compared: int = 0
+    wrong: list[str] = field(default_factory=list)
+    turns_before: int = 0               # under the daemons that were killed
+    samples: Samples = field(default_factory=lambda: defaultdict(list))
+    daemon: subprocess.Popen[str] | None = None
+    trace: Trace | None = None
+
+    def new_program(self) -> Program:
+        """Another, with a seed of its own."""
+        seed, self.seeds = self.seeds, self.seeds + 1
+        errors = self.manager.site.folder / f"errors-{seed}"
+        with errors.open("wb") as file:
+            process = start(seed, self.environment, LONG, self.megabytes, self.build, file)
+        return Program(process, seed, errors)
+
+    def new_daemon(self) -> None:
+        """Another, which takes over what is kept; it may not be ready yet."""
+        self.turns_before = self.turns()
+        if self.trace is not None:
+            self.trace.file.close()
+        path = self.manager.site.folder / f"trace-{self.killed_daemons}"
+        path.touch()
+        self.trace = Trace(path.open())
+        self.daemon = self.manager.begin(*self.options, "--trace", str(path))
+
+    def turns(self) -> int:
+        """How many there were, under all daemons."""
+        if self.trace is None:
+            return 0
+        self.trace.read()
+        return self.turns_before + self.trace.turns
+
+    def kill(self) -> None:
+        """The daemon, or a program; or a program may end by itself."""
+        if self.dice.random() < DAEMON:
+            assert self.daemon is not None
+            self.killed_early += not any("READY=1" in told for told in self.manager.told)
+            self.daemon.kill()
+            self.daemon.wait()
+            self.killed_daemons += 1
+            self.new_daemon()
+            return
+        place = self.dice.randrange(1, len(self.running))
+        one = self.running[place]
+        if self.dice.random() < TOLD and len(self.ending) < PROGRAMS:
+            one.process.terminate()
+            self.ending.append(one)
+        else:
+            one.process.kill()
+            self.end(one, killed=True)
+        self.running[place] = self.new_program()
+
+    def end(self, one: Program, killed: bool = False) -> None:
+        """Waits for its end, and notes whether that was as it should be."""
+        output, _ = one.process.communicate(timeout=PATIENCE)
+        said = one.errors.read_text(errors="replace")
+        if one.process.returncode == 0:
+            self.compared += json.loads(output)["compared_bytes"]
+            self.ended += 1
+        elif one.process.returncode in ((-SIGKILL,) if killed else (-SIGTERM,)):
+            # SIGTERM may come before there is a handler.
+            self.killed_programs += 1
+        else:
+            self.wrong.append(
+                f"program {one.seed} ended with {one.process.returncode}: {said[-4000:]}")
+        one.errors.unlink()
+
+    def look(self, seconds: float, used: float) -> None:
+        """Who has ended, and how much everybody holds."""
+        assert self.daemon is not None
+        if self.daemon.poll() is not None:
+            self.wrong.append(f"the daemon ended with {self.daemon.returncode}")
+            return
+        for one in [one for one in self.ending if one.process.poll() is not None]:
+            self.ending.remove(one)
+            self.end(one)
+        for one in self.running:
+            if one.process.poll() is not None:
+                self.end(one)
+                self.wrong.append(f"program {one.seed} ended by itself")
+                return
+        found = of_process("daemon", self.daemon.pid)
+        found |= of_process("first program", self.running[0].process.pid)
+        found["card", "card MB"] = used
+        found["connections", "files"] = len(self.manager.kept)
+        for what, figure in found.items():
+            self.samples[what].append((seconds, figure))
+
+    def finish(self) -> None:
+        """Lets all compare everything."""
+        for one in self.running:
+            one.process.terminate()
+        for one in (*self.running, *self.ending):
+            self.end(one)
+        self.manager.wait(lambda: not self.manager.kept)
+
+
+def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: str) -> dict[
+        str, Any]:
+    """Kills so often, or until the time is over. What happened; "wrong" must be empty.
+
+    Raises NvshareError if nobody gets a turn any more.
+    """
+    megabytes, capacity = SIZES[simulated]
+    build = ROOT / "libhook" / f"build{'-' * bool(sanitize)}{sanitize}"
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="nvshare-kills-") as name:
+        site = Site(Path(name), dict(os.environ), [])
+        (site.folder / "nvshared.conf").touch()
+        soak = Soak(
+            ServiceManager(site),
+            {"LD_PRELOAD": str(build / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket),
+             "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
+             "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
+             **({"LD_LIBRARY_PATH": str(build / "simulator")} if simulated else {})},
+            megabytes,
+            ("--tq", QUANTUM, "--capacity", capacity, "--reserve", "0", "--context-reserve", "0",
+             "--swap-budget", "4GiB"),
+            build, random.Random(seed))
+        nvml = NVML()
+        uuid = nvml.find()[0].uuid
+
+        def used() -> float:
+            return (nvml.sample(uuid).memory_used or 0) / MB
+
+        before = used()
+        try:
+            soak.new_daemon()
+            soak.running = [soak.new_program() for _ in range(PROGRAMS)]
+            seen, moved = 0, began
+            while (not soak.wrong and soak.killed_programs + soak.killed_daemons < kills
+                   and time.monotonic() < began + minutes * 60):
+                time.sleep(min(soak.dice.expovariate(1 / BETWEEN), 10 * BETWEEN))
+                soak.look(time.monotonic() - began, used())
+                if soak.turns() != seen:
+                    seen, moved = soak.turns(), time.monotonic()
+                if time.monotonic() - moved > STALLED:
+                    raise NvshareError(f"nobody has had a turn for {STALLED:g} seconds",
+                                       site.log.read_text()[-4000:])
+                if not soak.wrong:
+                    soak.kill()
+            if not soak.wrong:
+                soak.finish()
+        finally:
+            for one in (*soak.running, *soak.ending):
+                one.process.kill()
+                one.process.wait()
+            site.close()
+            soak.manager.close()
+        after = used()
+    if after > before and not soak.wrong:
+        soak.wrong.append(f"{after - before:.1f} MB of the card are not given back")
+    grown = {what: growth(taken, FLOORS[what[1]]) for what, taken in soak.samples.items()
+             if len(taken) >= PROGRAMS * 10}
+    soak.wrong += [f"{what} of {who} grows" for (who, what), one in grown.items() if one.grows]
+    return {
+        "seconds": round(time.monotonic() - began), "simulated": simulated, "sanitize": sanitize,
+        "driver": os.environ.get("NVSHARE_SIM_DRIVER", ""), "seed": seed,
+        "killed_programs": soak.killed_programs, "killed_daemons": soak.killed_daemons,
+        "killed_before_ready": soak.killed_early, "hand_overs": soak.turns(),
+        "ended_whole": soak.ended, "compared_bytes": soak.compared,
+        "connections_stored": soak.manager.stored, "programs": soak.seeds, "wrong": soak.wrong,
+        "figures": [{"who": who, "what": what, **asdict(one)}
+                    for (who, what), one in grown.items()],
+    }

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The soak with kills, for a few of them: python -m bench.soak.measure --kills N."""
+
+import json
+import subprocess
+import sys
+
+from tests.integration.conftest import ROOT
+from tests.integration.test_random_handovers import built
+
+KILLS = 12
+
+
+def test_who_lives_through_kills_has_every_byte() -> None:
+    with built(""):
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.soak.measure", "--simulate", "--kills", str(KILLS)],
+            cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    assert found["killed_programs"] + found["killed_daemons"] >= KILLS
+    assert found["ended_whole"] > 0
+    assert found["compared_bytes"] > 0
+    assert found["hand_overs"] > 0
