@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the domains of a client let it grow, and what of them cannot leave the card.
+"""How far a client's domains and tenants let it grow, and what of it cannot leave the card.
 
 What is promised in a domain, less what is pinned on a card, must fit into the host memory that
 the domain may take. As on the whole host (demand.py) a margin of it stays free, because a hook
-takes it in pieces.
+takes it in pieces. What a tenant with a memory limit was promised on a card must fit into that.
 """
 
 from typing import NamedTuple
@@ -28,19 +28,22 @@ def bound(card: Card, client: ScheduledClient, commit: int = 0, pins: int = 0) -
     committed = max(commit, client.committed)
     more = max(0, committed - client.fastened - pins) - max(0, client.committed - client.fastened)
     bounds = [Bound(_left(domain) - more, domain) for domain in client.domains]
+    grows = committed - client.committed
+    bounds += [Bound(_left(tenant) - grows, tenant) for tenant in client.tenancies]
     return min(bounds, default=Bound(UNBOUNDED, None), key=lambda one: one.left)
 
 
 def reach(client: ScheduledClient) -> int:
     """How much more it could have if all that is lent in its domains were called back."""
-    return min((_reach(domain) for domain in client.domains), default=UNBOUNDED)
+    domains = (*client.domains, *client.tenancies)
+    return min((_reach(domain) for domain in domains), default=UNBOUNDED)
 
 
 def news(card: Card, threshold: int) -> list[ScheduledClient]:
     """Those whose reach has changed by more than `threshold` with one of their domains."""
     card.groups.settle()
     found: dict[int, None] = {}
-    for domain in card.domains.news(card.groups):
+    for domain in (*card.domains.news(card.groups), *card.tenancies.news(card.groups)):
         # More than the whole card is as good as that to everybody.
         now = min(_reach(domain), card.settings.total)
         if abs(now - card.domain_reach.get(domain.name, card.settings.total)) > threshold:
@@ -52,11 +55,12 @@ def news(card: Card, threshold: int) -> list[ScheduledClient]:
 def overdrawn(card: Card) -> list[ScheduledClient]:
     """Those with promises that they do not use, in domains that hold less than was promised.
 
-    A domain has shrunk, or memory that was pinned and counted nowhere has been freed.
+    A domain or a limit has shrunk, or memory that was pinned and counted nowhere has been freed.
     """
     card.groups.settle()
     return [
-        client for domain in card.domains.full if domain.sums.lent > 0 > _left(domain)
+        client for domain in (*card.domains.full, *card.tenancies.full)
+        if domain.sums.lent > 0 > _left(domain)
         for client in members(card, domain)
     ]
 
@@ -79,6 +83,8 @@ def members(card: Card, domain: Domain) -> list[ScheduledClient]:
 def _left(domain: Domain) -> int:
     if domain.capacity is None or domain.whole:
         return UNBOUNDED
+    if domain.of_card:
+        return domain.capacity - domain.sums.promised
     return domain.capacity - margin(domain.capacity, len(domain.stakes)) - domain.sums.promised
 
 

@@ -14,6 +14,8 @@ from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.yielding import Yielding
 
+NO_TERMS = Terms()
+
 
 @dataclass(slots=True)
 class Card:
@@ -22,7 +24,8 @@ class Card:
     settings: Settings
     now: int
     gathering_until: int
-    domains: Domains = field(default_factory=Domains)       # of all cards
+    domains: Domains = field(default_factory=Domains)       # of all cards,
+    tenancies: Domains = field(default_factory=lambda: Domains(of_card=True))   # and of tenants
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     tenant_terms: dict[str, Terms] = field(default_factory=dict)    # what is set for tenants
@@ -128,9 +131,16 @@ class Card:
             key=lambda client: client.turn.serial if client.turn else 0,
         )
 
+    def terms_for(self, tenant: str) -> Terms:
+        """What is set for a tenant."""
+        return self.tenant_terms.get(tenant, NO_TERMS)
+
     def total_for(self, client: ScheduledClient) -> int:
         """How large this client is told the card is; bytes."""
-        return min(self.settings.total, client.terms.memory_limit or self.settings.total)
+        return min([
+            self.settings.total, client.terms.memory_limit or self.settings.total,
+            *(one.capacity for one in client.tenancies if one.capacity),
+        ])
 
     def beside(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes left when these are whole at once, and the others out as far as they can be.

@@ -121,8 +121,8 @@ CALM = SECOND // 2
 # What counts in groups.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "granted", "pins", "cost", "presaved", "domains", "evidence", "doubts",
-    "silenced",
+    "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
+    "doubts", "silenced",
 })
 
 
@@ -134,7 +134,8 @@ class ScheduledClient:
     touched: set[int]                   # ids of clients that changed; see groups.py
     memory: Memory
     room: int                           # as the hook last confirmed it
-    domains: tuple[Domain, ...] = ()    # that bound its host memory
+    domains: tuple[Domain, ...] = ()    # that bound its host memory,
+    tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
     tenant: str = ""
     tenants: tuple[str, ...] = ()       # whose terms it is under, outermost first
     evidence: Evidence = Evidence()
@@ -331,12 +332,17 @@ class ScheduledClient:
 
     @property
     def stake(self) -> Stake:
-        """What it counts as in its domains."""
+        """What it counts as in the domains that bound its host memory."""
         beyond = self.beyond
         return Stake(
             max(0, self.committed - self.fastened) + beyond, self.committed - self.used,
             self.memory.allocated + beyond, self.host_counted + beyond,
         )
+
+    @property
+    def share(self) -> Stake:
+        """What it counts as in those of its tenants."""
+        return Stake(self.committed, self.committed - self.used)
 
     @property
     def holds(self) -> bool:

@@ -25,7 +25,8 @@ called back or refused because this card's part is used up, the other cards are 
 they do not need (BudgetWanted). The question waits for the answer, which usually is the next
 event. How far a client could grow includes what other cards could give up, as far as known.
 
-Clients in a container with a memory limit are bounded by that as well (domains.py, bounds.py).
+Clients in a container with a memory limit, and those of a tenant with one, are bounded by that
+as well (domains.py, bounds.py).
 """
 
 from collections.abc import Iterable
@@ -66,6 +67,7 @@ def beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
         client.doubts = replace(client.doubts, beyond=0)
     left, domain = bounds.bound(decision.card, client)
     why = domain.words if domain is not None and left < 0 <= _left(decision) else ""
+    why = next((tenant.words for tenant in client.tenancies), why)
     _tell(decision, client, number, _most(decision, client), why)
 
 
@@ -76,7 +78,7 @@ def _tell(
 
     A memory limit is a card of that size, and such a client gets no more than that.
     """
-    bounded = client.terms.memory_limit != 0
+    bounded = client.terms.memory_limit or client.tenancies
     beyond = 0 if bounded else max(0, client.beyond + _beyond(decision, client))
     decision.limits(client, number, most, beyond, why)
 
@@ -250,7 +252,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     )):
         return False
     else:
-        if fits and within < 0 and domain is not None and not squeezed:
+        if domain is not None and within < 0 and (domain.of_card or (fits and not squeezed)):
             why = domain.words
         if client.commit >= wanted:
             # It asked before it heard that it may not any more. The hook takes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory domains: groups of clients that share a limit of the host's memory.
+"""Memory domains: groups of clients that share a limit of the host's memory, or of a card's.
 
 A container with a memory limit is one. What its programs have swapped out counts against its
 limit, on whatever cards they are, and the kernel kills them when it is exceeded. A client is in
@@ -13,6 +13,9 @@ run meanwhile.
 
 All cards share one `Domains`. What their clients need of it is counted together with their other
 figures (groups.py), and is as it was at the end of each card's last event.
+
+A tenant with a memory limit is a domain as well, one on each card, and there all counts that its
+programs were promised, wherever it is.
 """
 
 from collections import Counter
@@ -24,9 +27,10 @@ UNBOUNDED = 1 << 62                     # bytes; more than anybody asks for
 
 
 class Stake(NamedTuple):
-    """What one client counts as in its domains; bytes of host memory."""
+    """What one client counts as in its domains; bytes of what they bound."""
 
-    promised: int = 0                   # would be needed if it grew to its commit, and left
+    promised: int = 0                   # would be needed if it grew to its commit, and left;
+                                        # of a card: its commit
     lent: int = 0                       # of its commit, and not used
     needed: int = 0                     # would be needed if all it has left
     taken: int = 0                      # is held, or may be taken
@@ -48,7 +52,8 @@ class Domain:
 
     name: str
     noted: "Callable[[Domain], None]"   # called when anything in it has changed
-    capacity: int | None = None         # host memory that all its clients may take; None: any
+    of_card: bool = False               # it bounds what is promised on a card
+    capacity: int | None = None         # what all its clients may take; None: any
     words: str = ""                     # which limit that is, for people
     whole: bool = False                 # the host's budget is bounded by it: promises keep to that
     stakes: dict[int, Stake] = field(default_factory=dict)      # by client
@@ -69,7 +74,9 @@ class Domain:
     @property
     def untaken(self) -> int:
         """Host memory that nobody has or may take; negative when the capacity shrank."""
-        return UNBOUNDED if self.capacity is None else self.capacity - self.sums.taken
+        if self.capacity is None or self.of_card:
+            return UNBOUNDED
+        return self.capacity - self.sums.taken
 
     @property
     def lacking(self) -> int:
@@ -81,7 +88,9 @@ class Domain:
 class Domains:
     """All of them, of all cards, by name. Only those that matter to a plan are gone through."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_card: bool = False) -> None:
+        """`of_card`: those of one card, which bound what is promised there."""
+        self._of_card = of_card
         self.full: dict[Domain, None] = {}      # more than half of it is promised
         self.lacking: dict[Domain, None] = {}   # it lacks something
         self._all: dict[str, Domain] = {}
@@ -89,7 +98,8 @@ class Domains:
 
     def named(self, names: Iterable[str]) -> tuple[Domain, ...]:
         """These, which need not have existed."""
-        return tuple(self._all.setdefault(name, Domain(name, self._note)) for name in names)
+        return tuple(
+            self._all.setdefault(name, Domain(name, self._note, self._of_card)) for name in names)
 
     def resize(
         self, name: str, capacity: int | None, words: str = "", *, whole: bool = False

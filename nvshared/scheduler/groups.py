@@ -62,6 +62,8 @@ class Counted(NamedTuple):
     away: tuple[int, int] | None        # idle: bytes that are not on the card, and its id
     domains: tuple[Domain, ...] = ()
     stake: Stake = NO_STAKE             # in each of those
+    tenancies: tuple[Domain, ...] = ()
+    share: Stake = NO_STAKE
     span: tuple[int, int] | None = None     # what it was promised and may leave, and its id
     asks: tuple[int, int] | None = None     # when its question came, and which it is
     tenant: str = ""
@@ -140,6 +142,7 @@ def counted(client: ScheduledClient) -> Counted:
         (memory.allocated - memory.resident, client.id)
         if rests and memory.allocated > memory.resident else None,
         client.domains, client.stake if client.domains else NO_STAKE,
+        client.tenancies, client.share if client.tenancies else NO_STAKE,
         (span, client.id) if span else None,
         (client.question.since, client.question.number) if client.question else None,
         client.tenant,
@@ -286,11 +289,15 @@ class Groups:
                     del self._away[bisect_left(self._away, before.away)]
                 if now.away is not None:
                     insort(self._away, now.away)
-            if (now.domains, now.stake) != (before.domains, before.stake):
-                for domain in before.domains:
-                    domain.count(id, None)
-                for domain in now.domains:
-                    domain.count(id, now.stake)
+            for domains, stake, old, held in (
+                (now.domains, now.stake, before.domains, before.stake),
+                (now.tenancies, now.share, before.tenancies, before.share),
+            ):
+                if (domains, stake) != (old, held):
+                    for domain in old:
+                        domain.count(id, None)
+                    for domain in domains:
+                        domain.count(id, stake)
 
     def _book(self, counted: Counted, sign: int) -> None:
         account = self._accounts.setdefault(counted.tenant, Account())

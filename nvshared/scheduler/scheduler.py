@@ -173,6 +173,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
         tenants=event.tenants,
     )
     card.add(client)
+    terms.bound(card, client)
     order.weigh(card)
     if event.running:
         gate.take_over(card, client)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applies what is set for single clients, as far as it has an effect at once.
+"""Applies what is set for clients and for tenants, as far as it has an effect at once.
 
 The plan does the rest: commit.py promises nothing beyond a memory limit and calls back what was
-promised before, turns.py ends the turn of a suspended client, room.py has it leave the card,
-order.py knows the weights, and compute.py limits the time.
+promised before (that of a tenant is a domain, see domains.py), turns.py ends the turn of a
+suspended client, room.py has it leave the card, order.py knows the weights, and compute.py
+limits the time.
 """
 
+from nvshared.quantity import sized
 from nvshared.scheduler import compute, order
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -27,9 +29,25 @@ def change(card: Card, client: ScheduledClient, terms: Terms) -> None:
 
 def change_tenant(card: Card, tenant: str, terms: Terms) -> None:
     """From now on they are these for all programs of a tenant together."""
+    limit = card.terms_for(tenant).memory_limit
     card.tenant_terms[tenant] = terms
     if terms == Terms():
         del card.tenant_terms[tenant]
+    if terms.memory_limit:
+        words = f"all programs of {tenant} together are limited to {sized(terms.memory_limit)}"
+        card.tenancies.resize(tenant, terms.memory_limit, words)
+    if terms.memory_limit != limit:
+        for client in card.clients.values():
+            if tenant in client.tenants:
+                bound(card, client)     # which is told at once, as it counts as changed
+        card.groups.settle()
+        card.tenancies.forget(card.tenant_terms)
+
+
+def bound(card: Card, client: ScheduledClient) -> None:
+    """What its tenants are promised keeps to their limits, of all levels."""
+    limited = [tenant for tenant in client.tenants if card.terms_for(tenant).memory_limit]
+    client.tenancies = card.tenancies.named(limited)
 
 
 def preempt(card: Card) -> None:

@@ -175,4 +175,5 @@ def _name(group: Group) -> str:
 
 
 def _words(limit: Limit) -> str:
-    return f"{printable(str(limit.file))} is {sized(limit.size)}"
+    return ("what leaves the card must fit into host memory, and "
+            f"{printable(str(limit.file))} is {sized(limit.size)}")

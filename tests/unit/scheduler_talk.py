@@ -24,10 +24,11 @@ from nvshared.scheduler.events import (
     Presaved,
     Reopened,
     Stopped,
+    TermsChanged,
     Tick,
     WentIdle,
 )
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import ClientView
 from nvshared.units import GIB, SECOND
 
@@ -75,7 +76,7 @@ class Talk:
     def join(
         self, client: int, allocated: float = 0, resident: float = 0, *,
         pinned: float = 0, running: bool = False, wants: bool = False, commit: float = 0,
-        domains: tuple[str, ...] = (),
+        domains: tuple[str, ...] = (), tenants: tuple[str, ...] = (),
     ) -> list[Action]:
         """HELLO; its room is what it fills."""
         self.memory[client] = Memory(
@@ -84,14 +85,18 @@ class Talk:
         )
         if running:
             self.granted.add(client)
-        return self.tell(
-            Joined(client, self.memory[client], running, wants, int(commit * GIB), domains)
-        )
+        return self.tell(Joined(
+            client, self.memory[client], running, wants, int(commit * GIB), domains,
+            tenants=tenants))
 
     def leave(self, client: int) -> list[Action]:
         """The connection ends."""
         del self.memory[client]
         return self.tell(Left(client))
+
+    def limit(self, client: int, memory: float) -> list[Action]:
+        """Somebody limits its memory."""
+        return self.tell(TermsChanged(client, Terms(memory_limit=int(memory * GIB))))
 
     def set(self, client: int, **figures: float) -> Memory:
         """Changes figures without a word; GiB, but for the number `answered`, and the reason."""

@@ -8,7 +8,7 @@ together with all orders still on their way.
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -43,9 +43,10 @@ from nvshared.scheduler.events import (
     Record,
     Seen,
     SettingsChanged,
+    TenantTerms,
     Tick,
 )
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
@@ -58,6 +59,11 @@ ACTIONS_PER_CLIENT = 10
 
 def _is_at_it(hook: Hook) -> bool:
     return bool(hook.work or hook.asking or hook.taking or hook.busy)
+
+
+def tenants_of(client: int) -> tuple[str, ...]:
+    """Its user, and of some a job."""
+    return (f"user:{client % 2}", *([f"job:{client % 3}"] if client % 3 else []))
 
 
 def _evidence(hook: Hook) -> Evidence:
@@ -91,6 +97,7 @@ class World:
         self.hooks: dict[int, Hook] = {}
         self.box: int | None = None     # host memory that clients with an odd number share
         self.domains = Domains()
+        self.tenant_terms: dict[str, Terms] = {}
         self.scheduler = Scheduler(settings, self.now, self.domains)
         self.events = 0                 # the scheduler was told
         self.stuck: list[Stuck] = []
@@ -173,6 +180,8 @@ class World:
         self.scheduler = Scheduler(self.settings, self.now, self.domains)
         self._alarm = None
         self._arm()
+        for tenant, terms in self.tenant_terms.items():
+            self.tell(TenantTerms(tenant, terms))
         for hook in self.hooks.values():
             self._reconnect(hook, self._generation)
 
@@ -227,6 +236,12 @@ class World:
         self.tell(Tick())
         self.check()
 
+    def put_tenant(self, tenant: str, terms: Terms) -> None:
+        """This holds for all programs of a tenant from now on."""
+        self.tenant_terms[tenant] = terms
+        self.tell(TenantTerms(tenant, terms))
+        self.check()
+
     # Messages.
 
     def say(self, hook: Hook, record: Record | Joined) -> None:
@@ -258,7 +273,11 @@ class World:
         self.events += 1
         if isinstance(event, Joined) and event.client % 2:
             event = replace(event, domains=("box",))
+        if isinstance(event, Joined):
+            event = replace(event, tenants=tenants_of(event.client))
+        promised = self._promised()
         actions = self.scheduler.handle(event, self.now)
+        self._check_tenants(event, promised)
         assert len(actions) <= ACTIONS_PER_CLIENT * (len(self.hooks) + 2), actions
         starting = {action.client for action in actions if isinstance(action, TurnStarted)}
         for action in actions:
@@ -309,6 +328,24 @@ class World:
             self.schedule(deadline, ring)
 
     # Invariants.
+
+    def _promised(self) -> Counter[str]:
+        """To all programs of each tenant; bytes."""
+        promised: Counter[str] = Counter()
+        for client in self.scheduler._card.clients.values():
+            for tenant in client.tenants:
+                promised[tenant] += client.committed
+        return promised
+
+    def _check_tenants(self, event: Event, before: Counter[str]) -> None:
+        """Who is at a limit, or above it as that came later, is promised no more."""
+        if isinstance(event, Joined):
+            joined = self.scheduler._card.clients[event.client]
+            for tenant in joined.tenants:
+                before[tenant] += max(event.commit, event.memory.need)
+        for tenant, promised in self._promised().items():
+            limit = self.scheduler._card.terms_for(tenant).memory_limit
+            assert not limit or promised <= max(limit, before[tenant]), f"{tenant} has too much"
 
     def _check_action(self, action: Order | Report, starting: set[int]) -> None:
         views = self.scheduler.snapshot().clients

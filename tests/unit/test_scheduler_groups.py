@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nvshared.scheduler import groups
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.client import Phase, ScheduledClient
+from nvshared.scheduler.domains import Stake
 from nvshared.scheduler.events import (
     Event,
     Joined,
@@ -111,6 +112,10 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.account(tenant) == groups.Account(
             sum(one.unshown for one in mine), sum(one.pinning for one in mine),
             sum(one.committed > 0 or not tenant for one in mine))
+    for domain in card.tenancies:
+        mine = [one for one in everyone if domain in one.tenancies]
+        assert domain.sums == Stake(
+            sum(one.committed for one in mine), sum(one.committed - one.used for one in mine))
     for size in (0, 100 * MIB, 500 * MIB):
         spanning = [one for one in everyone if one.committed - one.fastened > size]
         assert card.groups.spanning(size) == spanning
@@ -178,6 +183,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                     suspended=data.draw(st.booleans()),
                 )
                 world.tell(TermsChanged(hook.id, terms))
+                world.put_tenant("user:1", terms)
         world.advance(data.draw(st.integers(0, 900)) * 1000)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from nvshared.scheduler.events import Stays
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
@@ -151,6 +151,11 @@ class Tenants(RuleBasedStateMachine):
     def resize_box(self, part: int) -> None:
         """Some of the programs are in a container, and that has another limit now, or none."""
         self.world.resize(part * self.capacity // 7 if part else None)
+
+    @rule(tenant=st.sampled_from(["user:0", "user:1", "job:1", "job:2"]), part=st.integers(0, 14))
+    def limit_tenant(self, tenant: str, part: int) -> None:
+        """All its programs may have so much together, or anything."""
+        self.world.put_tenant(tenant, Terms(memory_limit=part * self.capacity // 10))
 
     @rule(mode=MODES, tq=QUANTA, draining=st.booleans())
     def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:

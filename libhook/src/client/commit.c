@@ -90,7 +90,7 @@ static void explain(struct client *client)
     char reason[REASON_LONGEST];
     memcpy(reason, client->reason, sizeof reason);
     pthread_mutex_unlock(&memory_lock);
-    complain("out of GPU memory, as what leaves the card must fit into host memory, and %s", reason);
+    complain("out of GPU memory, as %s", reason);
     pthread_mutex_lock(&memory_lock);
 }
 
