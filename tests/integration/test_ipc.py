@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from nvshared.units import MIB
@@ -229,6 +230,16 @@ for attempt in range(5):                                 # an owner's silence en
     if waiting:
         break
 """
+
+
+def test_what_is_not_a_socket_is_nobodys_to_remove(site: Site) -> None:
+    site.start()
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="nvshare-") as file:
+        owner = Program(site, QUIET)
+        assert file_of(owner.hears()).is_socket()
+        tell(owner, "0")
+        owner.ends_well()
+        assert Path(file.name).exists()
 
 
 def name_of(handle: str) -> bytes:

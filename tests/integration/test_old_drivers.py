@@ -128,6 +128,58 @@ def test_nothing_leaves_while_a_stream_is_at_work(start: Start, how: str) -> Non
     program.ends_well()
 
 
+UNMARKED = WAITING + '''
+own, stream = begin_context(), c_uint64()
+call("cuStreamCreate", byref(stream), 1)
+wait_in(stream)
+threading.Timer(0.3, lambda: setattr(reached, "value", 1)).start()
+call("cuStreamDestroy_v2", stream)
+call("cuCtxDestroy_v2", own)
+print(json.dumps("ended"))
+'''
+
+
+@pytest.mark.parametrize("driver", BEFORE_EVENTS_OF_CONTEXTS)
+def test_a_context_ends_though_no_event_marks_the_end_of_a_stream(site: Site, driver: str) -> None:
+    site.environment |= {"NVSHARE_SIM_DRIVER": driver, "NVSHARE_SIM_FAIL": "cuEventCreate:1+:2"}
+    site.start()
+    assert under(site, UNMARKED) == "ended"
+
+
+FORKS = WAITING + '''
+import signal
+address, none = c_uint64(), c_uint64()
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+streams = [c_uint64() for _ in range(64)]
+for stream in streams:
+    call("cuStreamCreate", byref(stream), 1)
+wait_in(streams[0])
+away()
+for _ in range(300):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        cuda.cuStreamBeginCapture_v2(streams[1], c_int(RELAXED))
+        cuda.cuStreamDestroy_v2(streams[1])
+        cuda.cuCtxDestroy_v2(context)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+reached.value = 1
+away()
+'''
+
+
+def test_a_child_that_was_forked_in_a_drain_waits_for_no_lock(start: Start) -> None:
+    daemon, program = start(FORKS)
+    daemon.send(OrderRecord(Type.STOP))
+    program.go_on()
+    assert program.hears() == "away"
+    assert daemon.until(Type.STOPPED)
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
 @pytest.mark.parametrize("driver", BEFORE_EVENTS_OF_CONTEXTS)
 def test_what_is_freed_stays_while_it_is_at_work(site: Site, driver: str) -> None:
     site.environment["NVSHARE_SIM_DRIVER"] = driver

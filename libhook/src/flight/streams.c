@@ -25,7 +25,8 @@
 
 struct listed_stream {
     CUstream stream;                 /* NULL: destroyed */
-    CUevent end;                     /* then; NULL: where its work ends is not known */
+    CUevent end;                     /* then; NULL: its work is done, or where it ends is not known */
+    bool over;
     CUcontext context;
     bool leaving;
     uint64_t emptied;                /* the moment when it was seen empty */
@@ -86,6 +87,8 @@ struct listed_stream *streams_leave(CUstream stream)
     RELAXED;
     if (listed != NULL && REAL(cuCtxPushCurrent_v2)(listed->context) == CUDA_SUCCESS) {
         listed->end = mark_end(stream);
+        /* Nobody could ask later. */
+        listed->over = listed->end == NULL && REAL(cuStreamSynchronize)(stream) == CUDA_SUCCESS;
         REAL(cuCtxPopCurrent_v2)(&same);
     }
     return listed;
@@ -113,6 +116,11 @@ void streams_end_with(CUcontext context)
     }
 }
 
+void streams_abandon(void)
+{
+    pthread_mutex_init(&streams_lock, NULL);
+}
+
 uint64_t streams_moment(void)
 {
     LOCKED(streams_lock);
@@ -123,6 +131,8 @@ static CUresult look_at(const struct listed_stream *listed)
 {
     if (listed->stream != NULL && !listed->leaving)
         return REAL(cuStreamQuery)(listed->stream);
+    if (listed->over && !listed->leaving)
+        return CUDA_SUCCESS;
     return listed->leaving || listed->end == NULL ? CUDA_ERROR_NOT_READY
                                                   : REAL(cuEventQuery)(listed->end);
 }
@@ -138,7 +148,8 @@ CUresult streams_look(CUcontext context, uint64_t moment)
             result = one;
         if (asked && one == CUDA_SUCCESS && listed->stream == NULL) {
             *link = listed->next;
-            REAL(cuEventDestroy_v2)(listed->end);
+            if (listed->end != NULL)
+                REAL(cuEventDestroy_v2)(listed->end);
             free(listed);
             continue;
         }

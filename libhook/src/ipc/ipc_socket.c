@@ -76,7 +76,8 @@ static void remove_dead(void)
     DIR *folder = opendir(FOLDER);
     struct dirent *entry;
     while (folder != NULL && (entry = readdir(folder)) != NULL)
-        if (strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
+        /* A file that is no socket refuses, too. */
+        if (entry->d_type == DT_SOCK && strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
             remove_if_dead(entry->d_name);
     if (folder != NULL)
         closedir(folder);

@@ -77,6 +77,7 @@ bool room_begin(size_t *room)
     struct client *client = client_current();
     if (client == NULL)
         return false;
+    UNCANCELLED;
     pthread_mutex_lock(&memory_lock);
     uint64_t most = client->limits.total / ROOM_PART;
     bool sensible = *room < most;

@@ -21,7 +21,9 @@
 #include "client/gate.h"
 #include "client/stay.h"
 #include "client/unknown_entry.h"
+#include "flight/capture_list.h"
 #include "flight/drain.h"
+#include "flight/streams.h"
 #include "interpose/glibc.h"
 #include "interpose/injection.h"
 #include "interpose/log.h"
@@ -57,6 +59,9 @@ static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static void in_child(void)
 {
     gate_abandon();
+    contexts_abandon();
+    streams_abandon();
+    captures_abandon();
     ipc_server_abandon();
     clients_abandon();
 }
