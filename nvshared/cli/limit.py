@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl limit: how much of a GPU a program may have, of its memory and of its time."""
+"""nvsharectl limit: how much of a GPU, of its memory and time, a program or tenant may have."""
 
 import argparse
 from functools import partial
 
 from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out, where
-from nvshared.cli.verb import Options, Verb, add_client, whole
+from nvshared.cli.tenant import set_terms
+from nvshared.cli.verb import Options, Verb, add_target, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
+from nvshared.names import USUAL_TERMS
 from nvshared.quantity import size, sized
 
-NO_LIMIT = 100                          # percent of the time
+UNLIMITED = USUAL_TERMS["compute-limit"]
 LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
 
 
@@ -31,21 +33,21 @@ def _bytes(text: str) -> int:
 
 def _percent(text: str) -> int:
     if text == "none":
-        return NO_LIMIT
-    right = f"give a percentage of the time from 1 to {NO_LIMIT}, or none"
+        return 0
+    right = f"give a percentage of the time from 1 to {UNLIMITED}, or none"
     wrong = f"the compute limit cannot be {text!r}"
-    return whole(text.removesuffix("%"), NO_LIMIT, wrong, right)
+    return whole(text.removesuffix("%"), UNLIMITED, wrong, right)
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    add_client(parser)
+    add_target(parser)
     parser.add_argument(
         "--memory", metavar="SIZE", type=_bytes,
-        help="how much it may allocate, such as 20GiB; none: no limit",
+        help="how much it may allocate, such as 20GiB; none: what was set is taken back",
     )
     parser.add_argument(
         "--compute", metavar="PERCENT", type=_percent,
-        help="its greatest share of the GPU's time, 1 to 100; none: no limit",
+        help="its greatest share of the GPU's time, 1 to 100; none: what was set is taken back",
     )
 
 
@@ -54,53 +56,69 @@ def _act(options: Options) -> None:
         raise InvalidArgs(
             "there is nothing to limit", "give --memory SIZE, --compute PERCENT, or both"
         )
+    if isinstance(options.target, str):
+        wanted = {"memory": options.memory, "compute-limit": options.compute}
+        set_terms(options, options.target, {
+            term: limit for term, limit in wanted.items() if limit is not None
+        })
+        return
+    _limit_program(options)
+
+
+def _limit_program(options: Options) -> None:
+    pid, gpu, memory = options.target, options.gpu, options.memory
+    compute = UNLIMITED if options.compute == 0 else options.compute
     with Daemon(options.bus) as daemon:
-        found = daemon.clients_of(options.pid, options.gpu)
+        found = daemon.clients_of(pid, gpu)
         carry_out([
             Step(
-                f"the {name} limit", {"gpu": gpu, f"{name}_limit": value}, partial(put, one, value)
+                f"the {name} limit", {"gpu": on, f"{name}_limit": value}, partial(put, one, value)
             )
             for name, put, value in (
-                ("memory", daemon.set_memory_limit, options.memory),
-                ("compute", daemon.set_compute_limit, options.compute),
+                ("memory", daemon.set_memory_limit, memory),
+                ("compute", daemon.set_compute_limit, compute),
             )
-            if value is not None for one, gpu in found.items()
+            if value is not None for one, on in found.items()
         ])
-    limits = {"memory_limit": options.memory, "compute_limit": options.compute}
+    limits = {"memory_limit": memory, "compute_limit": compute}
     show(
         options,
-        {"pid": options.pid, "gpu": options.gpu}
+        {"pid": pid, "gpu": gpu}
         | {name: limit for name, limit in limits.items() if limit is not None},
-        lambda: _print(options),
+        lambda: _print(pid, gpu, memory, compute),
     )
 
 
-def _print(options: Options) -> None:
-    if options.memory is not None:
-        limit = sized(options.memory) if options.memory else "as much as there is"
-        print(f"Process {options.pid} may allocate {limit}{where(options.gpu)}.")
-    if options.compute is not None:
-        limit = f"at most {options.compute} % of the time"
-        if options.compute == NO_LIMIT:
+def _print(pid: int, gpu: str | None, memory: int | None, compute: int | None) -> None:
+    if memory is not None:
+        limit = sized(memory) if memory else "as much as there is"
+        print(f"Process {pid} may allocate {limit}{where(gpu)}.")
+    if compute is not None:
+        limit = f"at most {compute} % of the time"
+        if compute == UNLIMITED:
             limit = "all of the time that others leave it"
-        which = "the GPU" if options.gpu is None else f"GPU {options.gpu}"
-        print(f"Process {options.pid} may use {which} {limit}.")
+        which = "the GPU" if gpu is None else f"GPU {gpu}"
+        print(f"Process {pid} may use {which} {limit}.")
 
 
 VERB = Verb(
     name="limit",
-    summary="limit how much memory and time of a GPU a program may have",
+    summary="limit the memory and time of a GPU for a program or tenant",
     description=(
         "With --memory, the GPU is that large for the program from then on: allocations beyond it "
         "fail as out of memory. The program keeps what it has already. With --compute, it uses "
         "the GPU for no more than that share of the time, whether others want it or not. A limit "
-        "lasts until the program ends. You may limit your own programs; for other users' programs "
-        "you need permission."
+        "lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod) "
+        "holds on each GPU for all its programs together, also for those to come, until it is "
+        "taken back; then the configuration holds again. You may limit your own programs; for "
+        "other users' programs and for tenants you need permission."
     ),
     examples=(
         ("nvsharectl limit 4711 --memory 20GiB", "at most 20 GiB on each GPU it uses"),
         ("nvsharectl limit 4711 --compute 50", "at most half of the time"),
         ("nvsharectl limit 4711 --memory none", "as much as the GPU has"),
+        ("nvsharectl limit user:alice --memory 40GiB", "all programs of a user together"),
+        ("nvsharectl limit user:alice --memory none", "as the configuration says"),
     ),
     configure=_configure,
     act=_act,

@@ -34,9 +34,8 @@ VERB = Verb(
     description=(
         "Forgets what was set with set-tq and anti-thrash, for all GPUs and for single ones. Then "
         "the settings that nvshared last read hold again: those of /etc/nvshare/nvshared.conf, "
-        "and the defaults for the rest: 30 seconds, auto. If the file has changed since, read it "
-        "with: systemctl reload nvshared. What is set for single programs with limit, weight and "
-        "suspend stays."
+        "and the defaults for the rest: 30 seconds, auto. What is set for single programs with "
+        "limit, weight and suspend stays, and so does what is set for tenants."
     ),
     examples=(("nvsharectl reset", "the TQ and the anti-thrash mode of the file"),),
     act=_act,

@@ -42,19 +42,19 @@ def carry_out(steps: Sequence[Step], become: str = "set") -> None:
 
 
 def change(
-    options: Options, name: str, values: dict[str, Any], put: Callable[[Daemon, int], None],
-    become: str = "set",
+    options: Options, pid: int, name: str, values: dict[str, Any],
+    put: Callable[[Daemon, int], None], become: str = "set",
 ) -> dict[str, Any]:
-    """Changes the program that is named, on all its GPUs or one. Returns what --json prints.
+    """Changes a program, on all its GPUs or the one that is named. Returns what --json prints.
 
     `name`: what is changed, to `values`; `put` does it for a client's id.
     """
     with Daemon(options.bus) as daemon:
         carry_out([
             Step(name, {"gpu": gpu, **values}, partial(put, daemon, client))
-            for client, gpu in daemon.clients_of(options.pid, options.gpu).items()
+            for client, gpu in daemon.clients_of(pid, options.gpu).items()
         ], become)
-    return {"pid": options.pid, "gpu": options.gpu, **values}
+    return {"pid": pid, "gpu": options.gpu, **values}
 
 
 def _outcome(parts: Sequence[Sequence[Step]], become: str) -> str:

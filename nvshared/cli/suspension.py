@@ -13,7 +13,8 @@ def _act(suspended: bool, options: Options) -> None:
     put, become, now = Daemon.resume, "resumed", "no longer suspended"
     if suspended:
         put, become, now = Daemon.suspend, "suspended", "suspended"
-    data = change(options, f"process {options.pid}", {"suspended": suspended}, put, become)
+    data = change(
+        options, options.pid, f"process {options.pid}", {"suspended": suspended}, put, become)
     show(options, data, lambda: print(f"Process {options.pid} is {now}{where(options.gpu)}."))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from nvshared.errors import ExitCode, InvalidArgs
-from nvshared.names import BUS_VARIABLE
+from nvshared.names import BUS_VARIABLE, TENANT_KINDS
 from nvshared.quantity import LONGEST_TQ
 
 Options = argparse.Namespace
@@ -63,6 +63,33 @@ def process(text: str) -> int:
     """A process id from the command line. Raises InvalidArgs."""
     hint = "see those of the programs with: nvsharectl clients"
     return whole(text, LONGEST_PID, f"{text!r} is no process id", hint)
+
+
+def tenant(text: str) -> str:
+    """KIND:NAME from the command line; the daemon knows the kinds. Raises InvalidArgs."""
+    if ":" not in text:
+        raise InvalidArgs(f"{text!r} is no tenant", f"give {TENANT_KINDS}")
+    return text
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """PID or TENANT, a number or a text, and --gpu G for the former."""
+    parser.add_argument(
+        "target", metavar="PID|TENANT", type=_target,
+        help="a program, as nvsharectl clients shows it, or all programs together of a user, "
+        f"unit, container, job or pod, as nvsharectl tenants shows it: {TENANT_KINDS}",
+    )
+    add_gpu(parser, "all that the program uses")
+
+
+def _target(text: str) -> int | str:
+    if ":" in text:
+        return tenant(text)
+    if text.isdigit():
+        return process(text)
+    raise InvalidArgs(
+        f"{text!r} is neither a process id nor a tenant", f"give a number, or {TENANT_KINDS}"
+    )
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:

@@ -5,41 +5,56 @@ import argparse
 
 from nvshared.cli.output import show
 from nvshared.cli.steps import change, where
-from nvshared.cli.verb import Options, Verb, add_client, whole
+from nvshared.cli.tenant import set_terms
+from nvshared.cli.verb import Options, Verb, add_target, whole
+from nvshared.names import USUAL_TERMS
 
 HEAVIEST = 1000
 
 
 def _weight(text: str) -> int:
-    right = f"give a whole number from 1 to {HEAVIEST}"
+    if text == "none":
+        return 0
+    right = f"give a whole number from 1 to {HEAVIEST}, or none"
     return whole(text, HEAVIEST, f"the weight cannot be {text!r}", right)
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    add_client(parser)
-    parser.add_argument("weight", metavar="WEIGHT", type=_weight, help="1 to 1000; usual is 100")
+    add_target(parser)
+    parser.add_argument(
+        "weight", metavar="WEIGHT|none", type=_weight,
+        help="1 to 1000; usual is 100; none: what was set is taken back",
+    )
 
 
 def _act(options: Options) -> None:
+    target, weight = options.target, options.weight
+    if isinstance(target, str):
+        set_terms(options, target, {"weight": weight})
+        return
+    weight = weight or USUAL_TERMS["weight"]
     data = change(
-        options, f"the weight of process {options.pid}", {"weight": options.weight},
-        lambda daemon, client: daemon.set_weight(client, options.weight),
+        options, target, f"the weight of process {target}", {"weight": weight},
+        lambda daemon, client: daemon.set_weight(client, weight),
     )
     place = where(options.gpu)
-    show(options, data, lambda: print(
-        f"The weight of process {options.pid}{place} is {options.weight}."
-    ))
+    show(options, data, lambda: print(f"The weight of process {target}{place} is {weight}."))
 
 
 VERB = Verb(
     name="weight",
-    summary="set which share of the time a program gets",
+    summary="set which share of the time a program or tenant gets",
     description=(
-        "Programs that take turns share the time in proportion to their weights. Each begins with "
-        "100; one with 200 gets twice the time of one with 100. A weight lasts until the program "
-        "ends."
+        "Tenants that take turns share the time in proportion to their weights, and the programs "
+        "of one share what it gets in proportion to theirs. Each begins with 100; one with 200 "
+        "gets twice the time of one with 100. The weight of a program lasts until the program "
+        "ends, that of a tenant (a user, unit, container, job or pod) until it is taken back."
     ),
-    examples=(("nvsharectl weight 4711 200", "twice the usual share"),),
+    examples=(
+        ("nvsharectl weight 4711 200", "twice the usual share"),
+        ("nvsharectl weight pod:lab/train 200", "of all programs of a pod together"),
+        ("nvsharectl weight pod:lab/train none", "as the configuration says, or 100"),
+    ),
     configure=_configure,
     act=_act,
 )

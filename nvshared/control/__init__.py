@@ -17,7 +17,10 @@ from nvshared.errors import NoSuchClient, PasswordNeeded
 from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nvshared.control.snapshot import Snapshot
+    from nvshared.control.tenants import Tenant
 
 _PROPERTIES = Question(
     MANAGER_PATH, "org.freedesktop.DBus.Properties", "GetAll", "s", (MANAGER_INTERFACE,)
@@ -100,6 +103,29 @@ class Daemon:
         """1 to 1000."""
         self._change("SetWeight", "uu", client, weight)
 
+    def tenants(self) -> "list[Tenant]":
+        """Those that have programs, or for which something is set."""
+        from nvshared.control.tenants import tenant
+
+        question = Question(MANAGER_PATH, MANAGER_INTERFACE, "ListTenants")
+        ((rows,),) = self._connection.ask(question)
+        return [tenant(row) for row in rows]
+
+    def tenant(self, name: str) -> "Tenant":
+        """One of them, or one that is yet to come."""
+        from nvshared.control.tenants import tenant
+
+        question = Question(MANAGER_PATH, MANAGER_INTERFACE, "GetTenant", "s", (name,))
+        ((row,),) = self._connection.ask(question)
+        return tenant(row)
+
+    def set_tenant_terms(self, name: str, terms: "Mapping[str, int]") -> None:
+        """Sets terms of a tenant by their names; 0 takes back what was set."""
+        from nvshared.dbus.types import Variant
+
+        values = {term: Variant("t", value) for term, value in terms.items()}
+        self._change("SetTenantTerms", "sa{sv}", name, values)
+
     def suspend(self, client: int) -> None:
         """Has it leave the card and wait."""
         self._change("SuspendClient", "u", client)
@@ -126,7 +152,7 @@ class Daemon:
         else:
             self._change(f"SetGPU{what}", "s" + signature, gpu, *value)
 
-    def _change(self, member: str, signature: str = "", *body: str | int) -> None:
+    def _change(self, member: str, signature: str = "", *body: object) -> None:
         question = Question(MANAGER_PATH, MANAGER_INTERFACE, member, signature, body)
         try:
             self._connection.ask(question)

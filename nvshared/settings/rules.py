@@ -97,9 +97,9 @@ def tenant(text: str) -> str:
     """The name of a tenant, of a user by name. Raises ValueError for what is none."""
     kind, _, name = text.partition(":")
     if kind == GROUP:
-        raise ValueError(f"a group is none; write a rule, [tenant {GROUP}:NAME], in nvshared.conf")
+        raise ValueError(f"a group has rules: [{SECTION} {GROUP}:NAME] in nvshared.conf")
     if WILDCARDS.search(text):
-        raise ValueError("a pattern is none; write a rule, [tenant PATTERN], in nvshared.conf")
+        raise ValueError(f"a pattern is for rules: [{SECTION} PATTERN] in nvshared.conf")
     return _of_a_kind(kind, name)
 
 

@@ -23,6 +23,7 @@ from nvshared.scheduler.settings import Terms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, tenant
 from nvshared.sharing.gpu import GPU, Client
 
+ORDER = {term: number for number, term in enumerate(TERMS)}
 GONE_KNOWN = 1000                       # tenants without programs that schedulers know
 
 
@@ -104,9 +105,10 @@ class Tenancy:
         return self._view(_named(name))
 
     def _found(self, name: str) -> list[Rule]:
-        """What is said of a tenant's terms, what goes before first."""
+        """All that is said of each of a tenant's terms, what holds first."""
         by_hand = [Rule("", term, value, "") for term, value in self._by_hand.get(name, {}).items()]
-        return [*by_hand, *holding(self._rules, name, self._groups_of(name))]
+        rules = holding(self._rules, name, self._groups_of(name))
+        return sorted([*by_hand, *rules], key=lambda one: ORDER[one.term])
 
     def _groups_of(self, name: str) -> frozenset[str]:
         kind, _, user = name.partition(":")

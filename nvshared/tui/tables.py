@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nvshared.names import USUAL_TERMS
 from nvshared.tui.quantities import command, duration, gibibytes, process, quantum_of, size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
+    from nvshared.control.tenants import Tenant
 
 WIDE = 100                              # columns of a terminal from which there is room to spare
-UNLIMITED = 100                         # percent of the time
-USUAL_WEIGHT = 100
+UNLIMITED = USUAL_TERMS["compute-limit"]
+USUAL_WEIGHT = USUAL_TERMS["weight"]
 LONG_ID, SHORT_ID = 32, 12              # digits of a pod's or container's, and as shown
 NARROWEST = 4                           # characters that most flexible columns keep
 PROCESS = 11                            # of a process: p…[4194304]
@@ -142,14 +144,39 @@ def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
 
 def limits(client: "ClientSnapshot") -> str:
     """What is set for a program, as in 20.0G,50%,w200; empty where nothing is."""
+    return _limits(client.memory_limit, client.compute_limit, client.weight)
+
+
+def _limits(memory: int, compute: int, weight: int) -> str:
     parts = []
-    if client.memory_limit:
-        parts.append(size(client.memory_limit))
-    if client.compute_limit < UNLIMITED:
-        parts.append(f"{client.compute_limit}%")
-    if client.weight != USUAL_WEIGHT:
-        parts.append(f"w{client.weight}")
+    if memory:
+        parts.append(size(memory))
+    if compute < UNLIMITED:
+        parts.append(f"{compute}%")
+    if weight != USUAL_WEIGHT:
+        parts.append(f"w{weight}")
     return ",".join(parts)
+
+
+def sources(tenant: "Tenant") -> str:
+    """Where the terms of a tenant come from: by hand, from rules, or both."""
+    found = {"rule" if term.rule else "hand" for term in tenant.terms
+             if term is tenant.holding(term.name)}
+    return ",".join(sorted(found))
+
+
+TENANTS = [
+    Column("TENANT", lambda tenant: tenant.name, give=Give(0, 2 * PROCESS)),
+    Column("PROGRAMS", lambda tenant: str(tenant.programs), right=True, short="PROGS",
+           give=Give(3)),
+    Column("MEM", lambda tenant: size(tenant.allocated + tenant.pinned), right=True),
+    Column("RESIDENT", lambda tenant: size(tenant.resident + tenant.pinned), right=True,
+           give=Give(5)),
+    Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, give=Give(4)),
+    Column("LIMITS", lambda tenant: _limits(
+        tenant.value("memory"), tenant.value("compute-limit"), tenant.value("weight")) or "-"),
+    Column("FROM", lambda tenant: sources(tenant) or "-", give=Give(6)),
+]
 
 
 def plain(columns: list[Column], rows: Iterable[Any]) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tenants and their terms: on the bus, and on the command line."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,13 +9,17 @@ from dbus_next.constants import MessageType
 from dbus_next.signature import Variant
 
 from nvshared.bus.authority import Caller
+from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
 from nvshared.settings.rules import Rule
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.bus.service import Peeper, a_client
 from tests.bus.test_calls import STANDARD, refusal
+from tests.bus.test_commands import Run, ctl, sentence
 from tests.unit.scripted import DEFAULTS
+
+__all__ = ["ctl"]                       # a fixture
 
 RULES = (
     Rule("user:*", "memory", 60 * GIB, "/etc/a.conf:2"),
@@ -43,13 +48,13 @@ async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper
     assert (name, programs, within, more) == ("user:root", 1, [], {})
     assert (allocated, resident, pinned) == (30 * GIB, 20 * GIB, GIB)
     assert found == [
-        ["memory", 40 * GIB, "", ""], ["compute-limit", 50, "", ""], rules[1], rules[0]]
+        ["memory", 40 * GIB, "", ""], rules[0], ["compute-limit", 50, "", ""], rules[1]]
     assert (await other.result("GetTenant", "s", ["user:root"]))[7] == found
     taken = {"memory": Variant("t", 0), "compute-limit": Variant("u", 0)}
     await other.call("SetTenantTerms", "sa{sv}", ["user:root", taken])
-    assert (await other.result("ListTenants"))[0][7] == rules[::-1]
+    assert (await other.result("ListTenants"))[0][7] == rules
     assert await other.result("GetTenant", "s", ["user:nobody"]) == [
-        "user:nobody", 0, 0, 0, 0, 0, [], rules[::-1], {}]
+        "user:nobody", 0, 0, 0, 0, 0, [], rules, {}]
 
 
 @pytest.mark.parametrize(("tenant", "terms", "sentence"), [
@@ -85,3 +90,107 @@ async def test_who_is_no_administrator_may_only_look(
     assert name == STANDARD + "AccessDenied"
     assert "com.nvshare.manage-clients" in sentence
     assert await other.result("ListTenants") == []
+
+
+async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl: Run) -> None:
+    ended = await ctl("limit", "user:alice", "--memory", "40GiB", "--compute", "50")
+    assert (ended.code, ended.err) == (ExitCode.OK, "")
+    assert ended.out.splitlines() == [
+        "The programs of user:alice together may allocate 40GiB on each GPU.",
+        "The programs of user:alice together may use each GPU at most 50 % of the time.",
+        "It has no program that uses a GPU now.",
+    ]
+    assert (await ctl("weight", "user:alice", "200")).out.splitlines()[0] == (
+        "The weight of user:alice is 200.")
+    assert ruled.tenancy.terms("user:alice") == Terms(40 * GIB, 200, compute_limit=50)
+    assert json.loads((await ctl("weight", "pod:lab/train", "7", "--json")).out) == {
+        "tenant": "pod:lab/train", "weight": 7,
+    }
+    a_client(ruled, ruled.gpus[0])
+    assert json.loads((await ctl("limit", "user:0", "--memory", "1GiB", "--json")).out) == {
+        "tenant": "user:root", "memory_limit": GIB,
+    }
+    ended = await ctl("limit", "user:root", "--memory", "none", "--compute", "none")
+    assert ended.out.splitlines() == [
+        "The programs of user:root together may allocate 60GiB on each GPU, as [tenant user:*] in "
+        "/etc/a.conf:2 says.",
+        "The programs of user:root together may use each GPU all of the time that others leave "
+        "them.",
+    ]
+    assert ruled.tenancy.terms("user:root") == Terms(60 * GIB, 50)
+    assert (await ctl("weight", "pod:lab/train", "none")).out.splitlines()[0] == (
+        "The weight of pod:lab/train is 100.")
+    assert [one.name for one in ruled.tenancy.tenants()] == ["user:alice", "user:root"]
+
+
+async def test_what_is_set_for_a_program_is_taken_back(manager: Manager, ctl: Run) -> None:
+    client = a_client(manager, manager.gpus[0], pid=11)
+    await ctl("weight", "11", "7")
+    await ctl("limit", "11", "--compute", "5")
+    assert (await ctl("weight", "11", "none")).out == "The weight of process 11 is 100.\n"
+    assert (await ctl("limit", "11", "--compute", "none")).out == (
+        "Process 11 may use the GPU all of the time that others leave it.\n")
+    assert client.terms.in_force == Terms()
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["limit", "alice", "--memory", "3"], "'alice' is neither a process id nor a tenant; give a "
+     "number, or user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    (["weight", "usr:alice", "3"], "'usr:alice' is no tenant; give user:NAME, unit:NAME, "
+     "container:ID, job:ID or pod:UID"),
+    (["weight", "group:staff", "3"],
+     "'group:staff' is no tenant; a group has rules: [tenant group:NAME] in nvshared.conf"),
+    (["weight", "user:a*", "3"],
+     "'user:a*' is no tenant; a pattern is for rules: [tenant PATTERN] in nvshared.conf"),
+    (["weight", "user:a", "3", "--gpu", "0"],
+     "what is set for a tenant holds on each GPU; leave out --gpu"),
+    (["weight", "user:a", "1001"],
+     "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
+    (["tenants", "--explain", "alice"],
+     "'alice' is no tenant; give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    (["tenants", "--explain", "x:alice"],
+     "'x:alice' is no tenant; give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+])
+async def test_what_is_wrong_with_a_command(ctl: Run, arguments: list[str], words: str) -> None:
+    ended = await ctl(*arguments)
+    assert (ended.code, sentence(ended)) == (ExitCode.INVALID_ARGS, words)
+
+
+async def test_tenants_are_shown_with_where_their_terms_come_from(
+    ruled: Manager, ctl: Run
+) -> None:
+    a_client(ruled, ruled.gpus[0])
+    ruled.tenancy.set("user:root", {"memory": 40 * GIB})
+    ruled.tenancy.set("job:7", {"weight": 3})
+    assert [line.split() for line in (await ctl("tenants")).out.splitlines()] == [
+        ["TENANT", "PROGRAMS", "MEM", "RESIDENT", "HELD", "LIMITS", "FROM"],
+        ["job:7", "0", "0", "0", "0s", "w3", "hand"],
+        ["user:root", "1", "31.0G", "21.0G", "0s", "40.0G,w50", "hand,rule"],
+    ]
+    assert (await ctl("tenants", "--explain", "user:0")).out == """\
+user:root: 1 program, 31.0G of memory, 21.0G of it on GPUs, held for 0s.
+
+TERM    VALUE  FROM
+memory  40GiB  set by hand
+weight     50  [tenant user:*] in /etc/a.conf:3
+
+Without these, there would hold:
+
+TERM    VALUE  FROM
+memory  60GiB  [tenant user:*] in /etc/a.conf:2
+"""
+    assert (await ctl("tenants", "--explain", "job:8")).out == (
+        "job:8: no program uses a GPU now.\nNothing is set for it.\n")
+    (job, root) = json.loads((await ctl("tenants", "--json")).out)["tenants"]
+    assert job == {
+        "name": "job:7", "programs": 0, "allocated": 0, "resident": 0, "pinned": 0,
+        "held_usec": 0, "within": [],
+        "terms": [{"name": "weight", "value": 3, "rule": "", "place": "", "holds": True}],
+    }
+    assert [term["holds"] for term in root["terms"]] == [True, False, True]
+    assert json.loads((await ctl("tenants", "--explain", "job:7", "--json")).out) == job
+
+
+async def test_nothing_to_show(ctl: Run) -> None:
+    assert (await ctl("tenants")).out == (
+        "No program uses a GPU through nvshare, and nothing is set for a tenant.\n")

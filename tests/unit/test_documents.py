@@ -13,6 +13,7 @@ from nvshared.cli.verbs import VERBS
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.demand import least
 from nvshared.settings import arguments, config
+from nvshared.settings.rules import TERMS
 from nvshared.units import GIB
 
 ROOT = Path(__file__).parents[2]
@@ -123,11 +124,12 @@ def test_nvshared_understands_what_is_said_to_it(document: Path) -> None:
 
 
 def test_settings_are_settings(document: Path) -> None:
-    known = {option.name: option for option in config.options()}
+    parse = {option.name: option.parse for option in config.options()}
+    parse |= {name: term.parse for name, term in TERMS.items()}
     for part in parts(document):
         if found := SETTING.match(part):
-            assert found[1] in known
-            known[found[1]].parse(found[2])
+            assert found[1] in parse
+            parse[found[1]](found[2])
 
 
 def test_variables_are_read_somewhere(document: Path) -> None:

@@ -131,8 +131,8 @@ def test_a_user_is_named_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     ("user:", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
     ("usr:alice", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
     ("user:a\nb", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
-    ("group:staff", r"a group is none; write a rule, \[tenant group:NAME\], in nvshared.conf"),
-    ("user:*", r"a pattern is none; write a rule, \[tenant PATTERN\], in nvshared.conf"),
+    ("group:staff", r"a group has rules: \[tenant group:NAME\] in nvshared.conf"),
+    ("user:*", r"a pattern is for rules: \[tenant PATTERN\] in nvshared.conf"),
 ])
 def test_what_is_no_tenant(text: str, hint: str) -> None:
     with pytest.raises(ValueError, match=hint):

@@ -123,7 +123,7 @@ def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon
     assert daemon.told() == [TenantTerms("user:alice", Terms(4 * GIB, 50))]
     (_, alice) = daemon.manager.tenancy.tenants()
     assert alice.terms == (
-        Rule("", "memory", 4 * GIB, ""), Rule("", "compute-limit", 100, ""), RULES[1], RULES[0])
+        Rule("", "memory", 4 * GIB, ""), RULES[0], Rule("", "compute-limit", 100, ""), RULES[1])
     daemon.set("user:alice", memory=0)
     assert daemon.told() == [TenantTerms("user:alice", Terms(60 * GIB, 50))]
     daemon.rules = ()
@@ -223,8 +223,8 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
     ("alice", {"weight": 3}, "'alice' is no tenant; give user:NAME, unit:NAME, container:ID, "
      "job:ID or pod:UID"),
-    ("group:staff", {"weight": 3}, "'group:staff' is no tenant; a group is none; write a rule, "
-     "[tenant group:NAME], in nvshared.conf"),
+    ("group:staff", {"weight": 3}, "'group:staff' is no tenant; a group has rules: "
+     "[tenant group:NAME] in nvshared.conf"),
     ("user:a", {}, "no term of user:a is given; there are memory, compute-limit, weight"),
     ("user:a", {"weight": 3, "colour": 3},
      "a tenant has no term 'colour'; there are memory, compute-limit, weight"),

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is set for tenants, in words, and the changes of it."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options
+from nvshared.control import Daemon
+from nvshared.errors import InvalidArgs
+from nvshared.names import USUAL_TERMS
+from nvshared.quantity import sized
+
+if TYPE_CHECKING:
+    from nvshared.control.tenants import Tenant, Term
+
+
+def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
+    """Sets terms of a tenant, by their names on the bus; 0 takes back. Says what then holds."""
+    if options.gpu is not None:
+        raise InvalidArgs("what is set for a tenant holds on each GPU", "leave out --gpu")
+    with Daemon(options.bus) as daemon:
+        daemon.set_tenant_terms(name, terms)
+        now = daemon.tenant(name)
+    values = {f"{_PLAIN[term]}": now.value(term) for term in terms}
+    show(options, {"tenant": now.name, **values}, lambda: _print(now, terms))
+
+
+def _print(now: "Tenant", terms: Mapping[str, int]) -> None:
+    for term in terms:
+        print(f"{_SENTENCES[term](now.name, now.value(term))}{_because(now.holding(term))}.")
+    if not now.programs:
+        print("It has no program that uses a GPU now.")
+
+
+def value(term: "Term") -> str:
+    """What is set, as people would write it."""
+    if term.name == "memory":
+        return sized(term.value) if term.value else "no limit"
+    if term.name == "compute-limit":
+        return f"{term.value} %" if term.value < USUAL_TERMS[term.name] else "no limit"
+    return str(term.value)
+
+
+def source(term: "Term") -> str:
+    """Where it comes from."""
+    return f"[tenant {term.rule}] in {term.place}" if term.rule else "set by hand"
+
+
+def _because(term: "Term | None") -> str:
+    return f", as {source(term)} says" if term is not None and term.rule else ""
+
+
+def _memory(name: str, limit: int) -> str:
+    what = sized(limit) if limit else "as much as there is"
+    return f"The programs of {name} together may allocate {what} on each GPU"
+
+
+def _compute(name: str, limit: int) -> str:
+    what = f"at most {limit} % of the time"
+    if limit == USUAL_TERMS["compute-limit"]:
+        what = "all of the time that others leave them"
+    return f"The programs of {name} together may use each GPU {what}"
+
+
+_PLAIN = {"memory": "memory_limit", "compute-limit": "compute_limit", "weight": "weight"}
+_SENTENCES: dict[str, Callable[[str, int], str]] = {
+    "memory": _memory,
+    "compute-limit": _compute,
+    "weight": lambda name, weight: f"The weight of {name} is {weight}",
+}

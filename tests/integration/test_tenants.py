@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Terms of tenants with a real daemon: a changed file is noticed, a wrong one changes nothing."""
+
+import json
+import os
+import pwd
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from conftest import no_bus
+from nvshared.control import Daemon as Control
+from nvshared.units import GIB, MIB
+from tests.bus.service import private_bus
+from tests.integration.conftest import Site
+from tests.integration.test_kills import finish, program
+
+pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+
+Eventually = Callable[[Callable[[], bool]], None]
+OURS = f"user:{pwd.getpwuid(os.getuid()).pw_name}"
+
+
+@pytest.fixture
+def bus() -> Iterator[str]:
+    """The address of a bus for the daemon and its administrator."""
+    with private_bus() as made:
+        yield made.address
+
+
+def test_a_rule_file_that_goes_bad_while_programs_run(
+    site: Site, bus: str, eventually: Eventually
+) -> None:
+    file = site.folder / "nvshared.conf"
+    file.write_text("[tenant user:*]\nmemory = 3GiB\n")
+    site.start("--bus", bus, "--trace", str(site.folder / "trace"))
+    one = program(site, 1, steps=100)
+    with Control(bus) as control:
+
+        def memory() -> tuple[int, str]:
+            held = control.tenant(OURS).holding("memory")
+            return (0, "") if held is None else (held.value, held.rule)
+
+        eventually(lambda: bool(control.snapshot().clients))
+        assert memory() == (3 * GIB, "user:*")
+        file.write_text("[tenant user:*]\nmemory = 2GiB\nwieght = 3\n")
+        eventually(lambda: "settings stay as they are" in site.log.read_text())
+        assert f"{file}:3: [tenant user:*] has no setting 'wieght'; did you mean weight?" in (
+            site.log.read_text())
+        assert memory() == (3 * GIB, "user:*")
+        file.write_text(f"[tenant user:*]\nmemory = 2GiB\n[tenant {OURS}]\nmemory = 1GiB\n")
+        eventually(lambda: memory() == (GIB, OURS))
+        file.write_text("")
+        eventually(lambda: memory() == (0, ""))
+        finish([one])
+    lines = [json.loads(line) for line in (site.folder / "trace").read_text().splitlines()]
+    heard = [line for line in lines if line.get("event") in ("tenant-terms", "joined")]
+    # The limit comes before the program does.
+    assert heard[0]["event"] == "tenant-terms"
+    assert [line["terms"]["memory_limit"] for line in heard if "terms" in line] == [
+        3 * GIB, GIB, 0]
+    assert next(line for line in heard if line["event"] == "joined")["tenants"][0] == OURS
+
+
+def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
+    site: Site, bus: str, eventually: Eventually
+) -> None:
+    options = ("--bus", bus, "--state-dir", str(site.folder / "state"))
+    daemon = site.start(*options)
+    with Control(bus) as control:
+        control.set_tenant_terms(OURS, {"memory": 512 * MIB, "compute-limit": 90})
+        control.set_tenant_terms("job:7", {"weight": 3})
+        finish([program(site, 1)])
+        control.set_tenant_terms("job:7", {"weight": 0})
+    daemon.kill()
+    daemon.wait()
+    site.start(*options, "--trace", str(site.folder / "trace"))
+    one = program(site, 1)
+    with Control(bus) as control:
+        eventually(lambda: any(tenant.programs for tenant in control.tenants()))
+        (ours,) = [tenant for tenant in control.tenants() if tenant.name == OURS]
+        assert (ours.value("memory"), ours.value("compute-limit")) == (512 * MIB, 90)
+        assert "job:7" not in [tenant.name for tenant in control.tenants()]
+    finish([one])
+    first = json.loads((site.folder / "trace").read_text().splitlines()[0])
+    assert (first["event"], first["tenant"]) == ("tenant-terms", OURS)
