@@ -51,13 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         file, given, only_check = arguments.parse(argv)
         watch = Watch(file or DEFAULT_FILE)
-        config = load(file, os.environ, given)
+
+        def read() -> Config:
+            watch.note()
+            return load(file, os.environ, given)
+
+        config = read()
         if only_check:
             derive(config, (), 0)
             return ExitCode.OK
         log.start(os.environ, debug=config.debug)
         sys.setswitchinterval(GIVE_WAY)
-        asyncio.run(_serve(config, lambda: load(file, os.environ, given), watch))
+        asyncio.run(_serve(config, read, watch))
     except NvshareError as error:
         log.tell(f"nvshared: {error}")
         systemd.say_why(os.environ, str(error))

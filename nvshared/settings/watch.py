@@ -31,17 +31,21 @@ Looks = dict[Path, tuple[int, ...]]
 
 
 class Watch:
-    """Knows from its making on how the files look; tells from `start` on when that changes."""
+    """Tells from `start` on when the files do not look as at `note`, before they were read last."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._looks = self._look()
+        self.note()
         self._inotify = -1
         self._waiting: asyncio.TimerHandle | None = None
         self._said = False              # that nothing, or not all, can be watched
 
+    def note(self) -> None:
+        """The files are about to be read, so that how they look now is no news."""
+        self._looks = self._look()
+
     def start(self, changed: Callable[[], None]) -> None:
-        """Calls this in the running loop whenever a file has changed, also since the making."""
+        """Calls this in the running loop whenever a file has changed; it is to have them read."""
         self._changed = changed
         libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = libc.inotify_init1(FLAGS)
@@ -71,9 +75,7 @@ class Watch:
         self._waiting = None
         for folder in set(self._folders()):
             self._see(folder)
-        looks = self._look()            # after that: what comes later is an event
-        if looks != self._looks:
-            self._looks = looks
+        if self._look() != self._looks:     # after that: what comes later is an event
             self._changed()
 
     def _folders(self) -> Iterator[Path]:

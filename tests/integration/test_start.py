@@ -242,12 +242,11 @@ def test_a_reload_says_what_waits_for_the_next_start(
     daemon = site.start()
     file = site.folder / "nvshared.conf"
     file.write_text("[nvshared]\nmax-clients = 7\ntrace = /tmp/trace\n[gpu]\ntq = 3\n")
-    daemon.send_signal(signal.SIGHUP)
     eventually(lambda: "the settings were read again" in site.log.read_text())
     assert "max-clients, trace: changed, but from the next start on" in site.log.read_text()
     file.write_text("[gpu]\ntq = 4\n")
     daemon.send_signal(signal.SIGHUP)
-    eventually(lambda: site.log.read_text().count("the settings were read again") == 2)
+    eventually(lambda: site.log.read_text().count("the settings were read again") >= 2)
     assert site.log.read_text().count("from the next start on") == 1
 
 

@@ -29,6 +29,13 @@ class Changes:
         self.watch = Watch(file)
         self.told = asyncio.Semaphore(0)
 
+    def start(self) -> None:
+        self.watch.start(self.read)
+
+    def read(self) -> None:
+        self.watch.note()
+        self.told.release()
+
     async def noticed(self) -> None:
         async with asyncio.timeout(60):
             await self.told.acquire()
@@ -43,7 +50,7 @@ async def changes(
 
     def start(file: Path) -> Changes:
         started.append(made := Changes(file))
-        made.watch.start(made.told.release)
+        made.start()
         return made
 
     yield start
@@ -119,9 +126,22 @@ async def test_a_file_behind_links_as_kubernetes_mounts_it(
 async def test_what_changed_before_the_start_is_told_at_once(file: Path) -> None:
     made = Changes(file)
     put(file, "[gpu]\ntq = 3\n")
-    made.watch.start(made.told.release)
+    made.start()
     await made.noticed()
     made.watch.close()
+
+
+async def test_what_was_read_for_another_reason_is_no_news(
+    changes: Callable[[Path], Changes], file: Path
+) -> None:
+    watched = changes(file)
+    put(file, "[gpu]\ntq = 3\n")
+    watched.watch.note()
+    put(file, "[gpu]\ntq = 44\n")
+    await watched.noticed()
+    put(file, "[gpu]\ntq = 555\n")
+    await watched.noticed()
+    assert watched.told.locked()
 
 
 async def test_other_files_of_the_folder_are_nothing_to_us(
