@@ -4,6 +4,8 @@
 import json
 import os
 import pwd
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,8 +14,9 @@ from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.units import GIB, MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import Site
-from tests.integration.test_kills import finish, program
+from tests.integration.conftest import ROOT, Site
+from tests.integration.test_kills import BUILD, finish, program
+from tests.integration.test_terms import ALLOCATOR, OUT_OF_MEMORY
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
@@ -84,3 +87,46 @@ def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
     finish([one])
     first = json.loads((site.folder / "trace").read_text().splitlines()[0])
     assert (first["event"], first["tenant"]) == ("tenant-terms", OURS)
+
+
+class Allocator:
+    """A program that allocates what it is told to."""
+
+    def __init__(self, site: Site) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, cwd=ROOT, bufsize=1,
+            env={
+                **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+                "NVSHARE_SOCKET": str(site.socket),
+            },
+        )
+        site.started.append(self.popen)
+
+    def allocate(self, size: int) -> int:
+        """What the driver answers."""
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        self.popen.stdin.write(f"{size}\n")
+        return int(self.popen.stdout.readline().split()[0])
+
+    def end(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+        assert self.popen.wait() == 0
+
+
+def test_programs_of_a_tenant_have_no_more_together_than_its_limit(site: Site, bus: str) -> None:
+    site.start("--bus", bus)
+    with Control(bus) as control:
+        control.set_tenant_terms(OURS, {"memory": 256 * MIB})
+        one, two = Allocator(site), Allocator(site)
+        assert one.allocate(128 * MIB) == 0
+        assert two.allocate(160 * MIB) == OUT_OF_MEMORY
+        assert two.allocate(64 * MIB) == 0
+        assert one.allocate(96 * MIB) == OUT_OF_MEMORY
+        control.set_tenant_terms(OURS, {"memory": 0})
+        while two.allocate(160 * MIB) == OUT_OF_MEMORY:
+            continue
+    one.end()
+    two.end()
