@@ -145,14 +145,14 @@ class HookConnection:
         self._server.forget(self)
 
     def _readable(self) -> None:
-        if not self._server.rotation.offer(self.peer.uid, self._read):
+        if not self._server.rotation.offer(self.peer.owner, self._read):
             self._waits = True
             self._loop.remove_reader(self._socket)
 
     def _bereaved(self) -> None:
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
-        self._server.rotation.offer(self.peer.uid, partial(self.end, "its process ended"))
+        self._server.rotation.offer(self.peer.owner, partial(self.end, "its process ended"))
 
     def _read(self) -> None:
         if self._waits and not self._ended:
@@ -217,4 +217,4 @@ class HookConnection:
         self.end("it said nothing")
 
     def _complain(self, kind: str, what: str) -> None:
-        self._server.complain(self.peer.uid, kind, lambda: self.peer, what)
+        self._server.complain(self.peer.owner, kind, lambda: self.peer, what)

@@ -20,7 +20,7 @@ from nvshared.hook.places import Places
 from nvshared.hook.protocol import Refusal
 from nvshared.hook.rotation import Rotation
 from nvshared.machine import peer
-from nvshared.machine.peer import Peer
+from nvshared.machine.peer import Credentials, Peer
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
 
@@ -89,7 +89,7 @@ class Server:
     def forget(self, connection: HookConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
-        self._release(connection.peer.uid, admitted=connection.admitted)
+        self._release(connection.peer.owner, admitted=connection.admitted)
 
     def _acceptable(self) -> None:
         for _ in range(ACCEPTS_AT_A_TIME):
@@ -106,36 +106,38 @@ class Server:
 
     def _take(self, connected: socket.socket, name: str | None = None) -> None:
         """Decides at once and cheaply whether it may stay. The rest is done in its user's time."""
-        pid, uid = peer.credentials(connected)
-        refusal = None if self._places.take(uid) else Refusal.TOO_MANY_CLIENTS
+        credentials = peer.credentials(connected)
+        refusal = None if self._places.take(credentials.owner) else Refusal.TOO_MANY_CLIENTS
         if refusal is not None:
-            who = partial(peer.describe, pid, uid)
-            self.complain(uid, "too many", who, "refused: there are too many connections already")
+            self.complain(
+                credentials.owner, "too many", partial(peer.describe, *credentials),
+                "refused: there are too many connections already")
             if self._refused >= REFUSED_AT_MOST:
                 self._decline(connected, name)  # not even the refusal can be afforded
                 return
             self._refused += 1
         self._accepted.add(connected)
-        self.rotation.offer(uid, partial(self._begin, connected, pid, uid, refusal, name))
+        self.rotation.offer(
+            credentials.owner, partial(self._begin, connected, credentials, refusal, name))
 
     def _begin(
-        self, connected: socket.socket, pid: int, uid: int, refusal: Refusal | None,
+        self, connected: socket.socket, credentials: Credentials, refusal: Refusal | None,
         name: str | None,
     ) -> None:
         self._accepted.discard(connected)
-        who = peer.describe(pid, uid)
+        who = peer.describe(*credentials)
         try:
             connection = HookConnection(self, connected, who, refusal, name)
         except ProcessLookupError:
             logger.debug("%s: died before it was accepted", who)
-            self._release(uid, admitted=refusal is None)
+            self._release(who.owner, admitted=refusal is None)
             self._decline(connected, name)
             return
         self._connections.add(connection)
 
-    def _release(self, uid: int, *, admitted: bool) -> None:
+    def _release(self, user: int, *, admitted: bool) -> None:
         if admitted:
-            self._places.give(uid)
+            self._places.give(user)
         else:
             self._refused -= 1
 

@@ -7,8 +7,9 @@ import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from nvshared.machine import tenant
+from nvshared.machine import subordinate, tenant
 from nvshared.machine.tenant import Tenant, tenants
 
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
@@ -24,6 +25,7 @@ class Peer:
 
     pid: int                            # 0 when it lives in a namespace we cannot see into
     uid: int
+    owner: int                          # the user whom this id is lent to, or the same id
     name: str                           # /proc/PID/comm, 15 characters at most
     command: str                        # its arguments joined by blanks
     tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
@@ -41,20 +43,28 @@ class Peer:
     @property
     def account(self) -> str:
         """Whose its memory is, see scheduler/belief.py: its user's; or "", nobody's, if root's."""
-        return f"user:{self.uid}" if self.uid else ""
+        return f"user:{self.owner}" if self.owner else ""
 
     def __str__(self) -> str:
         return f"{self.name}[{self.pid}]"
 
 
-def credentials(connection: socket.socket) -> tuple[int, int]:
-    """Process id and user id of who connected; no more than a question to the kernel."""
+class Credentials(NamedTuple):
+    """Who connected."""
+
+    pid: int
+    uid: int
+    owner: int
+
+
+def credentials(connection: socket.socket) -> Credentials:
+    """No more than two questions to the kernel."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(raw)
-    return pid, uid
+    return Credentials(pid, uid, subordinate.owner(uid))
 
 
-def describe(pid: int, uid: int) -> Peer:
+def describe(pid: int, uid: int, owner: int) -> Peer:
     """What /proc says about a process; of one that has died, little more than its pid."""
     name = _read(pid, "comm").rstrip("\n") or "?"
     command = _read(pid, "cmdline").replace("\0", " ").strip() or name
@@ -63,11 +73,12 @@ def describe(pid: int, uid: int) -> Peer:
     return Peer(
         pid=pid,
         uid=uid,
+        owner=owner,
         name=printable(name),
         command=printable(command[:COMMAND_LONGEST]),
         tenants=tuple(
             Tenant(one.kind, printable(one.name))
-            for one in tenants(cgroup, uid, own_cgroup(), environment)
+            for one in tenants(cgroup, owner, own_cgroup(), environment)
         ),
     )
 

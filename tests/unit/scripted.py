@@ -42,7 +42,7 @@ DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB), 200 * GIB)
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:
     """Somebody."""
-    return Peer(pid, uid, "python", "python train.py", (Tenant(Kind.USER, user(uid)),))
+    return Peer(pid, uid, uid, "python", "python train.py", (Tenant(Kind.USER, user(uid)),))
 
 
 class Time:

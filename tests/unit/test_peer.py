@@ -29,7 +29,7 @@ def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> Non
         "cgroup": "0::/system.slice/slurmd.service\n",
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
-    who = peer.describe(1, 0)
+    who = peer.describe(1, 0, 0)
     assert (who.name, who.command) == ("python", "python train.py")
     assert [str(one) for one in who.tenants] == ["user:root", "job:42"]
     assert str(who.tenant) == "job:42"
@@ -38,7 +38,7 @@ def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_process_cannot_write_on_our_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"comm": "\x1b[2J\n", "cmdline": "a\nb\x07" + "x" * 5000, "cgroup": "0::/\x1b.service"}
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
-    who = peer.describe(1, 0)
+    who = peer.describe(1, 0, 0)
     assert who.name == "?[2J"
     assert who.command.startswith("a?b?x")
     assert len(who.command) == peer.COMMAND_LONGEST
@@ -56,5 +56,5 @@ def test_death_is_seen() -> None:
     with pytest.raises(ProcessLookupError):
         peer.watch(process.pid)
     assert peer.watch(0) is None            # somebody from another pid namespace
-    dead = peer.describe(process.pid, 0)
+    dead = peer.describe(process.pid, 0, 0)
     assert (dead.name, dead.command) == ("?", "?")

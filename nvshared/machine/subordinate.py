@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose a user id is that the system lends to somebody, as /etc/subuid says.
+
+A user has tens of thousands of them for containers without root (newuidmap(1)) and may be any of
+them. All of these are that one user. What root lends to itself or to a system's user is for
+containers that root runs: there each id is somebody else.
+"""
+
+import pwd
+from functools import lru_cache
+from pathlib import Path
+
+FILE = Path("/etc/subuid")
+SYSTEM_LAST = 999                       # SYS_UID_MAX of login.defs(5)
+
+Range = tuple[str, int, int]            # name or number of the user, the first id, how many
+
+
+def owner(uid: int) -> int:
+    """The user whom this user id is lent to, or the same id."""
+    try:
+        now = FILE.stat()
+    except OSError:
+        return uid
+    return _owner(uid, _ranges(FILE, now.st_ino, now.st_mtime_ns, now.st_size))
+
+
+@lru_cache(maxsize=1)
+def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
+    try:
+        parts = [line.split(":") for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return ()
+    return tuple(
+        (part[0], int(part[1]), int(part[2]))
+        for part in parts if len(part) == 3 and part[1].isdecimal() and part[2].isdecimal()
+    )
+
+
+@lru_cache(maxsize=1 << 12)
+def _owner(uid: int, ranges: tuple[Range, ...]) -> int:
+    for name, first, count in ranges:
+        if first <= uid < first + count:
+            found = _number(name)
+            if found is not None and found > SYSTEM_LAST:
+                return found
+    return uid
+
+
+def _number(name: str) -> int | None:
+    if name.isdecimal():
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None

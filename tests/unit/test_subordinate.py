@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose a lent user id is."""
+
+import os
+import pwd
+import socket
+from pathlib import Path
+
+import pytest
+
+from nvshared.machine import peer, subordinate
+from nvshared.machine.tenant import user
+
+ALICE = 1000
+NOBODY_HAS = "no-such-user"
+
+
+@pytest.fixture(autouse=True)
+def lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that says who has which, instead of the machine's."""
+    file = tmp_path / "subuid"
+    monkeypatch.setattr(subordinate, "FILE", file)
+    return file
+
+
+def test_whoever_has_none_is_nobody_else(lent: Path) -> None:
+    assert subordinate.owner(ALICE) == ALICE
+    lent.write_text("")
+    assert subordinate.owner(ALICE) == ALICE
+
+
+def test_a_lent_id_is_its_users(lent: Path) -> None:
+    lent.write_text(f"{ALICE}:100000:65536\n1001:165536:65536\n{ALICE}:300000:10\n")
+    found = [subordinate.owner(uid) for uid in (
+        99999, 100000, 165535, 165536, 231071, 231072, 300009, 300010)]
+    assert found == [99999, ALICE, ALICE, 1001, 1001, 231072, ALICE, 300010]
+
+
+def test_users_are_named(lent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = pwd.struct_passwd(("alice", "x", ALICE, ALICE, "", "/", "/bin/sh"))
+    users = {"alice": entry}
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: users[name])
+    lent.write_text(f"{NOBODY_HAS}:100000:65536\nalice:200000:65536\n")
+    assert subordinate.owner(200001) == ALICE
+    assert subordinate.owner(100001) == 100001
+
+
+@pytest.mark.parametrize("who", ["0", "root", "998"])
+def test_what_is_lent_to_the_system_is_somebody_each(lent: Path, who: str) -> None:
+    lent.write_text(f"{who}:100000:65536\n")
+    assert subordinate.owner(100001) == 100001
+
+
+def test_the_file_may_change_and_be_wrong(lent: Path) -> None:
+    lent.write_text("# of this machine\n\n1001:x:3\n1001:5\n1000:100000:65536\n")
+    assert subordinate.owner(100001) == ALICE
+    lent.write_text("1001:100000:65536\n")
+    assert subordinate.owner(100001) == 1001
+    lent.write_bytes(b"\xff\xfe")
+    assert subordinate.owner(100001) == 100001
+
+
+def test_who_connects_with_one_is_that_user(lent: Path) -> None:
+    lent.write_text(f"{ALICE}:{os.getuid()}:1\n")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        who = peer.describe(*peer.credentials(ours))
+    assert (who.pid, who.uid, who.owner) == (os.getpid(), os.getuid(), ALICE)
+    assert who.account == f"user:{ALICE}"
+    assert str(who.tenants[0]) == f"user:{user(ALICE)}"
