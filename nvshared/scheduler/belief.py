@@ -19,7 +19,9 @@ is shown, and what we would promise anew.
 **Evidence.** Every second or so the driver and the kernel tell what each process has (Seen). If
 the driver shows less on the card than a client says it fills, twice in a row, the rest is in
 doubt, and the room that it was given for that is given to others. One that does not answer at all
-has what is shown, as it may have been stopped.
+has what is shown, as it may have been stopped. While the driver has named none of our clients yet,
+nobody can tell, and what a client says that it has pinned lessens nobody's promises: others wait
+for their turn instead of being refused, until the driver names them.
 
 **Who keeps it all.** A client that frees nothing, however often it is told to, has it for good,
 for a while (move.py): it counts as pinned, and is shown as what stays. Others are not held up.

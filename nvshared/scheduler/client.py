@@ -289,10 +289,9 @@ class ScheduledClient:
     @property
     def fixed(self) -> int:
         """What lessens how far others may grow: what is pinned, as far as it shows."""
-        seen = self.evidence.card
         if not self.tenant:
             return self.fastened
-        return self.pinned if seen is None else min(self.pinned, seen)
+        return self.pinned if self.evidence.hidden else min(self.pinned, self.evidence.card or 0)
 
     @property
     def pinning(self) -> int:

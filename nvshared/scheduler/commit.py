@@ -111,7 +111,7 @@ def plan(decision: Decision) -> None:
             if question and question.number > heard and not _answer(decision, asks, question):
                 break
             asks.question = None
-    for client in card.groups.group("staying"):
+    for client in card.groups.group("excessive"):
         _hold_to(decision, client, client.need + client.to_pin)
     settings = card.settings
     left = _left(decision)

@@ -67,6 +67,7 @@ class Evidence:
 
     card: int | None = None             # of the card, as its driver says
     host: int | None = None             # of host memory, as the kernel says
+    hidden: bool = False                # its driver names it, and does not say what it has
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,9 @@ GROUPS = (
     "pinning",                          # was allowed to pin some more, and may not know yet
     "bounded",                          # has a memory limit
     "staying",                          # nothing of it leaves the card any more
-    "settled",                          # of those holding, who is whole besides
+    "excessive",                        # of those, who was promised more than it may have,
+    "entering",                         # who is whole and wants a turn,
+    "settled",                          # and who is whole and has one
     "suspended",
     "rationed",                         # has a compute limit
     "lacking",                          # chosen or running, and short of room or of memory
@@ -112,8 +114,11 @@ def counted(client: ScheduledClient) -> Counted:
         groups.append("bounded")
     if memory.stays:
         groups.append("staying")
-        if holds and client.settled:
-            groups.append("settled")
+        most = max(client.used, memory.need + client.to_pin)
+        if client.granted > memory.need or client.commit > most:
+            groups.append("excessive")
+        if client.settled and (holds or queued):
+            groups.append("settled" if holds else "entering")
     if terms.suspended:
         groups.append("suspended")
     if terms.compute_limit < UNLIMITED:

@@ -190,9 +190,8 @@ def _admit(decision: Decision) -> ScheduledClient | None:
 
 def _let_in(decision: Decision) -> None:
     """Chooses those that are on the card for good, whoever else has it."""
-    for client in decision.card.groups.group("staying"):
-        waits = client.phase is Phase.WAITING and not client.terms.suspended
-        if waits and client.settled and not client.mute:
+    for client in decision.card.groups.group("entering"):
+        if not client.mute:
             _choose(decision, client)
 
 

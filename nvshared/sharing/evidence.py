@@ -42,5 +42,7 @@ class Witness:
         process = self._processes.get(pid)
         if process is None:
             return Evidence(0, 0) if self._certain else Evidence()
-        seen = None if process.memory is None else max(0, process.memory - card)
-        return Evidence(seen, max(0, process.host - host))
+        left = max(0, process.host - host)
+        if process.memory is None:
+            return Evidence(None, left, hidden=True)
+        return Evidence(max(0, process.memory - card), left)

@@ -25,7 +25,7 @@ def test_a_list_that_names_nobody_of_ours_says_nothing() -> None:
 def test_a_driver_that_gives_no_figure_is_no_evidence() -> None:
     witness = Witness()
     witness.hear([Process(8, None, GIB)], [8])
-    assert witness.evidence([(1, 8, BIG)]) == {1: Evidence(None, GIB)}
+    assert witness.evidence([(1, 8, BIG)]) == {1: Evidence(None, GIB, hidden=True)}
 
 
 def test_clients_of_one_process_share_what_it_has() -> None:

@@ -69,6 +69,11 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "pinning": lambda client: client.pins,
     "bounded": lambda client: client.terms.memory_limit,
     "staying": lambda client: client.memory.stays,
+    "excessive": lambda client: client.memory.stays and (
+        client.granted > client.need
+        or client.commit > max(client.used, client.need + client.to_pin)
+    ),
+    "entering": lambda client: _waits(client) and client.turn is None and client.settled,
     "settled": lambda client: client.turn is not None and client.settled,
     "suspended": lambda client: client.terms.suspended,
     "rationed": lambda client: client.terms.compute_limit < UNLIMITED,
