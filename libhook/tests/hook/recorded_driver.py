@@ -169,6 +169,8 @@ WIDTHS = {
     "CUdeviceptr_v1": 32,
     "cuuint32_t": 32,
     "CUlogicalEndpointId": 32,
+    "CUfunction_attribute": 32,
+    "CUlimit": 32,
     "CUmem_advise": 32,
     "CUmem_range_attribute": 32,
     "CUpointer_attribute": 32,
