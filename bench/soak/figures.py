@@ -29,6 +29,9 @@ def of_process(who: str, pid: int) -> Figures:
         (line.partition(":") for line in (folder / "status").read_text().splitlines())
     }
 
+    if "VmRSS" not in status:           # a zombie's
+        raise ProcessLookupError(f"process {pid} has ended")
+
     def memory(name: str) -> float:
         return int(status[name].split()[0]) * 1024 / MB
 

@@ -146,8 +146,12 @@ class Soak:
                 self.end(one)
                 self.wrong.append(f"program {one.seed} ended by itself")
                 return
-        found = of_process("daemon", self.daemon.pid)
-        found |= of_process("first program", self.running[0].process.pid)
+        try:
+            found = of_process("daemon", self.daemon.pid)
+            found |= of_process("first program", self.running[0].process.pid)
+        except (FileNotFoundError, ProcessLookupError):
+            self.look(seconds, used)    # one of them ends just now
+            return
         found["card", "card MB"] = used
         found["connections", "files"] = len(self.manager.kept)
         for what, figure in found.items():

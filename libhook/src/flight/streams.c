@@ -129,12 +129,13 @@ uint64_t streams_moment(void)
 
 static CUresult look_at(const struct listed_stream *listed)
 {
-    if (listed->stream != NULL && !listed->leaving)
+    if (listed->leaving)
+        return CUDA_ERROR_NOT_READY; /* and what becomes of it is being written */
+    if (listed->stream != NULL)
         return REAL(cuStreamQuery)(listed->stream);
-    if (listed->over && !listed->leaving)
+    if (listed->over)
         return CUDA_SUCCESS;
-    return listed->leaving || listed->end == NULL ? CUDA_ERROR_NOT_READY
-                                                  : REAL(cuEventQuery)(listed->end);
+    return listed->end == NULL ? CUDA_ERROR_NOT_READY : REAL(cuEventQuery)(listed->end);
 }
 
 CUresult streams_look(CUcontext context, uint64_t moment)
