@@ -11,6 +11,7 @@ from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.share import Line, Share
 from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.yielding import Yielding
 
@@ -31,8 +32,11 @@ class Card:
     tenant_terms: dict[str, Terms] = field(default_factory=dict)    # what is set for tenants
     awaiting: bool = False              # somebody has not said yet what it has
     lost: bool = False
-    weighted: bool = False              # clients differ in weight
-    present: int = 0                    # virtual time, when nobody wants the card
+    shares: dict[str, Share] = field(default_factory=dict)  # of the time, by tenant
+    lines: dict[int, Line] = field(default_factory=dict)    # of tenants with one client, by weight
+    foreseen: list[Share] = field(default_factory=list)     # those with turns that are not over
+    weighted: bool = False              # there is more than one line, see order.py
+    present: float = 0                  # virtual time, when nobody wants the card
     contended: bool = False             # someone waits for another's turn to end
     head: int | None = None             # who that is, or was when last looked
     quantum: int = 0                    # after which turns may end at this moment,
@@ -62,12 +66,24 @@ class Card:
 
     def add(self, client: ScheduledClient) -> None:
         """A client that is new."""
+        names = client.tenants or ("",)
+        client.shares = tuple(
+            self.shares.setdefault(name, Share(name, self.groups.stale)) for name in names)
+        client.share.members.add(client.id)
+        for share in client.shares:
+            share.under.add(client.id)
         self.clients[client.id] = client
 
     def remove(self, id: int) -> ScheduledClient | None:
         """A client that is gone; None if it was not there."""
         self.groups.touched.add(id)
-        return self.clients.pop(id, None)
+        client = self.clients.pop(id, None)
+        if client is not None:
+            client.enter(Phase.IDLE, self.now)
+            client.share.members.discard(id)
+            for share in client.shares:
+                share.under.discard(id)
+        return client
 
     @property
     def gathered(self) -> int:

@@ -14,6 +14,7 @@ from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Memory
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
+from nvshared.scheduler.share import Share
 from nvshared.units import SECOND
 
 
@@ -146,6 +147,7 @@ class ScheduledClient:
     quota: Quota | None = None          # where terms limit its time; see compute.py
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase
+    shares: tuple[Share, ...] = ()      # of the time, of all its tenants; see share.py
     place: int = 0                      # in the queue: lower goes first
     virtual: int = 0                    # us held, divided by its weight; see order.py
     not_before: int = 0                 # gave way: do not choose before this moment
@@ -339,7 +341,7 @@ class ScheduledClient:
         )
 
     @property
-    def share(self) -> Stake:
+    def promise(self) -> Stake:
         """What it counts as in those of its tenants."""
         return Stake(self.committed, self.committed - self.used)
 
@@ -356,12 +358,21 @@ class ScheduledClient:
         """Changes phase, and bills the time spent in the one before."""
         held = self.time_held(now)
         self.virtual += (held - self.held_before) * DEFAULT_WEIGHT // self.terms.weight
+        runs = (phase is Phase.RUNNING) - (self.phase is Phase.RUNNING)
+        drains = (phase is Phase.DRAINING) - (self.phase is Phase.DRAINING)
+        for share in self.shares if runs or drains else ():
+            share.turn(now, runs, drains)
         self.held_before = held
         self.drained_before = self.time_drained(now)
         self.waited_before = self.time_waited(now)
         self.phase = phase
         self.crowded = False
         self.since = now
+
+    @property
+    def share(self) -> Share:
+        """Its innermost tenant's."""
+        return self.shares[-1]
 
     @property
     def open(self) -> bool:

@@ -63,6 +63,7 @@ def plan(decision: Decision) -> None:
             case Phase.LOADING if left <= 0:
                 client.turn = None
                 client.enter(Phase.LIMITED, decision.now)
+                order.account(card)
         if client.phase is Phase.LIMITED:
             decision.due(ends)
 

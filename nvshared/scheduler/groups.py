@@ -9,6 +9,7 @@ read, those clients are counted anew, and no others.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from sys import maxsize
@@ -18,6 +19,7 @@ from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.share import Line, Share
 
 # Who is in which group; and those in a phase are one that is named like it.
 GROUPS = (
@@ -53,6 +55,8 @@ SUMS = (
 )
 POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
+Head = tuple[float, int, Line]          # the first in a line: virtual time, place
+
 
 class Counted(NamedTuple):
     """What a client was counted as, so that it can be taken out again."""
@@ -65,11 +69,13 @@ class Counted(NamedTuple):
     domains: tuple[Domain, ...] = ()
     stake: Stake = NO_STAKE             # in each of those
     tenancies: tuple[Domain, ...] = ()
-    share: Stake = NO_STAKE
+    promise: Stake = NO_STAKE           # in those
     span: tuple[int, int] | None = None     # what it was promised and may leave, and its id
     asks: tuple[int, int] | None = None     # when its question came, and which it is
     tenant: str = ""
     account: tuple[int, int, int] = (0, 0, 0)       # its part of the tenant's, in that order
+    line: Line | None = None            # in which it waits
+    active: Share | None = None         # whose it is, if it holds the card or waits
 
 
 @dataclass(slots=True)
@@ -147,11 +153,13 @@ def counted(client: ScheduledClient) -> Counted:
         (memory.allocated - memory.resident, client.id)
         if rests and memory.allocated > memory.resident else None,
         client.domains, client.stake if client.domains else NO_STAKE,
-        client.tenancies, client.share if client.tenancies else NO_STAKE,
+        client.tenancies, client.promise if client.tenancies else NO_STAKE,
         (span, client.id) if span else None,
         (client.question.since, client.question.number) if client.question else None,
         client.tenant,
         (client.unshown, client.pinning, 1 if client.committed or not client.tenant else 0),
+        client.share.line if queued else None,
+        client.share if queued or holds else None,
     )
 
 
@@ -170,6 +178,10 @@ class Groups:
         # Members in order, until one comes or goes.
         self._sorted: dict[str, list[ScheduledClient]] = {}
         self._sums = [0] * len(SUMS)
+        self.stale: set[Share] = set()              # whose virtual time has changed
+        self._dirty: set[Line] = set()              # whose first may be another, or as long
+        self._heads: list[Head] = []                # of all lines in which somebody waits
+        self._active: Counter[Share] = Counter()
         self._queue: list[tuple[int, int]] = []     # places and ids of those who wait
         self._takes: list[int] = []                 # what they would take, least first
         self._away: list[tuple[int, int]] = []      # what the idle ones lack, and ids, least first
@@ -245,6 +257,30 @@ class Groups:
             self._count()
         return (self._clients[id] for _, id in self._queue.copy())
 
+    def heads(self) -> list[Head]:
+        """Of each line in which somebody waits: virtual time and place of the first, in order."""
+        if self.touched:
+            self._count()
+        self._dirty.update(share.line for share in self.stale)
+        self.stale.clear()
+        for line in self._dirty:
+            if line.head is not None:
+                del self._heads[bisect_left(self._heads, line.head)]
+                line.head = None
+        for line in self._dirty:
+            if line.places:
+                place, id = line.places[0]
+                line.head = (self._clients[id].share.after, place, line)
+                insort(self._heads, line.head)
+        self._dirty.clear()
+        return self._heads.copy()
+
+    def active(self, share: Share) -> int:
+        """How many of a tenant's clients hold the card or wait for it."""
+        if self.touched:
+            self._count()
+        return self._active[share]
+
     def least_take(self) -> int:
         """The least that one of those who wait would take; 0 if nobody waits."""
         if self.touched:
@@ -282,6 +318,16 @@ class Groups:
                 self._book(now, 1)
             if (now.place, now.takes) != (before.place, before.takes):
                 self._queue_up(before, now)
+            if (now.place, now.line) != (before.place, before.line):
+                for one in (before, now):
+                    if one.line is not None and one.place is not None:
+                        self._stand(one.line, one.place, leaves=one is before)
+            if now.active is not before.active:
+                for one, sign in ((before, -1), (now, 1)):
+                    if one.active is not None:
+                        self._active[one.active] += sign
+                        if not self._active[one.active]:
+                            del self._active[one.active]
             if now.span != before.span:
                 if before.span is not None:
                     del self._spans[bisect_left(self._spans, before.span)]
@@ -296,7 +342,7 @@ class Groups:
                     insort(self._away, now.away)
             for domains, stake, old, held in (
                 (now.domains, now.stake, before.domains, before.stake),
-                (now.tenancies, now.share, before.tenancies, before.share),
+                (now.tenancies, now.promise, before.tenancies, before.promise),
             ):
                 if (domains, stake) != (old, held):
                     for domain in old:
@@ -331,6 +377,13 @@ class Groups:
             if name not in now:
                 del self._groups[name][id]
                 self._sorted.pop(name, None)
+
+    def _stand(self, line: Line, place: tuple[int, int], *, leaves: bool) -> None:
+        self._dirty.add(line)
+        if leaves:
+            del line.places[bisect_left(line.places, place)]
+        else:
+            insort(line.places, place)
 
     def _queue_up(self, before: Counted, now: Counted) -> None:
         if before.place is not None:

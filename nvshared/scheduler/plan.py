@@ -7,8 +7,8 @@ messages that crossed came first, and an order lost with a client simply shows a
 
 **Holders** are the clients that have been chosen: loading, running, draining. They may run
 together because the sum of what they need (allocated + pinned + pending), with all others out
-as far as they can be, fits the card. All others wait in a queue, first come first served
-(order.py), or are idle.
+as far as they can be, fits the card. All others wait in a queue, in which tenants get
+equal time and clients of one are first come first served (order.py), or are idle.
 
 **Admission** (turns.py). The head of the queue is chosen if it fits beside the holders; with
 anti-thrash `on`, only if there are none. So when everyone fits, everyone runs and nobody is

@@ -56,6 +56,7 @@ class Scheduler:
             return decision.actions
         compute.account(card)
         _note(decision, event)
+        order.account(card)
         plan(decision)
         card.groups.settle()            # other cards may look at the domains next
         self._deadline = decision.deadline
@@ -132,6 +133,9 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.remove(event.client)
             if client is not None:
                 decision.end(client, TurnEnd.LEFT)
+                order.leave(card, client)
+                order.forget(card)
+                order.weigh(card, client.share)
         case events.CapacityChanged() | events.SettingsChanged():
             card.settings = events.settings_after(event, card.settings)
             card.shortfall = 0
@@ -174,7 +178,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
     )
     card.add(client)
     terms.bound(card, client)
-    order.weigh(card)
+    order.weigh(card, client.share)
     if event.running:
         gate.take_over(card, client)
     elif event.wants:

@@ -26,10 +26,10 @@ HEAVIEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is set for one client. The daemon checks what people type; this does not."""
+    """What is set for a client or a tenant. The daemon checks what people type; not this."""
 
     memory_limit: int = 0               # bytes it may have allocated and pinned; 0: the card's
-    weight: int = DEFAULT_WEIGHT        # share of the time, in relation to other clients'
+    weight: int = DEFAULT_WEIGHT        # share of the time, in relation to its tenant's others
     suspended: bool = False             # it leaves the card, and does not run
     compute_limit: int = UNLIMITED      # percent of the time that it never exceeds, even alone
 

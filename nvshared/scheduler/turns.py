@@ -69,12 +69,14 @@ def _choose(
         lacked=quantum.lacks(client) if waited else None,
     )
     client.enter(Phase.LOADING, decision.now)
+    order.choose(decision.card, client)
 
 
 def _put_back(decision: Decision, client: ScheduledClient) -> None:
     """To its old place: its turn never began."""
     client.turn = None
     client.enter(Phase.WAITING, decision.now)
+    order.account(decision.card)
 
 
 def _invite(decision: Decision) -> None:
@@ -111,6 +113,7 @@ def _give_way(decision: Decision) -> None:
         if decision.due(max(client.turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
             order.join(card, client)
+            order.account(card)
             client.not_before = decision.now + GAVE_WAY
             card.count(gave_way=1)
 

@@ -82,8 +82,13 @@ class World:
         bus: int = 50_000,
         delay: int = 2000,
         tenants: int = 0,
+        jobs: bool = False,
     ) -> None:
-        """`tenants`: among whom clients are divided; 0: all are root's."""
+        """`tenants`: among whom clients are divided; 0: all are root's.
+
+        `jobs`: some of them belong to jobs of users, for which terms may be set.
+        """
+        self.jobs = jobs
         self.now = 1_000_000
         self.tenants = tenants
         self.block = block
@@ -273,7 +278,7 @@ class World:
         self.events += 1
         if isinstance(event, Joined) and event.client % 2:
             event = replace(event, domains=("box",))
-        if isinstance(event, Joined):
+        if isinstance(event, Joined) and self.jobs:
             event = replace(event, tenants=tenants_of(event.client))
         promised = self._promised()
         actions = self.scheduler.handle(event, self.now)

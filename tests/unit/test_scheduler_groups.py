@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared.scheduler import groups
+from nvshared.scheduler import groups, order
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Stake
@@ -135,6 +135,18 @@ def check(scheduler: Scheduler) -> None:
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
     away = [(lack, one.id) for lack, one in lacks if _rests(one) and lack > 0]
     assert card.groups.most_away() == max(away, default=(0, 0))
+    heads = [
+        (card.clients[first[1]].share.after, first[0], line)
+        for line in {one.share.line for one in queued}
+        for first in [min((one.place, one.id) for one in queued if one.share.line is line)]
+    ]
+    assert card.groups.heads() == sorted(heads, key=lambda head: head[:2])
+    for share in {one.share for one in everyone}:
+        active = [one for one in everyone if one.share is share and (_waits(one) or one.turn)]
+        assert card.groups.active(share) == len(active)
+    sequence = [*order.sequence(card)]
+    assert sorted(one.id for one in sequence) == sorted(one.id for one in queued)
+    assert order.ordered(card, queued[::2]) == [one for one in sequence if one in queued[::2]]
     assert card.groups.least_take() == min((one.takes for one in queued), default=0)
 
 
@@ -154,7 +166,7 @@ class Counted(World):
 def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> None:
     world = Counted(
         replace(SETTINGS, anti_thrash=data.draw(st.sampled_from(AntiThrash))), seed,
-        tenants=data.draw(st.integers(0, 3)))
+        tenants=data.draw(st.integers(0, 3)), jobs=data.draw(st.booleans()))
     terms = Terms()
     for _ in range(data.draw(st.integers(5, 30))):
         hooks = list(world.hooks.values())

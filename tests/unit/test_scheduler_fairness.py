@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time is shared among tenants, however many programs each has, and then within each."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from nvshared.scheduler.events import Joined, Record, TenantTerms, TermsChanged
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.units import GIB, MIB, SECOND
+from tests.unit.scheduler_hookmodel import Hook
+from tests.unit.scheduler_world import World
+
+SETTINGS = Settings(
+    capacity=4 * GIB, total=4 * GIB, host_budget=64 * GIB, tq=SECOND // 2,
+    anti_thrash=AntiThrash.ON,          # all fits, and turns are taken nevertheless
+)
+
+
+class Users(World):
+    """Programs of several tenants, who all want the card."""
+
+    def __init__(self, settings: Settings = SETTINGS, seed: int = 0) -> None:
+        self.tenant: tuple[str, ...] = ()
+        self.whose: dict[int, str] = {}
+        self.gone: Counter[str] = Counter()
+        super().__init__(settings, seed)
+
+    def say(self, hook: Hook, record: Record | Joined) -> None:
+        if isinstance(record, Joined):
+            record = replace(record, tenants=self.tenant)
+        super().say(hook, record)
+
+    def program(self, *tenants: str, size: int = 32 * MIB, work: int = 1000 * SECOND) -> Hook:
+        self.tenant = tenants
+        hook = self.join()
+        self.whose[hook.id] = tenants[-1]
+        self.advance(SECOND // 100)
+        hook.kernel = SECOND // 20
+        hook.allocate(size)
+        hook.compute(work)
+        return hook
+
+    def held(self) -> Counter[str]:
+        """By each tenant's programs, in all; us."""
+        times = self.gone.copy()
+        for id, view in self.scheduler.snapshot().clients.items():
+            times[self.whose[id]] += view.held_time
+        return times
+
+    def shares(self, seconds: int) -> dict[str, float]:
+        """Of the time from now on."""
+        before = self.held()
+        self.advance(seconds * SECOND)
+        times = self.held()
+        times.subtract(before)
+        return {tenant: time / times.total() for tenant, time in times.items()}
+
+    def weigh(self, tenant: str, weight: int) -> None:
+        self.tell(TenantTerms(tenant, Terms(weight=weight)))
+
+
+def test_a_hundred_programs_of_one_user_get_no_more_than_one_of_another() -> None:
+    world = Users()
+    for _ in range(100):
+        world.program("user:alice")
+    world.program("user:bob")
+    world.advance(5 * SECOND)
+    assert world.shares(60)["user:bob"] >= 0.49
+    views = world.scheduler.snapshot().clients
+    served = [view.turns for id, view in views.items() if world.whose[id] == "user:alice"]
+    assert max(served) <= 2             # first come, first served; one ran before all had come
+
+
+def test_nor_when_memory_has_to_move() -> None:
+    world = Users(replace(SETTINGS, anti_thrash=AntiThrash.AUTO, step=256 * MIB))
+    for _ in range(5):
+        world.program("user:alice", size=2600 * MIB)
+    world.program("user:bob", size=2600 * MIB)
+    world.advance(5 * SECOND)
+    assert world.shares(60)["user:bob"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_nor_with_programs_that_end_and_come_again() -> None:
+    world = Users()
+    alices = [world.program("user:alice") for _ in range(3)]
+    world.program("user:bob")
+    for _ in range(30):
+        world.advance(SECOND)
+        oldest = alices.pop(0)
+        world.gone["user:alice"] += world.scheduler.snapshot().clients[oldest.id].held_time
+        world.kill(oldest)
+        alices.append(world.program("user:alice"))
+    held = world.held()
+    assert held["user:bob"] / held.total() >= 0.45
+
+
+@pytest.mark.parametrize("numbers", [(1, 1, 1), (1, 3, 2), (5, 1, 1)])
+def test_time_is_shared_by_the_weights_of_tenants(numbers: tuple[int, ...]) -> None:
+    world = Users()
+    weights = {"user:alice": 100, "user:bob": 200, "job:7": 400}
+    for tenant, number in zip(weights, numbers, strict=True):
+        world.weigh(tenant, weights[tenant])
+        for _ in range(number):
+            world.program("user:carol", tenant)
+    world.advance(5 * SECOND)
+    for tenant, share in world.shares(70).items():
+        assert share == pytest.approx(weights[tenant] / 700, abs=0.02)
+
+
+def test_the_weight_of_a_program_counts_within_its_tenant() -> None:
+    world = Users()
+    heavy, light = world.program("user:alice"), world.program("user:alice")
+    world.program("user:bob")
+    world.tell(TermsChanged(heavy.id, Terms(weight=300)))
+    world.advance(5 * SECOND)
+    assert world.shares(60)["user:alice"] == pytest.approx(0.5, abs=0.02)
+    views = world.scheduler.snapshot().clients
+    ratio = views[heavy.id].held_time / views[light.id].held_time
+    assert ratio == pytest.approx(3, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tenants_with_one_program_each_are_first_come_first_served(seed: int) -> None:
+    plain, divided = Users(seed=seed), Users(seed=seed)
+    for world in (plain, divided):
+        for number in range(5):
+            name = f"user:{number}" if world is divided else "user:0"
+            hook = world.program(name, work=SECOND + number * SECOND // 3)
+            hook.kernel = SECOND // (10 + number)
+        world.advance(20 * SECOND)
+    assert plain.turns == divided.turns
+    assert len(plain.turns) > 5
+
+
+def test_programs_of_one_tenant_that_run_together_hold_the_card_once() -> None:
+    world = Users(replace(SETTINGS, anti_thrash=AntiThrash.AUTO, step=256 * MIB))
+    together = [world.program("user:alice", size=1200 * MIB) for _ in range(2)]
+    alone = world.program("user:bob", size=3600 * MIB)
+    world.advance(5 * SECOND)
+    world.shares(60)
+    views = world.scheduler.snapshot().clients
+    for one in together:
+        assert views[one.id].held_time == pytest.approx(views[alone.id].held_time, rel=0.15)
+
+
+def test_a_tenant_that_idled_has_saved_nothing_up() -> None:
+    world = Users()
+    world.program("user:alice")
+    world.program("user:alice")
+    idler = world.program("user:bob", work=SECOND)
+    world.advance(30 * SECOND)
+    idler.compute(1000 * SECOND)
+    world.advance(SECOND)
+    assert world.shares(10)["user:bob"] == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_tenant_that_left_still_owes_what_it_had_too_much() -> None:
+    world = Users()
+    world.weigh("user:bob", 10)
+    world.program("user:alice")
+    for _ in range(40):                 # a new program as soon as one has had its turn
+        hook = world.program("user:bob")
+        for _ in range(100):
+            if hook.open:
+                break
+            world.advance(SECOND // 10)
+        world.advance(SECOND // 2)
+        if hook.id in world.scheduler.snapshot().clients:
+            world.gone["user:bob"] += world.scheduler.snapshot().clients[hook.id].held_time
+        world.kill(hook)
+    held = world.held()
+    assert held["user:bob"] / held.total() < 0.2
+
+
+def test_the_queue_that_people_see_takes_turns_among_tenants() -> None:
+    world = Users()
+    for _ in range(3):
+        world.program("user:alice")
+    world.program("user:bob")
+    world.program("job:1")
+    world.advance(20 * SECOND)
+    queue = [world.whose[id] for id in world.scheduler.snapshot().queue]
+    assert set(queue[:2]) != {"user:alice"}
+
+
+def test_a_tenant_without_programs_is_forgotten() -> None:
+    world = Users()
+    hooks = [world.program(f"job:{number % 3}") for number in range(6)]
+    world.advance(5 * SECOND)
+    for hook in hooks:
+        world.kill(hook)
+    world.advance(SECOND)
+    assert not world.scheduler._card.shares
