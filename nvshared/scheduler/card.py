@@ -34,6 +34,7 @@ class Card:
     lost: bool = False
     shares: dict[str, Share] = field(default_factory=dict)  # of the time, by tenant
     lines: dict[int, Line] = field(default_factory=dict)    # of tenants with one client, by weight
+    rationed: dict[Share, None] = field(default_factory=dict)   # those with a compute limit
     foreseen: list[Share] = field(default_factory=list)     # those with turns that are not over
     weighted: bool = False              # there is more than one line, see order.py
     present: float = 0                  # virtual time, when nobody wants the card

@@ -375,6 +375,11 @@ class ScheduledClient:
         return self.shares[-1]
 
     @property
+    def rationed(self) -> bool:
+        """Its time is limited, or that of a tenant of its."""
+        return self.quota is not None or any(share.quota is not None for share in self.shares)
+
+    @property
     def open(self) -> bool:
         """Its gate is open, as far as we know."""
         return self.phase in (Phase.RUNNING, Phase.DRAINING)

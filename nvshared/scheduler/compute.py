@@ -5,6 +5,10 @@ quota.py keeps the accounts and this reads them. A client that has used its shar
 is stopped, leaves the queue and keeps nobody from anything. When the next window begins it
 joins the end of the queue. Clients without a limit notice nothing.
 
+All clients of a tenant with a limit share one account besides, and are stopped when that is used
+up. Billed to it is the time in which at least one of them has its gate open, not the sum: the
+limit is a share of the card's time, and programs that run together use that once.
+
 A client of which nothing leaves the card is stopped like any other. Its hook shuts the gate and
 does not wait for what is in flight, so work that never ends is not limited by that.
 
@@ -12,36 +16,72 @@ The hook of a limited client is told to pace and to report idleness even if nobo
 is not billed for an open gate that it has no use for.
 """
 
+from collections.abc import Iterator
+
 from nvshared.scheduler import order, quota
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.quota import UNLIMITED, Accounting, Quota
+from nvshared.scheduler.quota import UNLIMITED, Quota
+from nvshared.scheduler.share import Share
 
 
 def change(card: Card, client: ScheduledClient) -> None:
     """Its limit has changed. A first limit holds from now on, whatever was used before. At another
     one the account goes on; otherwise whoever may lower and raise it would never use it up."""
-    percent = client.terms.compute_limit
+    billed = _billed(card, client)
+    client.quota = _changed(card, client.quota, client.terms.compute_limit, billed)
+    _free(card, client)
+
+
+def ration(card: Card, share: Share) -> None:
+    """The same for a tenant, to be done when it has other terms or its first client."""
+    percent = card.terms_for(share.name).compute_limit
+    if percent == (UNLIMITED if share.quota is None else share.quota.percent):
+        return
+    share.quota = _changed(card, share.quota, percent, _billed_to(card, share))
+    if share.quota is None:
+        card.rationed.pop(share, None)
+    else:
+        card.rationed[share] = None
+    card.groups.touched.update(share.under)
+    for id in sorted(share.under):
+        _free(card, card.clients[id])
+
+
+def _changed(card: Card, old: Quota | None, percent: int, billed: int) -> Quota | None:
     accounting = card.settings.accounting
     if percent == UNLIMITED:
-        client.quota = None
-    elif client.quota is None:
-        client.quota = quota.begin(percent, accounting, card.now, _billed(card, client))
-    else:
-        client.quota = quota.change(client.quota, percent, accounting)
-    if client.quota is None and client.phase is Phase.LIMITED:
+        return None
+    if old is None:
+        return quota.begin(percent, accounting, card.now, billed)
+    return quota.change(old, percent, accounting)
+
+
+def _free(card: Card, client: ScheduledClient) -> None:
+    """Nothing limits it any more."""
+    if not client.rationed and client.phase is Phase.LIMITED:
         order.arrive(card, client)
 
 
 def account(card: Card) -> None:
     """Brings the accounts up to date, before what has just happened is noted."""
+    waiting: set[Share] = set()
     for client in card.groups.group("rationed"):
         waits = client.phase in (Phase.WAITING, Phase.LOADING) and not client.terms.suspended
-        client.quota = quota.roll(
-            _quota(client), card.settings.accounting, card.now, _billed(card, client),
-            waits=waits, holds=client.open,
+        if waits:
+            waiting.update(client.shares)
+        if client.quota is not None:
+            client.quota = quota.roll(
+                client.quota, card.settings.accounting, card.now, _billed(card, client),
+                waits=waits, holds=client.open,
+            )
+    for share in card.rationed:
+        assert share.quota is not None
+        share.quota = quota.roll(
+            share.quota, card.settings.accounting, card.now, _billed_to(card, share),
+            waits=share in waiting and not share.open, holds=share.open,
         )
 
 
@@ -50,9 +90,11 @@ def plan(decision: Decision) -> None:
     card = decision.card
     accounting = card.settings.accounting
     for client in card.groups.group("rationed"):
-        left = _quota(client).left(_billed(card, client))
-        enough = left >= _quota(client).least(accounting)
-        ends = _quota(client).ends(accounting)
+        accounts = [*_accounts(card, client)]
+        left = min(one.left(billed) for one, billed in accounts)
+        short = [one for one, billed in accounts if one.left(billed) < one.least(accounting)]
+        enough = not short
+        ends = min(one.ends(accounting) for one in short or [one for one, _ in accounts])
         match client.phase:
             case Phase.RUNNING:
                 _stop(decision, client, left, ends)
@@ -77,13 +119,24 @@ def _stop(decision: Decision, client: ScheduledClient, left: int, ends: int) -> 
         decision.stop(client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
 
 
-def _quota(client: ScheduledClient) -> Quota:
-    assert client.quota is not None
-    return client.quota
+def _accounts(card: Card, client: ScheduledClient) -> Iterator[tuple[Quota, int]]:
+    """Its own and those of its tenants, as far as there are any, and what was billed to them."""
+    if client.quota is not None:
+        yield client.quota, _billed(card, client)
+    for share in client.shares:
+        if share.quota is not None:
+            yield share.quota, _billed_to(card, share)
 
 
 def _billed(card: Card, client: ScheduledClient) -> int:
     """Microseconds in all."""
-    accounting: Accounting = card.settings.accounting
-    drained = client.time_drained(card.now)
-    return client.time_held(card.now) - drained * (100 - accounting.tail) // 100
+    return _net(card, client.time_held(card.now), client.time_drained(card.now))
+
+
+def _billed_to(card: Card, share: Share) -> int:
+    share.bill(card.now)
+    return _net(card, share.held, share.drained)
+
+
+def _net(card: Card, held: int, drained: int) -> int:
+    return held - drained * (100 - card.settings.accounting.tail) // 100

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Stake
-from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.share import Line, Share
 
 # Who is in which group; and those in a phase are one that is named like it.
@@ -36,7 +35,7 @@ GROUPS = (
     "entering",                         # who is whole and wants a turn,
     "settled",                          # and who is whole and has one
     "suspended",
-    "rationed",                         # has a compute limit
+    "rationed",                         # has a compute limit, or a tenant of its
     "lacking",                          # chosen or running, and short of room or of memory
     "occupying",                        # has room on the card
     "measured",                         # of those holding or queued, who came in for another once
@@ -127,7 +126,7 @@ def counted(client: ScheduledClient) -> Counted:
             groups.append("settled" if holds else "entering")
     if terms.suspended:
         groups.append("suspended")
-    if terms.compute_limit < UNLIMITED:
+    if client.rationed:
         groups.append("rationed")
     if stays and (wants or not client.whole):
         groups.append("lacking")

@@ -178,6 +178,8 @@ def _join(decision: Decision, event: events.Joined) -> None:
     )
     card.add(client)
     terms.bound(card, client)
+    for share in client.shares:
+        compute.ration(card, share)
     order.weigh(card, client.share)
     if event.running:
         gate.take_over(card, client)

@@ -7,6 +7,7 @@ A share is one of the card's time: programs that run together hold it no longer 
 
 from dataclasses import dataclass, field
 
+from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT
 
 
@@ -35,14 +36,20 @@ class Share:
     present: int = 0                    # virtual time among these, when none of them wants the card
     running: int = 0                    # how many of its clients do
     draining: int = 0
+    quota: Quota | None = None          # where terms limit its time; see compute.py
     since: int = 0                      # until when it is billed
     held: int = 0
     drained: int = 0                    # the part of it in which all were draining
 
+    @property
+    def open(self) -> bool:
+        """A gate of its clients is."""
+        return bool(self.running or self.draining)
+
     def bill(self, now: int) -> None:
         """Adds what it has held until now, by the weight that it has until now."""
         passed, self.since = now - self.since, now
-        if passed and (self.running or self.draining):
+        if passed and self.open:
             self.held += passed
             self.drained += 0 if self.running else passed
             self.reach(self.virtual + passed * DEFAULT_WEIGHT / self.weight)

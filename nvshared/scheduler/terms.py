@@ -44,6 +44,7 @@ def change_tenant(card: Card, tenant: str, terms: Terms) -> None:
         card.tenancies.forget(card.tenant_terms)
     if tenant in card.shares:
         order.weigh(card, card.shares[tenant])
+        compute.ration(card, card.shares[tenant])
 
 
 def bound(card: Card, client: ScheduledClient) -> None:

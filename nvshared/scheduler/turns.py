@@ -340,10 +340,10 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if not endless:
             # A gate that opened just now will shut then.
             decision.due(turn.started + card.quantum)
-        pace = card.contended or client.quota is not None
+        pace = card.contended or client.rationed
         window = idle_window if pace else client.presave_pause if wanted else 0
         news = Conduct(pace, tq, window, pace or wanted, copies)
-        if client.settled and client.quota is None:
+        if client.settled and not client.rationed:
             news = Conduct(False, 0, 0, False, copies)      # nobody waits for its end
         if turn.conduct == news:
             continue

@@ -23,7 +23,6 @@ from nvshared.scheduler.events import (
     TermsChanged,
     WentIdle,
 )
-from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.scheduler import Scheduler
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import MIB, SECOND
@@ -76,7 +75,7 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "entering": lambda client: _waits(client) and client.turn is None and client.settled,
     "settled": lambda client: client.turn is not None and client.settled,
     "suspended": lambda client: client.terms.suspended,
-    "rationed": lambda client: client.terms.compute_limit < UNLIMITED,
+    "rationed": lambda client: client.rationed,
     "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
     "occupying": lambda client: client.charged,
     "measured": lambda client: _measured(client),
@@ -198,6 +197,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                     memory_limit=data.draw(st.sampled_from([0, 512 * MIB])),
                     weight=data.draw(st.sampled_from([50, 100])),
                     suspended=data.draw(st.booleans()),
+                    compute_limit=data.draw(st.sampled_from([30, 100])),
                 )
                 world.tell(TermsChanged(hook.id, terms))
                 world.put_tenant("user:1", terms)

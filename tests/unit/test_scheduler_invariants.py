@@ -153,10 +153,14 @@ class Tenants(RuleBasedStateMachine):
         """Some of the programs are in a container, and that has another limit now, or none."""
         self.world.resize(part * self.capacity // 7 if part else None)
 
-    @rule(tenant=st.sampled_from(["user:0", "user:1", "job:1", "job:2"]), part=st.integers(0, 14))
-    def limit_tenant(self, tenant: str, part: int) -> None:
+    @rule(
+        tenant=st.sampled_from(["user:0", "user:1", "job:1", "job:2"]), part=st.integers(0, 14),
+        weight=st.sampled_from([100, 10, 300]),
+    )
+    def limit_tenant(self, tenant: str, part: int, weight: int) -> None:
         """All its programs may have so much together, or anything."""
-        self.world.put_tenant(tenant, Terms(memory_limit=part * self.capacity // 10))
+        limit = part * self.capacity // 10
+        self.world.put_tenant(tenant, Terms(memory_limit=limit, weight=weight))
 
     @rule(mode=MODES, tq=QUANTA, draining=st.booleans())
     def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:
