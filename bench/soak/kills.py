@@ -36,6 +36,7 @@ TOLD = 0.3                              # the part of the others that may end by
 STALLED = 120.0                         # seconds in which somebody must have got a turn
 PATIENCE = 600.0                        # seconds to compare everything, at the end
 QUANTUM = "20ms"
+SAMPLES = 400                           # fewer say only how programs come and go
 LONG = 1_000_000.0                      # seconds: longer than anything runs
 
 
@@ -132,7 +133,7 @@ class Soak:
                 f"program {one.seed} ended with {one.process.returncode}: {said[-4000:]}")
         one.errors.unlink()
 
-    def look(self, seconds: float, used: float) -> None:
+    def look(self, seconds: float) -> None:
         """Who has ended, and how much everybody holds."""
         assert self.daemon is not None
         if self.daemon.poll() is not None:
@@ -150,9 +151,8 @@ class Soak:
             found = of_process("daemon", self.daemon.pid)
             found |= of_process("first program", self.running[0].process.pid)
         except (FileNotFoundError, ProcessLookupError):
-            self.look(seconds, used)    # one of them ends just now
+            self.look(seconds)          # one of them ends just now
             return
-        found["card", "card MB"] = used
         found["connections", "files"] = len(self.manager.kept)
         for what, figure in found.items():
             self.samples[what].append((seconds, figure))
@@ -202,7 +202,7 @@ def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: st
             while (not soak.wrong and soak.killed_programs + soak.killed_daemons < kills
                    and time.monotonic() < began + minutes * 60):
                 time.sleep(min(soak.dice.expovariate(1 / BETWEEN), 10 * BETWEEN))
-                soak.look(time.monotonic() - began, used())
+                soak.look(time.monotonic() - began)
                 if soak.turns() != seen:
                     seen, moved = soak.turns(), time.monotonic()
                 if time.monotonic() - moved > STALLED:
@@ -222,7 +222,7 @@ def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: st
     if after > before and not soak.wrong:
         soak.wrong.append(f"{after - before:.1f} MB of the card are not given back")
     grown = {what: growth(taken, FLOORS[what[1]]) for what, taken in soak.samples.items()
-             if len(taken) >= PROGRAMS * 10}
+             if len(taken) >= SAMPLES}
     soak.wrong += [f"{what} of {who} grows" for (who, what), one in grown.items() if one.grows]
     return {
         "seconds": round(time.monotonic() - began), "simulated": simulated, "sanitize": sanitize,
