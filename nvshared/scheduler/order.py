@@ -100,7 +100,8 @@ def ordered(card: Card, waiting: list[ScheduledClient]) -> list[ScheduledClient]
         some = {client.id for client in waiting}
         return [client for client in sequence(card) if client.id in some]
     card.groups.heads()                 # brings the lines up to date
-    highest = {client.share.line: _highest(card, client.share.line) for client in waiting}
+    lines = {client.share.line for client in waiting}
+    highest = {line: _highest(card, line) for line in lines}
 
     def when(client: ScheduledClient) -> tuple[float, int]:
         share = client.share
