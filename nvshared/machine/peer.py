@@ -41,6 +41,12 @@ class Peer:
         return self.tenants[-1]
 
     @property
+    def sharers(self) -> tuple[Tenant, ...]:
+        """The same, but last is whose share of the time it uses: what users make is theirs."""
+        whole, *more = self.tenants
+        return (*more, whole) if self.tenant.is_users_own else self.tenants
+
+    @property
     def account(self) -> str:
         """Whose its memory is, see scheduler/belief.py: its user's; or "", nobody's, if root's."""
         return f"user:{self.owner}" if self.owner else ""

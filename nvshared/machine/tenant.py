@@ -45,6 +45,11 @@ class Tenant:
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
+    @property
+    def is_users_own(self) -> bool:
+        """Whether a user made it, who could make any number."""
+        return "/" in self.name
+
 
 HEX = r"[0-9a-f]{64}"
 # The UID of a static pod has no dashes, and a slice's name has underscores in their place.

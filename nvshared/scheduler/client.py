@@ -138,7 +138,7 @@ class ScheduledClient:
     domains: tuple[Domain, ...] = ()    # that bound its host memory,
     tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
     tenant: str = ""
-    tenants: tuple[str, ...] = ()       # whose terms it is under, outermost first
+    tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
     evidence: Evidence = Evidence()
     doubts: Doubts = Doubts()
     false: int = 0                      # of what it said it filled, when last looked

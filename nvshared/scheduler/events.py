@@ -82,7 +82,7 @@ class Joined:
     domains: tuple[str, ...] = ()       # names of those that bound its host memory; see domains.py
     tenant: str = ""                    # whose it is, see belief.py; "": believed without limit
     evidence: Evidence = Evidence()
-    tenants: tuple[str, ...] = ()       # whose terms it is under, outermost first
+    tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
 
 
 @dataclass(frozen=True, slots=True)

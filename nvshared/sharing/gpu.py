@@ -258,7 +258,7 @@ class GPU:
         evidence = self._first_evidence(client, memory) if tenant else events.Evidence()
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, tenant, evidence,
-            tuple(str(one) for one in client.peer.tenants)))
+            tuple(str(one) for one in client.peer.sharers)))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:

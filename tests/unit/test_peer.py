@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.machine import peer
+from nvshared.machine.tenant import Kind, Tenant
 
 
 def test_a_peer_is_what_the_kernel_says() -> None:
@@ -33,6 +34,19 @@ def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (who.name, who.command) == ("python", "python train.py")
     assert [str(one) for one in who.tenants] == ["user:root", "job:42"]
     assert str(who.tenant) == "job:42"
+
+
+def test_what_users_start_for_themselves_is_their_share_of_the_time() -> None:
+    def sharers(*names: str) -> list[str]:
+        tenants = tuple(Tenant(Kind(kind), name) for kind, name in (n.split(":") for n in names))
+        return [str(one) for one in peer.Peer(1, 1000, "", "", tenants).sharers]
+
+    assert sharers("user:alice", "unit:train.service")[-1] == "unit:train.service"
+    assert sharers("user:alice", "pod:1")[-1] == "pod:1"
+    assert sharers("user:alice", "unit:alice/run-u1.scope") == [
+        "unit:alice/run-u1.scope", "user:alice"]
+    assert sharers("user:alice", "container:alice/9f1c")[-1] == "user:alice"
+    assert sharers("user:alice") == ["user:alice"]
 
 
 def test_a_process_cannot_write_on_our_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
