@@ -58,6 +58,6 @@ def test_a_unit_is_shown_by_its_name(running: Container) -> None:
         "nvsharectl", "run", "--", card.WORKLOAD, "--memory", "16MiB", "--steps", "100000",
     )
     running.until(lambda: card.clients(running), "it is there")
-    assert [one["unit"] for one in card.clients(running)] == ["training.service"]
+    assert [one["tenant"] for one in card.clients(running)] == ["unit:training.service"]
     running.run("systemctl", "stop", "training")
     running.until(lambda: not card.clients(running), "it is gone")

@@ -39,7 +39,7 @@ def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_users_start_for_themselves_is_their_share_of_the_time() -> None:
     def sharers(*names: str) -> list[str]:
         tenants = tuple(Tenant(Kind(kind), name) for kind, name in (n.split(":") for n in names))
-        return [str(one) for one in peer.Peer(1, 1000, "", "", tenants).sharers]
+        return [str(one) for one in peer.Peer(1, 1000, 1000, "", "", tenants).sharers]
 
     assert sharers("user:alice", "unit:train.service")[-1] == "unit:train.service"
     assert sharers("user:alice", "pod:1")[-1] == "pod:1"
