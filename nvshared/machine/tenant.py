@@ -48,7 +48,7 @@ class Tenant:
     @property
     def is_users_own(self) -> bool:
         """Whether a user made it, who could make any number."""
-        return "/" in self.name
+        return self.kind in (Kind.CONTAINER, Kind.UNIT) and "/" in self.name
 
 
 HEX = r"[0-9a-f]{64}"

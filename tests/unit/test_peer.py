@@ -42,7 +42,7 @@ def test_what_users_start_for_themselves_is_their_share_of_the_time() -> None:
         return [str(one) for one in peer.Peer(1, 1000, 1000, "", "", tenants).sharers]
 
     assert sharers("user:alice", "unit:train.service")[-1] == "unit:train.service"
-    assert sharers("user:alice", "pod:1")[-1] == "pod:1"
+    assert sharers("user:alice", "pod:lab/train")[-1] == "pod:lab/train"
     assert sharers("user:alice", "unit:alice/run-u1.scope") == [
         "unit:alice/run-u1.scope", "user:alice"]
     assert sharers("user:alice", "container:alice/9f1c")[-1] == "user:alice"
