@@ -51,7 +51,7 @@ VERB = Verb(
         "ends, that of a tenant (a user, unit, container, job or pod) until it is taken back."
     ),
     examples=(
-        ("nvsharectl weight 4711 200", "twice the usual share"),
+        ("nvsharectl weight 4711 200", "twice the time of other programs of its tenant"),
         ("nvsharectl weight pod:lab/train 200", "of all programs of a pod together"),
         ("nvsharectl weight pod:lab/train none", "as the configuration says, or 100"),
     ),
