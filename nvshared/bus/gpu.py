@@ -26,6 +26,7 @@ class GPUInterface(Interface, name=names.GPU_INTERFACE):
         Property("Name", "s", Changes.NEVER, lambda self: self._gpu.facts.name),
         Property("PCIBusID", "s", Changes.NEVER, lambda self: self._gpu.facts.pci_bus_id),
         Property("MemoryTotal", "t", Changes.NEVER, lambda self: self._gpu.facts.memory_total),
+        Property("MIG", "b", Changes.NEVER, lambda self: self._gpu.facts.mig),
         Property("TQ", "u", Changes.ANNOUNCED, lambda self: self._gpu.tq),
         Property("TQUSec", "t", Changes.ANNOUNCED, lambda self: self._gpu.tq_usec),
         Property("TQAuto", "b", Changes.ANNOUNCED, lambda self: self._gpu.tq_auto),

@@ -36,6 +36,7 @@ class Facts:
     name: str                           # "NVIDIA H200"
     pci_bus_id: str                     # "00000000:17:00.0"
     memory_total: int                   # bytes
+    mig: bool = False                   # divided into instances when it was found
 
     @cached_property
     def uuid_bytes(self) -> bytes:
@@ -130,10 +131,8 @@ class NVML:
         except nvml.NVMLError as error:
             raise NvshareError(f"NVML does not find {uuid}: {error}") from error
         compute = self._ask(lambda: nvml.nvmlDeviceGetComputeMode(handle))
-        mig = self._ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
         return Mode(
-            exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT),
-            mig=mig == nvml.NVML_DEVICE_MIG_ENABLE,
+            exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT), mig=self._mig(handle)
         )
 
     def sample(self, uuid: str) -> Sample:
@@ -174,7 +173,12 @@ class NVML:
             name=_text(nvml.nvmlDeviceGetName(handle)),
             pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
             memory_total=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            mig=self._mig(handle),
         )
+
+    def _mig(self, handle: Any) -> bool:
+        mode = self._ask(lambda: self._nvml.nvmlDeviceGetMigMode(handle)[0])
+        return bool(mode == self._nvml.NVML_DEVICE_MIG_ENABLE)
 
     def _ask(self, question: Callable[[], Value]) -> Value | None:
         """Cards differ in what they can say; what they cannot is shown as unknown."""

@@ -34,6 +34,7 @@ class FakeLibrary:
     NVML_ERROR_GPU_IS_LOST = 15
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
     NVML_TEMPERATURE_GPU = 0
+    NVML_DEVICE_MIG_ENABLE = 1
 
     def __init__(self) -> None:
         self.failing: dict[str, int] = {}
@@ -54,6 +55,7 @@ class FakeLibrary:
 ANSWERS: dict[str, Any] = {
     "nvmlDeviceGetUUID": FACTS.uuid.encode(),
     "nvmlDeviceGetName": "Card",
+    "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:17:00.0"),
     "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=64 * GIB, used=3 * GIB),
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=50),
@@ -75,6 +77,13 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
 
 def test_cards_are_found(library: FakeLibrary) -> None:
     assert NVML().find() == (FACTS,)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_divided_card_is_known_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ANSWERS, "nvmlDeviceGetMigMode", [1, 1])
+    (found,) = NVML().find()
+    assert found.mig
 
 
 def test_bytes_of_the_uuid_are_those_of_the_driver() -> None:
