@@ -148,7 +148,7 @@ $(VENV)/demo-ready: pyproject.toml setup.py | environment
 
 $(VENV)/test-ready: pyproject.toml setup.py | environment
 	@echo "Installing the Python packages for the tests into $(VENV)"
-	@$(PIP) install --use-pep517 --editable '.[test]'
+	@$(PIP) install --use-pep517 --editable '.[test,kubernetes]'
 	@touch $@ $(VENV)/demo-ready
 
 include packaging/packaging.mk

@@ -22,7 +22,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # As the installed programs will find things, but from here.
 HERE := PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$(CURDIR):$(CURDIR)/$(BUILT)/vendor $(PYTHON)
 
-MAN := nvshared.8 nvsharectl.1 nvshared.conf.5 com.nvshare.5 libnvshare.7
+MAN := nvshared.8 nvshare-kubelet.8 nvsharectl.1 nvshared.conf.5 com.nvshare.5 libnvshare.7
 SHELLS := bash zsh fish
 
 # What a command began to write and then failed is not taken for made.
@@ -76,9 +76,11 @@ install-programs:
 		$(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator/
 	install -D -m 755 packaging/nvshared.py $(DESTDIR)/usr/bin/nvshared
 	install -D -m 755 packaging/nvsharectl.py $(DESTDIR)/usr/bin/nvsharectl
+	install -D -m 755 packaging/nvshare_kubelet.py $(DESTDIR)/usr/bin/nvshare-kubelet
 
 install-system:
-	install -D -m 644 -t $(DESTDIR)$(UNITDIR) systemd/nvshared.service systemd/nvshared.socket
+	install -D -m 644 -t $(DESTDIR)$(UNITDIR) systemd/nvshared.service systemd/nvshared.socket \
+		systemd/nvshare-kubelet.service
 	install -D -m 644 systemd/sysusers.d/nvshare.conf $(DESTDIR)/usr/lib/sysusers.d/nvshare.conf
 	install -D -m 644 systemd/tmpfiles.d/nvshare.conf $(DESTDIR)/usr/lib/tmpfiles.d/nvshare.conf
 	install -D -m 644 dbus/com.nvshare.conf $(DESTDIR)/usr/share/dbus-1/system.d/com.nvshare.conf
@@ -88,7 +90,8 @@ install-system:
 	install -D -m 644 dbus/com.nvshare.policy $(DESTDIR)/usr/share/polkit-1/actions/com.nvshare.policy
 	install -D -m 644 $(BUILT)/nvshared.conf $(DESTDIR)/etc/nvshare/nvshared.conf
 	install -d $(DESTDIR)/etc/nvshare/nvshared.conf.d
-	install -D -m 644 $(BUILT)/man/nvshared.8 $(DESTDIR)/usr/share/man/man8/nvshared.8
+	install -D -m 644 -t $(DESTDIR)/usr/share/man/man8 \
+		$(BUILT)/man/nvshared.8 $(BUILT)/man/nvshare-kubelet.8
 	install -D -m 644 $(BUILT)/man/nvsharectl.1 $(DESTDIR)/usr/share/man/man1/nvsharectl.1
 	install -D -m 644 -t $(DESTDIR)/usr/share/man/man5 \
 		$(BUILT)/man/nvshared.conf.5 $(BUILT)/man/com.nvshare.5

@@ -10,11 +10,11 @@ command should be over before it is noticed. What only some commands need is imp
 methods that they call.
 """
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nvshared.control.question import Question
 from nvshared.errors import NoSuchClient, PasswordNeeded
-from nvshared.names import MANAGER_INTERFACE, MANAGER_PATH
+from nvshared.names import GPU_INTERFACE, MANAGER_INTERFACE, MANAGER_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,11 +31,11 @@ _OBJECTS = Question(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetMana
 class Daemon:
     """A connection to nvshared. All methods raise an NvshareError when they fail."""
 
-    def __init__(self, bus: str = "system") -> None:
-        """`bus` is system, session or an address."""
+    def __init__(self, bus: str = "system", patience: float | None = None) -> None:
+        """`bus` is system, session or an address; an answer may take `patience` seconds."""
         from nvshared.control.connection import ControlConnection
 
-        self._connection = ControlConnection(bus)
+        self._connection = ControlConnection(bus, patience)
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +53,23 @@ class Daemon:
 
         (properties,), (objects,) = self._connection.ask(_PROPERTIES, _OBJECTS)
         return snapshot(properties, objects)
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """Each GPU's properties by their names on the bus, but for its statistics."""
+        ((properties,),) = self._connection.ask(_PROPERTIES)
+        answers = self._connection.ask(*[
+            Question(path, "org.freedesktop.DBus.Properties", "GetAll", "s", (GPU_INTERFACE,))
+            for path in properties["GPUs"].value
+        ])
+        return [{name: one.value for name, one in gpu.items()} for (gpu,) in answers]
+
+    def follow(self) -> None:
+        """Has wait() return when nvshared comes or goes."""
+        self._connection.follow()
+
+    def wait(self, seconds: float) -> None:
+        """Returns when nvshared has come or gone, or after so long."""
+        self._connection.wait(seconds)
 
     def gpu(self, name: str) -> int:
         """The index of the GPU that goes by this index, UUID or PCI address."""

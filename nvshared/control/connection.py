@@ -2,6 +2,7 @@
 """A connection to a message bus on which one asks and waits for the answer."""
 
 import os
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -20,16 +21,21 @@ from nvshared.errors import (
 from nvshared.names import BUS_NAME
 
 _DBUS_ERROR = "org.freedesktop.DBus.Error."
+_COMES_OR_GOES = "NameOwnerChanged"
 
 
 class ControlConnection:
     """Asks nvshared over one bus. Not for two threads at once."""
 
-    def __init__(self, bus: str) -> None:
-        """`bus` is system, session or an address. Raises BusUnavailable, InvalidArgs."""
+    def __init__(self, bus: str, patience: float | None = None) -> None:
+        """`bus` is system, session or an address. Raises BusUnavailable, InvalidArgs.
+
+        `patience` is how many seconds an answer may take.
+        """
         self._bus = bus
+        self._patience = patience or PATIENCE
         self._socket = connect(locate(bus))
-        self._socket.settimeout(PATIENCE)
+        self._socket.settimeout(self._patience)
         self._buffer = bytearray()
         self._serial = 0
         self._greeting = b""            # Hello travels with the first question
@@ -51,7 +57,7 @@ class ControlConnection:
         carry; NotRunning if it does not run or ended meanwhile; BusUnavailable if the bus is gone.
         """
         flags = wire.NO_AUTO_START | (wire.ALLOW_INTERACTIVE_AUTHORIZATION if interactive else 0)
-        self._socket.settimeout(None if interactive else PATIENCE)
+        self._socket.settimeout(None if interactive else self._patience)
         serials = []
         packet = self._greeting
         for question in questions:
@@ -72,7 +78,7 @@ class ControlConnection:
                     raise self._error(message.error, message.reason())
         except TimeoutError as error:
             raise _unanswered(NvshareError(
-                f"nvshared did not answer within {PATIENCE:.0f} seconds",
+                f"nvshared did not answer within {self._patience:.0f} seconds",
                 "see what it says: journalctl -u nvshared",
             )) from error
         except (OSError, WireError) as error:
@@ -80,6 +86,31 @@ class ControlConnection:
                 BusUnavailable(f"the message bus ended the connection: {error}")
             ) from error
         return [answers[serial] for serial in serials]
+
+    def follow(self) -> None:
+        """Has wait() return when nvshared comes or goes. Raises BusUnavailable."""
+        rule = f"type='signal',sender='{BUS[0]}',member='{_COMES_OR_GOES}',arg0='{BUS_NAME}'"
+        packet = self._greeting + wire.pack(
+            wire.call(*BUS, "AddMatch", "s", (rule,)), self._next()
+        )
+        self._greeting = b""
+        try:
+            self._socket.sendall(packet)
+        except OSError as error:
+            raise BusUnavailable(f"the message bus ended the connection: {error}") from error
+
+    def wait(self, seconds: float) -> None:
+        """Returns when nvshared has come or gone, or after so long. Raises BusUnavailable."""
+        end = time.monotonic() + seconds
+        try:
+            while (left := end - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                if self._receive().member == _COMES_OR_GOES:
+                    return
+        except TimeoutError:
+            return
+        except (OSError, WireError) as error:
+            raise BusUnavailable(f"the message bus ended the connection: {error}") from error
 
     def _authenticate(self) -> None:
         try:

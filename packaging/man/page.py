@@ -19,6 +19,7 @@ import roff
 
 from nvshared.cli.parser import build
 from nvshared.cli.verbs import VERBS
+from nvshared.kubelet import options as kubelet_options
 from nvshared.settings import arguments, config
 
 INTERFACES = Path(__file__).parents[2] / "dbus"
@@ -48,6 +49,11 @@ def settings() -> list[str]:
 def options() -> list[str]:
     """What may stand on the daemon's command line."""
     return _options(arguments.parser())
+
+
+def kubelet() -> list[str]:
+    """What may stand on nvshare-kubelet's command line."""
+    return _options(kubelet_options.parser())
 
 
 def verbs() -> list[str]:
@@ -128,7 +134,7 @@ def _sentence(text: str, choices: Container[str] = ()) -> str:
 
 GENERATED: dict[str, Callable[[], list[str]]] = {
     "@SETTINGS@": settings, "@OPTIONS@": options, "@VERBS@": verbs, "@EVERYWHERE@": everywhere,
-    "@BUS@": bus, "@CLIENT@": client,
+    "@KUBELET@": kubelet, "@BUS@": bus, "@CLIENT@": client,
 }
 
 

@@ -38,6 +38,7 @@ PURPOSES: dict[str, str] = {
     "demo": "the demonstration",
     "doctor": "what is wrong, and what to do",
     "cli": "nvsharectl",
+    "kubelet": "nvshare-kubelet: Kubernetes' device plugin",
     "daemon": "the daemon, put together",
     "__main__": "python -m nvshared",
 }
@@ -52,6 +53,7 @@ ONLY_FROM: dict[str, set[str]] = {
     "control": {*WORDS, "dbus"},
     "tui": {*WORDS, "control"},
     "demo": {*WORDS, "library", "control", "tui"},
+    "kubelet": {*WORDS, "library", "control", "report"},
     "cli": {*WORDS, "library", "control", "tui", "demo", "doctor", "preload"},
 }
 
@@ -62,6 +64,8 @@ FOREIGN: dict[str, set[str]] = {
     "rich": {"cli", "tui", "demo"},
     "prometheus_client": {"report.metrics"},
     "sdnotify": {"report.systemd"},
+    "grpc": {"kubelet.plugin"},
+    "google": {"kubelet.messages"},
 }
 WITHOUT_ASYNCIO = {"scheduler", "hook.protocol", "sharing.gpu"}
 

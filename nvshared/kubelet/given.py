@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kubelet has given to other device plugins: the checkpoint that it keeps on disk.
+
+A card that NVIDIA's device plugin offers as well would be handed out twice: whole to one pod, and
+shared to others. Kubelet writes down which devices each resource has and which pods hold them,
+so we need not trust that somebody has configured both plugins to leave each other alone.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nvshared.errors import NvshareError
+
+CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
+
+
+def elsewhere(kubelet: Path, ours: str) -> dict[str, str]:
+    """Names of devices of other resources than ours, each with its resource.
+
+    Raises NvshareError where kubelet's file cannot be read or understood: who does not know what
+    is given away had better give nothing.
+    """
+    path = kubelet / CHECKPOINT
+    try:
+        data = json.loads(path.read_text())["Data"]
+        found = {
+            device: resource
+            for resource, devices in (data["RegisteredDevices"] or {}).items()
+            for device in devices or ()
+        }
+        for entry in data["PodDeviceEntries"] or ():
+            found |= dict.fromkeys(_devices(entry["DeviceIDs"]), entry["ResourceName"])
+    except FileNotFoundError:
+        return {}                       # no device plugin has ever registered here
+    except OSError as error:
+        raise NvshareError(f"cannot read {path}: {error.strerror}", "run it as root") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NvshareError(
+            f"{path} is not as kubelet writes it: {type(error).__name__}: {error}",
+            "please report the version of kubelet",
+        ) from error
+    return {device: resource for device, resource in found.items() if resource != ours}
+
+
+def _devices(given: Any) -> list[str]:
+    """By NUMA node, as kubelet has it since 1.20, or plain."""
+    if isinstance(given, dict):
+        return [device for devices in given.values() for device in devices or ()]
+    return list(given or ())
+
+
+def holder(uuid: str, devices: dict[str, str]) -> str:
+    """The resource that has this card, or a part of it; "" if none has.
+
+    Others make several devices of a card by something behind its UUID.
+    """
+    return next((resource for device, resource in devices.items() if device.startswith(uuid)), "")

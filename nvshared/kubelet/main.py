@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where nvshare-kubelet begins and ends."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from nvshared.errors import ExitCode, NvshareError
+from nvshared.kubelet.container import Containers, prepare
+from nvshared.kubelet.offer import Offer
+from nvshared.kubelet.options import Options, parse
+from nvshared.kubelet.watch import Place, Seen, Watch, look
+from nvshared.report import log, systemd
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 2.0                            # seconds between two looks at our socket
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit status; what went wrong is one line on stderr."""
+    try:
+        options = parse(argv)
+        log.start(os.environ, debug=False)
+        asyncio.run(_serve(options))
+    except NvshareError as error:
+        log.tell(f"nvshare-kubelet: {error}")
+        systemd.say_why(os.environ, str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.OK              # before there was a loop to catch it
+    return ExitCode.OK
+
+
+async def _serve(options: Options) -> None:
+    """From the first look to the last signal. Raises NvshareError."""
+    try:
+        from nvshared.kubelet.plugin import RESOURCE, Plugin
+    except ImportError as error:
+        raise NvshareError(
+            f"a Python package is missing: {error}",
+            "install python3-grpcio and python3-protobuf, or: pip install 'nvshared[kubernetes]'",
+        ) from error
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    lock = prepare(options.state)
+    notifier = systemd.Notifier(os.environ)
+    offer = Offer(options.replicas)
+    place = Place(options.bus, options.socket, options.kubelet, RESOURCE)
+
+    def learn(seen: Seen) -> None:
+        if offer.learn(seen):
+            logger.info("%s", offer.words())
+            notifier.status(offer.words())
+
+    def tell(seen: Seen) -> None:
+        with suppress(RuntimeError):    # the loop has ended meanwhile
+            loop.call_soon_threadsafe(learn, seen)
+
+    learn(await asyncio.to_thread(look, place))
+    plugin = Plugin(
+        offer, Containers(options.socket, options.state, options.cdi), options.kubelet,
+        partial(look, place),
+    )
+    watch = None
+    try:
+        await plugin.start()
+        watch = Watch(place, tell)
+        notifier.ready()
+        while not stopped.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), PERIOD)
+            if not stopped.is_set() and not plugin.is_there():
+                logger.warning("%s was removed, and is made anew", plugin.path)
+                await plugin.start()
+        notifier.stopping()
+    finally:
+        if watch is not None:
+            watch.close()
+        await plugin.stop()
+        notifier.close()
+        os.close(lock)
+    logger.info("stopped; containers go on, and no new one gets a share")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages that kubelet and a device plugin exchange, described here and made at run time.
+
+Two interfaces of Kubernetes: pluginregistration/v1, by which kubelet finds plugins, and
+deviceplugin/v1beta1. Both are frozen. Protobuf makes classes of the descriptions, so there is no
+generated code, which would be bound to one version of protobuf.
+
+A field is written as NUMBER TYPE; `*` stands before the type of a repeated one, and `map` is one
+from strings to strings.
+"""
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+Fields = dict[str, str]
+Described = dict[str, Fields]
+
+REGISTRATION: Described = {
+    "PluginInfo": {
+        "type": "1 string", "name": "2 string", "endpoint": "3 string",
+        "supported_versions": "4 *string",
+    },
+    "RegistrationStatus": {"plugin_registered": "1 bool", "error": "2 string"},
+    "RegistrationStatusResponse": {},
+    "InfoRequest": {},
+}
+
+DEVICE_PLUGIN: Described = {
+    "Empty": {},
+    "DevicePluginOptions": {
+        "pre_start_required": "1 bool", "get_preferred_allocation_available": "2 bool",
+    },
+    "NUMANode": {"ID": "1 int64"},
+    "TopologyInfo": {"nodes": "1 *NUMANode"},
+    "Device": {"ID": "1 string", "health": "2 string", "topology": "3 TopologyInfo"},
+    "ListAndWatchResponse": {"devices": "1 *Device"},
+    "ContainerPreferredAllocationRequest": {
+        "available_deviceIDs": "1 *string", "must_include_deviceIDs": "2 *string",
+        "allocation_size": "3 int32",
+    },
+    "PreferredAllocationRequest": {
+        "container_requests": "1 *ContainerPreferredAllocationRequest",
+    },
+    "ContainerPreferredAllocationResponse": {"deviceIDs": "1 *string"},
+    "PreferredAllocationResponse": {
+        "container_responses": "1 *ContainerPreferredAllocationResponse",
+    },
+    "ContainerAllocateRequest": {"devices_ids": "1 *string"},
+    "AllocateRequest": {"container_requests": "1 *ContainerAllocateRequest"},
+    "Mount": {"container_path": "1 string", "host_path": "2 string", "read_only": "3 bool"},
+    "DeviceSpec": {
+        "container_path": "1 string", "host_path": "2 string", "permissions": "3 string",
+    },
+    "CDIDevice": {"name": "1 string"},
+    "ContainerAllocateResponse": {
+        "envs": "1 map", "mounts": "2 *Mount", "devices": "3 *DeviceSpec", "annotations": "4 map",
+        "cdi_devices": "5 *CDIDevice",
+    },
+    "AllocateResponse": {"container_responses": "1 *ContainerAllocateResponse"},
+    "PreStartContainerRequest": {"devices_ids": "1 *string"},
+    "PreStartContainerResponse": {},
+}
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_PLAIN = {
+    "string": _Field.TYPE_STRING, "bool": _Field.TYPE_BOOL, "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+}
+
+
+def _add(message: Any, package: str, name: str, words: str) -> None:
+    number, kind = words.split()
+    field = message.field.add(name=name, number=int(number))
+    field.label = _Field.LABEL_REPEATED if kind[0] == "*" or kind == "map" else (
+        _Field.LABEL_OPTIONAL)
+    kind = kind.removeprefix("*")
+    if kind == "map":                   # on the wire a list of messages of a key and a value
+        kind = f"{message.name}.{name.capitalize()}Entry"
+        entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
+        entry.options.map_entry = True
+        _add(entry, package, "key", "1 string")
+        _add(entry, package, "value", "2 string")
+    if kind in _PLAIN:
+        field.type = _PLAIN[kind]
+    else:
+        field.type = _Field.TYPE_MESSAGE
+        field.type_name = f".{package}.{kind}"
+
+
+def classes(package: str, described: Described) -> dict[str, Any]:
+    """The messages of a package, by name."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"nvshare/{package}.proto", package=package, syntax="proto3"
+    )
+    for name, fields in described.items():
+        message = file.message_type.add(name=name)
+        for field, words in fields.items():
+            _add(message, package, field, words)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = message_factory.GetMessages([file], pool=pool)
+    return {name: found[f"{package}.{name}"] for name in described}

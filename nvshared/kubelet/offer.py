@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which shares of which cards kubelet may hand out, and which it had better take.
+
+A share is called UUID::NUMBER. A card that cannot be shared now has a reason, which all of its
+shares go by: nobody gets one, and kubelet counts them as unhealthy.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nvshared.errors import InvalidArgs, NvshareError
+
+SEPARATOR = "::"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU, as nvshared and kubelet tell of it."""
+
+    uuid: str
+    index: int
+    pci_bus_id: str
+    trouble: str = ""                   # why it cannot be shared now
+
+    @property
+    def names(self) -> set[str]:
+        """All that people call it."""
+        pci = self.pci_bus_id
+        return {self.uuid, str(self.index), pci, pci.removeprefix("00000000:")}
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many pods may share a card."""
+
+    usual: int = 10
+    own: tuple[tuple[str, int], ...] = ()   # of cards, by index, UUID or PCI address
+
+    def of(self, card: Card) -> int:
+        """Those of one card; the last word wins."""
+        own = (number for name, number in reversed(self.own) if name in card.names)
+        return next(own, self.usual)
+
+    def unknown(self, cards: Iterable[Card]) -> list[str]:
+        """Names that no card goes by."""
+        known = set[str]().union(*(card.names for card in cards))
+        return [name for name, _ in self.own if name not in known]
+
+
+def card_of(share: str) -> str:
+    """The UUID in the name of a share."""
+    return share.partition(SEPARATOR)[0]
+
+
+class Offer:
+    """What there is to hand out, as it was last seen."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._cards: tuple[Card, ...] = ()
+        self._trouble = "nvshared has not answered yet"     # of all cards
+        self._changed = asyncio.Event()
+
+    def learn(self, seen: tuple[Card, ...] | NvshareError) -> bool:
+        """The cards, or why nobody says which there are. Returns whether that is news."""
+        before = (self._cards, self._trouble)
+        if isinstance(seen, NvshareError):
+            self._trouble = str(seen)
+        else:
+            self._cards, self._trouble = seen, ""
+        if before == (self._cards, self._trouble):
+            return False
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return True
+
+    async def news(self) -> None:
+        """Returns when something has changed."""
+        await self._changed.wait()
+
+    def shares(self) -> dict[str, bool]:
+        """All shares, and whether each may be handed out."""
+        return {
+            f"{card.uuid}{SEPARATOR}{number}": not (self._trouble or card.trouble)
+            for card in self._cards for number in range(self._replicas.of(card))
+        }
+
+    def words(self) -> str:
+        """One sentence on all of it."""
+        if self._trouble:
+            return f"no shares: {self._trouble}"
+        parts = [
+            f"GPU {card.index}: {card.trouble or f'{self._replicas.of(card)} shares'}"
+            for card in self._cards
+        ]
+        missing = self._replicas.unknown(self._cards)
+        parts += [f"no GPU goes by {name!r}, which --replicas names" for name in missing]
+        return "; ".join(parts) or "nvshared knows no GPU"
+
+    def check(self, shares: Sequence[str]) -> list[str]:
+        """The cards of these shares, which one container is to get, by index.
+
+        Raises NvshareError if it must not.
+        """
+        if self._trouble:
+            raise NvshareError(self._trouble)
+        cards = {card.uuid: card for card in self._cards}
+        known = self.shares()
+        for share in shares:
+            if share not in known:
+                raise InvalidArgs(f"there is no share {share!r}")
+            if trouble := cards[card_of(share)].trouble:
+                raise NvshareError(trouble)
+        counted = Counter(map(card_of, shares))
+        if twice := [uuid for uuid, number in counted.items() if number > 1]:
+            raise InvalidArgs(
+                f"one container was to get {counted[twice[0]]} shares of {twice[0]}, "
+                "which are no more than one",
+                "each share of a container is another GPU: ask for as many as the node has free",
+            )
+        return sorted(counted, key=lambda uuid: cards[uuid].index)
+
+
+def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+    """`size` of the available shares with `must`: of different cards, and of the emptiest ones."""
+    chosen = list(must[:size])
+    free: dict[str, list[str]] = {}
+    for share in available:
+        if share not in must:
+            free.setdefault(card_of(share), []).append(share)
+    for shares in free.values():
+        shares.sort(key=_number, reverse=True)
+    here = Counter(map(card_of, chosen))
+    while len(chosen) < size and free:
+        card = min(free, key=lambda one: _rank(one, here, free))
+        chosen.append(free[card].pop())
+        here[card] += 1
+        if not free[card]:
+            del free[card]
+    return chosen
+
+
+def _rank(card: str, here: Mapping[str, int], free: Mapping[str, Sequence[str]]) -> tuple[
+        int, int, str]:
+    return here[card], -len(free[card]), card
+
+
+def _number(share: str) -> tuple[int, str]:
+    number = share.partition(SEPARATOR)[2]
+    return int(number) if number.isdecimal() else 0, share

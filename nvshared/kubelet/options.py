@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of nvshare-kubelet."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from nvshared import __version__
+from nvshared.errors import InvalidArgs
+from nvshared.kubelet.offer import Replicas
+from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
+
+KUBELET = "/var/lib/kubelet"
+STATE = "/var/lib/nvshare-kubelet"
+MOST = 1000                             # shares of a card
+
+DESCRIPTION = """\
+Offers this machine's GPUs to Kubernetes as nvshare.com/gpu: each to several pods,
+which share it. It runs beside kubelet and nvshared. While nvshared does not
+answer, its shares are unhealthy and no pod gets one.
+"""
+
+EPILOG = """\
+Usually systemd runs it:       systemctl enable --now nvshare-kubelet
+and a pod asks for a share:    resources: {limits: {nvshare.com/gpu: 1}}
+
+examples:
+  nvshare-kubelet --replicas 4
+      four pods for each GPU
+  nvshare-kubelet --replicas 10 --replicas 1=0
+      ten, and GPU 1 is not shared
+  nvshare-kubelet --cdi
+      the GPU is added by NVIDIA's CDI device, for container runtimes that heed it
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Like any other, but what is wrong is raised as an error with a hint."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises InvalidArgs."""
+        raise InvalidArgs(message, "see: nvshare-kubelet --help")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for."""
+
+    replicas: Replicas
+    cdi: bool
+    kubelet: Path
+    socket: Path
+    state: Path
+    bus: str
+
+
+def parser() -> argparse.ArgumentParser:
+    """Also the source of the manual page."""
+    made = Parser(
+        prog="nvshare-kubelet", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=f"nvshare-kubelet {__version__}")
+    made.add_argument(
+        "--replicas", metavar="[GPU=]N", action="append", default=[],
+        help="how many pods may share each GPU, or one that is named by index, UUID or PCI "
+             "address; 0: it is not offered; may be given several times (default: 10)",
+    )
+    made.add_argument(
+        "--cdi", action="store_true",
+        help="add the GPU by NVIDIA's CDI device (nvidia.com/gpu=UUID), for a container runtime "
+             "that is known to heed it; otherwise NVIDIA_VISIBLE_DEVICES asks NVIDIA's runtime",
+    )
+    made.add_argument(
+        "--kubelet", metavar="DIR", type=Path, default=Path(KUBELET),
+        help=f"kubelet's folder, its --root-dir (default: {KUBELET})",
+    )
+    made.add_argument(
+        "--socket", metavar="PATH", type=Path,
+        default=Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET),
+        help=f"where nvshared listens; its folder is mounted into containers "
+             f"(default: {DEFAULT_SOCKET}; environment: {SOCKET_VARIABLE})",
+    )
+    made.add_argument(
+        "--state", metavar="DIR", type=Path, default=Path(STATE),
+        help=f"where the library lies that containers get (default: {STATE})",
+    )
+    made.add_argument(
+        "--bus", metavar="BUS", default=os.environ.get(BUS_VARIABLE) or "system",
+        help=f"nvshared's message bus: system, session or an address (default: system; "
+             f"environment: {BUS_VARIABLE})",
+    )
+    return made
+
+
+def parse(arguments: Sequence[str] | None) -> Options:
+    """Raises InvalidArgs."""
+    given = parser().parse_args(arguments)
+    return Options(
+        replicas(given.replicas), given.cdi, given.kubelet.absolute(), given.socket.absolute(),
+        given.state.absolute(), given.bus,
+    )
+
+
+def replicas(given: Sequence[str]) -> Replicas:
+    """From what stands behind each --replicas. Raises InvalidArgs."""
+    usual = Replicas().usual
+    own = []
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        if not (number.isascii() and number.isdecimal() and int(number) <= MOST) or (
+                equals and not name):
+            raise InvalidArgs(
+                f"--replicas cannot be {text!r}",
+                f"give a number from 0 to {MOST}, or that of one GPU, such as 0=4",
+            )
+        if name:
+            own.append((name, int(number)))
+        else:
+            usual = int(number)
+    return Replicas(usual, tuple(own))

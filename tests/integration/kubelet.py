@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kubelet as far as device plugins are concerned: real gRPC over real sockets.
+
+It does what Kubernetes' plugin watcher and device manager do: looks into its plugins_registry,
+asks who is there, connects to the endpoint, listens to its list of devices, and counts all as
+unhealthy when that ends. A socket that is removed and made anew is another plugin. It writes the
+checkpoint of what it has given away.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from nvshared.kubelet.messages import DEVICE_PLUGIN, REGISTRATION, classes
+from tests.integration.fakehook import PATIENCE
+
+REG = classes("pluginregistration", REGISTRATION)
+DP = classes("v1beta1", DEVICE_PLUGIN)
+LOOK = 0.02                             # seconds between two looks into the folder
+
+
+class Plugin:
+    """A connection to one that has registered."""
+
+    def __init__(self, socket: Path, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        self.devices: dict[str, str] = {}
+        info = self._call("pluginregistration.Registration/GetInfo", REG["InfoRequest"](),
+                          REG["PluginInfo"])
+        assert info.type == "DevicePlugin"
+        assert list(info.supported_versions) == ["v1beta1"]
+        assert info.endpoint == str(socket)
+        self.name = info.name
+        self._call("pluginregistration.Registration/NotifyRegistrationStatus",
+                   REG["RegistrationStatus"](plugin_registered=True),
+                   REG["RegistrationStatusResponse"])
+        self.options = self.call("GetDevicePluginOptions", DP["Empty"](), "DevicePluginOptions")
+        self._stream = self._channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=DP["ListAndWatchResponse"].FromString,
+        )(DP["Empty"]())
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def call(self, method: str, request: Any, answer: str) -> Any:
+        """One of the device plugin's methods. Raises grpc.RpcError."""
+        return self._call(f"v1beta1.DevicePlugin/{method}", request, DP[answer])
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._stream.cancel()
+        self._thread.join()
+        self._channel.close()
+
+    def _call(self, method: str, request: Any, answer: Any) -> Any:
+        return self._channel.unary_unary(
+            f"/{method}", request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )(request, timeout=PATIENCE)
+
+    def _listen(self) -> None:
+        with suppress(grpc.RpcError):
+            for answer in self._stream:
+                self.devices = {device.ID: device.health for device in answer.devices}
+                self._changed()
+        self.devices = dict.fromkeys(self.devices, "Unhealthy")
+        self._changed()
+
+
+class Kubelet:
+    """One that runs until it is stopped; start it again for a restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._registry = folder / "plugins_registry"
+        self._registry.mkdir(parents=True, exist_ok=True)
+        (folder / "device-plugins").mkdir(exist_ok=True)
+        self._news = threading.Condition()
+        self._plugins: dict[Path, tuple[tuple[int, int], Plugin]] = {}
+        self.registrations = 0
+        self.start()
+
+    def start(self) -> None:
+        """Looks for plugins from now on."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Forgets all plugins, as a kubelet does that ends."""
+        self._ended.set()
+        self._thread.join()
+        for _, plugin in self._plugins.values():
+            plugin.close()
+        self._plugins.clear()
+
+    def devices(self) -> dict[str, str]:
+        """All devices and their health."""
+        found: dict[str, str] = {}
+        for _, plugin in tuple(self._plugins.values()):
+            found |= plugin.devices
+        return found
+
+    def allocatable(self) -> int:
+        """What `kubectl describe node` would show."""
+        return list(self.devices().values()).count("Healthy")
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Until it is so."""
+        with self._news:
+            assert self._news.wait_for(condition, PATIENCE), self.devices()
+
+    def prefers(self, available: Sequence[str], size: int) -> list[str]:
+        """The plugin's choice."""
+        request = DP["PreferredAllocationRequest"]()
+        request.container_requests.add(available_deviceIDs=available, allocation_size=size)
+        answer = self._plugin().call(
+            "GetPreferredAllocation", request, "PreferredAllocationResponse")
+        return list(answer.container_responses[0].deviceIDs)
+
+    def allocate(self, *containers: Sequence[str]) -> list[Any]:
+        """The plugin's answers for the containers of a pod. Raises grpc.RpcError."""
+        request = DP["AllocateRequest"]()
+        for devices in containers:
+            request.container_requests.add(devices_ids=devices)
+        answer = self._plugin().call("Allocate", request, "AllocateResponse")
+        return list(answer.container_responses)
+
+    def give_away(self, resource: str, *devices: str) -> None:
+        """Has another device plugin's devices stand in the checkpoint."""
+        (self.folder / "device-plugins" / "kubelet_internal_checkpoint").write_text(json.dumps({
+            "Data": {"PodDeviceEntries": None, "RegisteredDevices": {resource: devices}},
+            "Checksum": 1,
+        }))
+
+    def _plugin(self) -> Plugin:
+        ((_, plugin),) = self._plugins.values()
+        return plugin
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK):
+            there = self._sockets()
+            for path, (made, plugin) in tuple(self._plugins.items()):
+                if there.get(path) != made:
+                    del self._plugins[path]
+                    plugin.close()
+                    self._changed()
+            for path, made in there.items():
+                if path not in self._plugins:
+                    with suppress(grpc.RpcError):       # it was there before its server: again
+                        self._plugins[path] = made, Plugin(path, self._changed)
+                        self.registrations += 1
+                        self._changed()
+
+    def _sockets(self) -> dict[Path, tuple[int, int]]:
+        """What there is, and when it was made: a new one may get the number of the old one."""
+        found = {}
+        for path in self._registry.glob("[!.]*"):
+            with suppress(FileNotFoundError):           # removed meanwhile
+                found[path] = path.stat().st_ino, path.stat().st_ctime_ns
+        return found
+
+    def _changed(self) -> None:
+        with self._news:
+            self._news.notify_all()

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshare-kubelet between a kubelet of ours and the real daemon on two simulated cards."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pytest
+
+from nvshared.kubelet.container import LINE
+from nvshared.kubelet.offer import card_of
+from tests.bus.service import PrivateBus, private_bus
+from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.kubelet import Kubelet
+
+
+@dataclass
+class Node:
+    """A machine with kubelet, a bus, and whatever a test starts."""
+
+    site: Site
+    bus: PrivateBus
+    kubelet: Kubelet
+    plugins: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def state(self) -> Path:
+        return self.kubelet.folder.parent / "state"
+
+    @property
+    def log(self) -> Path:
+        return self.kubelet.folder.parent / "log"
+
+    def command(self, *options: str) -> list[str]:
+        return [
+            sys.executable, "-c", "import sys; from nvshared.kubelet.main import main; "
+            "sys.exit(main())", "--bus", self.bus.address, "--socket", str(self.site.socket),
+            "--kubelet", str(self.kubelet.folder), "--state", str(self.state), *options,
+        ]
+
+    def daemon(self) -> "subprocess.Popen[str]":
+        return self.site.start("--bus", self.bus.address)
+
+    def start(self, *options: str) -> "subprocess.Popen[str]":
+        """An nvshare-kubelet that is ready when this returns."""
+        address = self.kubelet.folder.parent / "notify"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, self.log.open("a") as log:
+            ready.bind(str(address))
+            ready.settimeout(PATIENCE)
+            plugin = subprocess.Popen(
+                self.command(*options), cwd=ROOT, stderr=log, text=True,
+                env={**os.environ, "NOTIFY_SOCKET": str(address)},
+            )
+            self.plugins.append(plugin)
+            while ready.recv(4096) != b"READY=1":
+                continue
+            address.unlink()
+        return plugin
+
+    def fails(self, *options: str) -> tuple[int, str]:
+        """What one says that cannot start."""
+        done = subprocess.run(
+            self.command(*options), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+    def allocatable(self, number: int) -> None:
+        """Waits until kubelet counts so many."""
+        self.kubelet.wait(lambda: self.kubelet.allocatable() == number)
+
+    def refused(self, *shares: str) -> str:
+        """The reason why a container does not get them."""
+        with pytest.raises(grpc.RpcError) as refused:
+            self.kubelet.allocate(shares)
+        return str(refused.value.details())
+
+
+@pytest.fixture
+def node(site: Site, short_path: Path) -> Iterator[Node]:
+    """Kubelet runs; neither the daemon nor the plugin does yet."""
+    with private_bus() as bus:
+        made = Node(site, bus, Kubelet(short_path / "kubelet"))
+        try:
+            yield made
+        finally:
+            made.kubelet.stop()
+            for plugin in made.plugins:
+                plugin.kill()
+                plugin.wait()
+            if made.log.exists():
+                sys.stderr.write(made.log.read_text())
+
+
+def test_ten_pods_share_each_card(node: Node) -> None:
+    node.daemon()
+    node.start()
+    node.allocatable(20)
+    assert set(node.kubelet.devices()) == {
+        f"{uuid}::{number}" for uuid in uuids(node) for number in range(10)
+    }
+
+
+def test_a_card_may_have_another_number_of_shares(node: Node) -> None:
+    node.daemon()
+    node.start("--replicas", "3", "--replicas", "1=0")
+    node.allocatable(3)
+    assert {card_of(share) for share in node.kubelet.devices()} == {uuids(node)[0]}
+
+
+def uuids(node: Node) -> list[str]:
+    """Of the cards."""
+    found = []
+    for raw in node.site.uuids:
+        text = raw.hex()
+        parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+        found.append("GPU-" + "-".join(parts))
+    return found
+
+
+def test_a_container_gets_library_socket_and_card(node: Node) -> None:
+    node.daemon()
+    node.start()
+    node.allocatable(20)
+    first, second = uuids(node)
+    (answer,) = node.kubelet.allocate([f"{second}::7"])
+    assert dict(answer.envs) == {
+        "NVSHARE_SOCKET": "/run/nvshare/sock", "NVSHARE_REQUIRED": "1",
+        "NVIDIA_VISIBLE_DEVICES": second,
+    }
+    mounts = {mount.container_path: Path(mount.host_path) for mount in answer.mounts}
+    assert all(mount.read_only for mount in answer.mounts)
+    assert (mounts["/run/nvshare"] / "sock").is_socket()
+    assert mounts["/etc/ld.so.preload"].read_text() == LINE
+    library = mounts["/usr/lib/nvshare"] / "libnvshare.so"
+    assert library.read_bytes() == (ROOT / "libhook/build/libnvshare.so").read_bytes()
+    assert library.stat().st_mode & 0o777 == 0o644      # a container runs as anybody
+    (answer,) = node.kubelet.allocate([f"{second}::1", f"{first}::1"])
+    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == f"{first},{second}"
+
+
+def test_shares_are_spread_over_cards(node: Node) -> None:
+    node.daemon()
+    node.start()
+    node.allocatable(20)
+    free = sorted(node.kubelet.devices())
+    taken: list[str] = []
+    for _ in range(6):
+        (share,) = node.kubelet.prefers(free, 1)
+        free.remove(share)
+        taken.append(card_of(share))
+    assert {card: taken.count(card) for card in uuids(node)} == dict.fromkeys(uuids(node), 3)
+    assert {card_of(share) for share in node.kubelet.prefers(free, 2)} == set(uuids(node))
+
+
+def test_one_container_never_gets_one_card_twice(node: Node) -> None:
+    node.daemon()
+    node.start()
+    node.allocatable(20)
+    card = uuids(node)[0]
+    assert f"2 shares of {card}, which are no more than one" in node.refused(
+        f"{card}::0", f"{card}::1")
+    assert "there is no share 'GPU-none::0'" in node.refused("GPU-none::0")
+
+
+def test_a_card_that_another_plugin_offers_is_not_shared(node: Node) -> None:
+    """Whole to one pod and shared to others: never. Whoever comes first keeps it."""
+    node.daemon()
+    node.start()
+    node.allocatable(20)
+    first, second = uuids(node)
+    node.kubelet.give_away("nvidia.com/gpu", first)
+    assert f"{first} is handed out as nvidia.com/gpu already" in node.refused(f"{first}::0")
+    node.allocatable(10)
+    node.kubelet.allocate([f"{second}::0"])
+    node.kubelet.give_away("nvshare.com/gpu", f"{first}::0")      # our own
+    node.allocatable(20)
+
+
+def test_a_daemon_that_dies_takes_the_shares_along_until_it_is_back(node: Node) -> None:
+    daemon = node.daemon()
+    node.start()
+    node.allocatable(20)
+    daemon.kill()
+    daemon.wait()
+    assert "nvshared is not running" in node.refused(f"{uuids(node)[0]}::0")
+    node.allocatable(0)
+    assert len(node.kubelet.devices()) == 20            # unhealthy, and known
+    node.daemon()
+    node.allocatable(20)
+    node.kubelet.allocate([f"{uuids(node)[0]}::0"])
+    assert node.kubelet.registrations == 1
+
+
+def test_a_daemon_that_hangs_takes_them_along_too(node: Node) -> None:
+    daemon = node.daemon()
+    node.start()
+    node.allocatable(20)
+    daemon.send_signal(signal.SIGSTOP)
+    node.allocatable(0)
+    assert "did not answer within 5 seconds" in node.refused(f"{uuids(node)[0]}::0")
+    daemon.send_signal(signal.SIGCONT)
+    node.allocatable(20)
+
+
+def test_without_a_daemon_there_are_no_shares_until_it_comes(node: Node) -> None:
+    node.start()
+    node.kubelet.wait(lambda: node.kubelet.registrations == 1)
+    assert node.kubelet.devices() == {}
+    assert "nvshared is not running" in node.refused(f"{uuids(node)[0]}::0")
+    node.daemon()
+    node.allocatable(20)
+
+
+def test_a_bus_that_restarts_changes_nothing_for_long(node: Node) -> None:
+    daemon = node.daemon()
+    node.start()
+    node.allocatable(20)
+    node.bus.stop()
+    node.allocatable(0)
+    node.bus.start()
+    daemon.kill()
+    daemon.wait()
+    node.daemon()
+    node.allocatable(20)
+
+
+def test_a_kubelet_that_restarts_finds_it(node: Node) -> None:
+    node.daemon()
+    node.start()
+    node.allocatable(20)
+    node.kubelet.stop()
+    assert node.kubelet.devices() == {}
+    node.kubelet.start()
+    node.allocatable(20)
+    node.kubelet.allocate([f"{uuids(node)[1]}::3"])
+
+
+def test_it_may_be_killed_and_started_again(node: Node) -> None:
+    node.daemon()
+    plugin = node.start()
+    node.allocatable(20)
+    (before,) = node.kubelet.allocate([f"{uuids(node)[0]}::0"])
+    line = next(
+        Path(mount.host_path) for mount in before.mounts
+        if mount.container_path == "/etc/ld.so.preload"
+    )
+    inode = line.stat().st_ino
+    plugin.kill()
+    plugin.wait()
+    node.allocatable(0)
+    node.start()
+    node.allocatable(20)
+    (after,) = node.kubelet.allocate([f"{uuids(node)[0]}::0"])
+    assert after == before
+    assert line.stat().st_ino == inode                  # running containers have this very file
+
+
+def test_its_end_is_noticed_at_once(node: Node) -> None:
+    node.daemon()
+    plugin = node.start()
+    node.allocatable(20)
+    plugin.terminate()
+    assert plugin.wait(PATIENCE) == 0
+    node.kubelet.wait(lambda: not node.kubelet.devices())
+    assert not list((node.kubelet.folder / "plugins_registry").iterdir())
+
+
+def test_a_socket_that_somebody_removes_is_made_anew(node: Node) -> None:
+    node.daemon()
+    node.start()
+    node.allocatable(20)
+    (found,) = (node.kubelet.folder / "plugins_registry").iterdir()
+    found.unlink()
+    node.kubelet.wait(lambda: node.kubelet.registrations == 2)
+    node.allocatable(20)
+
+
+def test_a_socket_of_nvshared_that_is_elsewhere_is_said(node: Node) -> None:
+    node.daemon()
+    node.start("--socket", "/nowhere/sock")
+    node.kubelet.wait(lambda: node.kubelet.registrations == 1)
+    assert "does not listen at /nowhere/sock" in node.refused(f"{uuids(node)[0]}::0")
+    assert node.kubelet.allocatable() == 0
+
+
+def test_only_one_serves_a_node(node: Node) -> None:
+    node.start()
+    code, said = node.fails()
+    assert code == 152
+    assert f"another nvshare-kubelet uses {node.state}" in said
+
+
+def test_a_machine_without_kubelet_is_named(node: Node) -> None:
+    code, said = node.fails("--kubelet", "/nowhere/kubelet")
+    assert code == 1
+    assert "there is no folder /nowhere/kubelet: kubelet is not on this machine" in said
+    assert "--root-dir" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not")
+def test_who_may_not_is_told_so(node: Node) -> None:
+    node.kubelet.folder.parent.chmod(0o755)
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--clear-groups", *node.command()], cwd=ROOT,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "Permission denied; run it as root" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

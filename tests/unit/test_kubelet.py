@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshare-kubelet's parts: messages, which shares are best, what a container gets, options."""
+
+import json
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.control import Daemon
+from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.kubelet.container import Containers
+from nvshared.kubelet.given import CHECKPOINT, elsewhere, holder
+from nvshared.kubelet.messages import DEVICE_PLUGIN, REGISTRATION, classes
+from nvshared.kubelet.offer import Card, Offer, Replicas, card_of, preferred
+from nvshared.kubelet.options import parse, replicas
+from nvshared.kubelet.watch import Place, _look
+
+CARD = Card("GPU-0a", 0, "00000000:17:00.0")
+OTHER = Card("GPU-1b", 1, "00000000:65:00.0")
+
+# What kubelet sends and expects, byte by byte: field number * 8 + 2, length, content.
+WIRE = [
+    (REGISTRATION, "PluginInfo", {
+        "type": "t", "name": "n", "endpoint": "e", "supported_versions": ["v", "w"],
+    }, b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v\x22\x01w"),
+    (REGISTRATION, "RegistrationStatus", {"plugin_registered": True, "error": "e"},
+     b"\x08\x01\x12\x01e"),
+    (DEVICE_PLUGIN, "DevicePluginOptions", {
+        "pre_start_required": True, "get_preferred_allocation_available": True,
+    }, b"\x08\x01\x10\x01"),
+    (DEVICE_PLUGIN, "ListAndWatchResponse", {"devices": [{
+        "ID": "i", "health": "h", "topology": {"nodes": [{"ID": 1}]},
+    }]}, b"\x0a\x0c\x0a\x01i\x12\x01h\x1a\x04\x0a\x02\x08\x01"),
+    (DEVICE_PLUGIN, "PreferredAllocationRequest", {"container_requests": [{
+        "available_deviceIDs": ["a"], "must_include_deviceIDs": ["m"], "allocation_size": 2,
+    }]}, b"\x0a\x08\x0a\x01a\x12\x01m\x18\x02"),
+    (DEVICE_PLUGIN, "PreferredAllocationResponse", {
+        "container_responses": [{"deviceIDs": ["a"]}],
+    }, b"\x0a\x03\x0a\x01a"),
+    (DEVICE_PLUGIN, "AllocateRequest", {"container_requests": [{"devices_ids": ["a"]}]},
+     b"\x0a\x03\x0a\x01a"),
+    (DEVICE_PLUGIN, "AllocateResponse", {"container_responses": [{
+        "envs": {"k": "v"},
+        "mounts": [{"container_path": "c", "host_path": "h", "read_only": True}],
+        "devices": [{"container_path": "c", "host_path": "h", "permissions": "p"}],
+        "annotations": {"k": "v"}, "cdi_devices": [{"name": "n"}],
+    }]}, b"\x0a\x2a\x0a\x06\x0a\x01k\x12\x01v\x12\x08\x0a\x01c\x12\x01h\x18\x01"
+         b"\x1a\x09\x0a\x01c\x12\x01h\x1a\x01p\x22\x06\x0a\x01k\x12\x01v\x2a\x03\x0a\x01n"),
+    (DEVICE_PLUGIN, "PreStartContainerRequest", {"devices_ids": ["a"]}, b"\x0a\x01a"),
+]
+
+
+@pytest.mark.parametrize(("described", "name", "fields", "wire"), WIRE, ids=lambda one: (
+    one if isinstance(one, str) else ""))
+def test_messages_are_on_the_wire_as_kubernetes_has_them(
+    described: dict[str, dict[str, str]], name: str, fields: dict[str, object], wire: bytes
+) -> None:
+    message = classes("v1", described)[name](**fields)
+    assert message.SerializeToString(deterministic=True) == wire
+
+
+SHARES = st.lists(
+    st.builds(lambda card, number: f"GPU-{card}::{number}", st.integers(0, 4), st.integers(0, 12)),
+    unique=True, min_size=1,
+)
+
+
+@given(available=SHARES, data=st.data())
+def test_preferred_shares_are_spread(available: list[str], data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, len(available)))
+    must = data.draw(st.lists(st.sampled_from(available), unique=True, max_size=size))
+    chosen = preferred(available, must, size)
+    assert len(chosen) == len(set(chosen)) == size
+    assert set(must) <= set(chosen) <= set(available)
+    here, free = Counter(map(card_of, chosen)), Counter(map(card_of, available))
+    had = Counter(map(card_of, must))
+    for card in here:                   # nobody got one while another with free ones has fewer
+        for other in free:
+            if here[card] > had[card] and here[other] < free[other]:
+                assert here[card] <= here[other] + 1
+    if size == 1 and not must:
+        assert free[card_of(chosen[0])] == max(free.values())
+
+
+def test_shares_are_as_many_as_was_said() -> None:
+    offer = Offer(replicas(["2", "0000:65:00.0=7", "65:00.0=1", "1=3", "5=9"]))
+    assert "not answered" in offer.words()
+    offer.learn((CARD, OTHER))
+    assert list(offer.shares()) == [
+        "GPU-0a::0", "GPU-0a::1", "GPU-1b::0", "GPU-1b::1", "GPU-1b::2"]
+    assert "no GPU goes by '5', which --replicas names" in offer.words()
+
+
+def test_nothing_is_offered_that_cannot_be_shared() -> None:
+    offer = Offer(Replicas(2))
+    with pytest.raises(NvshareError, match="has not answered yet"):
+        offer.check(["GPU-0a::0"])
+    assert offer.learn((Card("GPU-0a", 0, "", "it is divided"), OTHER))
+    assert offer.shares() == {
+        "GPU-0a::0": False, "GPU-0a::1": False, "GPU-1b::0": True, "GPU-1b::1": True}
+    with pytest.raises(NvshareError, match="it is divided"):
+        offer.check(["GPU-1b::0", "GPU-0a::0"])
+    assert offer.learn(NvshareError("gone"))
+    assert not offer.learn(NvshareError("gone"))
+    assert not any(offer.shares().values())
+
+
+class DividedGPU(Daemon):
+    """What nvshared tells of a card in MIG mode, which the simulated driver does not have."""
+
+    def __init__(self) -> None:
+        """Connects to nobody."""
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """One, and one that is lost."""
+        return [
+            {"UUID": "GPU-0a", "Index": 0, "PCIBusID": "", "State": "idle", "MIG": True},
+            {"UUID": "GPU-1b", "Index": 1, "PCIBusID": "", "State": "lost", "MIG": False},
+        ]
+
+
+def test_a_divided_card_and_a_lost_one_are_not_offered(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        divided, lost = _look(
+            DividedGPU(), Place("system", tmp_path / "s", tmp_path, "nvshare.com/gpu"))
+    assert "GPU-0a is divided (MIG)" in divided.trouble
+    assert "GPU-1b fell off the bus" in lost.trouble
+
+
+def test_what_others_have_is_read_from_kubelets_file(tmp_path: Path) -> None:
+    assert elsewhere(tmp_path, "nvshare.com/gpu") == {}
+    file = tmp_path / CHECKPOINT
+    file.parent.mkdir()
+    entry = {"ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": ["GPU-1b::4"]}}
+    file.write_text(json.dumps({"Data": {
+        "PodDeviceEntries": [entry],
+        "RegisteredDevices": {"nvshare.com/gpu": ["GPU-0a::0"], "example.com/nic": None},
+    }}))
+    given = elsewhere(tmp_path, "nvshare.com/gpu")
+    assert holder("GPU-0a", given) == ""
+    assert holder("GPU-1b", given) == "nvidia.com/gpu"
+    file.write_text("{}")
+    with pytest.raises(NvshareError, match="is not as kubelet writes it"):
+        elsewhere(tmp_path, "nvshare.com/gpu")
+
+
+@pytest.mark.parametrize("text", [
+    '{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-0a"}]}',
+    "kind: nvidia.com/gpu\ndevices:\n- name: GPU-0a\n",
+])
+def test_a_cdi_device_is_given_only_if_there_is_one(tmp_path: Path, text: str) -> None:
+    containers = Containers(Path("/run/x/sock"), tmp_path, True, [tmp_path])
+    with pytest.raises(NvshareError, match=r"no CDI file in .* has nvidia\.com/gpu=GPU-0a"):
+        containers.answer(["GPU-0a"])
+    (tmp_path / "nvidia.yaml").write_text(text)
+    answer = containers.answer(["GPU-0a"])
+    assert answer.cdi == ("nvidia.com/gpu=GPU-0a",)
+    assert answer.variables["NVIDIA_VISIBLE_DEVICES"] == "void"
+    with pytest.raises(NvshareError, match="GPU-0ab"):
+        containers.answer(["GPU-0ab"])
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "-1", "1001", "=3", "0=", "0=x", "٣"])
+def test_wrong_replicas_are_named(wrong: str) -> None:
+    with pytest.raises(InvalidArgs, match="--replicas cannot be"):
+        replicas([wrong])
+
+
+def test_wrong_options_lead_to_help() -> None:
+    with pytest.raises(InvalidArgs, match="nvshare-kubelet --help"):
+        parse(["--replica", "3"])
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "nvshare.com/gpu: 1" in shown
+    assert "--replicas 10 --replicas 1=0" in shown
