@@ -181,9 +181,10 @@ def test_a_program_beyond_the_limit_of_its_user_is_told_so(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:
     daemon = start("--hello-timeout", "1h", "--max-clients-per-user", "5")
+    crowded = daemon.descriptors + DESCRIPTORS_EACH * 5
     crowd = attack(site, "hold", str(site.socket), "--width", "5", "--rounds", "1")
     crowd.wait_for("done")
-    eventually(lambda: daemon.descriptors >= DESCRIPTORS_EACH * 5)
+    eventually(lambda: daemon.descriptors >= crowded)
     done = as_somebody(site)
     assert "nvshared refuses this program: it has too many clients. The GPU is used unshared." in (
         done.stderr
@@ -191,7 +192,7 @@ def test_a_program_beyond_the_limit_of_its_user_is_told_so(
     assert done.returncode == 0, done.stderr
     finish([program(site, 1, 4)])       # another user's
     rest(crowd)
-    eventually(lambda: daemon.descriptors < DESCRIPTORS_EACH * 5)
+    eventually(lambda: daemon.descriptors < crowded)
     assert as_somebody(site).stderr == ""
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory outlives the contexts of its program: it belongs to the GPU."""
 
+from collections.abc import Callable
+
 from tests.integration.conftest import Site
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
@@ -30,7 +32,9 @@ assert get(there, size) == data
     program.ends_well()
 
 
-def test_memory_comes_back_while_there_is_no_context(site: Site) -> None:
+def test_memory_comes_back_while_there_is_no_context(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
     """What was away when the last context ended is what others then find in it."""
     site.start("--tq", "1")
     program = Program(site, f'''
@@ -56,5 +60,6 @@ assert not active.value                  # whatever context it took, the program
     program.go_on()
     assert program.hears() == "away"
     give_it_back(hook)
+    eventually(lambda: " left" in site.log.read_text())
     program.go_on()
     program.ends_well()

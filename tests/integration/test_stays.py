@@ -93,7 +93,6 @@ print(json.dumps("fed"), flush=True)
 sys.stdin.readline()
 ''' + ENDS)
     daemon.accept(Flag(0))
-    daemon.until(Type.MEMORY)
     while (memory := daemon.until(Type.MEMORY).memory).resident < SIZE:
         continue
     assert program.hears() == "begun"

@@ -81,7 +81,7 @@ def test_a_reset_after_which_nothing_can_be_read_is_a_reset(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(ControlConnection, "__init__", lambda _self, _bus: None)
+    monkeypatch.setattr(ControlConnection, "__init__", lambda _self, _bus, _patience: None)
     monkeypatch.setattr(Daemon, "close", lambda _self: None)
     monkeypatch.setattr(Daemon, "reset_settings", lambda _self: asked.append("reset"))
     monkeypatch.setattr(Daemon, "snapshot", lambda _self: failing(unanswered())())

@@ -220,7 +220,7 @@ def test_who_is_refused_for_a_limit_is_told_of_it_once(process: Process) -> None
         asking.hears(False)
     first, another, again, cut = process.complaints
     assert first.endswith(limit)
-    assert another.endswith("and another is 1GiB")
+    assert another.endswith("as another is 1GiB")
     assert again == first
     assert cut.count("x") < 500
 

@@ -128,6 +128,11 @@ void capture_ends(void)
     core_captures--;
 }
 
+void capture_abandon(void)
+{
+    core_captures = 0;
+}
+
 /* As where nothing is captured. */
 bool capture_refuses(CUresult *result)
 {
