@@ -83,6 +83,7 @@ def pinning(card: Card, but: ScheduledClient | None = None) -> int:
 
 def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     """Its figures are these, by its own words."""
+    client.said = said
     if now < client.keeps_until and not said.stays:
         said = replace(
             said, allocated=max(0, said.allocated - said.resident), resident=0,

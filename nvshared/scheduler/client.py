@@ -135,6 +135,7 @@ class ScheduledClient:
     touched: set[int]                   # ids of clients that changed; see groups.py
     memory: Memory
     room: int                           # as the hook last confirmed it
+    said: Memory = Memory()             # its last words, where other figures stand for them
     domains: tuple[Domain, ...] = ()    # that bound its host memory,
     tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
     tenant: str = ""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Stake
+from nvshared.scheduler.events import Stays
 from nvshared.scheduler.share import Line, Share
 
 # Who is in which group; and those in a phase are one that is named like it.
@@ -30,7 +31,8 @@ GROUPS = (
     "lent",                             # was promised more than it uses
     "pinning",                          # was allowed to pin some more, and may not know yet
     "bounded",                          # has a memory limit
-    "staying",                          # nothing of it leaves the card any more
+    "staying",                          # nothing of it leaves the card any more,
+    "keeping",                          # and for a while only
     "excessive",                        # of those, who was promised more than it may have,
     "entering",                         # who is whole and wants a turn,
     "settled",                          # and who is whole and has one
@@ -119,6 +121,8 @@ def counted(client: ScheduledClient) -> Counted:
         groups.append("bounded")
     if memory.stays:
         groups.append("staying")
+        if memory.stays is Stays.KEPT:
+            groups.append("keeping")
         most = max(client.used, memory.need + client.to_pin)
         if client.granted > memory.need or client.commit > most:
             groups.append("excessive")

@@ -9,6 +9,7 @@ from nvshared.scheduler import belief, presave
 from nvshared.scheduler.actions import Presave
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Move, ScheduledClient
+from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Evicted, Loaded, Presaved
 from nvshared.units import SECOND
 
@@ -53,8 +54,9 @@ def evicted(card: Card, client: ScheduledClient, answer: Evicted) -> None:
     elif move.order.room < before and not (
         (answer.no_memory and client.hopeful) or (answer.yielded and move.cut)
     ):
+        if card.now >= client.refuse_until:
+            _keep(card, client)         # orders that were on their way together count once
         client.refuse_until = card.now + REFUSED
-        _keep(card, client)
     if answer.no_memory:
         client.hopeful = False          # next time it is given what it will need
     if answer.no_memory or answer.driver_error:
@@ -68,6 +70,13 @@ def _keep(card: Card, client: ScheduledClient) -> None:
     if client.kept >= IN_VAIN and not client.holds:
         client.keeps_until = card.now + KEEPS
         belief.hear(client, client.memory, card.now)
+
+
+def ask_again(decision: Decision) -> None:
+    """Their while is over: their own words count again, even if they say nothing more."""
+    for client in decision.card.groups.group("keeping"):
+        if decision.due(client.keeps_until):
+            belief.hear(client, client.said, decision.now)
 
 
 def presaved(card: Card, client: ScheduledClient, answer: Presaved) -> None:

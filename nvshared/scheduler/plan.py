@@ -89,7 +89,7 @@ one of them drains, or moves memory, it cannot answer yet, and is waited for som
 of them is the deadline, at which the plan may change without an event.
 """
 
-from nvshared.scheduler import bounds, commit, compute, presave, room, stuck, turns
+from nvshared.scheduler import bounds, commit, compute, move, presave, room, stuck, turns
 from nvshared.scheduler.decision import Decision
 
 
@@ -100,6 +100,7 @@ def plan(decision: Decision) -> None:
         return
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
+    move.ask_again(decision)
     stuck.plan(decision)                # before, as others do not wait for who is
     presave.cut(decision)
     commit.plan(decision)

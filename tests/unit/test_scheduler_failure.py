@@ -4,7 +4,9 @@
 import pytest
 
 from nvshared.scheduler.actions import ClientState, Crowded, Evict, Load, Run, Stayed, Stuck
+from nvshared.scheduler.decision import DEPTH
 from nvshared.scheduler.events import CapacityChanged, Evicted, Stays
+from nvshared.scheduler.move import IN_VAIN
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
@@ -266,9 +268,22 @@ def test_who_frees_nothing_is_reported_and_others_have_the_rest(said: str) -> No
     assert not talk.view(2).fits
     talk.join(3, 35)
     assert 3 in runs(talk.obey(talk.want(3)))
-    talk.wait(60)                       # it is asked again after a while
-    assert 1 in dict(evicts(talk.changed(1)))
+    assert 1 in dict(evicts(talk.wait(60)))     # after a while, whatever it says meanwhile
     assert talk.view(2).fits
+
+
+def test_orders_that_were_on_their_way_together_are_one_in_vain() -> None:
+    talk = Talk(step=5)
+    talk.join(1, 60, 60)
+    talk.join(2, 70)
+    new = talk.want(2)
+    for _ in range(IN_VAIN - 1):
+        orders = [action for action in new if isinstance(action, Evict)]
+        assert len(orders) == DEPTH
+        for order in orders:
+            talk.tell(Evicted(1, talk.memory[1], order.number, 0))
+        new = talk.wait(1)
+    assert not [a for a in talk.said if isinstance(a, Stayed)]
 
 
 def test_who_waits_for_what_others_hold_unshared_is_reported_once_in_a_wait() -> None:

@@ -68,6 +68,7 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "pinning": lambda client: client.pins,
     "bounded": lambda client: client.terms.memory_limit,
     "staying": lambda client: client.memory.stays,
+    "keeping": lambda client: client.memory.stays is Stays.KEPT,
     "excessive": lambda client: client.memory.stays and (
         client.granted > client.need
         or client.commit > max(client.used, client.need + client.to_pin)
