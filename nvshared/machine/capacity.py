@@ -15,7 +15,7 @@ increase must be seen in two samples in a row; a decrease is believed at once.
 
 A client's context is made just before it says HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while it starts. Until two samples
-have seen a client, a reserve is kept for its context; of each tenant
+have seen a client, a reserve is kept for its context; of each account
 (scheduler/belief.py) for a few at most, as anybody can connect. One is always
 kept for one more, which nobody knows of before it has made its context. Where no
 sample means anything, as NVML fails or something is always on its way, time has
@@ -33,7 +33,7 @@ RESERVE = 256 * MIB                     # what the driver likes to have left for
 SMALLEST_SHARE = 64                     # but on small cards 1/64 for the reserve,
 CONTEXT_SHARE = 16                      # and 1/16 for a context
 SAMPLES_TO_BELIEVE = 2
-YOUNG_MOST = 4                          # contexts of one tenant, for which a reserve is kept
+YOUNG_MOST = 4                          # contexts of one account, for which a reserve is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Capacity:
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes, as believed now
     _last: int | None = field(default=None, init=False)
-    _tenants: dict[int, str] = field(default_factory=dict, init=False)
+    _accounts: dict[int, str] = field(default_factory=dict, init=False)
     _seen: dict[int, int] = field(default_factory=dict, init=False)     # of those seen too rarely
 
     @property
@@ -86,19 +86,19 @@ class Capacity:
     @property
     def _young(self) -> int:
         """How many contexts are still to show, or may be."""
-        of_all = Counter(self._tenants.get(client, "") for client in self._seen)
-        return sum(min(n, YOUNG_MOST) if tenant else n for tenant, n in of_all.items())
+        of_all = Counter(self._accounts.get(client, "") for client in self._seen)
+        return sum(min(n, YOUNG_MOST) if account else n for account, n in of_all.items())
 
-    def joined(self, client: int, tenant: str = "") -> None:
-        """A client whose context no sample has seen yet; one of many, where it is a tenant's."""
+    def joined(self, client: int, account: str = "") -> None:
+        """A client whose context no sample has seen yet; one of many, where it is an account's."""
         self._seen[client] = 0
-        if tenant:
-            self._tenants[client] = tenant
+        if account:
+            self._accounts[client] = account
 
     def left(self, client: int) -> None:
         """A client is gone; its context too, as the next samples will show."""
         self._seen.pop(client, None)
-        self._tenants.pop(client, None)
+        self._accounts.pop(client, None)
 
     def grown(self, client: int) -> None:
         """A client has its context by now, whether samples show it or not."""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a client is believed, and how much one tenant may be promised.
+"""How far a client is believed, and how much one account may be promised.
 
 A client says itself what it has. Any user's program may connect and say anything, and what it
 has others cannot have. So what it says counts as far as it can be true.
 
-**Tenants.** Whatever clients of one tenant say, and however many they are, others are left a
-card's worth of memory, on card and host together. What a tenant was promised is *shown* where
-the driver or the kernel knows that its processes have it. What is not shown may be memory that a
-program has not used yet, or nothing at all. Up to a card's worth of that a tenant may have in
-any case, and more only as long as others are left a card's worth. A tenant is a user at present,
-and root's clients are nobody's: they are believed, and promised what there is.
+**Accounts.** Each user has one. Whatever clients of one account say, and however many they are,
+others are left a card's worth of memory, on card and host together. What an account was promised
+is *shown* where the driver or the kernel knows that its processes have it. What is not shown may be
+memory that a program has not used yet, or nothing at all. Up to a card's worth of that an account
+may have in any case, and more only as long as others are left a card's worth. Root's clients are
+of no account: they are believed, and promised what there is.
 
 **Claims.** Memory grows by our leave: of the card by LOAD, of the host by EVICT, of the commit
 and of what is pinned by COMMIT. What a client says beyond that is in doubt, and does not count.
@@ -27,7 +27,7 @@ for their turn instead of being refused, until the driver names them.
 for a while (move.py): it counts as pinned, and is shown as what stays. Others are not held up.
 
 **About to pin.** What a client is to pin, and has not pinned yet, lessens what others may have.
-Nobody can see that. So all that one tenant is about to pin counts as a small part of the card at
+Nobody can see that. So all that one account is about to pin counts as a small part of the card at
 most.
 """
 
@@ -39,12 +39,12 @@ from nvshared.scheduler.client import Doubts, ScheduledClient
 from nvshared.scheduler.demand import HEADS, more_margin
 from nvshared.scheduler.events import Memory, Stays
 
-PINNING_PART = 16                       # of the card, that one tenant may be about to pin
+PINNING_PART = 16                       # of the card, that one account may be about to pin
 
 
 def greet(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
     """Believes one that comes what is shown, and what it could be promised of what is left."""
-    if not client.tenant:
+    if not client.account:
         client.commit = commit
         return
     memory, seen = client.memory, client.evidence
@@ -62,22 +62,22 @@ def _false(said: int, seen: int | None) -> int:
 
 
 def may_have(card: Card, client: ScheduledClient, left: int) -> int:
-    """How much more its tenant may be promised, of so much that is left; negative: less."""
-    if not client.tenant:
+    """How much more its account may be promised, of so much that is left; negative: less."""
+    if not client.account:
         return left
-    account, worth = card.groups.account(client.tenant), card.settings.capacity
+    sums, worth = card.groups.account(client.account), card.settings.capacity
     # What is kept for each client lessens what is left, too.
-    others = worth + more_margin(card, HEADS - min(account.heads, HEADS) + 1)
-    return min(left, max(worth - account.unshown, left - others))
+    others = worth + more_margin(card, HEADS - min(sums.heads, HEADS) + 1)
+    return min(left, max(worth - sums.unshown, left - others))
 
 
 def pinning(card: Card, but: ScheduledClient | None = None) -> int:
     """What all are about to pin, as far as it counts for others; without that of this one."""
     most = card.settings.capacity // PINNING_PART
     total = 0
-    for tenant, account in card.groups.accounts().items():
-        own = but.pinning if but is not None and but.tenant == tenant else 0
-        total += min(account.pinning - own, most) if tenant else account.pinning - own
+    for account, sums in card.groups.accounts().items():
+        own = but.pinning if but is not None and but.account == account else 0
+        total += min(sums.pinning - own, most) if account else sums.pinning - own
     return total
 
 
@@ -92,7 +92,7 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     room, host = client.charged, client.host_counted
     client.silenced = False
     client.memory = said
-    if client.tenant:
+    if client.account:
         client.doubts = Doubts(
             max(0, said.filled - max(before.filled - doubts.filled, room)),
             max(0, said.host - max(before.host - doubts.host, host)),
@@ -104,7 +104,7 @@ def see(card: Card, seen: events.Seen) -> None:
     """Others than themselves have told what clients have."""
     for id, evidence in seen.evidence.items():
         client = card.clients.get(id)
-        if client is None or not client.tenant:
+        if client is None or not client.account:
             continue
         client.evidence = evidence
         client.silenced = client.mute

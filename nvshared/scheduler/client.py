@@ -138,7 +138,7 @@ class ScheduledClient:
     said: Memory = Memory()             # its last words, where other figures stand for them
     domains: tuple[Domain, ...] = ()    # that bound its host memory,
     tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
-    tenant: str = ""
+    account: str = ""                   # whose its memory is, see belief.py; "": nobody's
     tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
     evidence: Evidence = Evidence()
     doubts: Doubts = Doubts()
@@ -277,7 +277,7 @@ class ScheduledClient:
     def used(self) -> int:
         """What of its commit is used, or about to be by the thread that asked for it."""
         used = max(self.need, self.granted)
-        return min(used, self._promised) if self.tenant else used
+        return min(used, self._promised) if self.account else used
 
     @property
     def pinned(self) -> int:
@@ -292,7 +292,7 @@ class ScheduledClient:
     @property
     def fixed(self) -> int:
         """What lessens how far others may grow: what is pinned, as far as it shows."""
-        if not self.tenant:
+        if not self.account:
             return self.fastened
         return self.pinned if self.evidence.hidden else min(self.pinned, self.evidence.card or 0)
 
@@ -314,7 +314,7 @@ class ScheduledClient:
     @property
     def committed(self) -> int:
         """What counts against all that can be committed."""
-        return self._promised if self.tenant else max(self._promised, self.used)
+        return self._promised if self.account else max(self._promised, self.used)
 
     @property
     def beyond(self) -> int:

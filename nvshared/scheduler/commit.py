@@ -17,7 +17,7 @@ While there is plenty, a little more is granted than was asked for, so that a pr
 ask for each allocation. That is lent. When memory runs short, what is unused is called back
 with a smaller LIMITS. The client may be growing into it at that very moment, so the old commit
 counts until the client answers an order sent after the LIMITS. The question waits for that,
-and later questions of the same tenant (belief.py) wait behind it. If a client does not answer at
+and later questions of the same account (belief.py) wait behind it. If a client does not answer at
 all, the question is answered without it, and so are all others until it does answer.
 
 The host's memory is split between the cards (nvshared/sharing/budget.py). Before anything is
@@ -104,8 +104,8 @@ def plan(decision: Decision) -> None:
     for client in bounds.overdrawn(card):
         _forget_grant(decision, client)
         _call_back(decision, client, client.used)
-    for tenant in card.groups.askers():
-        while (asks := card.groups.first_asker(tenant)) is not None:
+    for account in card.groups.askers():
+        while (asks := card.groups.first_asker(account)) is not None:
             question, heard = asks.question, asks.memory.answered
             # Nobody awaits one any more of which a later has been answered.
             if question and question.number > heard and not _answer(decision, asks, question):
@@ -210,13 +210,13 @@ def _lend(decision: Decision, client: ScheduledClient, wanted: int, left: int) -
     if client.memory.stays:
         return wanted
     more = min(LENT_MOST, left // LENT_PART, _ceiling(decision, client) - wanted)
-    if client.tenant and (more > _spare(decision, client, wanted) or not client.shown):
+    if client.account and (more > _spare(decision, client, wanted) or not client.shown):
         return wanted
     return wanted + (more if more >= LENT_LEAST else 0)
 
 
 def _spare(decision: Decision, client: ScheduledClient, wanted: int) -> int:
-    """What its tenant may be promised, once this one has so much; negative: that is too much."""
+    """What its account may be promised, once this one has so much; negative: that is too much."""
     more = max(0, wanted - client.committed)
     left = _reachable(decision)
     return belief.may_have(decision.card, client, left) - more if more else left
@@ -248,7 +248,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
         else (left < 0 and _borrow(decision, client, question))
         or _recall(
             decision, client, question, max(-left, -spare),
-            _lenders(decision, "" if left < 0 else client.tenant))
+            _lenders(decision, "" if left < 0 else client.account))
     )):
         return False
     else:
@@ -262,10 +262,10 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     return True
 
 
-def _lenders(decision: Decision, tenant: str) -> list[ScheduledClient]:
-    """To whom something is lent; of this tenant, or of all."""
+def _lenders(decision: Decision, account: str) -> list[ScheduledClient]:
+    """To whom something is lent; of this account, or of all."""
     lent = decision.card.groups.group("lent")
-    return [client for client in lent if not tenant or client.tenant == tenant]
+    return [client for client in lent if not account or client.account == account]
 
 
 def _awaits_return(decision: Decision, client: ScheduledClient, question: Question) -> bool:

@@ -13,7 +13,7 @@ from nvshared.scheduler.settings import BLOCK
 MARGIN_PART = 16                        # of the host's budget, or
 MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
 MARGIN_MOST = 2                         # but no more than this part of the budget
-HEADS = 16                              # nor for more than so many clients of one tenant
+HEADS = 16                              # nor for more than so many clients of one account
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ def margin(host: int, clients: int) -> int:
 def heads(card: Card) -> int:
     """For how many clients a margin is kept."""
     return sum(
-        min(account.heads, HEADS) if tenant else account.heads
-        for tenant, account in card.groups.accounts().items()
+        min(sums.heads, HEADS) if account else sums.heads
+        for account, sums in card.groups.accounts().items()
     )
 
 

@@ -80,7 +80,7 @@ class Joined:
     wants: bool = False                 # a thread stands at the gate
     commit: int = 0                     # what an earlier daemon allowed it
     domains: tuple[str, ...] = ()       # names of those that bound its host memory; see domains.py
-    tenant: str = ""                    # whose it is, see belief.py; "": believed without limit
+    account: str = ""                   # see belief.py; "": it is believed without limit
     evidence: Evidence = Evidence()
     tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
 

@@ -73,15 +73,15 @@ class Counted(NamedTuple):
     promise: Stake = NO_STAKE           # in those
     span: tuple[int, int] | None = None     # what it was promised and may leave, and its id
     asks: tuple[int, int] | None = None     # when its question came, and which it is
-    tenant: str = ""
-    account: tuple[int, int, int] = (0, 0, 0)       # its part of the tenant's, in that order
+    account: str = ""
+    parts: tuple[int, int, int] = (0, 0, 0)         # of the sums of that, in their order
     line: Line | None = None            # in which it waits
     active: Share | None = None         # whose it is, if it holds the card or waits
 
 
 @dataclass(slots=True)
 class Account:
-    """Sums over the clients of one tenant."""
+    """Sums over the clients of one account, see belief.py."""
 
     unshown: int = 0
     pinning: int = 0
@@ -145,7 +145,7 @@ def counted(client: ScheduledClient) -> Counted:
         tuple(groups),
         (
             charged, client.host_counted, client.committed, client.used,
-            client.pinned, client.fixed, client.beyond, client.unshown if client.tenant else 0,
+            client.pinned, client.fixed, client.beyond, client.unshown if client.account else 0,
             takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
             memory.need, memory.filled - client.doubts.filled,
@@ -159,8 +159,8 @@ def counted(client: ScheduledClient) -> Counted:
         client.tenancies, client.promise if client.tenancies else NO_STAKE,
         (span, client.id) if span else None,
         (client.question.since, client.question.number) if client.question else None,
-        client.tenant,
-        (client.unshown, client.pinning, 1 if client.committed or not client.tenant else 0),
+        client.account,
+        (client.unshown, client.pinning, 1 if client.committed or not client.account else 0),
         client.share.line if queued else None,
         client.share if queued or holds else None,
     )
@@ -191,7 +191,7 @@ class Groups:
         self._news: dict[str, set[int]] = {}
         self._accounts: dict[str, Account] = {}
         self._spans: list[tuple[int, int]] = []     # of those that have any, least first
-        self._asking: dict[str, dict[int, int]] = {}    # by tenant: since when, longest first
+        self._asking: dict[str, dict[int, int]] = {}    # by account: since when, longest first
 
     def settle(self) -> None:
         """What has changed is in the sums of all domains."""
@@ -221,14 +221,14 @@ class Groups:
             self._count()
         return self._sums[POSITIONS[name]]
 
-    def account(self, tenant: str) -> Account:
-        """What the clients of a tenant have together."""
+    def account(self, name: str) -> Account:
+        """What the clients of an account have together."""
         if self.touched:
             self._count()
-        return self._accounts.get(tenant) or Account()
+        return self._accounts.get(name) or Account()
 
     def accounts(self) -> Mapping[str, Account]:
-        """Those of all tenants that have clients."""
+        """Those of all accounts that have clients."""
         if self.touched:
             self._count()
         return self._accounts
@@ -241,17 +241,17 @@ class Groups:
         return [self._clients[id] for id in sorted(id for _, id in found)]
 
     def askers(self) -> list[str]:
-        """The tenants that have asked something, who waits longest first."""
+        """The accounts whose clients have asked something, who waits longest first."""
         if self.touched:
             self._count()
-        first = {tenant: next(iter(asking.values())) for tenant, asking in self._asking.items()}
-        return sorted(first, key=lambda tenant: first[tenant])
+        first = {account: next(iter(asking.values())) for account, asking in self._asking.items()}
+        return sorted(first, key=lambda account: first[account])
 
-    def first_asker(self, tenant: str) -> ScheduledClient | None:
-        """Of this tenant's clients the one that asked first."""
+    def first_asker(self, account: str) -> ScheduledClient | None:
+        """Of this account's clients the one that asked first."""
         if self.touched:
             self._count()
-        asking = self._asking.get(tenant)
+        asking = self._asking.get(account)
         return self._clients[next(iter(asking))] if asking else None
 
     def queue(self) -> Iterator[ScheduledClient]:
@@ -316,7 +316,7 @@ class Groups:
             if now.sums != before.sums:
                 for position, figure in enumerate(now.sums):
                     self._sums[position] += figure - before.sums[position]
-            if (now.tenant, now.account) != (before.tenant, before.account):
+            if (now.account, now.parts) != (before.account, before.parts):
                 self._book(before, -1)
                 self._book(now, 1)
             if (now.place, now.takes) != (before.place, before.takes):
@@ -354,18 +354,18 @@ class Groups:
                         domain.count(id, stake)
 
     def _book(self, counted: Counted, sign: int) -> None:
-        account = self._accounts.setdefault(counted.tenant, Account())
-        account.add(counted.account, sign)
-        if account == Account():
-            del self._accounts[counted.tenant]
+        sums = self._accounts.setdefault(counted.account, Account())
+        sums.add(counted.parts, sign)
+        if sums == Account():
+            del self._accounts[counted.account]
 
     def _line_up(self, id: int, before: Counted, now: Counted) -> None:
         if before.asks is not None:
-            del self._asking[before.tenant][id]
-            if not self._asking[before.tenant]:
-                del self._asking[before.tenant]
+            del self._asking[before.account][id]
+            if not self._asking[before.account]:
+                del self._asking[before.account]
         if now.asks is not None:
-            self._asking.setdefault(now.tenant, {})[id] = now.asks[0]
+            self._asking.setdefault(now.account, {})[id] = now.asks[0]
 
     def _enter(
         self, client: ScheduledClient, groups: tuple[str, ...], before: tuple[str, ...]

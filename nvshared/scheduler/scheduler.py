@@ -173,7 +173,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
     card = decision.card
     client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now,
-        domains=card.domains.named(event.domains), tenant=event.tenant, evidence=event.evidence,
+        domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
         tenants=event.tenants,
     )
     card.add(client)

@@ -254,10 +254,10 @@ class GPU:
         self.apply_capacity()
         self.clients[client.id] = client
         self.client_joins.emit(client, memory)
-        tenant = client.peer.account
-        evidence = self._first_evidence(client, memory) if tenant else events.Evidence()
+        account = client.peer.account
+        evidence = self._first_evidence(client, memory) if account else events.Evidence()
         self.tell(events.Joined(
-            client.id, memory, running, wants, commit, client.domains, tenant, evidence,
+            client.id, memory, running, wants, commit, client.domains, account, evidence,
             tuple(str(one) for one in client.peer.sharers)))
         self.client_new.emit(client)
 

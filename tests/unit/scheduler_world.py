@@ -81,16 +81,16 @@ class World:
         slab: int = 128 * MIB,
         bus: int = 50_000,
         delay: int = 2000,
-        tenants: int = 0,
+        accounts: int = 0,
         jobs: bool = False,
     ) -> None:
-        """`tenants`: among whom clients are divided; 0: all are root's.
+        """`accounts`: among whom clients are divided; 0: all are root's.
 
         `jobs`: some of them belong to jobs of users, for which terms may be set.
         """
         self.jobs = jobs
         self.now = 1_000_000
-        self.tenants = tenants
+        self.accounts = accounts
         self.block = block
         self.slab = slab
         self.bus = bus
@@ -152,7 +152,7 @@ class World:
 
     def look(self) -> None:
         """The driver and the kernel tell what each program has."""
-        if self.tenants:
+        if self.accounts:
             evidence = {id: _evidence(hook) for id, hook in self.hooks.items()}
             filled = {id: self.scheduler.memory(id).filled for id in self.hooks}
             self.tell(Seen(evidence, filled))
@@ -253,8 +253,8 @@ class World:
         """A hook's record starts on its way; after a restart nobody hears it before HELLO."""
         if isinstance(record, Joined):
             self._greeted.add(hook.id)
-            tenant = f"user:{hook.id % self.tenants}" if self.tenants else ""
-            record = replace(record, tenant=tenant, evidence=_evidence(hook))
+            account = f"user:{hook.id % self.accounts}" if self.accounts else ""
+            record = replace(record, account=account, evidence=_evidence(hook))
         if not hook.dead and hook.id in self._greeted:
             self._to_daemon(hook.id, record)
 

@@ -140,10 +140,10 @@ class Court:
 
     # The honest one.
 
-    def gets(self, size: int, tenant: str = HONEST) -> bool:
+    def gets(self, size: int, account: str = HONEST) -> bool:
         """Whether a client that comes now is promised so much at once."""
         self.honest.clear()
-        self.tell(Joined(ONE, tenant=tenant, evidence=NOTHING))
+        self.tell(Joined(ONE, account=account, evidence=NOTHING))
         self.tell(CommitAsked(ONE, Memory(), 1, size))
         answers = [a for a in self.honest if isinstance(a, Limits) and a.number == 1]
         return bool(answers) and answers[0].commit >= size
@@ -163,52 +163,52 @@ def test_whatever_one_user_says_another_gets_a_cards_worth_at_once(seed: int) ->
 def test_root_does_too(seed: int) -> None:
     court = Court(seed)
     court.rage(300, most=40)
-    assert court.gets(WORTH, tenant="")
+    assert court.gets(WORTH, account="")
 
 
 def claim(court: Court, id: int) -> None:
-    court.tell(Joined(id, Memory(allocated=CARD), commit=CARD, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, Memory(allocated=CARD), commit=CARD, account=LIARS, evidence=court.first))
 
 
 def ask(court: Court, id: int) -> None:
-    court.tell(Joined(id, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
     court.tell(CommitAsked(id, Memory(), 1, CARD))
 
 
 def silent(court: Court, id: int) -> None:
-    court.tell(Joined(id, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
 
 
 def host(court: Court, id: int) -> None:
-    court.tell(Joined(id, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
     court.tell(MemoryChanged(id, Memory(host=16 * GIB)))
 
 
 def beyond(court: Court, id: int) -> None:
-    court.tell(Joined(id, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
     court.tell(MemoryChanged(id, Memory(beyond=16 * GIB)))
     court.tell(CommitAsked(id, Memory(beyond=16 * GIB), 1, 0))
 
 
 def filled(court: Court, id: int) -> None:
     memory = Memory(allocated=CARD, resident=CARD, room=CARD)
-    court.tell(Joined(id, memory, commit=CARD, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, memory, commit=CARD, account=LIARS, evidence=court.first))
 
 
 def pins(court: Court, id: int) -> None:
-    court.tell(Joined(id, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
     court.tell(CommitAsked(id, Memory(), 1, CARD, CARD))
     court.tell(MemoryChanged(id, Memory(pinned=CARD, room=CARD, answered=1)))
 
 
 def pinned(court: Court, id: int) -> None:
     memory = Memory(pinned=CARD, room=CARD)
-    court.tell(Joined(id, memory, commit=CARD, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, memory, commit=CARD, account=LIARS, evidence=court.first))
 
 
 def stays(court: Court, id: int) -> None:
     memory = Memory(allocated=GIB, resident=GIB, pinned=GIB, room=2 * GIB, stays=Stays.GIVEN)
-    court.tell(Joined(id, memory, commit=CARD, tenant=LIARS, evidence=court.first))
+    court.tell(Joined(id, memory, commit=CARD, account=LIARS, evidence=court.first))
 
 
 CLAIMS = [claim, ask, silent, host, beyond, filled, pins, pinned, stays]
@@ -247,7 +247,7 @@ def test_no_claim_takes_anything_from_others(
 def test_a_user_alone_has_all_that_it_uses() -> None:
     """What is promised and used is no promise to be held back."""
     court = Court(0, replace(SETTINGS, host_budget=CARD))
-    court.tell(Joined(1, tenant=HONEST, evidence=NOTHING))
+    court.tell(Joined(1, account=HONEST, evidence=NOTHING))
     court.owed[1] = []
     court.tell(CommitAsked(1, Memory(), 1, CARD // 2))
     assert court.scheduler.snapshot().clients[1].commit >= CARD // 2
@@ -280,7 +280,7 @@ def steps(court: Court) -> dict[str, int]:
             sys.setprofile(None)
         found[what] = calls
 
-    tell("HELLO", Joined(ONE, tenant=HONEST, evidence=NOTHING))
+    tell("HELLO", Joined(ONE, account=HONEST, evidence=NOTHING))
     tell("COMMIT", CommitAsked(ONE, memory, 1, GIB))
     memory = Memory(allocated=GIB)
     tell("MEMORY", MemoryChanged(ONE, memory, wants=True))

@@ -90,7 +90,7 @@ FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "pinned": lambda client: client.pinned,
     "fixed": lambda client: client.fixed,
     "beyond": lambda client: client.memory.beyond - client.doubts.beyond,
-    "unshown": lambda client: client.unshown if client.tenant else 0,
+    "unshown": lambda client: client.unshown if client.account else 0,
     "staying_take": lambda client: client.takes if _stays(client) else 0,
     "holders_take": lambda client: client.takes if client.turn is not None else 0,
     "queued_want": lambda client: _wants(client) if _waits(client) else 0,
@@ -112,11 +112,11 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.size(name) == len(card.groups.group(name))
     for name, figure in FIGURES.items():
         assert card.groups.total(name) == sum(map(figure, everyone)), name
-    for tenant in {one.tenant for one in everyone}:
-        mine = [one for one in everyone if one.tenant == tenant]
-        assert card.groups.account(tenant) == groups.Account(
+    for account in {one.account for one in everyone}:
+        mine = [one for one in everyone if one.account == account]
+        assert card.groups.account(account) == groups.Account(
             sum(one.unshown for one in mine), sum(one.pinning for one in mine),
-            sum(one.committed > 0 or not tenant for one in mine))
+            sum(one.committed > 0 or not account for one in mine))
     for domain in card.tenancies:
         mine = [one for one in everyone if domain in one.tenancies]
         assert domain.sums == Stake(
@@ -126,10 +126,10 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.spanning(size) == spanning
     asking = [one for one in everyone if one.question]
     asking.sort(key=lambda one: one.question.since if one.question else 0)
-    for tenant in (tenants := {one.tenant: None for one in asking}):
-        first = next(one for one in asking if one.tenant == tenant)
-        assert card.groups.first_asker(tenant) is first
-    assert {*card.groups.askers()} == {*tenants}
+    for account in (accounts := {one.account: None for one in asking}):
+        first = next(one for one in asking if one.account == account)
+        assert card.groups.first_asker(account) is first
+    assert {*card.groups.askers()} == {*accounts}
     queued = sorted(card.waiting, key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
@@ -166,7 +166,7 @@ class Counted(World):
 def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> None:
     world = Counted(
         replace(SETTINGS, anti_thrash=data.draw(st.sampled_from(AntiThrash))), seed,
-        tenants=data.draw(st.integers(0, 3)), jobs=data.draw(st.booleans()))
+        accounts=data.draw(st.integers(0, 3)), jobs=data.draw(st.booleans()))
     terms = Terms()
     for _ in range(data.draw(st.integers(5, 30))):
         hooks = list(world.hooks.values())

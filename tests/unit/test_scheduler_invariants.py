@@ -54,8 +54,8 @@ class Tenants(RuleBasedStateMachine):
         )
         block = settings.block * halves // 2
         self.world = World(
-            settings, seed, block=block, slab=max(slab, block), bus=bus, delay=delay, tenants=users,
-            jobs=True,
+            settings, seed, block=block, slab=max(slab, block), bus=bus, delay=delay,
+            accounts=users, jobs=True,
         )
         self.resize_box(box)
         self.world.advance(5 * SECOND)
