@@ -45,13 +45,16 @@ VERB = Verb(
     name="weight",
     summary="set which share of the time a program or tenant gets",
     description=(
-        "Tenants that take turns share the time in proportion to their weights, and the programs "
-        "of one share what it gets in proportion to theirs. Each begins with 100; one with 200 "
+        "Tenants that take turns share the time in proportion to their weights: first pods, "
+        "containers and units of the system, and users outside of these; then, of what one of "
+        "them gets, a user's jobs, units and containers, or the users of a unit; and last the "
+        "programs in each of these. Each begins with 100; one with 200 "
         "gets twice the time of one with 100. The weight of a program lasts until the program "
         "ends, that of a tenant (a user, unit, container, job or pod) until it is taken back."
     ),
     examples=(
         ("nvsharectl weight 4711 200", "twice the time of other programs of its tenant"),
+        ("nvsharectl weight job:4711 200", "twice the time of its user's other jobs"),
         ("nvsharectl weight pod:lab/train 200", "of all programs of a pod together"),
         ("nvsharectl weight pod:lab/train none", "as the configuration says, or 100"),
     ),

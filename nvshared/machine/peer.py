@@ -42,9 +42,11 @@ class Peer:
 
     @property
     def sharers(self) -> tuple[Tenant, ...]:
-        """The same, but last is whose share of the time it uses: what users make is theirs."""
-        whole, *more = self.tenants
-        return (*more, whole) if self.tenant.is_users_own else self.tenants
+        """The same, from the outermost in: whose share of the time it has a part of comes first.
+
+        What users make is theirs. In anything else, who is root chooses what user to be.
+        """
+        return self.tenants if self.tenant.is_users_own else self.tenants[::-1]
 
     @property
     def account(self) -> str:

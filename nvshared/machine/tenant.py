@@ -48,7 +48,8 @@ class Tenant:
     @property
     def is_users_own(self) -> bool:
         """Whether a user made it, who could make any number."""
-        return self.kind in (Kind.CONTAINER, Kind.UNIT) and "/" in self.name
+        inside = self.kind in (Kind.CONTAINER, Kind.UNIT) and "/" in self.name
+        return inside or self.kind in (Kind.JOB, Kind.USER)
 
 
 HEX = r"[0-9a-f]{64}"

@@ -11,7 +11,7 @@ from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
-from nvshared.scheduler.share import Line, Share
+from nvshared.scheduler.share import Line, Ration, Share
 from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.yielding import Yielding
 
@@ -32,9 +32,10 @@ class Card:
     tenant_terms: dict[str, Terms] = field(default_factory=dict)    # what is set for tenants
     awaiting: bool = False              # somebody has not said yet what it has
     lost: bool = False
-    shares: dict[str, Share] = field(default_factory=dict)  # of the time, by tenant
+    shares: dict[str, Share] = field(default_factory=dict)  # of the time, by outermost tenant
+    rations: dict[str, Ration] = field(default_factory=dict)    # by tenant, and
+    rationed: dict[Ration, None] = field(default_factory=dict)  # those with a compute limit
     lines: dict[int, Line] = field(default_factory=dict)    # of tenants with one client, by weight
-    rationed: dict[Share, None] = field(default_factory=dict)   # those with a compute limit
     foreseen: list[Share] = field(default_factory=list)     # those with turns that are not over
     weighted: bool = False              # there is more than one line, see order.py
     present: float = 0                  # virtual time, when nobody wants the card
@@ -67,12 +68,14 @@ class Card:
 
     def add(self, client: ScheduledClient) -> None:
         """A client that is new."""
-        names = client.tenants or ("",)
-        client.shares = tuple(
-            self.shares.setdefault(name, Share(name, self.groups.stale)) for name in names)
-        client.share.members.add(client.id)
-        for share in client.shares:
-            share.under.add(client.id)
+        whole, inner, *_ = (*client.tenants, "", "")
+        share = self.shares.setdefault(whole, Share(whole, among=self.groups.lines))
+        client.shares = (
+            share, share.within.setdefault(inner, Share(inner, among=share.lines)))
+        client.rations = tuple(
+            self.rations.setdefault(name, Ration(name)) for name in client.tenants)
+        for account in client.billed:
+            account.members.add(client.id)
         self.clients[client.id] = client
 
     def remove(self, id: int) -> ScheduledClient | None:
@@ -81,9 +84,8 @@ class Card:
         client = self.clients.pop(id, None)
         if client is not None:
             client.enter(Phase.IDLE, self.now)
-            client.share.members.discard(id)
-            for share in client.shares:
-                share.under.discard(id)
+            for account in client.billed:
+                account.members.discard(id)
         return client
 
     @property

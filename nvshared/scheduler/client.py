@@ -14,7 +14,7 @@ from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Memory
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
-from nvshared.scheduler.share import Share
+from nvshared.scheduler.share import Held, Ration, Share
 from nvshared.units import SECOND
 
 
@@ -139,7 +139,7 @@ class ScheduledClient:
     domains: tuple[Domain, ...] = ()    # that bound its host memory,
     tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
     account: str = ""                   # whose its memory is, see belief.py; "": nobody's
-    tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
+    tenants: tuple[str, ...] = ()       # whose terms it is under, the outermost first
     evidence: Evidence = Evidence()
     doubts: Doubts = Doubts()
     false: int = 0                      # of what it said it filled, when last looked
@@ -148,9 +148,10 @@ class ScheduledClient:
     quota: Quota | None = None          # where terms limit its time; see compute.py
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase
-    shares: tuple[Share, ...] = ()      # of the time, of all its tenants; see share.py
+    shares: tuple[Share, ...] = ()      # of the time, from the outermost in; see order.py
+    rations: tuple[Ration, ...] = ()    # those of its tenants; see compute.py
     place: int = 0                      # in the queue: lower goes first
-    virtual: int = 0                    # us held, divided by its weight; see order.py
+    virtual: float = 0                  # us held, divided by its weight; see order.py
     not_before: int = 0                 # gave way: do not choose before this moment
     turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
     moves: tuple[Move, ...] = ()        # in the order sent
@@ -361,8 +362,8 @@ class ScheduledClient:
         self.virtual += (held - self.held_before) * DEFAULT_WEIGHT // self.terms.weight
         runs = (phase is Phase.RUNNING) - (self.phase is Phase.RUNNING)
         drains = (phase is Phase.DRAINING) - (self.phase is Phase.DRAINING)
-        for share in self.shares if runs or drains else ():
-            share.turn(now, runs, drains)
+        for account in self.billed if runs or drains else ():
+            account.turn(now, runs, drains)
         self.held_before = held
         self.drained_before = self.time_drained(now)
         self.waited_before = self.time_waited(now)
@@ -371,14 +372,24 @@ class ScheduledClient:
         self.since = now
 
     @property
+    def billed(self) -> tuple[Held, ...]:
+        """All to which the time that it holds the card is billed."""
+        return (*self.shares, *self.rations)
+
+    @property
     def share(self) -> Share:
-        """Its innermost tenant's."""
-        return self.shares[-1]
+        """Its outermost tenant's."""
+        return self.shares[0]
+
+    @property
+    def inner(self) -> Share:
+        """That within it, see share.py."""
+        return self.shares[1]
 
     @property
     def rationed(self) -> bool:
         """Its time is limited, or that of a tenant of its."""
-        return self.quota is not None or any(share.quota is not None for share in self.shares)
+        return self.quota is not None or any(one.quota is not None for one in self.rations)
 
     @property
     def open(self) -> bool:

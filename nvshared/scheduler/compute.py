@@ -24,7 +24,7 @@ from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.quota import UNLIMITED, Quota
-from nvshared.scheduler.share import Share
+from nvshared.scheduler.share import Ration
 
 
 def change(card: Card, client: ScheduledClient) -> None:
@@ -35,18 +35,18 @@ def change(card: Card, client: ScheduledClient) -> None:
     _free(card, client)
 
 
-def ration(card: Card, share: Share) -> None:
+def ration(card: Card, account: Ration) -> None:
     """The same for a tenant, to be done when it has other terms or its first client."""
-    percent = card.terms_for(share.name).compute_limit
-    if percent == (UNLIMITED if share.quota is None else share.quota.percent):
+    percent = card.terms_for(account.name).compute_limit
+    if percent == (UNLIMITED if account.quota is None else account.quota.percent):
         return
-    share.quota = _changed(card, share.quota, percent, _billed_to(card, share))
-    if share.quota is None:
-        card.rationed.pop(share, None)
+    account.quota = _changed(card, account.quota, percent, _billed_to(card, account))
+    if account.quota is None:
+        card.rationed.pop(account, None)
     else:
-        card.rationed[share] = None
-    card.groups.touched.update(share.under)
-    for id in sorted(share.under):
+        card.rationed[account] = None
+    card.groups.touched.update(account.members)
+    for id in sorted(account.members):
         _free(card, card.clients[id])
 
 
@@ -67,21 +67,21 @@ def _free(card: Card, client: ScheduledClient) -> None:
 
 def account(card: Card) -> None:
     """Brings the accounts up to date, before what has just happened is noted."""
-    waiting: set[Share] = set()
+    waiting: set[Ration] = set()
     for client in card.groups.group("rationed"):
         waits = client.phase in (Phase.WAITING, Phase.LOADING) and not client.terms.suspended
         if waits:
-            waiting.update(client.shares)
+            waiting.update(client.rations)
         if client.quota is not None:
             client.quota = quota.roll(
                 client.quota, card.settings.accounting, card.now, _billed(card, client),
                 waits=waits, holds=client.open,
             )
-    for share in card.rationed:
-        assert share.quota is not None
-        share.quota = quota.roll(
-            share.quota, card.settings.accounting, card.now, _billed_to(card, share),
-            waits=share in waiting and not share.open, holds=share.open,
+    for one in card.rationed:
+        assert one.quota is not None
+        one.quota = quota.roll(
+            one.quota, card.settings.accounting, card.now, _billed_to(card, one),
+            waits=one in waiting and not one.open, holds=one.open,
         )
 
 
@@ -123,9 +123,9 @@ def _accounts(card: Card, client: ScheduledClient) -> Iterator[tuple[Quota, int]
     """Its own and those of its tenants, as far as there are any, and what was billed to them."""
     if client.quota is not None:
         yield client.quota, _billed(card, client)
-    for share in client.shares:
-        if share.quota is not None:
-            yield share.quota, _billed_to(card, share)
+    for one in client.rations:
+        if one.quota is not None:
+            yield one.quota, _billed_to(card, one)
 
 
 def _billed(card: Card, client: ScheduledClient) -> int:
@@ -133,9 +133,9 @@ def _billed(card: Card, client: ScheduledClient) -> int:
     return _net(card, client.time_held(card.now), client.time_drained(card.now))
 
 
-def _billed_to(card: Card, share: Share) -> int:
-    share.bill(card.now)
-    return _net(card, share.held, share.drained)
+def _billed_to(card: Card, account: Ration) -> int:
+    account.bill(card.now)
+    return _net(card, account.held, account.drained)
 
 
 def _net(card: Card, held: int, drained: int) -> int:

@@ -19,7 +19,7 @@ from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Stays
-from nvshared.scheduler.share import Line, Share
+from nvshared.scheduler.share import Head, Line, Lines, Share
 
 # Who is in which group; and those in a phase are one that is named like it.
 GROUPS = (
@@ -56,8 +56,6 @@ SUMS = (
 )
 POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
-Head = tuple[float, int, Line]          # the first in a line: virtual time, place
-
 
 class Counted(NamedTuple):
     """What a client was counted as, so that it can be taken out again."""
@@ -75,7 +73,7 @@ class Counted(NamedTuple):
     asks: tuple[int, int] | None = None     # when its question came, and which it is
     account: str = ""
     parts: tuple[int, int, int] = (0, 0, 0)         # of the sums of that, in their order
-    line: Line | None = None            # in which it waits
+    lines: tuple[Line, ...] = ()        # in which it waits
     active: Share | None = None         # whose it is, if it holds the card or waits
 
 
@@ -161,7 +159,7 @@ def counted(client: ScheduledClient) -> Counted:
         (client.question.since, client.question.number) if client.question else None,
         client.account,
         (client.unshown, client.pinning, 1 if client.committed or not client.account else 0),
-        client.share.line if queued else None,
+        (client.share.line, client.inner.line) if queued else (),
         client.share if queued or holds else None,
     )
 
@@ -181,9 +179,7 @@ class Groups:
         # Members in order, until one comes or goes.
         self._sorted: dict[str, list[ScheduledClient]] = {}
         self._sums = [0] * len(SUMS)
-        self.stale: set[Share] = set()              # whose virtual time has changed
-        self._dirty: set[Line] = set()              # whose first may be another, or as long
-        self._heads: list[Head] = []                # of all lines in which somebody waits
+        self.lines = Lines()
         self._active: Counter[Share] = Counter()
         self._queue: list[tuple[int, int]] = []     # places and ids of those who wait
         self._takes: list[int] = []                 # what they would take, least first
@@ -264,19 +260,13 @@ class Groups:
         """Of each line in which somebody waits: virtual time and place of the first, in order."""
         if self.touched:
             self._count()
-        self._dirty.update(share.line for share in self.stale)
-        self.stale.clear()
-        for line in self._dirty:
-            if line.head is not None:
-                del self._heads[bisect_left(self._heads, line.head)]
-                line.head = None
-        for line in self._dirty:
-            if line.places:
-                place, id = line.places[0]
-                line.head = (self._clients[id].share.after, place, line)
-                insort(self._heads, line.head)
-        self._dirty.clear()
-        return self._heads.copy()
+        return self.lines.heads(lambda id: self._clients[id].share)
+
+    def heads_in(self, share: Share) -> list[Head]:
+        """The same within a tenant."""
+        if self.touched:
+            self._count()
+        return share.lines.heads(lambda id: self._clients[id].inner)
 
     def active(self, share: Share) -> int:
         """How many of a tenant's clients hold the card or wait for it."""
@@ -321,10 +311,11 @@ class Groups:
                 self._book(now, 1)
             if (now.place, now.takes) != (before.place, before.takes):
                 self._queue_up(before, now)
-            if (now.place, now.line) != (before.place, before.line):
+            if (now.place, now.lines) != (before.place, before.lines):
                 for one in (before, now):
-                    if one.line is not None and one.place is not None:
-                        self._stand(one.line, one.place, leaves=one is before)
+                    if one.place is not None:
+                        for line in one.lines:
+                            line.stand(one.place, leaves=one is before)
             if now.active is not before.active:
                 for one, sign in ((before, -1), (now, 1)):
                     if one.active is not None:
@@ -380,13 +371,6 @@ class Groups:
             if name not in now:
                 del self._groups[name][id]
                 self._sorted.pop(name, None)
-
-    def _stand(self, line: Line, place: tuple[int, int], *, leaves: bool) -> None:
-        self._dirty.add(line)
-        if leaves:
-            del line.places[bisect_left(line.places, place)]
-        else:
-            insort(line.places, place)
 
     def _queue_up(self, before: Counted, now: Counted) -> None:
         if before.place is not None:

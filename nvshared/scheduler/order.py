@@ -11,32 +11,37 @@ time: the time it held the card (share.py), divided by its weight. So over the t
 times grow alike, and times held grow as the weights, whoever has how many programs. Turns that
 are not over count as if they lasted for a usual time, and so do those of all who come before.
 
-**Within a tenant.** Its clients of one weight stand in one line, and where these weights differ
-there are several, in just the same way: next is the first with the least virtual time of its own.
+**Within a tenant** there may be others: the jobs of a user, the users of a unit. They share the
+time that it gets in just the same way, each with a virtual time that counts within it; so the
+weight of a job counts among the jobs of its user, and who has ten gets no more than who has one.
+What is in none of them is as one of them. In each its clients of one weight stand in one line,
+and where these weights differ there are several: next is the first with the least virtual time
+of its own.
 
 **Idling.** Who was idle comes back at the present, the least virtual time of those who hold or
 want the card. So it has not saved up what it did not use and does not starve the others, but
-still owes what it had too much. That is so for tenants, and within each for its clients.
+still owes what it had too much. That is so for tenants, and within each for others and clients.
 
-Virtual times count from when there was more than one line.
-
-The tenant is the innermost of those that a client is of (its job rather than its user). Lines
-are kept in groups.py, so that a decision among a thousand tenants takes few steps.
+Virtual times count from when there was more than one line. Lines are kept in groups.py, so that a
+decision among a thousand tenants takes few steps.
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from heapq import heappop, heapreplace
 from itertools import accumulate
+from operator import attrgetter
 
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.settings import DEFAULT_WEIGHT
-from nvshared.scheduler.share import Line, Share
+from nvshared.scheduler.share import Head, Line, Share
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # a turn, where its length is auto
+GONE_KNOWN = 1000                       # of tenants without programs, the latest that owe something
 
 
 def join(card: Card, client: ScheduledClient) -> None:
@@ -48,42 +53,58 @@ def join(card: Card, client: ScheduledClient) -> None:
 def arrive(card: Card, client: ScheduledClient) -> None:
     """The same, for one that did not want the card until now."""
     client.enter(Phase.IDLE, card.now)  # it may have been suspended, or limited
-    share = client.share
+    share, inner = client.shares
     if card.weighted and not card.groups.active(share):
         share.reach(max(share.virtual, _present(card)))
-    if share.weighted:
-        client.virtual = max(client.virtual, _present_within(card, client))
+    if share.divided and not any(_active(card.clients[id]) for id in inner.members):
+        inner.reach(max(inner.virtual, _present_in(card, share)))
+    if inner.weighted:
+        client.virtual = max(client.virtual, _present_among(card, client))
     join(card, client)
 
 
 def leave(card: Card, client: ScheduledClient) -> None:
     """A turn of the client is over, and its time is billed."""
-    card.present = max(card.present, client.share.virtual)
-    client.share.present = max(client.share.present, client.virtual)
+    share, inner = client.shares
+    card.present = max(card.present, share.virtual)
+    share.present = max(share.present, inner.virtual)
+    inner.present = max(inner.present, client.virtual)
 
 
 def give_precedence(card: Card, client: ScheduledClient) -> None:
     """Whoever waits now goes before this client, whatever the weights."""
-    within = [other for other in card.waiting if other.share is client.share]
-    client.virtual = max([client.virtual, *(other.virtual for other in within)])
-    share = client.share
+    share, inner = client.shares
+    within = [other for other in card.waiting if other.share is share]
+    among = [other.virtual for other in within if other.inner is inner]
+    client.virtual = max([client.virtual, *among])
+    inner.reach(max([inner.virtual, *(other.inner.virtual for other in within)]))
     share.reach(max([share.virtual, *(other.share.virtual for other in card.waiting)]))
 
 
 def sequence(card: Card) -> Iterator[ScheduledClient]:
     """Waiting clients, the next one first, as they wait now."""
-    heads = card.groups.heads()         # sorted, and so a heap
-    lines: dict[Line, deque[ScheduledClient]] = {}
+    return _merged(card, card.groups.heads(), partial(_within, card), attrgetter("share"))
+
+
+def _merged(
+    card: Card, heads: list[Head], within: Callable[[Line], Iterable[ScheduledClient]],
+    share_of: Callable[[ScheduledClient], Share],
+) -> Iterator[ScheduledClient]:
+    """Several lines as one. `heads`: in order, and so a heap; `within`: who stands in a line."""
+    lines: dict[Line, Iterator[ScheduledClient]] = {}
+    first: dict[Line, ScheduledClient | None] = {}
     before: dict[Line, float] = {}      # turns, in virtual time, of its tenant's who come first
     while heads:
         _, _, line = heads[0]
         if line not in lines:
-            lines[line] = deque(_within(card, line))
-        client = lines[line].popleft()
-        if lines[line]:
-            following = lines[line][0]
-            share = following.share
-            if share is client.share:
+            lines[line] = iter(within(line))
+            first[line] = next(lines[line])
+        client, following = first[line], next(lines[line], None)
+        assert client is not None
+        first[line] = following
+        if following is not None:
+            share = share_of(following)
+            if share is share_of(client):
                 before[line] = before.get(line, 0) + _adds(card, share)
             virtual = share.after + before.get(line, 0)
             heapreplace(heads, (virtual, following.place, line))
@@ -94,9 +115,10 @@ def sequence(card: Card) -> Iterator[ScheduledClient]:
 
 def ordered(card: Card, waiting: list[ScheduledClient]) -> list[ScheduledClient]:
     """Some of those who wait, in the same order."""
-    if not card.weighted and not any(client.share.weighted for client in waiting):
+    plain = all(client.share.plain for client in waiting)
+    if plain and not card.weighted:
         return sorted(waiting, key=lambda client: client.place)
-    if any(client.share.weighted for client in waiting):
+    if not plain:
         some = {client.id for client in waiting}
         return [client for client in sequence(card) if client.id in some]
     card.groups.heads()                 # brings the lines up to date
@@ -123,11 +145,24 @@ def _highest(card: Card, line: Line) -> list[float]:
 
 def _within(card: Card, line: Line) -> Iterable[ScheduledClient]:
     """Those who stand in it, the next one first."""
-    by_place = [card.clients[id] for _, id in line.places]
-    return _merged(by_place) if by_place[0].share.weighted else by_place
+    share = card.clients[line.places[0][1]].share
+    if share.plain or line is not share.own:
+        return _by_place(card, line)
+    return _merged(
+        card, card.groups.heads_in(share), partial(_among, card), attrgetter("inner"))
 
 
-def _merged(by_place: Iterable[ScheduledClient]) -> list[ScheduledClient]:
+def _among(card: Card, line: Line) -> Iterable[ScheduledClient]:
+    """Those of one within a tenant."""
+    by_place = _by_place(card, line)
+    return _by_weight(by_place) if by_place[0].inner.weighted else by_place
+
+
+def _by_place(card: Card, line: Line) -> list[ScheduledClient]:
+    return [card.clients[id] for _, id in line.places]
+
+
+def _by_weight(by_place: Iterable[ScheduledClient]) -> list[ScheduledClient]:
     """The lines of all weights within a tenant into one."""
     lines: dict[int, deque[ScheduledClient]] = {}
     for client in by_place:
@@ -142,28 +177,43 @@ def _merged(by_place: Iterable[ScheduledClient]) -> list[ScheduledClient]:
     return merged
 
 
-def weigh(card: Card, share: Share) -> None:
-    """To be done when a tenant has a new client or one less, or there is a new weight."""
-    share.bill(card.now)
-    share.weight = card.terms_for(share.name).weight
-    _weigh_within(card, share)
+def weigh(card: Card, share: Share, inner: Share | None = None) -> None:
+    """To be done when a tenant, and one within it, has a client more or less, or a new weight."""
+    _take_weight(card, share)
+    if inner is not None:
+        _take_weight(card, inner)
+        _weigh_among(card, inner)
+    divided, share.divided = share.divided, len(share.within) > 1
+    if share.divided and not divided:
+        share.present = _begin(card, share.within.values())
     alone = len(share.members) < 2
-    line = card.lines.setdefault(share.weight, Line()) if alone else share.own
+    line = share.own
+    if alone:
+        line = card.lines.setdefault(share.weight, Line(card.groups.lines))
     if line is not share.line:
         share.line = line
         card.groups.touched.update(share.members)
     before = card.weighted
     # Those without a client are there as they owe something.
-    lines = {one.line for one in card.shares.values() if one.members or not one.under}
-    card.weighted = len(lines) > 1
+    card.weighted = len({one.line for one in card.shares.values()}) > 1
     if card.weighted and not before:
-        card.present = 0
-        for one in card.shares.values():
-            one.bill(card.now)
-            one.reach(0)
+        card.present = _begin(card, card.shares.values())
 
 
-def _weigh_within(card: Card, share: Share) -> None:
+def _take_weight(card: Card, share: Share) -> None:
+    share.bill(card.now)
+    share.weight = card.terms_for(share.name).weight
+
+
+def _begin(card: Card, shares: Iterable[Share]) -> float:
+    """Their virtual times count from now on, from 0."""
+    for share in shares:
+        share.bill(card.now)
+        share.reach(0)
+    return 0
+
+
+def _weigh_among(card: Card, share: Share) -> None:
     members = [card.clients[id] for id in share.members]
     before = share.weighted
     share.weighted = len({client.terms.weight for client in members}) > 1
@@ -176,13 +226,12 @@ def _weigh_within(card: Card, share: Share) -> None:
 
 def account(card: Card) -> None:
     """Bills tenants that hold the card, and foresees, before it is looked whose turn is next."""
-    if not card.weighted:
-        return
     ahead: dict[Share, float] = dict.fromkeys(card.foreseen, 0)
     for client in card.groups.group("holding"):
-        client.share.bill(card.now)
-        more = _adds(card, client.share) - _lasted(card, client)
-        ahead[client.share] = ahead.get(client.share, 0) + max(0, more)
+        for share in client.shares:
+            share.bill(card.now)
+            more = _adds(card, share) - _lasted(card, client, share)
+            ahead[share] = ahead.get(share, 0) + max(0, more)
     for share, more in ahead.items():
         share.foresee(more)
     card.foreseen = [share for share in ahead if share.ahead]
@@ -190,9 +239,9 @@ def account(card: Card) -> None:
 
 def choose(card: Card, client: ScheduledClient) -> None:
     """Its turn is to come now."""
-    if card.weighted:
-        client.share.foresee(client.share.ahead + _adds(card, client.share))
-        card.foreseen.append(client.share)
+    for share in client.shares:
+        share.foresee(share.ahead + _adds(card, share))
+        card.foreseen.append(share)
 
 
 def _adds(card: Card, share: Share) -> float:
@@ -200,21 +249,29 @@ def _adds(card: Card, share: Share) -> float:
     return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / share.weight
 
 
-def _lasted(card: Card, client: ScheduledClient) -> float:
+def _lasted(card: Card, client: ScheduledClient, share: Share) -> float:
     """For how much of it its turn has lasted."""
     turn = client.turn
     if turn is None or turn.started is None:
         return 0
     until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
-    return (until - turn.started) * DEFAULT_WEIGHT / client.share.weight
+    return (until - turn.started) * DEFAULT_WEIGHT / share.weight
 
 
-def forget(card: Card) -> None:
-    """Tenants without programs are gone, if they owe nothing and nothing is set for them."""
-    present = _present(card)
-    for name, share in [*card.shares.items()]:
-        if not share.under and name not in card.tenant_terms and share.virtual <= present:
-            del card.shares[name]
+def forget(card: Card, share: Share) -> None:
+    """Tenants without programs are gone, if they owe nothing; of those within one, this one's."""
+    _forget(card.shares, _present(card))
+    _forget(share.within, _present_in(card, share))
+    for name, account in [*card.rations.items()]:
+        if not account.members and account.quota is None:
+            del card.rations[name]
+
+
+def _forget(shares: dict[str, Share], present: float) -> None:
+    gone = [name for name, share in shares.items() if not share.members]
+    for number, name in enumerate(gone, GONE_KNOWN - len(gone)):
+        if number < 0 or shares[name].virtual <= present:
+            del shares[name]
 
 
 def bill(card: Card, client: ScheduledClient) -> None:
@@ -230,12 +287,24 @@ def _present(card: Card) -> float:
     return min(active, default=card.present)
 
 
-def _present_within(card: Card, newcomer: ScheduledClient) -> int:
-    members = [card.clients[id] for id in newcomer.share.members if id != newcomer.id]
+def _present_in(card: Card, share: Share) -> float:
+    """The same of those within a tenant."""
+    active = [
+        client.inner.virtual for client in card.groups.group("holding") if client.share is share]
+    active += [virtual for virtual, _, _ in card.groups.heads_in(share)[:1]]
+    return min(active, default=share.present)
+
+
+def _present_among(card: Card, newcomer: ScheduledClient) -> float:
+    """The same of clients beside this one."""
+    members = [card.clients[id] for id in newcomer.inner.members if id != newcomer.id]
     for client in members:
         bill(card, client)
-    active = [
-        client.virtual for client in members if client.turn is not None
-        or (client.phase is Phase.WAITING and not client.terms.suspended)
-    ]
-    return min(active, default=newcomer.share.present)
+    active = [client.virtual for client in members if _active(client)]
+    return min(active, default=newcomer.inner.present)
+
+
+def _active(client: ScheduledClient) -> bool:
+    """It holds the card or waits for it."""
+    waits = client.phase is Phase.WAITING and not client.terms.suspended
+    return client.turn is not None or waits

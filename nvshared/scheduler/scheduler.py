@@ -134,8 +134,8 @@ def _note(decision: Decision, event: events.Event) -> None:
             if client is not None:
                 decision.end(client, TurnEnd.LEFT)
                 order.leave(card, client)
-                order.forget(card)
-                order.weigh(card, client.share)
+                order.forget(card, client.share)
+                order.weigh(card, *client.shares)
         case events.CapacityChanged() | events.SettingsChanged():
             card.settings = events.settings_after(event, card.settings)
             card.shortfall = 0
@@ -178,9 +178,9 @@ def _join(decision: Decision, event: events.Joined) -> None:
     )
     card.add(client)
     terms.bound(card, client)
-    for share in client.shares:
-        compute.ration(card, share)
-    order.weigh(card, client.share)
+    for account in client.rations:
+        compute.ration(card, account)
+    order.weigh(card, *client.shares)
     if event.running:
         gate.take_over(card, client)
     elif event.wants:

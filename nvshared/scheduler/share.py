@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tenant's share of the card's time: how long it held the card, and where its programs queue.
+"""Shares of the card's time: how long tenants held the card, and where their programs queue.
 
-Counted is the time in which at least one of its programs has its gate open, however many have.
+Counted is the time in which at least one of the programs has its gate open, however many have.
 A share is one of the card's time: programs that run together hold it no longer than one.
 """
 
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nvshared.scheduler.quota import Quota
@@ -12,34 +15,59 @@ from nvshared.scheduler.settings import DEFAULT_WEIGHT
 
 
 @dataclass(eq=False, slots=True)
-class Line:
-    """Some of those who wait: places and ids, least first. See order.py."""
+class Lines:
+    """Those in which somebody waits, for the whole card or within a tenant."""
 
-    places: list[tuple[int, int]] = field(default_factory=list)
-    head: "tuple[float, int, Line] | None" = None   # as it is among those of all lines
+    stale: "set[Share]" = field(default_factory=set)    # whose virtual time has changed
+    dirty: "set[Line]" = field(default_factory=set)     # whose first may be another, or as long
+    ordered: "list[Head]" = field(default_factory=list)
+
+    def heads(self, share_of: "Callable[[int], Share]") -> "list[Head]":
+        """Of each of them virtual time and place of the first, in order. By a client's id, its."""
+        self.dirty.update(share.line for share in self.stale)
+        self.stale.clear()
+        for line in self.dirty:
+            if line.head is not None:
+                del self.ordered[bisect_left(self.ordered, line.head)]
+                line.head = None
+        for line in self.dirty:
+            if line.places:
+                place, id = line.places[0]
+                line.head = (share_of(id).after, place, line)
+                insort(self.ordered, line.head)
+        self.dirty.clear()
+        return self.ordered.copy()
 
 
 @dataclass(eq=False, slots=True)
-class Share:
-    """One tenant's; microseconds."""
+class Line:
+    """Some of those who wait: places and ids, least first. See order.py."""
 
-    name: str
-    stale: "set[Share]"                 # whose virtual time has changed; see groups.py
-    under: set[int] = field(default_factory=set)        # its clients, by id,
-    members: set[int] = field(default_factory=set)      # and those of no tenant within it
-    weight: int = DEFAULT_WEIGHT
-    own: Line = field(default_factory=Line)
-    line: Line = field(default_factory=Line)            # in which its clients wait
-    virtual: float = 0                  # time held, divided by its weight,
-    ahead: float = 0                    # and what its present turns will probably add
-    weighted: bool = False              # its clients differ in weight
-    present: int = 0                    # virtual time among these, when none of them wants the card
-    running: int = 0                    # how many of its clients do
+    among: Lines
+    places: list[tuple[int, int]] = field(default_factory=list)
+    head: "Head | None" = None          # as it is among those of all lines
+
+    def stand(self, place: tuple[int, int], *, leaves: bool) -> None:
+        """A client comes, or goes."""
+        self.among.dirty.add(self)
+        if leaves:
+            del self.places[bisect_left(self.places, place)]
+        else:
+            insort(self.places, place)
+
+
+Head = tuple[float, int, Line]          # the first in a line: virtual time, place
+
+
+@dataclass(eq=False, slots=True)
+class Held(ABC):
+    """For how long some clients have held the card; microseconds."""
+
+    name: str                           # of the tenant
+    members: set[int] = field(default_factory=set)      # clients, by id
+    running: int = 0                    # how many of them do
     draining: int = 0
-    quota: Quota | None = None          # where terms limit its time; see compute.py
     since: int = 0                      # until when it is billed
-    held: int = 0
-    drained: int = 0                    # the part of it in which all were draining
 
     @property
     def open(self) -> bool:
@@ -47,31 +75,79 @@ class Share:
         return bool(self.running or self.draining)
 
     def bill(self, now: int) -> None:
-        """Adds what it has held until now, by the weight that it has until now."""
+        """Adds what it has held until now."""
         passed, self.since = now - self.since, now
         if passed and self.open:
-            self.held += passed
-            self.drained += 0 if self.running else passed
-            self.reach(self.virtual + passed * DEFAULT_WEIGHT / self.weight)
+            self.add(passed)
 
-    @property
-    def after(self) -> float:
-        """Its virtual time when the turns of those who hold the card are over."""
-        return self.virtual + self.ahead
-
-    def foresee(self, ahead: float) -> None:
-        """What its present turns will probably add."""
-        if ahead != self.ahead:
-            self.ahead = ahead
-            self.stale.add(self)
-
-    def reach(self, virtual: float) -> None:
-        """Its virtual time is this from now on."""
-        self.virtual = virtual
-        self.stale.add(self)
+    @abstractmethod
+    def add(self, passed: int) -> None:
+        """It has held so much more."""
 
     def turn(self, now: int, running: int, draining: int) -> None:
         """So many more of its clients run and drain, or fewer."""
         self.bill(now)
         self.running += running
         self.draining += draining
+
+
+@dataclass(eq=False, slots=True)
+class Ration(Held):
+    """Of all programs of one tenant, wherever they queue. See compute.py."""
+
+    quota: Quota | None = None          # where terms limit its time
+    held: int = 0
+    drained: int = 0                    # the part of it in which all were draining
+
+    def add(self, passed: int) -> None:
+        """It has held so much more."""
+        self.held += passed
+        self.drained += 0 if self.running else passed
+
+
+@dataclass(eq=False, slots=True)
+class Share(Held):
+    """Of programs that queue as one: an outermost tenant's, or of those within it an inner one's.
+
+    The programs of a tenant that are in no inner one have a share within it, too, of no name.
+    """
+
+    among: Lines = field(default_factory=Lines)         # where its clients wait, with others,
+    own: Line = field(init=False)
+    line: Line = field(init=False)                      # and in which
+    within: "dict[str, Share]" = field(default_factory=dict)    # the inner ones
+    lines: Lines = field(default_factory=Lines)         # theirs
+    weight: int = DEFAULT_WEIGHT
+    virtual: float = 0                  # time held, divided by its weight,
+    ahead: float = 0                    # and what its present turns will probably add
+    divided: bool = False               # there are several within it, or several have been
+    weighted: bool = False              # its clients differ in weight
+    present: float = 0                  # virtual time among these, when none of them wants the card
+
+    def __post_init__(self) -> None:
+        self.own = self.line = Line(self.among)
+
+    @property
+    def plain(self) -> bool:
+        """Its clients are first come, first served."""
+        return not self.divided and not any(one.weighted for one in self.within.values())
+
+    @property
+    def after(self) -> float:
+        """Its virtual time when the turns of those who hold the card are over."""
+        return self.virtual + self.ahead
+
+    def add(self, passed: int) -> None:
+        """It has held so much more, with the weight that it has until now."""
+        self.reach(self.virtual + passed * DEFAULT_WEIGHT / self.weight)
+
+    def foresee(self, ahead: float) -> None:
+        """What its present turns will probably add."""
+        if ahead != self.ahead:
+            self.ahead = ahead
+            self.among.stale.add(self)
+
+    def reach(self, virtual: float) -> None:
+        """Its virtual time is this from now on."""
+        self.virtual = virtual
+        self.among.stale.add(self)

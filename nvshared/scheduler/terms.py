@@ -22,7 +22,7 @@ def change(card: Card, client: ScheduledClient, terms: Terms) -> None:
     client.terms = terms
     if rationed:
         compute.change(card, client)
-    order.weigh(card, client.share)
+    order.weigh(card, *client.shares)
     if resumed and client.phase is Phase.WAITING:
         order.arrive(card, client)
 
@@ -42,9 +42,11 @@ def change_tenant(card: Card, tenant: str, terms: Terms) -> None:
                 bound(card, client)     # which is told at once, as it counts as changed
         card.groups.settle()
         card.tenancies.forget(card.tenant_terms)
-    if tenant in card.shares:
-        order.weigh(card, card.shares[tenant])
-        compute.ration(card, card.shares[tenant])
+    for share in card.shares.values():
+        if tenant == share.name or tenant in share.within:
+            order.weigh(card, share, share.within.get(tenant))
+    if tenant in card.rations:
+        compute.ration(card, card.rations[tenant])
 
 
 def bound(card: Card, client: ScheduledClient) -> None:

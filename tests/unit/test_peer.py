@@ -41,11 +41,13 @@ def test_what_users_start_for_themselves_is_their_share_of_the_time() -> None:
         tenants = tuple(Tenant(Kind(kind), name) for kind, name in (n.split(":") for n in names))
         return [str(one) for one in peer.Peer(1, 1000, 1000, "", "", tenants).sharers]
 
-    assert sharers("user:alice", "unit:train.service")[-1] == "unit:train.service"
-    assert sharers("user:alice", "pod:lab/train")[-1] == "pod:lab/train"
+    assert sharers("user:alice", "unit:train.service") == ["unit:train.service", "user:alice"]
+    assert sharers("user:alice", "pod:lab/train") == ["pod:lab/train", "user:alice"]
+    assert sharers("user:alice", "container:9f1c") == ["container:9f1c", "user:alice"]
     assert sharers("user:alice", "unit:alice/run-u1.scope") == [
-        "unit:alice/run-u1.scope", "user:alice"]
-    assert sharers("user:alice", "container:alice/9f1c")[-1] == "user:alice"
+        "user:alice", "unit:alice/run-u1.scope"]
+    assert sharers("user:alice", "container:alice/9f1c")[0] == "user:alice"
+    assert sharers("user:alice", "job:7") == ["user:alice", "job:7"]
     assert sharers("user:alice") == ["user:alice"]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvshared.scheduler import order
 from nvshared.scheduler.events import Joined, Record, TenantTerms, TermsChanged
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import GIB, MIB, SECOND
@@ -187,9 +188,106 @@ def test_the_queue_that_people_see_takes_turns_among_tenants() -> None:
 
 def test_a_tenant_without_programs_is_forgotten() -> None:
     world = Users()
-    hooks = [world.program(f"job:{number % 3}") for number in range(6)]
+    jobs = [world.program("user:alice", f"job:{number % 3}") for number in range(6)]
+    units = [world.program(f"unit:{number % 3}.service") for number in range(6)]
     world.advance(5 * SECOND)
-    for hook in hooks:
+    for hook in [*jobs, *units]:
         world.kill(hook)
     world.advance(SECOND)
     assert not world.scheduler._card.shares
+    assert not world.scheduler._card.rations
+
+
+def test_of_very_many_that_owe_something_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order, "GONE_KNOWN", 3)
+    world = Users()
+    world.program("user:alice", "job:0")
+    for number in range(1, 8):
+        job = world.program("user:alice", f"job:{number}")
+        world.advance(2 * SECOND)
+        world.kill(job)
+        world.advance(SECOND // 10)
+    known = world.scheduler._card.shares["user:alice"].within
+    assert "job:0" in known
+    assert len(known) <= 4
+
+
+def test_a_hundred_jobs_of_one_user_get_no_more_than_one_of_another() -> None:
+    world = Users()
+    for number in range(100):
+        world.program("user:alice", f"job:{number}")
+    world.program("user:bob", "job:100")
+    world.advance(5 * SECOND)
+    assert world.shares(60)["job:100"] >= 0.49
+
+
+def test_nor_jobs_that_end_and_come_again_with_other_numbers() -> None:
+    world = Users()
+    world.program("user:bob")
+    jobs = [world.program("user:alice", f"job:{number}") for number in range(3)]
+    for number in range(3, 30):
+        world.advance(SECOND)
+        oldest = jobs.pop(0)
+        world.gone["job:0"] += world.scheduler.snapshot().clients[oldest.id].held_time
+        world.kill(oldest)
+        jobs.append(world.program("user:alice", f"job:{number}"))
+    held = world.held()
+    assert held["user:bob"] / held.total() >= 0.45
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_the_weight_of_a_job_counts_among_those_of_its_user(number: int) -> None:
+    world = Users()
+    weights = {"user:alice": 100, "user:bob": 300, "job:1": 400, "job:2": 200}
+    for tenant, weight in weights.items():
+        world.weigh(tenant, weight)
+    for job in ("job:1", "job:2"):
+        for _ in range(number):
+            world.program("user:alice", job)
+    for _ in range(number):
+        world.program("user:alice")     # in no job: together as one of weight 100
+    world.program("user:bob")
+    world.advance(5 * SECOND)
+    shares = world.shares(84)
+    assert shares == pytest.approx({
+        "job:1": 1 / 7, "job:2": 1 / 14, "user:alice": 1 / 28, "user:bob": 3 / 4}, abs=0.02)
+
+
+def test_a_user_counts_within_each_unit_of_the_system() -> None:
+    world = Users()
+    world.weigh("user:alice", 300)
+    for _ in range(5):
+        world.program("unit:hub.service", "user:bob")
+    world.program("unit:hub.service", "user:alice")
+    world.program("unit:other.service", "user:alice")
+    world.whose[7] = "other"
+    world.advance(5 * SECOND)
+    assert world.shares(80) == pytest.approx({
+        "user:bob": 1 / 8, "user:alice": 3 / 8, "other": 1 / 2}, abs=0.02)
+
+
+def test_weights_of_all_levels_and_of_programs_count() -> None:
+    world = Users()
+    heavy, light = (world.program("user:alice", "job:1") for _ in range(2))
+    world.program("user:alice", "job:2")
+    world.program("user:bob")
+    world.tell(TermsChanged(heavy.id, Terms(weight=300)))
+    world.advance(5 * SECOND)
+    assert world.shares(80)["job:1"] == pytest.approx(1 / 4, abs=0.02)
+    views = world.scheduler.snapshot().clients
+    assert views[heavy.id].held_time / views[light.id].held_time == pytest.approx(3, rel=0.25)
+    world.weigh("job:2", 300)           # while they run
+    assert world.shares(80)["job:2"] == pytest.approx(3 / 8, abs=0.03)
+
+
+def test_a_job_that_idled_has_saved_nothing_up() -> None:
+    world = Users()
+    world.program("user:alice", "job:1")
+    idler = world.program("user:alice", "job:2", work=SECOND)
+    world.program("user:bob")
+    world.advance(30 * SECOND)
+    idler.compute(1000 * SECOND)
+    world.advance(SECOND)
+    assert world.shares(20)["job:2"] == pytest.approx(1 / 4, abs=0.04)

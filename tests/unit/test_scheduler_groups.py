@@ -141,6 +141,12 @@ def check(scheduler: Scheduler) -> None:
         for first in [min((one.place, one.id) for one in queued if one.share.line is line)]
     ]
     assert card.groups.heads() == sorted(heads, key=lambda head: head[:2])
+    for share in {one.share for one in queued}:
+        inner = [
+            (one.after, *min((c.place, one.line) for c in queued if c.inner is one))
+            for one in {c.inner for c in queued if c.share is share}
+        ]
+        assert card.groups.heads_in(share) == sorted(inner, key=lambda head: head[:2])
     for share in {one.share for one in everyone}:
         active = [one for one in everyone if one.share is share and (_waits(one) or one.turn)]
         assert card.groups.active(share) == len(active)

@@ -82,7 +82,7 @@ def test_what_is_set_is_told_before_the_first_program_comes(daemon: Daemon) -> N
         TenantTerms("user:alice", alice), TenantTerms("pod:lab/train", Terms(weight=7)),
     ]
     assert isinstance(joined := daemon.heard[0][2], Joined)
-    assert joined.tenants == ("user:alice", "pod:lab/train")
+    assert joined.tenants == ("pod:lab/train", "user:alice")    # the outermost first
     assert not daemon.told(1)
     daemon.told()
     daemon.joins(ALICE)
