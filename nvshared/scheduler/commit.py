@@ -104,13 +104,8 @@ def plan(decision: Decision) -> None:
     for client in bounds.overdrawn(card):
         _forget_grant(decision, client)
         _call_back(decision, client, client.used)
-    for account in card.groups.askers():
-        while (asks := card.groups.first_asker(account)) is not None:
-            question, heard = asks.question, asks.memory.answered
-            # Nobody awaits one any more of which a later has been answered.
-            if question and question.number > heard and not _answer(decision, asks, question):
-                break
-            asks.question = None
+    while any(_answer_all(decision, account) for account in card.groups.askers()):
+        pass                            # what one was granted may decide what others wait for
     for client in card.groups.group("excessive"):
         _hold_to(decision, client, client.need + client.to_pin)
     settings = card.settings
@@ -220,6 +215,20 @@ def _spare(decision: Decision, client: ScheduledClient, wanted: int) -> int:
     more = max(0, wanted - client.committed)
     left = _reachable(decision)
     return belief.may_have(decision.card, client, left) - more if more else left
+
+
+def _answer_all(decision: Decision, account: str) -> bool:
+    """Those of one account, up to the first that has to wait. False: not even one."""
+    groups = decision.card.groups
+    answered = False
+    while (client := groups.first_asker(account)) is not None:
+        question, heard = client.question, client.memory.answered
+        # Nobody awaits one any more of which a later has been answered.
+        if question and question.number > heard and not _answer(decision, client, question):
+            break
+        client.question = None
+        answered = True
+    return answered
 
 
 def _answer(decision: Decision, client: ScheduledClient, question: Question) -> bool:

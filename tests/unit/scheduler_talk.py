@@ -76,7 +76,7 @@ class Talk:
     def join(
         self, client: int, allocated: float = 0, resident: float = 0, *,
         pinned: float = 0, running: bool = False, wants: bool = False, commit: float = 0,
-        domains: tuple[str, ...] = (), tenants: tuple[str, ...] = (),
+        domains: tuple[str, ...] = (), account: str = "", tenants: tuple[str, ...] = (),
     ) -> list[Action]:
         """HELLO; its room is what it fills."""
         self.memory[client] = Memory(
@@ -87,7 +87,7 @@ class Talk:
             self.granted.add(client)
         return self.tell(Joined(
             client, self.memory[client], running, wants, int(commit * GIB), domains,
-            tenants=tenants))
+            account, tenants=tenants))
 
     def leave(self, client: int) -> list[Action]:
         """The connection ends."""

@@ -236,6 +236,18 @@ def test_a_change_of_what_can_be_reached_is_told() -> None:
     assert limits(talk.tell(CapacityChanged(50 * GIB)), 2)
 
 
+def test_what_one_user_is_granted_decides_at_once_what_another_waits_for() -> None:
+    talk = Talk(100, host=0)
+    talk.join(1, 2, 2, commit=12, account="user:1")
+    talk.join(2, account="user:1")
+    talk.join(3, account="user:2")
+    assert granted(talk, 2, 98) is None     # what the first was lent is called back
+    answers = talk.ask(3, 1, 4, pins=4)
+    assert [one.commit for one in limits(answers, 3)] == [4 * GIB]
+    refused, = (one for one in limits(answers, 2) if one.number == 1)
+    assert refused.commit < 98 * GIB        # as it could not run beside what the third pins
+
+
 def test_while_it_only_listens_nobody_grows() -> None:
     talk = Talk(gather=1)
     talk.join(1, commit=10)

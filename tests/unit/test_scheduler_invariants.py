@@ -5,12 +5,14 @@ scheduler_world.py checks the invariants after each event; here is what happens
 to it. A failure prints the steps that lead to it.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from nvshared.scheduler.belief import PINNING_PART
 from nvshared.scheduler.events import Stays
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import MIB, MILLISECOND, SECOND
@@ -60,6 +62,13 @@ class Tenants(RuleBasedStateMachine):
         self.resize_box(box)
         self.world.advance(5 * SECOND)
         self.world.join()
+
+    def pins_unseen(self) -> bool:
+        """Some user has pinned more than counts before others than itself have seen it."""
+        of_all: Counter[int] = Counter()
+        for hook in self.world.hooks.values() if self.world.accounts else ():
+            of_all[hook.id % self.world.accounts] += hook.pinned
+        return any(pinned > self.capacity // PINNING_PART for pinned in of_all.values())
 
     def hook(self, who: int) -> Hook:
         """One of them."""
@@ -198,7 +207,7 @@ class Tenants(RuleBasedStateMachine):
             others = [other for other in world.hooks.values() if other is not hook]
             pinned = sum(o.filled if o.stays else o.pinned for o in others)
             # Promised when there was more, or none of it would be there.
-            less = self.resized or any(o.stays for o in others)
+            less = self.resized or self.pins_unseen() or any(o.stays for o in others)
             too_much = less and hook.need + pinned > self.capacity
             assert not hook.work or too_much, f"{hook.id} never ran"
             assert not hook.asking, f"{hook.id} was not answered"
