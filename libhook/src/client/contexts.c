@@ -27,6 +27,7 @@
 struct known {
     CUcontext context, owner;
     CUdevice device;
+    unsigned since;                  /* `ended` then: a context that ends may leave its name to another */
 };
 
 /* Protects these. Nothing is locked and no driver called while it is held. */
@@ -72,7 +73,7 @@ void contexts_add(CUcontext context, CUdevice device, CUcontext owner)
     if (one == NULL && has_room())
         one = &known[count++];
     if (one != NULL)
-        *one = (struct known){ context, owner, device };
+        *one = (struct known){ context, owner, device, atomic_load(&ended) };
     else if (!atomic_exchange(&missed, true))
         complain("no memory to remember a GPU context: this program's memory stays on the card");
 }
@@ -111,6 +112,13 @@ bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device)
     *owner = one->owner;
     *device = one->device;
     return true;
+}
+
+bool contexts_lasts(CUcontext context, unsigned when)
+{
+    LOCKED(known_lock);
+    const struct known *one = find(context);
+    return one != NULL && one->since <= when;
 }
 
 CUcontext contexts_of(CUdevice device, unsigned number)

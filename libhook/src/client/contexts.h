@@ -20,6 +20,8 @@ void contexts_abandon(void);                       /* in a forked child */
 unsigned contexts_ended(void);                     /* counts; what was made in them is gone */
 
 bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device);
+/* It was listed when contexts_ended() was `ended`, and has not ended since. */
+bool contexts_lasts(CUcontext context, unsigned ended);
 /* Those of a device that own themselves, in the order in which they were added; NULL: no more. */
 CUcontext contexts_of(CUdevice device, unsigned number);
 /* False: there was no memory to remember one, and nobody can wait for its work. */

@@ -186,12 +186,22 @@ static bool add(struct drain *drain, CUcontext context)
     return true;
 }
 
+/* Events of contexts that have ended went with them. */
+static void forget_all(struct drain *drain)
+{
+    for (unsigned i = 0; i < drain->count; i++)
+        if (drain->part[i].event != NULL
+            && contexts_lasts(drain->part[i].context, drain->contexts_ended))
+            forget(drain->part[i].context, &drain->part[i].event);
+    drain->count = 0;
+}
+
 /* Of all devices, shared or not: a kernel or a copy of another one's may reach this one's memory. */
 void drain_begin(struct drain *drain)
 {
     CUcontext context;
     captures_end_abandoned();
-    drain->count = 0;
+    forget_all(drain);
     drain->failing = false;
     LOCKED(memory_lock);
     drain->contexts_ended = contexts_ended();
@@ -243,8 +253,7 @@ bool drain_step(struct drain *drain)
 
 void drain_abandon(struct drain *drain)
 {
-    for (unsigned i = 0; i < drain->count && still_valid(drain); i++)
-        forget(drain->part[i].context, &drain->part[i].event);
+    forget_all(drain);
     free(drain->part);
     *drain = (struct drain){ .count = 0 };
 }

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a drain leaves behind while contexts come and go: drain.c on drain_double.c."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+FILES = ["flight/drain.c", "client/contexts.c"]
+
+
+@pytest.fixture(name="c")
+def build(tmp_path: Path) -> ctypes.CDLL:
+    library = tmp_path / "drain.so"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
+         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
+         HERE / "drain_double.c", *(SOURCE / file for file in FILES), "-o", library, "-pthread"],
+        check=True)
+    return ctypes.CDLL(str(library))
+
+
+def events(c: ctypes.CDLL) -> list[int]:
+    """Of contexts 1 to 3."""
+    return list((ctypes.c_int * 8).in_dll(c, "events"))[1:4]
+
+
+def test_a_drain_that_begins_again_has_one_event_in_each_context(c: ctypes.CDLL) -> None:
+    for number in (1, 2, 3):
+        c.begins(number)
+    c.drain_starts()
+    assert events(c) == [1, 1, 1]
+    for _ in range(10):
+        c.ends(2)
+        c.begins(2)
+        c.drain_goes_on()
+        assert events(c) == [1, 1, 1]
+    c.drain_is_over()
+    assert events(c) == [0, 0, 0]
+
+
+def test_a_drain_that_is_given_up_leaves_no_event_where_another_context_has_ended(
+        c: ctypes.CDLL) -> None:
+    for number in (1, 2, 3):
+        c.begins(number)
+    c.drain_starts()
+    c.ends(3)
+    c.drain_is_over()
+    assert events(c) == [0, 0, 0]
+
+
+def test_a_drain_destroys_no_event_of_a_context_that_has_another_one_s_name(
+        c: ctypes.CDLL) -> None:
+    c.begins(1)
+    c.drain_starts()
+    c.ends(1)
+    c.begins(1)
+    c.drain_is_over()
+    assert events(c) == [0, 0, 0]
