@@ -48,7 +48,9 @@ static struct {
     _Atomic uint32_t opened;         /* changes when it may be worth another look; slept on */
     _Atomic uint32_t emptied;        /* changes when somebody left while it was closed; slept on */
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
-    pthread_key_t key;               /* only to be told of a thread's end */
+    /* Only to be told of a thread's end. Where there is none, each thread keeps its place. */
+    pthread_key_t key;
+    bool has_key;
     pthread_once_t once;
 } gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
 
@@ -66,7 +68,7 @@ static void thread_ends(void *argument)
 
 static void initialise(void)
 {
-    pthread_key_create(&gate.key, thread_ends);
+    gate.has_key = pthread_key_create(&gate.key, thread_ends) == 0;
 }
 
 static struct gate_thread *reuse_thread(void)
@@ -100,11 +102,13 @@ static struct gate_thread *new_thread(void)
 
 struct gate_thread *gate_register_thread(void)
 {
-    pthread_once(&gate.once, initialise);
+    if (pthread_once != NULL)           /* it is in another library before glibc 2.34; glibc.h */
+        pthread_once(&gate.once, initialise);
     struct gate_thread *thread = reuse_thread();
     if (thread == NULL)
         thread = new_thread();
-    pthread_setspecific(gate.key, thread);
+    if (gate.has_key)
+        pthread_setspecific(gate.key, thread);
     /* It may have been given one that nobody knows. */
     CUcontext context;
     contexts_current(&context);

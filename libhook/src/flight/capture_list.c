@@ -41,8 +41,9 @@ static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static _Atomic bool any_gone;
 
-/* Only to be told of a thread's end. */
+/* Only to be told of a thread's end; where there is none, nobody is. */
 static pthread_key_t key;
+static bool has_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void capture_add(struct capture *capture)
@@ -120,7 +121,7 @@ static void thread_ends(void *marked)
 
 static void make_key(void)
 {
-    pthread_key_create(&key, thread_ends);
+    has_key = pthread_key_create(&key, thread_ends) == 0;
 }
 
 static struct capture *end_abandoned(void)
@@ -164,10 +165,10 @@ struct capture *capture_new(CUstream stream, bool ends_with_thread)
     struct capture *capture = malloc(sizeof *capture);
     if (capture == NULL)
         return NULL;
-    if (pthread_key_create != NULL) {   /* it is in another library before glibc 2.34; glibc.h */
+    if (pthread_once != NULL)           /* it is in another library before glibc 2.34; glibc.h */
         pthread_once(&once, make_key);
+    if (has_key)
         pthread_setspecific(key, capture);
-    }
     *capture = (struct capture){
         .stream = stream, .thread = pthread_self(), .began = now_microseconds(),
         .endable = ends_with_thread && stream != CU_STREAM_PER_THREAD,

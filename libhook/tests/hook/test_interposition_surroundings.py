@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library among others: constructors, plugins, other preloads, sanitizers."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -176,3 +177,54 @@ def test_a_program_with_a_sanitizer_works(
     done = subprocess.run([program], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}"]
+
+
+SUBMITTING = """
+#include <pthread.h>
+int cuStreamBeginCapture_v2(long, ...);
+static void submit(void)
+{
+    call(cuStreamBeginCapture_v2);
+    printf("%d\\n", call(cuLaunchKernel));
+}
+"""
+
+
+def test_a_program_without_a_key_to_spare_keeps_the_values_of_its_own(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    program = compile_c(SUBMITTING + """
+    static void *submits(void *unused)
+    {
+        static pthread_key_t keys[1 << 16];
+        int count = 0, wrong = 0;
+        while (pthread_key_create(&keys[count], NULL) == 0)
+            pthread_setspecific(keys[count++], keys);
+        submit();
+        while (count-- > 0)
+            wrong += pthread_getspecific(keys[count]) != keys;
+        printf("%d\\n", wrong);
+        return unused;
+    }
+    int main(void)
+    {
+        pthread_t thread;
+        pthread_create(&thread, NULL, submits, NULL);
+        pthread_join(thread, NULL);
+    }
+    """, tmp_path / "program", "-pthread", f"-L{driver}", "-lcuda")
+    assert run(program, library, driver) == [LAUNCH, "0"]
+
+
+def test_a_program_without_libpthread_works(library: Path, driver: Path, tmp_path: Path) -> None:
+    """As with glibc before 2.34, where some functions are in a library that it may not have."""
+    content = library.read_bytes()
+    listed = Path("libhook/src/interpose/glibc.h").read_text()
+    for name in re.findall(r"OLDEST\((pthread_\w+)", listed):
+        missing = b"\0" + name.replace("pthread", "nothing").encode() + b"\0"
+        content = content.replace(b"\0" + name.encode() + b"\0", missing)
+    lacking = tmp_path / library.name
+    lacking.write_bytes(content)
+    program = compile_c(
+        SUBMITTING + "int main(void) { submit(); }", tmp_path / "program", f"-L{driver}", "-lcuda")
+    assert run(program, lacking, driver) == [LAUNCH]
