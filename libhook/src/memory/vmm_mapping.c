@@ -22,13 +22,20 @@
 #include "memory/reservation.h"
 #include "memory/vmm_allocation.h"
 
+static bool any_remapping(void)
+{
+    unsigned i = 0;
+    while (i < CLIENTS_MAX && (clients[i] == NULL || !clients[i]->remapping))
+        i++;
+    return i < CLIENTS_MAX;
+}
+
 /* While memory is replaced (pin_in_place.c), nothing of that may change. */
 static void begin(void)
 {
     pthread_mutex_lock(&memory_lock);
-    for (unsigned i = 0; i < CLIENTS_MAX; i++)
-        while (clients[i] != NULL && clients[i]->remapping)
-            pthread_cond_wait(&memory_changed, &memory_lock);
+    while (any_remapping())
+        pthread_cond_wait(&memory_changed, &memory_lock);
 }
 
 /* Everything of ours is on the card from here to end(). */
