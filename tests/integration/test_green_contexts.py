@@ -61,21 +61,17 @@ ENDED_FIRST = (TAKEN_FIRST + ALLOCATED + NEXT).replace(
     "\nwait_in", '\ncall("cuGreenCtxDestroy", green)\nwait_in'
 )
 
-WORKED_IN_IT = GREEN + '''
+AT_WORK = GREEN + '''
 call("cuGreenCtxStreamCreate", byref(stream), green, 1, 0)
 call("cuMemAlloc_v2", byref(address), size)
 wait_in(stream)
 call("cuMemsetD8Async", address, 7, size, stream)
 let_go_on()
-call("cuMemFree_v2", address)
-''' + ALLOCATED + NEXT
+'''
 
-ENDED_AT_WORK = GREEN + '''
-call("cuGreenCtxStreamCreate", byref(stream), green, 1, 0)
-call("cuMemAlloc_v2", byref(address), size)
-wait_in(stream)
-call("cuMemsetD8Async", address, 7, size, stream)
-let_go_on()
+WORKED_IN_IT = AT_WORK + 'call("cuMemFree_v2", address)\n' + ALLOCATED + NEXT
+
+ENDED_AT_WORK = AT_WORK + '''
 call("cuGreenCtxDestroy", green)
 call("cuMemFree_v2", address)
 call("cuStreamCreate", byref(stream), 1)
