@@ -3,8 +3,9 @@
  * Where the driver's own functions are, and the list of our wrappers.
  *
  * All are looked up together when the first is needed. Several threads may do
- * it at once: they store the same values, so nothing is locked, and a fork at
- * any moment leaves nothing half done.
+ * it at once: they find the same values, so nothing is locked, and a fork at
+ * any moment leaves nothing half done. Only the first stores: who comes late
+ * may find our wrappers (rebind.c).
  */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "interpose/real.h"
@@ -53,10 +54,9 @@ static bool find_all(void *handle)
     for (int i = 0; i < REAL_COUNT; i++) {
         if (names[i] == NULL)
             continue;
-        void *function = symbols_function(object, names[i]);
-        atomic_store_explicit(&real_functions[i], function != NULL ? function
-                                                                   : (void *)real_absent,
-                              memory_order_relaxed);
+        void *function = symbols_function(object, names[i]), *none = NULL;
+        atomic_compare_exchange_strong(&real_functions[i], &none,
+                                       function != NULL ? function : (void *)real_absent);
     }
     atomic_store_explicit(&driver, object, memory_order_relaxed);
     atomic_store_explicit(&found, true, memory_order_release);

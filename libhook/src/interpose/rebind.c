@@ -23,10 +23,9 @@
 #include "interpose/real.h"
 #include "interpose/symbols.h"
 
-static enum real_index hook_at(const char *name, void *entry)
+static bool is_entry_point(const char *name)
 {
-    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z'
-               ? hook_for(name, entry) : HOOK_COUNT;
+    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
 /* Some pages, and what may be done with them as the segments of their object say. */
@@ -59,7 +58,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
     return pages->rights != 0;
 }
 
-/* False: they can be written to neither before nor now. */
+/* Those from the first's to the last's. False: they can be written to neither before nor now. */
 static bool pages_open(struct pages *pages, const void *first, const void *last)
 {
     uintptr_t size = (uintptr_t)getpagesize();
@@ -86,7 +85,8 @@ static void pages_close(const struct pages *pages)
 
 static void rename_one(const struct link_map *object, const char *name, ElfW(Sym) *symbol)
 {
-    enum real_index hook = hook_at(name, (void *)(object->l_addr + symbol->st_value));
+    void *entry = (void *)(object->l_addr + symbol->st_value);
+    enum real_index hook = is_entry_point(name) ? hook_for(name, entry) : HOOK_COUNT;
     if (hook != HOOK_COUNT)
         __atomic_store_n(&symbol->st_value, (uintptr_t)hook_wrapper(hook) - object->l_addr,
                          __ATOMIC_RELEASE);
@@ -94,10 +94,9 @@ static void rename_one(const struct link_map *object, const char *name, ElfW(Sym
 
 static void bind_one(const char *name, void **place)
 {
-    void *entry = symbols_function(real_driver(), name);
-    enum real_index hook = entry == NULL ? HOOK_COUNT : hook_at(name, entry);
+    enum real_index hook = is_entry_point(name) ? hook_of_real(*place) : HOOK_COUNT;
     struct pages pages;
-    if (hook == HOOK_COUNT || *place != entry || !pages_open(&pages, place, place))
+    if (hook == HOOK_COUNT || !pages_open(&pages, place, place))
         return;
     __atomic_store_n(place, hook_wrapper(hook), __ATOMIC_RELEASE);
     pages_close(&pages);
@@ -115,13 +114,14 @@ static int bind_all(struct dl_phdr_info *object, size_t size, void *data)
     return 0;
 }
 
+/* The table first: what is bound by then is found afterwards. */
 void rebind_driver(void)
 {
-    dl_iterate_phdr(bind_all, NULL);
     struct pages pages;
     const ElfW(Sym) *begin, *end;
-    if (!symbols_table(real_driver(), &begin, &end) || !pages_open(&pages, begin, end))
-        return;
-    symbols_functions(real_driver(), rename_one);
-    pages_close(&pages);
+    if (symbols_table(real_driver(), &begin, &end) && pages_open(&pages, begin, end - 1)) {
+        symbols_functions(real_driver(), rename_one);
+        pages_close(&pages);
+    }
+    dl_iterate_phdr(bind_all, NULL);
 }

@@ -123,7 +123,7 @@ bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin,
         return false;
     *begin = tables.symbols;
     *end = tables.symbols + count(&tables);
-    return true;
+    return *begin != *end;
 }
 
 void symbols_functions(const struct link_map *object, symbols_visitor *visit)
