@@ -21,6 +21,7 @@
  * mark means nothing any more when the gate has opened since, or the thread has
  * passed again. Whatever else is done here is done with signals blocked.
  */
+#define _GNU_SOURCE
 #include "client/gate.h"
 
 #include <errno.h>
@@ -34,6 +35,7 @@
 
 #include "client/contexts.h"
 #include "interpose/bell.h"
+#include "interpose/glibc.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 
