@@ -56,8 +56,8 @@ assert other.optixQueryFunctionTable(1, 2, None, None, byref(c_int(7)), c_size_t
 }
 
 
-def library(folder: Path, which: tuple[str, str]) -> Path:
-    name, macro = which
+def library(folder: Path, which: tuple[str, str], name: str = "") -> Path:
+    name, macro = name or which[0], which[1]
     target = folder / name
     command = ["gcc", "-shared", "-fPIC", f"-D{macro}", f"-Wl,-soname,{name}", str(SOURCE)]
     if which == VERBS:
@@ -68,19 +68,19 @@ def library(folder: Path, which: tuple[str, str]) -> Path:
     return target
 
 
-def linked(target: Path) -> Path:
+def linked(target: Path, which: tuple[str, str]) -> Path:
     """A library that needs it, and through which its functions are called."""
     functions = {
-        VERBS[0]: ("void *ibv_reg_mr(void *, void *, unsigned long, int);",
-                   "void *reg(void *a, void *b, unsigned long c, int d)"
-                   " { return ibv_reg_mr(a, b, c, d); }"),
-        ENCODER[0]: ("int NvEncodeAPICreateInstance(void *);",
-                     "int create(void *list) { return NvEncodeAPICreateInstance(list); }"),
+        VERBS: ("void *ibv_reg_mr(void *, void *, unsigned long, int);",
+                "void *reg(void *a, void *b, unsigned long c, int d)"
+                " { return ibv_reg_mr(a, b, c, d); }"),
+        ENCODER: ("int NvEncodeAPICreateInstance(void *);",
+                  "int create(void *list) { return NvEncodeAPICreateInstance(list); }"),
     }
     needing = target.with_name("needing.so")
     command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", str(target)]
     command += [f"-Wl,-rpath,{target.parent}", "-o", str(needing)]
-    subprocess.run(command, input="\n".join(functions[target.name]), text=True, check=True)
+    subprocess.run(command, input="\n".join(functions[which]), text=True, check=True)
     return needing
 
 
@@ -122,14 +122,17 @@ def test_what_is_given_stays(
 
 
 @pytest.mark.parametrize(
-    ("which", "limits"), [(VERBS, PARTS), (ENCODER, WHOLE)], ids=["network", "encoder"]
+    ("which", "name", "limits"),
+    [(VERBS, "", PARTS), (VERBS, "libvendor.so.3", PARTS), (ENCODER, "", WHOLE)],
+    ids=["network", "a vendor's network", "encoder"],
 )
 def test_what_a_linked_library_is_given_stays(
-    site: Site, eventually: Eventually, tmp_path: Path, which: tuple[str, str],
+    site: Site, eventually: Eventually, tmp_path: Path, which: tuple[str, str], name: str,
     limits: tuple[int, int],
 ) -> None:
     site.start("--tq", "1")
-    opening = OPEN.replace("LIBRARY", str(linked(library(tmp_path, which))))
+    target = linked(library(tmp_path, which, name), which)
+    opening = OPEN.replace("LIBRARY", str(target))
     calls = CALLS[which].replace("ibv_reg_mr", "reg").replace("NvEncodeAPICreateInstance", "create")
     check(site, eventually, Program(site, MEMORY + opening + calls + END), limits)
 

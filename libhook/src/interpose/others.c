@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE                  /* dl_iterate_phdr() */
 #include "interpose/others.h"
 
 #include <dlfcn.h>
@@ -7,8 +8,8 @@
 
 #include "interpose/symbols.h"
 
-static const struct { const char *name, *library; } others[OTHER_COUNT] = {
-#define OTHER(name, library) [OTHER_##name] = { #name, library },
+static const char *const names[OTHER_COUNT] = {
+#define OTHER(name) [OTHER_##name] = #name,
 #include "interpose/others.def"
 #undef OTHER
 };
@@ -19,7 +20,7 @@ EARLY enum other other_named(const char *name)
 {
     int other = 0;
     for (; other < OTHER_COUNT; other++) {
-        const char *a = others[other].name, *b = name;
+        const char *a = names[other], *b = name;
         while (*a != '\0' && *a == *b)
             a++, b++;
         if (*a == *b)
@@ -30,7 +31,7 @@ EARLY enum other other_named(const char *name)
 
 const char *other_name(enum other other)
 {
-    return others[other].name;
+    return names[other];
 }
 
 void other_found(enum other other, void *function)
@@ -38,16 +39,31 @@ void other_found(enum other other, void *function)
     atomic_store(&functions[other], function);
 }
 
-/* Of a program that is linked with it. Asked as a program does, so that of several versions it is
- * the present one, dlsym() tells other_found(). */
+struct search {
+    const char *name, *library;
+};
+
+static int find(struct dl_phdr_info *object, size_t size, void *data)
+{
+    struct search *search = data;
+    struct link_map tables;
+    (void)size;
+    if (symbols_object(object, &tables) && symbols_function(&tables, search->name) != NULL)
+        search->library = object->dlpi_name;
+    return search->library != NULL;
+}
+
+/* Of a program that is linked with a library that has it. That is asked as a program does, so that
+ * of several versions it is the present one: dlsym() tells other_found(). */
 other_function *other_real(enum other other)
 {
-    void *function = atomic_load(&functions[other]);
-    if (function == NULL) {
-        void *library = dlopen(others[other].library, RTLD_LAZY | RTLD_NOLOAD);
+    if (atomic_load(&functions[other]) == NULL) {
+        struct search search = { .name = names[other] };
+        dl_iterate_phdr(find, &search);
+        void *library = search.library == NULL ? NULL
+                                               : dlopen(search.library, RTLD_LAZY | RTLD_NOLOAD);
         if (library != NULL)
-            dlsym(library, others[other].name);
-        function = atomic_load(&functions[other]);
+            dlsym(library, names[other]);
     }
-    return (other_function *)function;
+    return (other_function *)atomic_load(&functions[other]);
 }

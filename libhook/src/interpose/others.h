@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 enum other {
-#define OTHER(name, library) OTHER_##name,
+#define OTHER(name) OTHER_##name,
 #include "interpose/others.def"
 #undef OTHER
     OTHER_COUNT
@@ -16,7 +16,7 @@ enum other {
 
 typedef uint64_t other_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
-#define OTHER(name, library) other_function name;
+#define OTHER(name) other_function name;
 #include "interpose/others.def"
 #undef OTHER
 
@@ -25,5 +25,5 @@ enum other other_named(const char *name);
 const char *other_name(enum other other);
 /* A program has found the library's own function, which is to get its wrapper. */
 void other_found(enum other other, void *function);
-/* The library's own function; NULL if it is not loaded. */
+/* The library's own function; NULL if no library that is loaded has it. */
 other_function *other_real(enum other other);

@@ -91,7 +91,7 @@ void *hook_wrapper(enum real_index index)
 void *other_wrapper(enum other other)
 {
     static void *const table[OTHER_COUNT] = {
-#define OTHER(name, library) [OTHER_##name] = (void *)name,
+#define OTHER(name) [OTHER_##name] = (void *)name,
 #include "interpose/others.def"
 #undef OTHER
     };

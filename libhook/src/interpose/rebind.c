@@ -105,12 +105,9 @@ static void bind_one(const char *name, void **place)
 static int bind_all(struct dl_phdr_info *object, size_t size, void *data)
 {
     (void)size, (void)data;
-    struct link_map found = { .l_addr = object->dlpi_addr };
-    for (int i = 0; i < object->dlpi_phnum; i++)
-        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            found.l_ld = (ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-    if (found.l_ld != NULL && found.l_ld != _DYNAMIC && symbols_needs(&found, "libcuda.so.1"))
-        symbols_references(&found, bind_one);
+    struct link_map tables;
+    if (symbols_object(object, &tables) && symbols_needs(&tables, "libcuda.so.1"))
+        symbols_references(&tables, bind_one);
     return 0;
 }
 

@@ -7,6 +7,7 @@
  * A GNU hash table is a Bloom filter, then buckets with the first symbol of each, then for each
  * symbol its hash, whose lowest bit marks the last one in a bucket.
  */
+#define _GNU_SOURCE                  /* struct dl_phdr_info */
 #include "interpose/symbols.h"
 
 #include <stddef.h>
@@ -98,6 +99,15 @@ EARLY void *symbols_function(const struct link_map *object, const char *name)
     else if (tables.hash != NULL)
         index = find_in_all(&tables, name);
     return index == 0 ? NULL : (void *)(object->l_addr + tables.symbols[index].st_value);
+}
+
+bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables)
+{
+    *tables = (struct link_map){ .l_addr = object->dlpi_addr };
+    for (int i = 0; i < object->dlpi_phnum; i++)
+        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            tables->l_ld = (ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+    return tables->l_ld != NULL && tables->l_ld != _DYNAMIC;
 }
 
 static uint32_t count(const struct tables *tables)

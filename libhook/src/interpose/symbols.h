@@ -19,6 +19,9 @@ void *symbols_function(const struct link_map *object, const char *name);
 
 /* The rest is not for so early. */
 
+/* What dl_iterate_phdr() tells of an object, for these. False: it has no tables, or is this library. */
+bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables);
+
 /* Where its table of symbols begins and ends. False: it has none. */
 bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin,
                    const ElfW(Sym) **end);

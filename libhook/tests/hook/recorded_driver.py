@@ -203,7 +203,7 @@ def hooks(part: str = "") -> dict[str, list[int]]:
 def others() -> list[str]:
     """The functions of other libraries that have wrappers."""
     text = HOOKS.with_name("others.def").read_text()
-    return re.findall(r"^OTHER\((\w+),", text, flags=re.MULTILINE)
+    return re.findall(r"^OTHER\((\w+)\)", text, flags=re.MULTILINE)
 
 
 def environment(library: Path, driver: Path, *preloads: Path) -> dict[str, str]:
