@@ -10,7 +10,7 @@ from nvshared.cli.tenant import set_terms
 from nvshared.cli.verb import Options, Verb, add_target, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
-from nvshared.names import USUAL_TERMS
+from nvshared.names import TENANT_KINDS, USUAL_TERMS
 from nvshared.quantity import size, sized
 
 UNLIMITED = USUAL_TERMS["compute-limit"]
@@ -46,22 +46,33 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         help="how much it may allocate, such as 20GiB; none: what was set is taken back",
     )
     parser.add_argument(
+        "--host-memory", metavar="SIZE", type=_bytes,
+        help="of a tenant: how much host memory what may leave GPUs may need, on all GPUs "
+        "together; none: what was set is taken back",
+    )
+    parser.add_argument(
         "--compute", metavar="PERCENT", type=_percent,
         help="its greatest share of the GPU's time, 1 to 100; none: what was set is taken back",
     )
 
 
 def _act(options: Options) -> None:
-    if options.memory is None and options.compute is None:
+    wanted = {
+        "memory": options.memory, "host-memory": options.host_memory,
+        "compute-limit": options.compute,
+    }
+    if all(limit is None for limit in wanted.values()):
         raise InvalidArgs(
-            "there is nothing to limit", "give --memory SIZE, --compute PERCENT, or both"
+            "there is nothing to limit",
+            "give --memory SIZE, --host-memory SIZE or --compute PERCENT",
         )
     if isinstance(options.target, str):
-        wanted = {"memory": options.memory, "compute-limit": options.compute}
         set_terms(options, options.target, {
             term: limit for term, limit in wanted.items() if limit is not None
         })
         return
+    if options.host_memory is not None:
+        raise InvalidArgs("the host memory of a process has no limit", f"give {TENANT_KINDS}")
     _limit_program(options)
 
 
@@ -107,7 +118,9 @@ VERB = Verb(
     description=(
         "With --memory, the GPU is that large for the program from then on: allocations beyond it "
         "fail as out of memory. The program keeps what it has already. With --compute, it uses "
-        "the GPU for no more than that share of the time, whether others want it or not. A limit "
+        "the GPU for no more than that share of the time, whether others want it or not. With "
+        "--host-memory, the programs of a tenant may have allocated on all GPUs together what "
+        "could move into so much host memory; what is held already may still move. A limit "
         "lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod) "
         "holds on each GPU for all its programs together, also for those to come, until it is "
         "taken back; then the configuration holds again. You may limit your own programs; for "
@@ -118,6 +131,7 @@ VERB = Verb(
         ("nvsharectl limit 4711 --compute 50", "at most half of the time"),
         ("nvsharectl limit 4711 --memory none", "as much as the GPU has"),
         ("nvsharectl limit user:alice --memory 40GiB", "all programs of a user together"),
+        ("nvsharectl limit user:alice --host-memory 64GiB", "what leaves the GPUs, of all of them"),
         ("nvsharectl limit user:alice --memory none", "as the configuration says"),
     ),
     configure=_configure,

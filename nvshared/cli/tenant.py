@@ -35,7 +35,7 @@ def _print(now: "Tenant", terms: Mapping[str, int]) -> None:
 
 def value(term: "Term") -> str:
     """What is set, as people would write it."""
-    if term.name == "memory":
+    if term.name in ("memory", "host-memory"):
         return sized(term.value) if term.value else "no limit"
     if term.name == "compute-limit":
         return f"{term.value} %" if term.value < USUAL_TERMS[term.name] else "no limit"
@@ -56,6 +56,11 @@ def _memory(name: str, limit: int) -> str:
     return f"The programs of {name} together may allocate {what} on each GPU"
 
 
+def _host(name: str, limit: int) -> str:
+    what = sized(limit) if limit else "as much as there is"
+    return f"The programs of {name} together may need {what} of host memory for what may leave GPUs"
+
+
 def _compute(name: str, limit: int) -> str:
     what = f"at most {limit} % of the time"
     if limit == USUAL_TERMS["compute-limit"]:
@@ -63,9 +68,13 @@ def _compute(name: str, limit: int) -> str:
     return f"The programs of {name} together may use each GPU {what}"
 
 
-_PLAIN = {"memory": "memory_limit", "compute-limit": "compute_limit", "weight": "weight"}
+_PLAIN = {
+    "memory": "memory_limit", "host-memory": "host_limit", "compute-limit": "compute_limit",
+    "weight": "weight",
+}
 _SENTENCES: dict[str, Callable[[str, int], str]] = {
     "memory": _memory,
+    "host-memory": _host,
     "compute-limit": _compute,
     "weight": lambda name, weight: f"The weight of {name} is {weight}",
 }

@@ -3,7 +3,8 @@
 
 What is promised in a domain, less what is pinned on a card, must fit into the host memory that
 the domain may take. As on the whole host (demand.py) a margin of it stays free, because a hook
-takes it in pieces. What a tenant with a memory limit was promised on a card must fit into that.
+takes it in pieces; but not of a tenant's limit of host memory. What a tenant with a memory limit
+was promised on a card must fit into that.
 """
 
 from typing import NamedTuple
@@ -83,7 +84,7 @@ def members(card: Card, domain: Domain) -> list[ScheduledClient]:
 def _left(domain: Domain) -> int:
     if domain.capacity is None or domain.whole:
         return UNBOUNDED
-    if domain.of_card:
+    if domain.term:
         return domain.capacity - domain.sums.promised
     return domain.capacity - margin(domain.capacity, len(domain.stakes)) - domain.sums.promised
 

@@ -26,7 +26,7 @@ class Card:
     now: int
     gathering_until: int
     domains: Domains = field(default_factory=Domains)       # of all cards,
-    tenancies: Domains = field(default_factory=lambda: Domains(of_card=True))   # and of tenants
+    tenancies: Domains = field(default_factory=Domains)     # and of tenants on this one
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     tenant_terms: dict[str, Terms] = field(default_factory=dict)    # what is set for tenants

@@ -261,7 +261,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     )):
         return False
     else:
-        if domain is not None and within < 0 and (domain.of_card or (fits and not squeezed)):
+        if domain is not None and within < 0 and (domain.term or (fits and not squeezed)):
             why = domain.words
         if client.commit >= wanted:
             # It asked before it heard that it may not any more. The hook takes

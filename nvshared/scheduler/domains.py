@@ -15,7 +15,8 @@ All cards share one `Domains`. What their clients need of it is counted together
 figures (groups.py), and is as it was at the end of each card's last event.
 
 A tenant with a memory limit is a domain as well, one on each card, and there all counts that its
-programs were promised, wherever it is.
+programs were promised, wherever it is. One with a limit of host memory is one of all cards. Such
+limits bound promises and nothing else: what is held already may leave as before.
 """
 
 from collections import Counter
@@ -52,7 +53,7 @@ class Domain:
 
     name: str
     noted: "Callable[[Domain], None]"   # called when anything in it has changed
-    of_card: bool = False               # it bounds what is promised on a card
+    term: bool = False                  # of a tenant: it bounds what is promised, and nothing else
     capacity: int | None = None         # what all its clients may take; None: any
     words: str = ""                     # which limit that is, for people
     whole: bool = False                 # the host's budget is bounded by it: promises keep to that
@@ -74,7 +75,7 @@ class Domain:
     @property
     def untaken(self) -> int:
         """Host memory that nobody has or may take; negative when the capacity shrank."""
-        if self.capacity is None or self.of_card:
+        if self.capacity is None or self.term:
             return UNBOUNDED
         return self.capacity - self.sums.taken
 
@@ -82,15 +83,13 @@ class Domain:
     def lacking(self) -> int:
         """Bytes of its clients' memory that could not leave their cards, or have no place."""
         most = self.sums.taken if self.whole else max(self.sums.needed, self.sums.taken)
-        return 0 if self.capacity is None else max(0, most - self.capacity)
+        return 0 if self.capacity is None or self.term else max(0, most - self.capacity)
 
 
 class Domains:
     """All of them, of all cards, by name. Only those that matter to a plan are gone through."""
 
-    def __init__(self, *, of_card: bool = False) -> None:
-        """`of_card`: those of one card, which bound what is promised there."""
-        self._of_card = of_card
+    def __init__(self) -> None:
         self.full: dict[Domain, None] = {}      # more than half of it is promised
         self.lacking: dict[Domain, None] = {}   # it lacks something
         self._all: dict[str, Domain] = {}
@@ -98,25 +97,31 @@ class Domains:
 
     def named(self, names: Iterable[str]) -> tuple[Domain, ...]:
         """These, which need not have existed."""
-        return tuple(
-            self._all.setdefault(name, Domain(name, self._note, self._of_card)) for name in names)
+        return tuple(self._all.setdefault(name, Domain(name, self._note)) for name in names)
 
     def resize(
-        self, name: str, capacity: int | None, words: str = "", *, whole: bool = False
+        self, name: str, capacity: int | None, words: str = "", *, whole: bool = False,
+        term: bool = False,
     ) -> bool:
         """So much is in it from now on. True: that is less or more than before."""
         domain, = self.named((name,))
         changed = domain.capacity != capacity
-        domain.capacity, domain.words, domain.whole = capacity, words, whole
+        domain.capacity, domain.words, domain.whole, domain.term = capacity, words, whole, term
         if changed:
             self._note(domain)
         return changed
 
     def forget(self, names: Collection[str]) -> None:
-        """All others that nobody is in are gone."""
-        for name in [name for name, one in self._all.items()
-                     if name not in names and not one.stakes]:
-            gone = self._all.pop(name)
+        """All others that nobody is in, and that are no terms, are gone."""
+        for name in [*self._all]:
+            if name not in names:
+                self.drop(name)
+
+    def drop(self, name: str) -> None:
+        """The same of one."""
+        gone = self._all[name]
+        if not gone.stakes and not gone.term:
+            del self._all[name]
             for kept in (self.full, self.lacking, *self._news.values()):
                 kept.pop(gone, None)
 

@@ -99,7 +99,7 @@ class Scheduler:
         """A client is in these domains from now on, and in no others."""
         found = self._card.clients.get(client)
         if found is not None:
-            found.domains = self._card.domains.named(domains)
+            terms.place(self._card, found, domains)
             self._card.groups.settle()
 
     def demand(self) -> Demand:

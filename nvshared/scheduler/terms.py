@@ -7,6 +7,8 @@ suspended client, room.py has it leave the card, order.py knows the weights, and
 limits the time.
 """
 
+from collections.abc import Iterable
+
 from nvshared.quantity import sized
 from nvshared.scheduler import compute, order
 from nvshared.scheduler.card import Card
@@ -29,19 +31,22 @@ def change(card: Card, client: ScheduledClient, terms: Terms) -> None:
 
 def change_tenant(card: Card, tenant: str, terms: Terms) -> None:
     """From now on they are these for all programs of a tenant together."""
-    limit = card.terms_for(tenant).memory_limit
+    before = card.terms_for(tenant)
     card.tenant_terms[tenant] = terms
     if terms == Terms():
         del card.tenant_terms[tenant]
-    if terms.memory_limit:
-        words = f"all programs of {tenant} together are limited to {sized(terms.memory_limit)}"
-        card.tenancies.resize(tenant, terms.memory_limit, words)
-    if terms.memory_limit != limit:
-        for client in card.clients.values():
-            if tenant in client.tenants:
-                bound(card, client)     # which is told at once, as it counts as changed
-        card.groups.settle()
-        card.tenancies.forget(card.tenant_terms)
+    for domains, limit, old, what in (
+        (card.tenancies, terms.memory_limit, before.memory_limit, ""),
+        (card.domains, terms.host_limit, before.host_limit, " of host memory"),
+    ):
+        if limit != old:
+            words = f"all programs of {tenant} together are limited to {sized(limit)}{what}"
+            domains.resize(tenant, limit or None, words, term=bool(limit))
+            for client in card.clients.values():
+                if tenant in client.tenants:
+                    bound(card, client)     # which is told at once, as it counts as changed
+            card.groups.settle()
+            domains.drop(tenant)
     for share in card.shares.values():
         if tenant == share.name or tenant in share.within:
             order.weigh(card, share, share.within.get(tenant))
@@ -51,8 +56,16 @@ def change_tenant(card: Card, tenant: str, terms: Terms) -> None:
 
 def bound(card: Card, client: ScheduledClient) -> None:
     """What its tenants are promised keeps to their limits, of all levels."""
-    limited = [tenant for tenant in client.tenants if card.terms_for(tenant).memory_limit]
-    client.tenancies = card.tenancies.named(limited)
+    tenants = client.tenants
+    client.tenancies = card.tenancies.named(
+        [tenant for tenant in tenants if card.terms_for(tenant).memory_limit])
+    place(card, client, [one.name for one in client.domains if one.name not in tenants])
+
+
+def place(card: Card, client: ScheduledClient, groups: Iterable[str]) -> None:
+    """It is in these control groups, and in its tenants' limits of host memory."""
+    limited = [tenant for tenant in client.tenants if card.terms_for(tenant).host_limit]
+    client.domains = card.domains.named([*groups, *limited])
 
 
 def preempt(card: Card) -> None:

@@ -26,9 +26,10 @@ from functools import cache
 from itertools import pairwise
 
 from nvshared.errors import ConfigError
+from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import TENANT_KINDS
-from nvshared.quantity import size
+from nvshared.quantity import amount, size
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import HEAVIEST
 
@@ -61,6 +62,14 @@ def _memory(text: str) -> int:
     raise ValueError(f"give 1 to {LARGEST} bytes, or none")
 
 
+def _host_memory(text: str) -> int:
+    if not text.endswith("%"):
+        return _memory(text)
+    if found := amount(text).of(host.total()):
+        return found
+    raise ValueError("give more than 0%, or none")
+
+
 def _whole(text: str, most: int, right: str) -> int:
     if re.fullmatch(r"\d{1,9}", text, re.ASCII) and 1 <= int(text) <= most:
         return int(text)
@@ -78,6 +87,7 @@ def _weight(text: str) -> int:
 
 TERMS: Mapping[str, Term] = {
     "memory": Term("memory_limit", LARGEST, "a number of bytes", _memory),
+    "host-memory": Term("host_limit", LARGEST, "a number of bytes", _host_memory),
     "compute-limit": Term("compute_limit", UNLIMITED, f"1 to {UNLIMITED} percent", _percent),
     "weight": Term("weight", HEAVIEST, f"1 to {HEAVIEST}", _weight),
 }

@@ -147,10 +147,12 @@ def limits(client: "ClientSnapshot") -> str:
     return _limits(client.memory_limit, client.compute_limit, client.weight)
 
 
-def _limits(memory: int, compute: int, weight: int) -> str:
+def _limits(memory: int, compute: int, weight: int, host: int = 0) -> str:
     parts = []
     if memory:
         parts.append(size(memory))
+    if host:
+        parts.append(f"h{size(host)}")
     if compute < UNLIMITED:
         parts.append(f"{compute}%")
     if weight != USUAL_WEIGHT:
@@ -174,7 +176,8 @@ TENANTS = [
            give=Give(5)),
     Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, give=Give(4)),
     Column("LIMITS", lambda tenant: _limits(
-        tenant.value("memory"), tenant.value("compute-limit"), tenant.value("weight")) or "-"),
+        tenant.value("memory"), tenant.value("compute-limit"), tenant.value("weight"),
+        tenant.value("host-memory")) or "-"),
     Column("FROM", lambda tenant: sources(tenant) or "-", give=Give(6)),
 ]
 

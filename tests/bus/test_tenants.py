@@ -11,7 +11,7 @@ from dbus_next.signature import Variant
 from nvshared.bus.authority import Caller
 from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
-from nvshared.settings.rules import Rule
+from nvshared.settings.rules import TERMS, Rule
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.bus.service import Peeper, a_client
@@ -21,6 +21,7 @@ from tests.unit.scripted import DEFAULTS
 
 __all__ = ["ctl"]                       # a fixture
 
+KNOWN = ", ".join(TERMS)
 RULES = (
     Rule("user:*", "memory", 60 * GIB, "/etc/a.conf:2"),
     Rule("user:*", "weight", 50, "/etc/a.conf:3"),
@@ -60,9 +61,9 @@ async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper
 @pytest.mark.parametrize(("tenant", "terms", "sentence"), [
     ("alice", {"weight": Variant("u", 3)}, "'alice' is no tenant; give user:NAME, unit:NAME, "
      "container:ID, job:ID or pod:UID"),
-    ("user:a", {}, "no term of user:a is given; there are memory, compute-limit, weight"),
+    ("user:a", {}, f"no term of user:a is given; there are {KNOWN}"),
     ("user:a", {"Weight": Variant("u", 3)},
-     "a tenant has no term 'Weight'; there are memory, compute-limit, weight"),
+     f"a tenant has no term 'Weight'; there are {KNOWN}"),
     ("user:a", {"weight": Variant("s", "3")}, "the weight of user:a cannot be '3'; give 1 to 1000, "
      "or 0 to take back what was set"),
     ("user:a", {"weight": Variant("b", True)}, "the weight of user:a cannot be True; give 1 to "
@@ -93,16 +94,19 @@ async def test_who_is_no_administrator_may_only_look(
 
 
 async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl: Run) -> None:
-    ended = await ctl("limit", "user:alice", "--memory", "40GiB", "--compute", "50")
+    ended = await ctl(
+        "limit", "user:alice", "--memory", "40GiB", "--compute", "50", "--host-memory", "9GiB")
     assert (ended.code, ended.err) == (ExitCode.OK, "")
     assert ended.out.splitlines() == [
         "The programs of user:alice together may allocate 40GiB on each GPU.",
+        "The programs of user:alice together may need 9GiB of host memory for what may leave GPUs.",
         "The programs of user:alice together may use each GPU at most 50 % of the time.",
         "It has no program that uses a GPU now.",
     ]
     assert (await ctl("weight", "user:alice", "200")).out.splitlines()[0] == (
         "The weight of user:alice is 200.")
-    assert ruled.tenancy.terms("user:alice") == Terms(40 * GIB, 200, compute_limit=50)
+    assert ruled.tenancy.terms("user:alice") == Terms(
+        40 * GIB, 200, compute_limit=50, host_limit=9 * GIB)
     assert json.loads((await ctl("weight", "pod:lab/train", "7", "--json")).out) == {
         "tenant": "pod:lab/train", "weight": 7,
     }
@@ -144,6 +148,10 @@ async def test_what_is_set_for_a_program_is_taken_back(manager: Manager, ctl: Ru
      "'user:a*' is no tenant; a pattern is for rules: [tenant PATTERN] in nvshared.conf"),
     (["weight", "user:a", "3", "--gpu", "0"],
      "what is set for a tenant holds on each GPU; leave out --gpu"),
+    (["limit", "7", "--host-memory", "1GiB"], "the host memory of a process has no limit; give "
+     "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    (["limit", "user:a"], "there is nothing to limit; give --memory SIZE, --host-memory SIZE or "
+     "--compute PERCENT"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
     (["tenants", "--explain", "alice"],
@@ -161,10 +169,10 @@ async def test_tenants_are_shown_with_where_their_terms_come_from(
 ) -> None:
     a_client(ruled, ruled.gpus[0])
     ruled.tenancy.set("user:root", {"memory": 40 * GIB})
-    ruled.tenancy.set("job:7", {"weight": 3})
+    ruled.tenancy.set("job:7", {"weight": 3, "host-memory": GIB})
     assert [line.split() for line in (await ctl("tenants")).out.splitlines()] == [
         ["TENANT", "PROGRAMS", "MEM", "RESIDENT", "HELD", "LIMITS", "FROM"],
-        ["job:7", "0", "0", "0", "0s", "w3", "hand"],
+        ["job:7", "0", "0", "0", "0s", "h1.0G,w3", "hand"],
         ["user:root", "1", "31.0G", "21.0G", "0s", "40.0G,w50", "hand,rule"],
     ]
     assert (await ctl("tenants", "--explain", "user:0")).out == """\
@@ -185,7 +193,10 @@ memory  60GiB  [tenant user:*] in /etc/a.conf:2
     assert job == {
         "name": "job:7", "programs": 0, "allocated": 0, "resident": 0, "pinned": 0,
         "held_usec": 0, "within": [],
-        "terms": [{"name": "weight", "value": 3, "rule": "", "place": "", "holds": True}],
+        "terms": [
+            {"name": "host-memory", "value": GIB, "rule": "", "place": "", "holds": True},
+            {"name": "weight", "value": 3, "rule": "", "place": "", "holds": True},
+        ],
     }
     assert [term["holds"] for term in root["terms"]] == [True, False, True]
     assert json.loads((await ctl("tenants", "--explain", "job:7", "--json")).out) == job

@@ -7,9 +7,10 @@ import pytest
 
 from nvshared.daemon import main
 from nvshared.errors import ConfigError, ExitCode
+from nvshared.machine import host
 from nvshared.machine import tenant as kernel
 from nvshared.settings.config import Config, load
-from nvshared.settings.rules import Rule, holding, tenant
+from nvshared.settings.rules import TERMS, Rule, holding, tenant
 from nvshared.units import GIB
 
 
@@ -23,7 +24,10 @@ def read(file: Path, text: str) -> Config:
     return load(file, {}, {})
 
 
-def test_every_setting_is_read_with_its_place(file: Path) -> None:
+def test_every_setting_is_read_with_its_place(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "total", lambda: 80 * GIB)
     found = read(file, """
 [tenant user:*]
 memory = 60GiB
@@ -32,6 +36,7 @@ compute-limit = 50%
 tq = 3
 [tenant   unit:jupyter-*.service ]
 weight = 50
+host-memory = 25%
 [tenant group:staff]
 memory = none
 compute-limit = none
@@ -41,8 +46,9 @@ compute-limit = none
         Rule("user:*", "memory", 60 * GIB, f"{file}:3"),
         Rule("user:*", "compute-limit", 50, f"{file}:4"),
         Rule("unit:jupyter-*.service", "weight", 50, f"{file}:8"),
-        Rule("group:staff", "memory", 0, f"{file}:10"),
-        Rule("group:staff", "compute-limit", 100, f"{file}:11"),
+        Rule("unit:jupyter-*.service", "host-memory", 20 * GIB, f"{file}:9"),
+        Rule("group:staff", "memory", 0, f"{file}:11"),
+        Rule("group:staff", "compute-limit", 100, f"{file}:12"),
     )
 
 
@@ -50,7 +56,11 @@ compute-limit = none
     ("[tenant user:*]\nmemroy = 1\n",
      ":2: [tenant user:*] has no setting 'memroy'; did you mean memory?"),
     ("[tenant user:*]\ntq = 1\n",
-     ":2: [tenant user:*] has no setting 'tq'; there are memory, compute-limit, weight"),
+     f":2: [tenant user:*] has no setting 'tq'; there are {', '.join(TERMS)}"),
+    ("[tenant user:*]\nhost-memory = 0%\n",
+     ":2: host-memory cannot be '0%'; give more than 0%, or none"),
+    ("[tenant user:*]\nhost-memory = 101%\n",
+     ":2: host-memory cannot be '101%'; give a percentage between 0% and 100%"),
     ("[tenant user:*]\nmemory = 5%\n", ":2: memory cannot be '5%'; "
      "give a size such as 40GiB, 512M or 1073741824, or none"),
     ("[tenant user:*]\nmemory = 0\n", ":2: memory cannot be '0'; "

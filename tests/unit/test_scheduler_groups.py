@@ -205,6 +205,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                     weight=data.draw(st.sampled_from([50, 100])),
                     suspended=data.draw(st.booleans()),
                     compute_limit=data.draw(st.sampled_from([30, 100])),
+                    host_limit=data.draw(st.sampled_from([0, 512 * MIB])),
                 )
                 world.tell(TermsChanged(hook.id, terms))
                 world.put_tenant("user:1", terms)

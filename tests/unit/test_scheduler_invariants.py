@@ -164,12 +164,13 @@ class Tenants(RuleBasedStateMachine):
 
     @rule(
         tenant=st.sampled_from(["user:0", "user:1", "job:1", "job:2"]), part=st.integers(0, 14),
-        weight=st.sampled_from([100, 10, 300]),
+        host=st.integers(0, 14), weight=st.sampled_from([100, 10, 300]),
     )
-    def limit_tenant(self, tenant: str, part: int, weight: int) -> None:
+    def limit_tenant(self, tenant: str, part: int, host: int, weight: int) -> None:
         """All its programs may have so much together, or anything."""
-        limit = part * self.capacity // 10
-        self.world.put_tenant(tenant, Terms(memory_limit=limit, weight=weight))
+        limits = [tenths * self.capacity // 10 for tenths in (part, host)]
+        terms = Terms(memory_limit=limits[0], host_limit=limits[1], weight=weight)
+        self.world.put_tenant(tenant, terms)
 
     @rule(mode=MODES, tq=QUANTA, draining=st.booleans())
     def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:

@@ -2,6 +2,7 @@
 """What is set for tenants: all programs of one together keep to it."""
 
 from nvshared.scheduler.actions import Limits
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import TenantTerms
 from nvshared.scheduler.settings import Terms
 from nvshared.units import GIB
@@ -11,8 +12,9 @@ ALICE = ("user:alice",)
 POD = ("user:alice", "pod:lab/train")
 
 
-def put(talk: Talk, tenant: str, memory: float = 0) -> None:
-    talk.obey(talk.tell(TenantTerms(tenant, Terms(memory_limit=int(memory * GIB)))))
+def put(talk: Talk, tenant: str, memory: float = 0, host: float = 0) -> None:
+    terms = Terms(memory_limit=int(memory * GIB), host_limit=int(host * GIB))
+    talk.obey(talk.tell(TenantTerms(tenant, terms)))
 
 
 def answer(talk: Talk, client: int, size: float, number: int = 1) -> Limits:
@@ -151,3 +153,76 @@ def test_what_a_tenant_was_lent_comes_back_when_another_program_of_it_asks() -> 
     assert answer(talk, 2, 64).commit == 64 * GIB
     talk.changed(2, allocated=64)
     assert answer(talk, 1, 1).why
+
+
+def test_all_programs_of_a_tenant_together_keep_to_its_host_memory() -> None:
+    """What they were promised and could leave the card; what is pinned does not."""
+    talk = Talk(100)
+    put(talk, "user:alice", host=10)
+    for client in (1, 2):
+        talk.join(client, tenants=ALICE)
+    assert answer(talk, 1, 6).commit >= 6 * GIB
+    talk.changed(1, allocated=6)
+    refused = answer(talk, 2, 5)
+    assert refused.commit < 5 * GIB
+    assert refused.why == "all programs of user:alice together are limited to 10GiB of host memory"
+    assert answer(talk, 2, 4, 2).commit == 4 * GIB
+    talk.changed(2, allocated=4)
+    assert answer(talk, 2, 54, 3).why == refused.why
+    talk.obey(talk.ask(2, 4, 54, pins=50))
+    assert limits(talk.said, 2)[-1].commit >= 54 * GIB
+    talk.join(3, tenants=("user:bob",))
+    assert answer(talk, 3, 40).commit >= 40 * GIB
+    assert told(talk, 1).total == 100 * GIB     # the card is as large as it is
+
+
+def test_host_memory_counts_over_all_cards_and_in_control_groups() -> None:
+    shared = Domains()
+    shared.resize("box", 200 * GIB, "the limit of box")
+    one, two = Talk(100, domains=shared), Talk(100, domains=shared)
+    for talk in (one, two):
+        put(talk, "user:alice", host=10)
+    one.join(1, tenants=ALICE, domains=("box",))
+    two.join(2, tenants=ALICE)
+    assert answer(one, 1, 8).commit >= 8 * GIB
+    one.changed(1, allocated=8)
+    assert "10GiB of host memory" in answer(two, 2, 3).why
+    one.scheduler.belongs(1, [])
+    assert "10GiB of host memory" in answer(one, 1, 11, 2).why
+    one.scheduler.belongs(1, ["box"])
+    for talk in (one, two):
+        put(talk, "user:alice")
+    assert answer(one, 1, 90, 3).commit >= 90 * GIB
+    assert [domain.name for domain in shared] == ["box"]
+
+
+def test_a_host_limit_below_what_is_held_takes_nothing_and_that_may_still_leave() -> None:
+    talk = Talk(30)
+    talk.join(1, tenants=ALICE)
+    answer(talk, 1, 20)
+    talk.changed(1, allocated=20)
+    talk.obey(talk.want(1))
+    put(talk, "user:alice", host=5)
+    assert talk.view(1).commit == 20 * GIB
+    assert "user:alice" in answer(talk, 1, 20.5, 2).why
+    talk.obey(talk.idle(1))
+    talk.join(2, tenants=("user:bob",))
+    answer(talk, 2, 30)
+    talk.changed(2, allocated=30)
+    talk.obey(talk.want(2))
+    talk.obey(talk.stopped(1, wants=False))
+    talk.obey(talk.wait(3))
+    assert talk.swapped[1] == 20 * GIB  # who else comes has the whole card
+    assert 2 in talk.granted
+
+
+def test_a_host_limit_holds_for_the_first_program_and_the_next() -> None:
+    talk = Talk(100)
+    put(talk, "user:alice", host=10)
+    for client in (1, 2):
+        talk.join(client, tenants=ALICE)
+        assert "10GiB of host memory" in answer(talk, client, 11).why
+        talk.leave(client)
+    talk.scheduler._card.domains.forget(())
+    talk.join(3, tenants=ALICE)
+    assert "10GiB of host memory" in answer(talk, 3, 11).why

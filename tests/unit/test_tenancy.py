@@ -15,7 +15,7 @@ from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.events import Event, Joined, Memory, TenantTerms
 from nvshared.scheduler.settings import Terms
-from nvshared.settings.rules import Rule
+from nvshared.settings.rules import TERMS, Rule
 from nvshared.settings.tenants import FILE_NAME, TenantsFile
 from nvshared.sharing import tenancy
 from nvshared.sharing.gpu import Client
@@ -25,6 +25,7 @@ from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, peer, script
 
 ALICE, POD = Tenant(Kind.USER, "alice"), Tenant(Kind.POD, "lab/train")
+KNOWN = ", ".join(TERMS)
 RULES = (
     Rule("user:*", "memory", 60 * GIB, "a.conf:2"), Rule("user:*", "weight", 50, "a.conf:3"),
     Rule("pod:lab/*", "compute-limit", 30, "a.conf:5"),
@@ -225,9 +226,9 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
      "job:ID or pod:UID"),
     ("group:staff", {"weight": 3}, "'group:staff' is no tenant; a group has rules: "
      "[tenant group:NAME] in nvshared.conf"),
-    ("user:a", {}, "no term of user:a is given; there are memory, compute-limit, weight"),
+    ("user:a", {}, f"no term of user:a is given; there are {KNOWN}"),
     ("user:a", {"weight": 3, "colour": 3},
-     "a tenant has no term 'colour'; there are memory, compute-limit, weight"),
+     f"a tenant has no term 'colour'; there are {KNOWN}"),
     ("user:a", {"weight": 1001}, "the weight of user:a cannot be 1001; give 1 to 1000, "
      "or 0 to take back what was set"),
     ("user:a", {"weight": True}, "the weight of user:a cannot be True; give 1 to 1000, "
