@@ -27,8 +27,9 @@ from nvshared.machine.nvml import NVML, Facts
 from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings import arguments
-from nvshared.settings.config import DEFAULT_FILE, Config, load, waiting
+from nvshared.settings.config import DEFAULT_FILE, Config, waiting
 from nvshared.settings.defaults import Defaults, derive
+from nvshared.settings.files import load
 from nvshared.settings.state import Overrides, StateFile
 from nvshared.settings.tenants import TenantsFile
 from nvshared.settings.watch import Watch
@@ -64,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.setswitchinterval(GIVE_WAY)
         asyncio.run(_serve(config, read, watch))
     except NvshareError as error:
-        log.tell(f"nvshared: {error}")
+        for line in str(error).splitlines():
+            log.tell(f"nvshared: {line}")
         systemd.say_why(os.environ, str(error))
         return error.exit_code
     except KeyboardInterrupt:

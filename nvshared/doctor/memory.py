@@ -11,7 +11,7 @@ from nvshared.doctor.cards import Seen
 from nvshared.doctor.finding import Finding, fault, note, ok, warning
 from nvshared.errors import NvshareError
 from nvshared.machine import host
-from nvshared.settings import config
+from nvshared.settings import files
 from nvshared.units import GIB
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -29,10 +29,10 @@ def _budget(cards: int) -> Finding:
     """`cards`: bytes of all cards together, 0 if there is none."""
     topic = "swap budget"
     try:
-        settings = config.load(None, os.environ, {})
+        settings = files.load(None, os.environ, {})
     except NvshareError as error:
         return fault(
-            "configuration", error.message,
+            "configuration", error.message.replace("\n", "; "),
             error.hint or "correct it, see with nvshared --check, and restart nvshared",
         )
     total, free = host.total(), host.free()

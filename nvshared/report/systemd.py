@@ -108,7 +108,7 @@ class Notifier:
 
     def status(self, words: str) -> None:
         """What `systemctl status` shows."""
-        self._tell(f"STATUS={words}")
+        self._tell("STATUS=" + words.replace("\n", "; "))
 
     def alive(self) -> None:
         """Feeds the watchdog."""

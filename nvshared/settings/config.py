@@ -12,25 +12,21 @@ command line, --help and the manual page are all made from its fields.
     swap-budget = 64GiB
 """
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from nvshared import quantity
-from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.quantity import Amount, Endpoint
-from nvshared.settings import rules
-from nvshared.settings.rules import TERMS, Rule
+from nvshared.settings.rules import Rule
 from nvshared.units import MILLISECOND, SECOND
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
 METRICS_PORT = 9402                     # promised by the predecessors
 
 MODES = ("auto", "on", "off")
-SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,110 +237,3 @@ def waiting(running: Config, read: Config) -> list[str]:
         if option.section == "nvshared" and option.name != "debug"
         and getattr(running, option.attribute) != getattr(read, option.attribute)
     ]
-
-
-def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, str]) -> Config:
-    """Reads everything. `given`: the command line, by option name.
-
-    `file` None stands for the default one, which need not exist. Raises
-    ConfigError naming file and line or variable, InvalidArgs for the command line.
-    """
-    values: dict[str, Any] = {}
-    places: dict[str, str] = {}
-    found: list[Rule] = []
-    path = file or DEFAULT_FILE
-    for one in [path] * (file is not None or _is_there(path)) + drop_ins(path):
-        _read(one, values, places, found)
-    rules.check(found)
-    for option in options():
-        text = environment.get(option.variable, "") if option.variable else ""
-        if text:
-            place = places[option.name] = f"the variable {option.variable}"
-            parse = option.variable_parse or option.parse
-            values[option.name] = _parse(parse, text, place, ConfigError)
-        if option.name in given:
-            places.pop(option.name, None)       # whoever gave it now knows where
-            values[option.name] = _parse(
-                option.parse, given[option.name], f"--{option.name}", InvalidArgs
-            )
-    named = {name.replace("-", "_"): value for name, value in values.items()}
-    return Config(**named, places=places, rules=tuple(found))
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def drop_ins(path: Path) -> list[Path]:
-    """The files that are read after this one, in their order. Raises ConfigError."""
-    folder = path.with_name(path.name + ".d")
-    try:
-        return sorted(one for one in folder.iterdir() if one.name.endswith(".conf"))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be read: {error.strerror}") from None
-
-
-def _parse(
-    parse: Callable[[str], Any], text: str, place: str, error: type[InvalidArgs]
-) -> Any:
-    try:
-        return parse(text)
-    except ValueError as wrong:
-        raise error(f"{place} cannot be {text!r}", str(wrong)) from None
-
-
-def _read(
-    path: Path, values: dict[str, Any], places: dict[str, str], found: list[Rule]
-) -> None:
-    """Adds a file's settings, where they stand, and rules to those of the files before it."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not text: {error}") from error
-    known = {(option.section, option.name): option for option in options()}
-    sections = sorted({section for section, _ in known})
-    section = pattern = ""
-    for number, raw in enumerate(lines, 1):
-        line = raw.strip()
-        place = f"{path}:{number}"
-        if not line or line[0] in "#;":
-            continue
-        if line[0] == "[":
-            section = line[1:-1].strip()
-            if line[-1] != "]":
-                raise ConfigError(f"{place}: {line!r} is no section", SECTIONS.format("write"))
-            pattern = rules.pattern(section, place)
-            if not pattern and section not in sections:
-                raise ConfigError(
-                    f"{place}: there is no section {line}",
-                    _meant(section, [*sections, f"{rules.SECTION} PATTERN"]),
-                )
-            continue
-        name, equals, text = (part.strip() for part in line.partition("="))
-        if not equals:
-            raise ConfigError(f"{place}: {line!r} is no setting", "write NAME = VALUE")
-        if not section:
-            raise ConfigError(
-                f"{place}: {name!r} stands in no section", SECTIONS.format("put it below")
-            )
-        option = TERMS.get(name) if pattern else known.get((section, name))
-        if option is None:
-            names = [name for where, name in known if where == section] or list(TERMS)
-            raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _meant(name, names))
-        value = _parse(option.parse, text, f"{place}: {name}", ConfigError)
-        if pattern:
-            found.append(Rule(pattern, name, value, place))
-        else:
-            values[name], places[name] = value, place
-
-
-def _meant(text: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(text, known, 1)
-    return f"did you mean {close[0]}?" if close else "there are " + ", ".join(known)

@@ -20,7 +20,7 @@ are no wildcards; and of two rules that are alike in all this, the one that stan
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -136,15 +136,15 @@ def pattern(section: str, place: str) -> str:
         raise ConfigError(f"{place}: [{section}] cannot be for {text!r}", hint) from None
 
 
-def check(rules: Iterable[Rule]) -> None:
-    """Raises ConfigError where one section says two things of a term, as one cannot be meant."""
+def contradictions(rules: Iterable[Rule]) -> Iterator[ConfigError]:
+    """Where one section says two things of a term, as one cannot be meant."""
     said = sorted(
         ((rule.place.rpartition(":")[0], rule.pattern, rule.term), number, rule)
         for number, rule in enumerate(rules)
     )
     for (what, _, first), (same, _, second) in pairwise(said):
         if what == same and first.value != second.value:
-            raise ConfigError(
+            yield ConfigError(
                 f"{second.place}: {second.term} of [{SECTION} {second.pattern}] contradicts "
                 f"{first.place}", "leave one of them",
             )

@@ -11,8 +11,9 @@ from nvshared.machine import host
 from nvshared.quantity import Amount
 from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.settings.config import Config, load
+from nvshared.settings.config import Config
 from nvshared.settings.defaults import derive
+from nvshared.settings.files import load
 from nvshared.units import GIB, MIB
 from tests.unit.scripted import FACTS, OTHER
 

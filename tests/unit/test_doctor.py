@@ -163,7 +163,7 @@ def test_swap_budget(
     grade: Grade, words: str,
 ) -> None:
     (tmp_path / "nvshared.conf").write_text(settings)
-    monkeypatch.setattr("nvshared.settings.config.DEFAULT_FILE", tmp_path / "nvshared.conf")
+    monkeypatch.setattr("nvshared.settings.files.DEFAULT_FILE", tmp_path / "nvshared.conf")
     monkeypatch.setattr(host, "total", lambda: 100 * GIB)
     monkeypatch.setattr(host, "free", lambda: 50 * GIB)
     facts = dataclasses.replace(FACTS, memory_total=cards_total)

@@ -9,7 +9,8 @@ from nvshared.daemon import main
 from nvshared.errors import ConfigError, ExitCode
 from nvshared.machine import host
 from nvshared.machine import tenant as kernel
-from nvshared.settings.config import Config, load
+from nvshared.settings.config import Config
+from nvshared.settings.files import load
 from nvshared.settings.rules import TERMS, Rule, holding, tenant
 from nvshared.units import GIB
 
@@ -92,6 +93,22 @@ def test_a_wrong_rule_is_found_by_check_with_file_and_line(
     assert str(raised.value) == str(file) + sentence.format(file=file)
     assert main(["--check", "--config", str(file)]) == ExitCode.BAD_CONFIG
     assert capfd.readouterr().err == f"nvshared: {raised.value}\n"
+
+
+def test_all_that_is_wrong_is_told_at_once(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = file.with_name("nvshared.conf.d")
+    folder.mkdir()
+    (folder / "a.conf").write_text("[gpu]\ntq = never\nno\n")
+    file.write_text(
+        "[tenant user:*]\nweight = 0\nmemory = 1GiB\nmemory = 2GiB\n[gpus]\ntq = no\n[gpu\n")
+    assert main(["--check", "--config", str(file)]) == ExitCode.BAD_CONFIG
+    told = [line.partition(": ")[2] for line in capfd.readouterr().err.splitlines()]
+    assert [line.partition(": ")[0] for line in told] == [
+        f"{file}:2", f"{file}:5", f"{file}:7", f"{folder}/a.conf:2", f"{folder}/a.conf:3",
+        f"{file}:4",
+    ]
 
 
 def test_a_later_file_may_say_something_else(file: Path) -> None:
