@@ -20,11 +20,11 @@ from functools import partial
 
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
-from nvshared.errors import ExitCode, NvshareError
+from nvshared.errors import NvshareError
 from nvshared.hook.listening import Listening
 from nvshared.hook.server import Server, descriptors, most_clients
 from nvshared.machine.nvml import NVML, Facts
-from nvshared.report import journal, log, systemd
+from nvshared.report import command, journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings import arguments
 from nvshared.settings.config import DEFAULT_FILE, Config, waiting
@@ -48,30 +48,25 @@ GIVE_WAY = 0.000_5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status; what went wrong is one line on stderr."""
-    try:
-        file, given, only_check = arguments.parse(argv)
-        watch = Watch(file or DEFAULT_FILE)
+    """The command. Returns its exit status."""
+    return command.run("nvshared", lambda: _run(argv))
 
-        def read() -> Config:
-            watch.note()
-            return load(file, os.environ, given)
 
-        config = read()
-        if only_check:
-            derive(config, (), 0)
-            return ExitCode.OK
-        log.start(os.environ, debug=config.debug)
-        sys.setswitchinterval(GIVE_WAY)
-        asyncio.run(_serve(config, read, watch))
-    except NvshareError as error:
-        for line in str(error).splitlines():
-            log.tell(f"nvshared: {line}")
-        systemd.say_why(os.environ, str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        return ExitCode.OK              # before there was a loop to catch it
-    return ExitCode.OK
+def _run(argv: Sequence[str] | None) -> None:
+    file, given, only_check = arguments.parse(argv)
+    watch = Watch(file or DEFAULT_FILE)
+
+    def read() -> Config:
+        watch.note()
+        return load(file, os.environ, given)
+
+    config = read()
+    if only_check:
+        derive(config, (), 0)
+        return
+    log.start(os.environ, debug=config.debug)
+    sys.setswitchinterval(GIVE_WAY)
+    asyncio.run(_serve(config, read, watch))
 
 
 async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> None:

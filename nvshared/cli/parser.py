@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from nvshared import parser
 from nvshared.cli.verb import MODES, QUANTUM, Verb, add_everywhere, quantum
 from nvshared.errors import InvalidArgs
 from nvshared.names import BUS_VARIABLE
@@ -25,12 +26,8 @@ EXAMPLES = (
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse, whose complaints are raised as InvalidArgs."""
-
-    def error(self, message: str) -> NoReturn:
-        """One sentence and where to read more."""
-        raise InvalidArgs(message, f"see: {self.prog} --help")
+class Parser(parser.Parser):
+    """It knows what was probably meant, and writes or fails."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """argparse drops what cannot be written without a word. Raises OSError."""

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from nvshared.errors import ExitCode, NvshareError
+from nvshared.errors import NvshareError
 from nvshared.kubelet.container import Containers, prepare
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import Options, parse
 from nvshared.kubelet.watch import Place, Seen, Watch, look
-from nvshared.report import log, systemd
+from nvshared.report import command, log, systemd
 
 logger = logging.getLogger(__name__)
 
@@ -22,18 +22,14 @@ PERIOD = 2.0                            # seconds between two looks at our socke
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status; what went wrong is one line on stderr."""
-    try:
-        options = parse(argv)
-        log.start(os.environ, debug=False)
-        asyncio.run(_serve(options))
-    except NvshareError as error:
-        log.tell(f"nvshare-kubelet: {error}")
-        systemd.say_why(os.environ, str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        return ExitCode.OK              # before there was a loop to catch it
-    return ExitCode.OK
+    """The command. Returns its exit status."""
+    return command.run("nvshare-kubelet", lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> None:
+    options = parse(argv)
+    log.start(os.environ, debug=False)
+    asyncio.run(_serve(options))
 
 
 async def _serve(options: Options) -> None:

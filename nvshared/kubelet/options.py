@@ -3,15 +3,16 @@
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from nvshared import __version__
 from nvshared.errors import InvalidArgs
 from nvshared.kubelet.offer import Replicas
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.parser import Parser
 
 KUBELET = "/var/lib/kubelet"
 STATE = "/var/lib/nvshare-kubelet"
@@ -35,14 +36,6 @@ examples:
   nvshare-kubelet --cdi
       the GPU is added by NVIDIA's CDI device, for container runtimes that heed it
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """Like any other, but what is wrong is raised as an error with a hint."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises InvalidArgs."""
-        raise InvalidArgs(message, "see: nvshare-kubelet --help")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +104,7 @@ def replicas(given: Sequence[str]) -> Replicas:
     own = []
     for text in given:
         name, equals, number = text.rpartition("=")
-        if not (number.isascii() and number.isdecimal() and int(number) <= MOST) or (
+        if not re.fullmatch(r"\d{1,4}", number, re.ASCII) or int(number) > MOST or (
                 equals and not name):
             raise InvalidArgs(
                 f"--replicas cannot be {text!r}",

@@ -4,10 +4,9 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from nvshared import __version__
-from nvshared.errors import InvalidArgs
+from nvshared.parser import Parser
 from nvshared.settings.config import DEFAULT_FILE, options
 
 DESCRIPTION = """\
@@ -31,14 +30,6 @@ Rules for users, units, pods, jobs and containers stand there too, in sections
 """
 
 PATHS = frozenset({"PATH", "DIR", "FILE"})
-
-
-class Parser(argparse.ArgumentParser):
-    """Like any other, but what is wrong is raised as an error with a hint."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises InvalidArgs."""
-        raise InvalidArgs(message, "see nvshared --help")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -221,7 +221,7 @@ def test_the_command_line_gives_absolute_paths_and_only_what_was_given() -> None
 
 @pytest.mark.parametrize("line", [["--nonsense"], ["--tq"], ["stray"]])
 def test_a_wrong_command_line_is_one_sentence(line: list[str]) -> None:
-    with pytest.raises(InvalidArgs, match="see nvshared --help"):
+    with pytest.raises(InvalidArgs, match="see: nvshared --help"):
         arguments.parse(line)
 
 

@@ -19,6 +19,7 @@ PURPOSES: dict[str, str] = {
     "errors": "what can go wrong, and the words for it",
     "names": "names that others rely on",
     "units": "bytes and microseconds",
+    "parser": "the command line, as all commands read it",
     "signal": "functions to call when something happens",
     "clock": "time, as it is handed to everything",
     "quantity": "sizes, shares and times as people write them",
@@ -45,7 +46,7 @@ PURPOSES: dict[str, str] = {
 ORDER = list(PURPOSES)
 
 # What talks to a person talks to the daemon over the bus, and never is the daemon.
-WORDS = {"errors", "names", "units", "signal", "clock", "quantity"}
+WORDS = {"errors", "names", "units", "parser", "signal", "clock", "quantity"}
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,
     "preload": {"errors", "library"},
