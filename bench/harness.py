@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from bench.trace import Line, written
 from nvshared.errors import NvshareError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,9 +47,9 @@ class Sharing:
     process: subprocess.Popen[bytes]
     environment: dict[str, str] = field(default_factory=dict)
 
-    def trace(self) -> list[dict[str, Any]]:
+    def trace(self) -> list[Line]:
         """What happened so far, oldest first."""
-        return [json.loads(line) for line in self.trace_file.read_text().splitlines()]
+        return written(self.trace_file)
 
 
 @contextmanager

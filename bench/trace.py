@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a daemon's trace says of its hand-overs: how often, how much, how fast."""
 
+import json
 import statistics
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
 MEASURABLE = 256 << 20                  # bytes; smaller moves say more of latency than of speed
+
+
+def written(path: Path) -> list[Line]:
+    """What happened so far, oldest first.
+
+    The daemon may be writing the last line: even of one write(), a reader may see only a part.
+    """
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 def summary(trace: Sequence[Line], least: int = MEASURABLE) -> dict[str, Any]:

@@ -6,7 +6,6 @@ program's life is paid once, and then the same two programs run under one settin
 """
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import ROOT
-from bench.trace import summary
+from bench.trace import Line, summary, written
 from nvshared import library
 from nvshared.demo.process import running
 from nvshared.errors import NvshareError
@@ -48,10 +47,9 @@ class Service:
         self.process.send_signal(signal.SIGHUP)
         await self._until(lambda: self._said(REREAD) > before)
 
-    def trace(self) -> list[dict[str, Any]]:
-        """What happened so far, oldest first. A line that is being written is left out."""
-        text = (self.folder / "trace").read_text()
-        return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+    def trace(self) -> list[Line]:
+        """What happened so far, oldest first."""
+        return written(self.folder / "trace")
 
     def figures(self, known: int, least: int) -> dict[str, Any]:
         """bench.trace.summary of what happened since the trace had `known` lines.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.trace import Line, written
 from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE, Hook
 
@@ -65,6 +66,10 @@ class Site:
     @property
     def log(self) -> Path:
         return self.folder / "log"
+
+    def trace(self) -> list[Line]:
+        """What has been written so far into the file "trace" of this folder."""
+        return written(self.folder / "trace")
 
     def command(self, *options: str) -> list[str]:
         return [

@@ -2,7 +2,6 @@
 """Programs for aarch64 share the card, too: the library, the simulated driver and the programs
 are built for it and run emulated, the daemon is this machine's own."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,8 +50,8 @@ def emulated(site: Site, build: Path, *options: str) -> subprocess.Popen[str]:
 
 def test_two_programs_that_do_not_fit_take_turns(site: Site, build: Path) -> None:
     """With that, membarrier(), the gate, and moving memory out and in are shown for aarch64."""
-    trace = site.folder / "trace"
-    site.start("--tq", "200ms", "--capacity", "48MiB", "--trace", str(trace))
+    trace = str(site.folder / "trace")
+    site.start("--tq", "200ms", "--capacity", "48MiB", "--trace", trace)
     options = ("--memory", "32MiB", "--chunk", "4MiB", "--steps", "6", "--kernel-us", "20000")
     programs = [emulated(site, build, *options, "--seed", seed) for seed in ("1", "2")]
     for program in programs:
@@ -60,5 +59,5 @@ def test_two_programs_that_do_not_fit_take_turns(site: Site, build: Path) -> Non
         assert program.returncode == 0, output
         assert "right" in output
         assert "unshared" not in output
-    orders = [json.loads(line).get("order") for line in trace.read_text().splitlines()]
+    orders = [line.get("order") for line in site.trace()]
     assert {"run", "stop", "evict", "load"} <= set(orders)

@@ -13,6 +13,7 @@ from tests.integration.fakehook import PATIENCE
 from tests.integration.test_captures import alone
 from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
 from tests.integration.test_pools import POOLS
+from tests.integration.test_terms import Eventually
 
 ILLEGAL_ADDRESS = 700
 
@@ -207,21 +208,22 @@ time.sleep(DELAY)
     0.3, *(pytest.param(one, marks=pytest.mark.long) for one in (0.1, 0.2, 0.4, 0.5, 0.6)),
 ])
 def test_a_context_that_fails_while_its_memory_comes_in_leaves_the_figures_right(
-    site: Site, delay: float
+    site: Site, delay: float, eventually: Eventually
 ) -> None:
     """One LOAD fails then while copies of the next are on their way."""
     site.environment["NVSHARE_SIM_COPY_RATE"] = "250M"
-    trace = site.folder / "trace"
-    site.start("--tq", "1", "--trace", str(trace))
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, COMING.replace("DELAY", str(delay)).removeprefix(PRELUDE))
     assert program.hears() == "away"
     give_it_back(take_the_card(site))
     program.go_on()
     assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
-    time.sleep(0.2)                     # figures are told every few milliseconds
-    said = [json.loads(line) for line in trace.read_text().splitlines()]
-    last = [one["memory"] for one in said if "memory" in one and one.get("client") == 1][-1]
-    assert (last["allocated"], last["resident"]) == (0, 0)
+
+    def empty() -> bool:
+        memory = [one["memory"] for one in site.trace() if "memory" in one and one["client"] == 1]
+        return (memory[-1]["allocated"], memory[-1]["resident"]) == (0, 0)
+
+    eventually(empty)
     program.go_on()
     program.ends_well()
 

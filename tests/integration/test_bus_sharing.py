@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who moves ahead of time leaves the bus to a running program that copies."""
 
-import json
 import os
 import signal
 import socket
@@ -9,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 from nvshared.hook.protocol import (
     Flag,
@@ -265,10 +263,6 @@ def test_a_move_may_yield_within_a_block(site: Site) -> None:
     program.ends_well()
 
 
-def trace(site: Site) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (site.folder / "trace").read_text().splitlines()]
-
-
 def wanting(site: Site, size: int) -> Hook:
     hook = site.hook()
     assert hook.hello() is not None
@@ -306,7 +300,7 @@ def test_a_daemon_orders_nothing_ahead_while_the_program_copies(site: Site) -> N
     runs.say(Type.COPIES)
     pump([runs, comes], lambda: comes.whole)
     # None was ordered until it had ended, or patience had: nothing sooner than half a second.
-    lines = trace(site)
+    lines = site.trace()
     began = next(line["at"] for line in lines if line.get("inward"))
     ended = next(line["at"] for line in lines if line.get("inward") is False)
     loads = [line["at"] for line in lines if line.get("order") == "load" and line["ahead"]]
@@ -337,7 +331,7 @@ def test_it_can_be_turned_off(site: Site) -> None:
     assert not runs.reports_copies
     runs.say(Type.COPIES, flags=Flag.INWARD | Flag.OUTWARD)
     pump([runs, comes], lambda: comes.whole)
-    assert not [line for line in trace(site) if line.get("order") == "yield" or line.get("ahead")]
+    assert not [line for line in site.trace() if line.get("order") == "yield" or line.get("ahead")]
 
 
 COPYING = COPIES + '''
@@ -365,11 +359,11 @@ def test_real_programs_give_way_and_come_back_right(
     copies = Program(site, COPYING)
 
     def gave_way() -> bool:
-        return any(line.get("yielded") for line in trace(site))
+        return any(line.get("yielded") for line in site.trace())
 
     def came() -> bool:
         """All of it is back, or a part of it and the rest gave way."""
-        last = [line["memory"] for line in trace(site)
+        last = [line["memory"] for line in site.trace()
                 if "memory" in line and line.get("pid") == returns.popen.pid][-1]
         return gave_way() or last["resident"] == last["allocated"]
 
@@ -390,4 +384,4 @@ def test_real_programs_give_way_and_come_back_right(
         program.popen.kill()
         program.popen.communicate()
     assert gave_way(), "nothing was ever cut short"
-    assert any(line.get("inward") for line in trace(site))
+    assert any(line.get("inward") for line in site.trace())

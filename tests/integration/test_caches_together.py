@@ -4,9 +4,7 @@
 The framework is standin.py.
 """
 
-import json
 from collections.abc import Callable
-from typing import Any
 
 from nvshared import library
 from nvshared.units import MIB
@@ -39,10 +37,7 @@ print(json.dumps(caching.counts()), flush=True)
 
 def moved(site: Site) -> int:
     """How many bytes have had to leave so far."""
-    lines: list[dict[str, Any]] = [
-        json.loads(line) for line in (site.folder / "trace").read_text().splitlines()
-    ]
-    return sum(line["bytes"] for line in lines if line.get("event") == "evicted")
+    return sum(line["bytes"] for line in site.trace() if line.get("event") == "evicted")
 
 
 def pair(site: Site, **settings: str) -> list[Program]:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is all zero or as it came in does not cross the bus; whatever has changed does."""
 
-import json
-
 import pytest
 
 from nvshared.units import MIB
@@ -46,8 +44,7 @@ assert get(address, size) == data
 def moved(site: Site) -> list[int]:
     """Blocks that were copied out at each absence, as the daemon heard it."""
     found: list[int] = []
-    for line in (site.folder / "trace").read_text().splitlines():
-        entry = json.loads(line)
+    for entry in site.trace():
         if entry.get("report") == "turn-ended":
             found.append(0)
         if entry.get("event") == "evicted" and entry["pid"] != 0 and found:

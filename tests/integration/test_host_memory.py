@@ -2,7 +2,6 @@
 """Which memory of the host swapped blocks get, and how much of it."""
 
 import ctypes
-import json
 import mmap
 import platform
 from collections.abc import Callable
@@ -74,8 +73,7 @@ def may_choose_nodes() -> bool:
 
 def counted(site: Site) -> list[int]:
     """What the daemon has heard so far of how much there is."""
-    lines = (json.loads(line) for line in (site.folder / "trace").read_text().splitlines())
-    return [line["memory"]["host"] for line in lines if "memory" in line]
+    return [line["memory"]["host"] for line in site.trace() if "memory" in line]
 
 
 def test_what_leaves_again_needs_no_more_host_memory(site: Site) -> None:
@@ -86,9 +84,8 @@ def test_what_leaves_again_needs_no_more_host_memory(site: Site) -> None:
     for _ in range(3):
         assert program.hears() == "away"
         hook = take_the_card(site, 700 * MIB)
-        lines = (json.loads(line) for line in (site.folder / "trace").read_text().splitlines())
         held.append([
-            line["memory"]["host"] for line in lines
+            line["memory"]["host"] for line in site.trace()
             if line.get("event") == "evicted" and line["bytes"] > 0
         ][-1])
         program.go_on()

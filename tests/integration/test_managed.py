@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Managed memory leaves the card with its program, and is the processor's all the while."""
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -219,8 +218,8 @@ for piece, value in zip(pieces, values):
 
 
 def test_two_that_do_not_fit_together_take_turns(site: Site) -> None:
-    trace = site.folder / "trace"
-    site.start("--tq", "100ms", "--capacity", f"{CAPACITY}", "--trace", str(trace))
+    trace = str(site.folder / "trace")
+    site.start("--tq", "100ms", "--capacity", f"{CAPACITY}", "--trace", trace)
     both = []
     for _ in range(2):
         both.append(program(site, ALTERNATE))
@@ -230,8 +229,7 @@ def test_two_that_do_not_fit_together_take_turns(site: Site) -> None:
         one.go_on()
     for one in both:
         one.ends_well()
-    lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    out = sum(line["bytes"] for line in lines if line.get("event") == "evicted")
+    out = sum(line["bytes"] for line in site.trace() if line.get("event") == "evicted")
     assert out >= 2 * (2 * 160 * MIB - CAPACITY), "it did not leave the card"
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One program larger than the card: refused, unless NVSHARE_ENABLE_SINGLE_OVERSUB is 1."""
 
-import json
 import subprocess
 
 from nvshared.units import MIB
@@ -38,13 +37,13 @@ def test_it_is_out_of_memory_as_without_the_setting(site: Site) -> None:
 
 
 def test_it_computes_what_it_must_and_leaves_others_their_turns(site: Site) -> None:
-    trace = site.folder / "trace"
-    site.start("--tq", "100ms", "--capacity", str(CAPACITY), "--trace", str(trace))
+    trace = str(site.folder / "trace")
+    site.start("--tq", "100ms", "--capacity", str(CAPACITY), "--trace", trace)
     both = [workload(site, "320MiB", **ALLOWED), workload(site, "160MiB")]
     for one in both:
         said, _ = one.communicate(timeout=PATIENCE)
         assert one.returncode == 0, said
-    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    lines = site.trace()
     resident = [line["memory"]["resident"] + line["memory"]["pinned"]
                 for line in lines if "memory" in line]
     assert max(resident) <= CAPACITY

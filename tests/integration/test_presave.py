@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an idle program has is copied while nobody waits, and leaves without a copy then."""
 
-import json
 import select
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,8 +45,7 @@ assert get(address, size) == data
 
 def told(site: Site, **what: object) -> list[dict[str, Any]]:
     """Lines of the trace that say so."""
-    lines = map(json.loads, (site.folder / "trace").read_text().splitlines())
-    return [line for line in lines if what.items() <= line.items()]
+    return [line for line in site.trace() if what.items() <= line.items()]
 
 
 def ready(site: Site) -> int:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freed memory stays mapped for a moment and is used again, and nobody ever lacks it."""
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -55,15 +54,12 @@ def program(site: Site, body: str, keep: str = FOR_AN_HOUR) -> Program:
 
 def figures(site: Site) -> dict[str, int]:
     """What the program holds, as the daemon last heard it."""
-    told = [json.loads(line) for line in (site.folder / "trace").read_text().splitlines()]
-    found: dict[str, int] = [entry["memory"] for entry in told if "memory" in entry][-1]
+    found: dict[str, int] = [entry["memory"] for entry in site.trace() if "memory" in entry][-1]
     return found
 
 
 def copied_out(site: Site) -> int:
-    lines = (site.folder / "trace").read_text().splitlines()
-    told = [json.loads(line) for line in lines]
-    return sum(entry["bytes"] for entry in told if entry.get("event") == "evicted")
+    return sum(entry["bytes"] for entry in site.trace() if entry.get("event") == "evicted")
 
 
 REUSED = '''
@@ -202,7 +198,7 @@ for address in addresses:
 wait()
 assert not any(mapped(address) for address in addresses)
 ''', keep="100")
-    eventually(lambda: "memory" in (site.folder / "trace").read_text()
+    eventually(lambda: any("memory" in entry for entry in site.trace())
                and figures(site)["allocated"] > 2 * MIB)
     eventually(lambda: figures(site)["allocated"] == figures(site)["resident"] == 2 * MIB)
     one.go_on()

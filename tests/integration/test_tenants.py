@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Terms of tenants with a real daemon: a changed file is noticed, a wrong one changes nothing."""
 
-import json
 import os
 import pwd
 import subprocess
@@ -56,8 +55,7 @@ def test_a_rule_file_that_goes_bad_while_programs_run(
         file.write_text("")
         eventually(lambda: memory() == (0, ""))
         finish([one])
-    lines = [json.loads(line) for line in (site.folder / "trace").read_text().splitlines()]
-    heard = [line for line in lines if line.get("event") in ("tenant-terms", "joined")]
+    heard = [line for line in site.trace() if line.get("event") in ("tenant-terms", "joined")]
     # The limit comes before the program does.
     assert heard[0]["event"] == "tenant-terms"
     assert [line["terms"]["memory_limit"] for line in heard if "terms" in line] == [
@@ -85,7 +83,7 @@ def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
         assert (ours.value("memory"), ours.value("compute-limit")) == (512 * MIB, 90)
         assert "job:7" not in [tenant.name for tenant in control.tenants()]
     finish([one])
-    first = json.loads((site.folder / "trace").read_text().splitlines()[0])
+    first = site.trace()[0]
     assert (first["event"], first["tenant"]) == ("tenant-terms", OURS)
 
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that do not fit together take turns; programs that do, do not."""
 
-import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -27,10 +25,6 @@ def wanting(site: Site, size: int, card: int = 0) -> Hook:
     assert hook.allocate(size)
     hook.want()
     return hook
-
-
-def trace(site: Site) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (site.folder / "trace").read_text().splitlines()]
 
 
 def test_two_that_fit_run_at_once(site: Site) -> None:
@@ -61,7 +55,7 @@ def test_a_holder_that_idles_gives_way_long_before_its_quantum_is_over(site: Sit
     for hook in (one, two) * 2:         # what one answers may be followed by an order to the other
         hook.settle()
 
-    lines = trace(site)
+    lines = site.trace()
     ordered = {(line["client"], line["number"]) for line in lines
                if line.get("order") in ("evict", "load")}
     answered = {(line["client"], line["number"]): line for line in lines

@@ -15,7 +15,7 @@ from bench.handover.passage import common, figures, handovers, shared, union
 from bench.handover.program import Outcome, Task
 from bench.handover.undisturbed import Pace, Paces, paces, percent
 from bench.handover.unused import Absence, absences
-from bench.trace import moves, summary
+from bench.trace import moves, summary, written
 from nvshared.units import MIB
 
 MS = 1000
@@ -54,6 +54,13 @@ HANDOVER = [
 ]
 # Both have host memory already.
 EARLIER = [told(900, A, "memory-changed", host=HOST), told(900, B, "memory-changed", host=HOST)]
+
+
+def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
+    whole = "".join(json.dumps(line) + "\n" for line in HANDOVER)
+    for size in range(len(whole) + 1):
+        (tmp_path / "trace").write_text(whole[:size])
+        assert written(tmp_path / "trace") == HANDOVER[:whole[:size].count("\n")]
 
 
 def test_a_hand_over_begins_when_the_work_in_flight_is_done() -> None:
