@@ -36,10 +36,12 @@ async def _serve(options: Options) -> None:
     """From the first look to the last signal. Raises NvshareError."""
     try:
         from nvshared.kubelet.plugin import RESOURCE, Plugin
+        from nvshared.kubelet.pods import Pods
     except ImportError as error:
         raise NvshareError(
             f"a Python package is missing: {error}",
-            "install python3-grpcio and python3-protobuf, or: pip install 'nvshared[kubernetes]'",
+            "install python3-grpcio, python3-protobuf and python3-yaml, "
+            "or: pip install 'nvshared[kubernetes]'",
         ) from error
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -54,11 +56,14 @@ async def _serve(options: Options) -> None:
         if offer.learn(seen):
             logger.info("%s", offer.words())
             notifier.status(offer.words())
+            if pods is not None and not isinstance(seen, NvshareError):
+                pods.nvshared_is_back()
 
     def tell(seen: Seen) -> None:
         with suppress(RuntimeError):    # the loop has ended meanwhile
             loop.call_soon_threadsafe(learn, seen)
 
+    pods: Pods | None = None
     learn(await asyncio.to_thread(look, place))
     plugin = Plugin(
         offer, Containers(options.socket, options.state, options.cdi), options.kubelet,
@@ -67,6 +72,7 @@ async def _serve(options: Options) -> None:
     watch = None
     try:
         await plugin.start()
+        pods = Pods(options.bus, options.kubeconfig, options.node)
         watch = Watch(place, tell)
         notifier.ready()
         while not stopped.is_set():

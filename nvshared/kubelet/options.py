@@ -4,6 +4,7 @@
 import argparse
 import os
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.parser import Parser
 
 KUBELET = "/var/lib/kubelet"
+KUBECONFIG = "/etc/kubernetes/kubelet.conf"
+NODE_VARIABLE = "NODE_NAME"
 STATE = "/var/lib/nvshare-kubelet"
 MOST = 1000                             # shares of a card
 
@@ -48,6 +51,8 @@ class Options:
     socket: Path
     state: Path
     bus: str
+    kubeconfig: Path
+    node: str
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,6 +91,16 @@ def parser() -> argparse.ArgumentParser:
         help=f"nvshared's message bus: system, session or an address (default: system; "
              f"environment: {BUS_VARIABLE})",
     )
+    made.add_argument(
+        "--kubeconfig", metavar="FILE", type=Path, default=Path(KUBECONFIG),
+        help=f"how kubelet reaches the API server, which knows the annotations of pods; in a pod "
+             f"its service account is used (default: {KUBECONFIG})",
+    )
+    made.add_argument(
+        "--node", metavar="NAME",
+        default=os.environ.get(NODE_VARIABLE) or socket.gethostname().lower(),
+        help=f"this node's name in Kubernetes (default: the host's; environment: {NODE_VARIABLE})",
+    )
     return made
 
 
@@ -94,7 +109,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     given = parser().parse_args(arguments)
     return Options(
         replicas(given.replicas), given.cdi, given.kubelet.absolute(), given.socket.absolute(),
-        given.state.absolute(), given.bus,
+        given.state.absolute(), given.bus, given.kubeconfig.absolute(), given.node,
     )
 
 

@@ -9,12 +9,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bench.trace import Line, written
 from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE, Hook
+
+if TYPE_CHECKING:
+    from tests.integration.kubelet_node import Node
 
 ROOT = Path(__file__).parents[2]
 SIMULATOR = ROOT / "libhook" / "build" / "simulator"
@@ -204,6 +208,15 @@ def _made(folder: Path, cards: Cards) -> Iterator[Site]:
     made.close()
     if made.log.exists():
         sys.stderr.write(made.log.read_text())
+
+
+@pytest.fixture
+def node(site: Site, short_path: Path) -> "Iterator[Node]":
+    """A machine with a kubelet of ours; the cards are there, and nothing else runs yet."""
+    from tests.integration import kubelet_node  # which imports gRPC
+
+    with kubelet_node.made(site, short_path) as made:
+        yield made
 
 
 @pytest.fixture

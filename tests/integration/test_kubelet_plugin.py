@@ -3,100 +3,16 @@
 
 import os
 import signal
-import socket
 import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import grpc
 import pytest
 
 from nvshared.kubelet.container import LINE
 from nvshared.kubelet.offer import card_of
-from tests.bus.service import PrivateBus, private_bus
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import ROOT
 from tests.integration.fakehook import PATIENCE
-from tests.integration.kubelet import Kubelet
-
-
-@dataclass
-class Node:
-    """A machine with kubelet, a bus, and whatever a test starts."""
-
-    site: Site
-    bus: PrivateBus
-    kubelet: Kubelet
-    plugins: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    @property
-    def state(self) -> Path:
-        return self.kubelet.folder.parent / "state"
-
-    @property
-    def log(self) -> Path:
-        return self.kubelet.folder.parent / "log"
-
-    def command(self, *options: str) -> list[str]:
-        return [
-            sys.executable, "-c", "import sys; from nvshared.kubelet.main import main; "
-            "sys.exit(main())", "--bus", self.bus.address, "--socket", str(self.site.socket),
-            "--kubelet", str(self.kubelet.folder), "--state", str(self.state), *options,
-        ]
-
-    def daemon(self) -> "subprocess.Popen[str]":
-        return self.site.start("--bus", self.bus.address)
-
-    def start(self, *options: str) -> "subprocess.Popen[str]":
-        """An nvshare-kubelet that is ready when this returns."""
-        address = self.kubelet.folder.parent / "notify"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, self.log.open("a") as log:
-            ready.bind(str(address))
-            ready.settimeout(PATIENCE)
-            plugin = subprocess.Popen(
-                self.command(*options), cwd=ROOT, stderr=log, text=True,
-                env={**os.environ, "NOTIFY_SOCKET": str(address)},
-            )
-            self.plugins.append(plugin)
-            while ready.recv(4096) != b"READY=1":
-                continue
-            address.unlink()
-        return plugin
-
-    def fails(self, *options: str) -> tuple[int, str]:
-        """What one says that cannot start."""
-        done = subprocess.run(
-            self.command(*options), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
-            check=False,
-        )
-        return done.returncode, done.stderr
-
-    def allocatable(self, number: int) -> None:
-        """Waits until kubelet counts so many."""
-        self.kubelet.wait(lambda: self.kubelet.allocatable() == number)
-
-    def refused(self, *shares: str) -> str:
-        """The reason why a container does not get them."""
-        with pytest.raises(grpc.RpcError) as refused:
-            self.kubelet.allocate(shares)
-        return str(refused.value.details())
-
-
-@pytest.fixture
-def node(site: Site, short_path: Path) -> Iterator[Node]:
-    """Kubelet runs; neither the daemon nor the plugin does yet."""
-    with private_bus() as bus:
-        made = Node(site, bus, Kubelet(short_path / "kubelet"))
-        try:
-            yield made
-        finally:
-            made.kubelet.stop()
-            for plugin in made.plugins:
-                plugin.kill()
-                plugin.wait()
-            if made.log.exists():
-                sys.stderr.write(made.log.read_text())
+from tests.integration.kubelet_node import Node
 
 
 def test_ten_pods_share_each_card(node: Node) -> None:

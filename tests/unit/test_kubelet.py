@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.kubelet.annotations import pod
+from nvshared.kubelet.api import Server, server
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.given import CHECKPOINT, elsewhere, holder
 from nvshared.kubelet.messages import DEVICE_PLUGIN, REGISTRATION, classes
@@ -184,3 +186,60 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "nvshare.com/gpu: 1" in shown
     assert "--replicas 10 --replicas 1=0" in shown
+
+
+KUBEADM: dict[str, Any] = {
+    "current-context": "x",
+    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    "clusters": [{"name": "c", "cluster": {
+        "server": "https://10.0.0.1:6443", "certificate-authority-data": "Y2VydA==",
+    }}],
+    "users": [{"name": "u", "user": {
+        "client-certificate": "/var/lib/kubelet/pki/kubelet-client-current.pem",
+        "client-key": "own.key",
+    }}],
+}
+
+
+def test_kubelets_file_says_whom_to_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    file = tmp_path / "kubelet.conf"
+    file.write_text(json.dumps(KUBEADM))
+    assert server(file) == Server(
+        "https://10.0.0.1:6443", "", "cert",
+        ("/var/lib/kubelet/pki/kubelet-client-current.pem", str(tmp_path / "own.key")),
+    )
+    (tmp_path / "token").write_text("secret\n")
+    file.write_text(json.dumps(KUBEADM | {
+        "clusters": [{"name": "c", "cluster": {
+            "server": "https://a", "certificate-authority": "ca.crt"}}],
+        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+    }))
+    assert server(file) == Server("https://a", str(tmp_path / "ca.crt"), token="secret")
+
+
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"users": [{"name": "u", "user": {"exec": {"command": "aws"}}}]}, "names neither a token nor"),
+    ({"users": []}, "is no kubeconfig that we can use"),
+    ({"current-context": None}, "is no kubeconfig that we can use"),
+    ({"clusters": [{"name": "c", "cluster": {}}]}, "is no kubeconfig that we can use"),
+])
+def test_a_file_that_is_of_no_use_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    file = tmp_path / "kubelet.conf"
+    file.write_text(json.dumps(KUBEADM | changed))
+    with pytest.raises(NvshareError, match=f"{file} {said}"):
+        server(file)
+
+
+def test_a_static_pod_is_the_tenant_that_its_control_group_names() -> None:
+    meta = {"namespace": "n", "name": "p", "uid": "of-its-mirror"}
+    assert pod(meta)[0].tenant == "pod:of-its-mirror"
+    notes = {"kubernetes.io/config.hash": "0a" * 16, "nvshare.com/weight": "2"}
+    static, ours = pod(meta | {"annotations": notes})
+    assert static.tenant == f"pod:{'0a' * 16}"
+    assert ours == {"nvshare.com/weight": "2"}

@@ -67,6 +67,7 @@ FOREIGN: dict[str, set[str]] = {
     "sdnotify": {"report.systemd"},
     "grpc": {"kubelet.plugin"},
     "google": {"kubelet.messages"},
+    "yaml": {"kubelet.api"},
 }
 WITHOUT_ASYNCIO = {"scheduler", "hook.protocol", "sharing.gpu"}
 

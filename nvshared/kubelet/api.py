@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes' API server: who asks it, and the few questions that there are.
+
+A pod of a DaemonSet asks with its service account, whose token is replaced from time to time. On a
+host, kubelet's own kubeconfig is at hand: a node may read its pods and write their events. Both are
+read anew for each connection.
+
+One question lists the pods of a node, the next waits for what becomes of them. Only their names and
+annotations travel (PartialObjectMetadata).
+"""
+
+import base64
+import http.client
+import json
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import yaml
+
+from nvshared.errors import NvshareError
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+META = "application/json;as=PartialObjectMetadata{list};v=v1;g=meta.k8s.io"
+LISTEN = 60                             # seconds for which one question waits for news
+PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where it is, and as whom we ask."""
+
+    url: str
+    authority: str = ""                 # whose certificate it has: a file,
+    authority_data: str = ""            # or what would be in it
+    certificate: tuple[str, ...] = ()   # ours and its key: files
+    token: str = ""
+
+    def ask(
+        self, method: str, path: str, body: Any = None, accept: str = "application/json",
+        patience: float = PATIENCE,
+    ) -> http.client.HTTPResponse:
+        """The answer, to be read. Raises NvshareError with what the server says; OSError."""
+        place = urlsplit(self.url)
+        if place.scheme == "http":
+            made = http.client.HTTPConnection(place.netloc, timeout=patience)
+        else:
+            context = ssl.create_default_context(
+                cafile=self.authority or None, cadata=self.authority_data or None)
+            if self.certificate:
+                context.load_cert_chain(*self.certificate)
+            made = http.client.HTTPSConnection(place.netloc, timeout=patience, context=context)
+        headers = {
+            "Accept": accept, "Content-Type": "application/json", "Connection": "close",
+        }
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        made.request(method, place.path.rstrip("/") + path, body and json.dumps(body), headers)
+        answer = made.getresponse()
+        if answer.status >= http.HTTPStatus.BAD_REQUEST:
+            with closing(made):
+                said = answer.read().decode(errors="replace")
+            try:
+                said = json.loads(said)["message"]
+            except (ValueError, KeyError, TypeError):
+                said = said.strip()[:200] or answer.reason
+            raise NvshareError(f"{place.netloc} answers {answer.status}: {said}")
+        return answer
+
+    def pods(self, node: str) -> Iterator[tuple[str, Any]]:
+        """LISTED with all pods of a node, then ADDED, MODIFIED or DELETED with one, for ever.
+
+        Each pod is its metadata. Ends where all of them must be listed anew. Raises as ask() does.
+        """
+        wanted = {"fieldSelector": f"spec.nodeName={node}"}
+        with self.ask(
+            "GET", f"/api/v1/pods?{urlencode(wanted)}", accept=META.format(list="List")
+        ) as answer:
+            listed = json.load(answer)
+        yield "LISTED", [pod["metadata"] for pod in listed["items"]]
+        version = listed["metadata"]["resourceVersion"]
+        while True:
+            wanted |= {
+                "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(LISTEN),
+                "resourceVersion": version,
+            }
+            with self.ask(
+                "GET", f"/api/v1/pods?{urlencode(wanted)}", accept=META.format(list=""),
+                patience=LISTEN + PATIENCE,
+            ) as answer:
+                for line in answer:
+                    news = json.loads(line)
+                    if news["type"] == "ERROR":         # our version is too old for it
+                        return
+                    version = news["object"]["metadata"]["resourceVersion"]
+                    if news["type"] != "BOOKMARK":
+                        yield news["type"], news["object"]["metadata"]
+
+
+def server(kubeconfig: Path) -> Server:
+    """The one that is known here. Raises NvshareError where none is."""
+    try:
+        if host := os.environ.get("KUBERNETES_SERVICE_HOST"):
+            port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+            name = f"[{host}]" if ":" in host else host
+            return Server(
+                f"https://{name}:{port}", str(ACCOUNT / "ca.crt"),
+                token=(ACCOUNT / "token").read_text().strip(),
+            )
+        return _of(yaml.safe_load(kubeconfig.read_text()), kubeconfig)
+    except OSError as error:
+        raise NvshareError(
+            f"cannot read {error.filename}: {error.strerror}",
+            "--kubeconfig names kubelet's file, whose --kubeconfig says which it is",
+        ) from error
+    except (ValueError, KeyError, TypeError, StopIteration, yaml.YAMLError) as error:
+        raise NvshareError(
+            f"{kubeconfig} is no kubeconfig that we can use: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _of(config: Any, kubeconfig: Path) -> Server:
+    context = _named(config, "context", config["current-context"])
+    cluster = _named(config, "cluster", context["cluster"])
+    user = _named(config, "user", context["user"])
+
+    def path(text: str) -> str:
+        return str(kubeconfig.parent / text)
+
+    authority = cluster.get("certificate-authority", "")
+    data = base64.b64decode(cluster.get("certificate-authority-data", "")).decode()
+    token = user.get("token", "")
+    if "tokenFile" in user:
+        token = Path(path(user["tokenFile"])).read_text().strip()
+    certificate = tuple(
+        path(user[key]) for key in ("client-certificate", "client-key") if key in user
+    )
+    if not token and not certificate:
+        raise NvshareError(
+            f"{kubeconfig} names neither a token nor a file with a certificate",
+            "run nvshare-kubelet as a DaemonSet, or give it another file with --kubeconfig",
+        )
+    return Server(cluster["server"], authority and path(authority), data, certificate, token)
+
+
+def _named(config: Any, kind: str, name: str) -> Any:
+    return next(one[kind] for one in config[f"{kind}s"] if one["name"] == name)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Annotations of pods become terms of their tenants: an API server of ours, the real daemon."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nvshared.control import Daemon
+from nvshared.units import GIB, MIB
+from tests.integration.apiserver import NODE, ApiServer
+from tests.integration.kubelet_node import Node
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[ApiServer]:
+    """One that knows no pod yet."""
+    made = ApiServer(tmp_path)
+    yield made
+    if made.runs:
+        made.stop()
+
+
+class Lab:
+    """A node with an nvshare-kubelet that knows the API server."""
+
+    def __init__(self, node: Node, api: ApiServer, eventually: Eventually) -> None:
+        self.node, self.api, self._eventually = node, api, eventually
+        self.daemon = node.daemon()
+        self.start()
+
+    def start(self) -> None:
+        """Another nvshare-kubelet."""
+        self.plugin = self.node.start("--kubeconfig", str(self.api.kubeconfig), "--node", NODE)
+
+    def terms(self, tenant: str) -> dict[str, int]:
+        """What is set by hand."""
+        with Daemon(self.node.bus.address) as daemon:
+            return {one.name: one.value for one in daemon.tenant(tenant).terms}
+
+    def set(self, tenant: str, **terms: int) -> None:
+        """As an administrator does."""
+        with Daemon(self.node.bus.address) as daemon:
+            daemon.set_tenant_terms(tenant, terms)
+
+    def has(self, tenant: str, **terms: int) -> None:
+        """Waits until this is set, and nothing else."""
+        wanted = {name.replace("_", "-"): value for name, value in terms.items()}
+        self._eventually(lambda: self.terms(tenant) == wanted)
+
+
+@pytest.fixture
+def lab(node: Node, api: ApiServer, eventually: Eventually) -> Lab:
+    """All of it runs, and there is a pod "old" with a weight."""
+    api.annotate("old", weight="300")
+    return Lab(node, api, eventually)
+
+
+def test_annotations_are_terms_from_the_start_and_live(lab: Lab) -> None:
+    lab.has(lab.api.tenant("old"), weight=300)
+    lab.api.annotate("new", gpu_memory_limit="4096", gpu_core_limit="60")
+    new = lab.api.tenant("new")
+    lab.has(new, memory=4096 * MIB, compute_limit=60)
+    lab.api.annotate("new", gpu_memory_limit="4Gi", gpu_core_limit="35", weight="200")
+    lab.has(new, memory=4 * GIB, compute_limit=35, weight=200)
+    lab.api.annotate("new", gpu_memory_limit=None, weight=None)
+    lab.has(new, compute_limit=35)
+    lab.has(lab.api.tenant("old"), weight=300)
+    assert lab.api.events == []
+
+
+@pytest.mark.parametrize(("key", "text", "said"), [
+    ("gpu_core_limit", "x", "nvshare.com/gpu-core-limit cannot be 'x'; give a whole number from 1"),
+    ("gpu_memory_limit", "-1", "give a number of MiB, or a size such as 4Gi"),
+    ("gpu_core_limit", "101", "cannot be 101; give 1 to 100 percent"),
+    ("speed", "9", "nvshare.com/speed cannot be '9'; it means nothing"),
+])
+def test_nonsense_is_refused_and_what_held_goes_on(
+    lab: Lab, key: str, text: str, said: str
+) -> None:
+    old = lab.api.tenant("old")
+    lab.api.annotate("old", gpu_core_limit="50", gpu_memory_limit="512Mi")
+    lab.has(old, compute_limit=50, memory=512 * MIB, weight=300)
+    lab.api.annotate("old", **{key: text, "weight": "400"})
+    event = lab.api.event(0)
+    assert said in event["message"]
+    assert (event["reason"], event["type"]) == ("AnnotationRefused", "Warning")
+    assert event["involvedObject"]["name"] == "old"
+    lab.has(old, compute_limit=50, memory=512 * MIB, weight=400)    # what was right is set
+    lab.api.annotate("old", weight="500")
+    lab.has(old, compute_limit=50, memory=512 * MIB, weight=500)
+    assert len(lab.api.events) == 1                     # said once
+
+
+def test_terms_go_with_their_pod_and_no_others_do(lab: Lab) -> None:
+    old, gone, mine = lab.api.tenant("old"), "pod:gone", "user:root"
+    lab.has(old, weight=300)
+    lab.set(mine, weight=700)
+    lab.api.annotate("plain")
+    lab.set(lab.api.tenant("plain"), weight=700)
+    lab.api.delete("old")
+    lab.has(old)
+    lab.plugin.kill()
+    lab.plugin.wait()
+    lab.set(gone, weight=2)             # of a pod that went while nobody looked
+    lab.start()
+    lab.has(gone)
+    lab.has(mine, weight=700)
+    lab.has(lab.api.tenant("plain"), weight=700)
+
+
+def test_what_changes_while_the_daemon_is_away_is_set_when_it_is_back(lab: Lab) -> None:
+    old = lab.api.tenant("old")
+    lab.has(old, weight=300)
+    lab.daemon.kill()
+    lab.daemon.wait()
+    lab.api.annotate("old", weight="250", gpu_core_limit="20")
+    lab.daemon = lab.node.daemon()
+    lab.has(old, weight=250, compute_limit=20)
+
+
+def test_the_api_server_may_go_and_come_and_forget(lab: Lab) -> None:
+    old = lab.api.tenant("old")
+    lab.has(old, weight=300)
+    lab.api.stop()
+    lab.api.annotate("old", weight="20")
+    lab.api.start()
+    lab.has(old, weight=20)
+    lab.api.forget()
+    lab.api.annotate("old", weight="30")
+    lab.has(old, weight=30)
+
+
+def test_who_may_not_look_is_told_why(node: Node, eventually: Eventually) -> None:
+    node.start("--kubeconfig", "/nowhere/conf", "--node", NODE)
+    eventually(lambda: "annotations of pods are not heeded: cannot read /nowhere/conf" in (
+        node.log.read_text()))
+
+
+def test_another_nodes_pods_are_not_ours(
+    node: Node, api: ApiServer, eventually: Eventually
+) -> None:
+    node.start("--kubeconfig", str(api.kubeconfig), "--node", "another")
+    eventually(lambda: "answers 403: pods is forbidden: you are another node" in (
+        node.log.read_text()))
