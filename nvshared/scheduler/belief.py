@@ -36,8 +36,9 @@ from dataclasses import replace
 from nvshared.scheduler import events
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Doubts, ScheduledClient
-from nvshared.scheduler.demand import HEADS, more_margin
+from nvshared.scheduler.demand import more_margin
 from nvshared.scheduler.events import Memory, Stays
+from nvshared.scheduler.groups import HEADS
 
 PINNING_PART = 16                       # of the card, that one account may be about to pin
 
@@ -75,7 +76,7 @@ def pinning(card: Card, but: ScheduledClient | None = None) -> int:
     """What all are about to pin, as far as it counts for others; without that of this one."""
     most = card.settings.capacity // PINNING_PART
     total = 0
-    for account, sums in card.groups.accounts().items():
+    for account, sums in card.groups.pinning().items():
         own = but.pinning if but is not None and but.account == account else 0
         total += min(sums.pinning - own, most) if account else sums.pinning - own
     return total

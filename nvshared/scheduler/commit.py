@@ -35,7 +35,7 @@ from dataclasses import replace
 from nvshared.scheduler import belief, bounds
 from nvshared.scheduler.client import Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.demand import heads, margin
+from nvshared.scheduler.demand import margin
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 LENT_LEAST = 64 * MIB                   # less is not worth lending,
@@ -160,7 +160,7 @@ def _reachable(decision: Decision) -> int:
 
 def _left_of(decision: Decision, host: int) -> int:
     card = decision.card
-    can = card.settings.capacity + host - margin(host, heads(card))
+    can = card.settings.capacity + host - margin(host, card.groups.margins())
     return can - card.groups.total("committed") - card.groups.total("beyond")
 
 

@@ -13,7 +13,6 @@ from nvshared.scheduler.settings import BLOCK
 MARGIN_PART = 16                        # of the host's budget, or
 MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
 MARGIN_MOST = 2                         # but no more than this part of the budget
-HEADS = 16                              # nor for more than so many clients of one account
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +29,9 @@ def margin(host: int, clients: int) -> int:
     return min(max(host // MARGIN_PART, MARGIN_EACH * clients), host // MARGIN_MOST)
 
 
-def heads(card: Card) -> int:
-    """For how many clients a margin is kept."""
-    return sum(
-        min(sums.heads, HEADS) if account else sums.heads
-        for account, sums in card.groups.accounts().items()
-    )
-
-
 def more_margin(card: Card, more: int) -> int:
     """What so many more clients would add to it."""
-    host, now = card.settings.host_budget, heads(card)
+    host, now = card.settings.host_budget, card.groups.margins()
     return margin(host, now + more) - margin(host, now)
 
 
@@ -57,7 +48,7 @@ def demand(card: Card) -> Demand:
     if card.lost:                       # what is held, until they end
         held = sum(client.host_counted for client in card.clients.values())
         return Demand(held, held, held)
-    clients = heads(card)
+    clients = card.groups.margins()
     outside = card.groups.total("beyond")
     beyond = card.groups.total("committed") + outside - card.settings.capacity
     needs = max(card.groups.total("host_charged") + outside, least(beyond, clients))

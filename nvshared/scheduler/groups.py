@@ -54,6 +54,7 @@ SUMS = (
     "need", "filled",
     "presaved",                          # over those idle: what could leave without a copy
 )
+HEADS = 16                              # clients of one account, for which a margin is kept
 POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
 
@@ -164,6 +165,10 @@ def counted(client: ScheduledClient) -> Counted:
     )
 
 
+def _margins(account: str, heads: int) -> int:
+    return min(heads, HEADS) if account else heads
+
+
 NOTHING = Counted((), (0,) * len(SUMS), None, 0, None)
 
 
@@ -186,6 +191,8 @@ class Groups:
         self._away: list[tuple[int, int]] = []      # what the idle ones lack, and ids, least first
         self._news: dict[str, set[int]] = {}
         self._accounts: dict[str, Account] = {}
+        self._pinning: dict[str, Account] = {}      # of these, those that are about to pin
+        self._margins = 0
         self._spans: list[tuple[int, int]] = []     # of those that have any, least first
         self._asking: dict[str, dict[int, int]] = {}    # by account: since when, longest first
 
@@ -223,11 +230,17 @@ class Groups:
             self._count()
         return self._accounts.get(name) or Account()
 
-    def accounts(self) -> Mapping[str, Account]:
-        """Those of all accounts that have clients."""
+    def pinning(self) -> Mapping[str, Account]:
+        """Those of the accounts whose clients are about to pin."""
         if self.touched:
             self._count()
-        return self._accounts
+        return self._pinning
+
+    def margins(self) -> int:
+        """For how many clients a margin of host memory is kept."""
+        if self.touched:
+            self._count()
+        return self._margins
 
     def spanning(self, size: int) -> list[ScheduledClient]:
         """Those that were promised more than this beside what they have pinned."""
@@ -345,10 +358,17 @@ class Groups:
                         domain.count(id, stake)
 
     def _book(self, counted: Counted, sign: int) -> None:
-        sums = self._accounts.setdefault(counted.account, Account())
+        name = counted.account
+        sums = self._accounts.setdefault(name, Account())
+        before = sums.heads
         sums.add(counted.parts, sign)
+        self._margins += _margins(name, sums.heads) - _margins(name, before)
+        if sums.pinning:
+            self._pinning[name] = sums
+        else:
+            self._pinning.pop(name, None)
         if sums == Account():
-            del self._accounts[counted.account]
+            del self._accounts[name]
 
     def _line_up(self, id: int, before: Counted, now: Counted) -> None:
         if before.asks is not None:

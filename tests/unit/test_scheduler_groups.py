@@ -117,6 +117,14 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.account(account) == groups.Account(
             sum(one.unshown for one in mine), sum(one.pinning for one in mine),
             sum(one.committed > 0 or not account for one in mine))
+    pins = {one.account: 0 for one in everyone}
+    has = dict(pins)
+    for one in everyone:
+        pins[one.account] += one.pinning
+        has[one.account] += one.committed > 0 or not one.account
+    assert {*card.groups.pinning()} == {account for account in pins if pins[account]}
+    assert card.groups.margins() == sum(
+        min(has[account], groups.HEADS) if account else has[account] for account in has)
     for domain in card.tenancies:
         mine = [one for one in everyone if domain in one.tenancies]
         assert domain.sums == Stake(
