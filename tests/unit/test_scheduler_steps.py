@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A decision takes about as many steps among many tenants as among few.
+
+Counted are instructions of the interpreter. Time says little on a busy machine.
+"""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from nvshared.scheduler.actions import Action
+from nvshared.scheduler.events import Event, Joined, Memory, TenantTerms
+from nvshared.scheduler.settings import Terms
+from nvshared.units import GIB
+from tests.unit.scheduler_talk import Talk, runs, stops
+
+FEW, MANY = 20, 200
+MORE = 1.3                              # times the steps, where some have to be searched for
+TERMS: dict[str, list[Terms]] = {
+    "none": [Terms()],
+    "weights": [Terms(weight=weight) for weight in (50, 100, 300)],
+}
+
+
+class Counting(Talk):
+    """In which the steps of each decision are counted."""
+
+    counting = False
+    most = 0
+
+    def tell(self, event: Event) -> list[Action]:
+        if not self.counting:
+            return super().tell(event)
+        number, actions = steps(lambda: super(Counting, self).tell(event))
+        self.most = max(self.most, number)
+        return actions
+
+
+def steps(what: Callable[[], list[Action]]) -> tuple[int, list[Action]]:
+    number = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal number
+        frame.f_trace_opcodes = True
+        number += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        found = what()
+    finally:
+        sys.settrace(before)
+    return number, found
+
+
+def handing_over(tenants: int, terms: list[Terms]) -> int:
+    """The most steps of a decision while three of so many tenants have the card in turn."""
+    talk = Counting(100, 100 * tenants)
+    for client in range(1, tenants + 1):
+        name = f"user:{client}"
+        talk.tell(TenantTerms(name, terms[client % len(terms)]))
+        talk.memory[client] = Memory(80 * GIB, host=80 * GIB)
+        talk.tell(Joined(
+            client, talk.memory[client], commit=80 * GIB, account=name, tenants=(name,)))
+    talk.wait(tenants / 100)            # all have been told how far they can grow
+    for client in range(1, tenants + 1):
+        talk.obey(talk.want(client))
+    holder, = talk.granted
+    talk.counting = True
+    for _ in range(3):
+        actions = talk.idle(holder)
+        assert stops(actions) == [holder]
+        actions = talk.obey(talk.stopped(holder, wants=False))
+        talk.want(holder)
+        holder, = runs(actions)
+    return talk.most
+
+
+@pytest.mark.parametrize("terms", TERMS)
+def test_a_hand_over_takes_no_more_steps_among_many(terms: str) -> None:
+    few, many = (handing_over(number, TERMS[terms]) for number in (FEW, MANY))
+    assert many < MORE * few
