@@ -22,6 +22,8 @@ TIMES = {
     "": SECOND, "s": SECOND, "ms": MILLISECOND, "us": 1, "min": 60 * SECOND, "h": 3600 * SECOND,
 }
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
+LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
+HEAVIEST = 1000                         # weight
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
 
@@ -97,6 +99,27 @@ def percentage(text: str) -> int:
     if not re.fullmatch(r"\d{1,3}\s*%?", text, re.ASCII) or int(text.rstrip("% ")) > 100:
         raise ValueError("give a whole percentage from 0 to 100")
     return int(text.rstrip("% "))
+
+
+def limit(text: str) -> int:
+    """Bytes, at least one."""
+    if not 1 <= (value := size(text)) <= LARGEST:
+        raise ValueError(f"give 1 to {LARGEST} bytes")
+    return value
+
+
+def share(text: str) -> int:
+    """1 to 100 percent of the time, with or without its sign."""
+    if not re.fullmatch(r"\d{1,3}%?", text, re.ASCII) or not 1 <= int(text.rstrip("%")) <= 100:
+        raise ValueError("give a percentage of the time from 1 to 100")
+    return int(text.rstrip("%"))
+
+
+def weight(text: str) -> int:
+    """1 to HEAVIEST."""
+    if not re.fullmatch(r"\d{1,4}", text, re.ASCII) or not 1 <= int(text) <= HEAVIEST:
+        raise ValueError(f"give a whole number from 1 to {HEAVIEST}")
+    return int(text)
 
 
 def quantum(text: str) -> int:

@@ -7,51 +7,28 @@ from functools import partial
 from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out, where
 from nvshared.cli.tenant import set_terms
-from nvshared.cli.verb import Options, Verb, add_target, whole
+from nvshared.cli.verb import Options, Verb, add_target, term
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
 from nvshared.names import TENANT_KINDS, USUAL_TERMS
-from nvshared.quantity import size, sized
+from nvshared.quantity import limit, share, sized
 
 UNLIMITED = USUAL_TERMS["compute-limit"]
-LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
-
-
-def _bytes(text: str) -> int:
-    if text == "none":
-        return 0
-    try:
-        if 0 < (value := size(text)) <= LARGEST:
-            return value
-        reason = "that is none at all; to set no limit, give none"
-        if value:
-            reason = f"give {LARGEST} bytes at most, or none"
-    except ValueError as error:
-        reason = f"{error}, or none"
-    raise InvalidArgs(f"the memory limit cannot be {text!r}", reason)
-
-
-def _percent(text: str) -> int:
-    if text == "none":
-        return 0
-    right = f"give a percentage of the time from 1 to {UNLIMITED}, or none"
-    wrong = f"the compute limit cannot be {text!r}"
-    return whole(text.removesuffix("%"), UNLIMITED, wrong, right)
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument(
-        "--memory", metavar="SIZE", type=_bytes,
+        "--memory", metavar="SIZE", type=term("memory limit", limit),
         help="how much it may allocate, such as 20GiB; none: what was set is taken back",
     )
     parser.add_argument(
-        "--host-memory", metavar="SIZE", type=_bytes,
+        "--host-memory", metavar="SIZE", type=term("host memory limit", limit),
         help="of a tenant: how much host memory what may leave GPUs may need, on all GPUs "
         "together; none: what was set is taken back",
     )
     parser.add_argument(
-        "--compute", metavar="PERCENT", type=_percent,
+        "--compute", metavar="PERCENT", type=term("compute limit", share),
         help="its greatest share of the GPU's time, 1 to 100; none: what was set is taken back",
     )
 

@@ -43,6 +43,17 @@ def whole(text: str, most: int, wrong: str, hint: str) -> int:
     raise InvalidArgs(wrong, hint)
 
 
+def term(name: str, parse: Callable[[str], int]) -> Callable[[str], int]:
+    """For what is set with a number, or taken back with none, which is 0."""
+    def parsed(text: str) -> int:
+        try:
+            return 0 if text == "none" else parse(text)
+        except ValueError as wrong:
+            raise InvalidArgs(f"the {name} cannot be {text!r}", f"{wrong}, or none") from None
+
+    return parsed
+
+
 def quantum(text: str) -> int | str:
     """Seconds or "auto", from the command line. Raises InvalidArgs."""
     if text == AUTO:

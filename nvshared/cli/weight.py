@@ -6,23 +6,15 @@ import argparse
 from nvshared.cli.output import show
 from nvshared.cli.steps import change, where
 from nvshared.cli.tenant import set_terms
-from nvshared.cli.verb import Options, Verb, add_target, whole
+from nvshared.cli.verb import Options, Verb, add_target, term
 from nvshared.names import USUAL_TERMS
-
-HEAVIEST = 1000
-
-
-def _weight(text: str) -> int:
-    if text == "none":
-        return 0
-    right = f"give a whole number from 1 to {HEAVIEST}, or none"
-    return whole(text, HEAVIEST, f"the weight cannot be {text!r}", right)
+from nvshared.quantity import weight
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument(
-        "weight", metavar="WEIGHT|none", type=_weight,
+        "weight", metavar="WEIGHT|none", type=term("weight", weight),
         help="1 to 1000; usual is 100; none: what was set is taken back",
     )
 

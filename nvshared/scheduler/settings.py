@@ -21,7 +21,6 @@ class AntiThrash(StrEnum):
 
 
 DEFAULT_WEIGHT = 100
-HEAVIEST = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,16 +29,14 @@ from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import TENANT_KINDS
-from nvshared.quantity import amount, size
+from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, share, weight
 from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import HEAVIEST
 
 SECTION = "tenant"
 GROUP = "group"
 KINDS = frozenset(map(str, Kind))
 WILDCARDS = re.compile(r"[*?]")
 LONGEST = 256                           # characters of a tenant's name
-LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,45 +49,31 @@ class Term:
     parse: Callable[[str], int]         # from a file; raises ValueError
 
 
-def _memory(text: str) -> int:
-    if text == "none":
-        return 0
-    try:
-        if 0 < (found := size(text)) <= LARGEST:
-            return found
-    except ValueError as wrong:
-        raise ValueError(f"{wrong}, or none") from None
-    raise ValueError(f"give 1 to {LARGEST} bytes, or none")
+def _or_none(parse: Callable[[str], int], none: int) -> Callable[[str], int]:
+    def parsed(text: str) -> int:
+        try:
+            return none if text == "none" else parse(text)
+        except ValueError as wrong:
+            raise ValueError(f"{wrong}, or none") from None
+
+    return parsed
 
 
 def _host_memory(text: str) -> int:
     if not text.endswith("%"):
-        return _memory(text)
+        return limit(text)
     if found := amount(text).of(host.total()):
         return found
-    raise ValueError("give more than 0%, or none")
-
-
-def _whole(text: str, most: int, right: str) -> int:
-    if re.fullmatch(r"\d{1,9}", text, re.ASCII) and 1 <= int(text) <= most:
-        return int(text)
-    raise ValueError(right)
-
-
-def _percent(text: str) -> int:
-    right = f"give a percentage of the time from 1 to {UNLIMITED}, or none"
-    return UNLIMITED if text == "none" else _whole(text.removesuffix("%"), UNLIMITED, right)
-
-
-def _weight(text: str) -> int:
-    return _whole(text, HEAVIEST, f"give a whole number from 1 to {HEAVIEST}")
+    raise ValueError("give more than 0%")
 
 
 TERMS: Mapping[str, Term] = {
-    "memory": Term("memory_limit", LARGEST, "a number of bytes", _memory),
-    "host-memory": Term("host_limit", LARGEST, "a number of bytes", _host_memory),
-    "compute-limit": Term("compute_limit", UNLIMITED, f"1 to {UNLIMITED} percent", _percent),
-    "weight": Term("weight", HEAVIEST, f"1 to {HEAVIEST}", _weight),
+    "memory": Term("memory_limit", LARGEST, "a number of bytes", _or_none(limit, 0)),
+    "host-memory": Term(
+        "host_limit", LARGEST, "a number of bytes", _or_none(_host_memory, 0)),
+    "compute-limit": Term(
+        "compute_limit", UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, UNLIMITED)),
+    "weight": Term("weight", HEAVIEST, f"1 to {HEAVIEST}", weight),
 }
 
 

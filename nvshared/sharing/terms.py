@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nvshared.errors import InvalidArgs
-from nvshared.quantity import sized
+from nvshared.quantity import HEAVIEST, sized
 from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import HEAVIEST, Terms
+from nvshared.scheduler.settings import Terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ compute-limit = none
     ("[tenant user:*]\nhost-memory = 0%\n",
      ":2: host-memory cannot be '0%'; give more than 0%, or none"),
     ("[tenant user:*]\nhost-memory = 101%\n",
-     ":2: host-memory cannot be '101%'; give a percentage between 0% and 100%"),
+     ":2: host-memory cannot be '101%'; give a percentage between 0% and 100%, or none"),
     ("[tenant user:*]\nmemory = 5%\n", ":2: memory cannot be '5%'; "
      "give a size such as 40GiB, 512M or 1073741824, or none"),
     ("[tenant user:*]\nmemory = 0\n", ":2: memory cannot be '0'; "

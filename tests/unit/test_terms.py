@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs
-from nvshared.scheduler.settings import DEFAULT_WEIGHT, HEAVIEST, Terms
+from nvshared.quantity import HEAVIEST
+from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
 from nvshared.sharing.terms import ClientTerms
 from nvshared.units import GIB
 
