@@ -143,6 +143,7 @@ def test_containers_that_have_no_network_in_common_share(site: Site) -> None:
     killed.popen.kill()
     killed.popen.wait()
     assert file_of(killed_handle).is_socket()
+    os.utime(file_of(killed_handle), (0, 0))
     user = Program(site, FETCHES, within=("unshare", "--net", "--map-root-user"))
     tell(user, json.dumps(handle))
     user.ends_well()
@@ -240,6 +241,27 @@ def test_what_is_not_a_socket_is_nobodys_to_remove(site: Site) -> None:
         tell(owner, "0")
         owner.ends_well()
         assert Path(file.name).exists()
+
+
+def test_what_does_not_listen_yet_is_removed_only_when_it_is_old(site: Site) -> None:
+    """Its process may be about to, or may have been killed before."""
+    site.start()
+    young, old = (Path(f"/dev/shm/nvshare-{name:016x}{os.getpid():016x}") for name in (0, 1))
+    sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    try:
+        for one, path in zip(sockets, (young, old), strict=True):
+            one.bind(str(path))
+        os.utime(old, (0, 0))
+        owner = Program(site, QUIET)
+        assert file_of(owner.hears()).is_socket()
+        assert young.exists()
+        assert not old.exists()
+        tell(owner, "0")
+        owner.ends_well()
+    finally:
+        for one, path in zip(sockets, (young, old), strict=True):
+            one.close()
+            path.unlink(missing_ok=True)
 
 
 def name_of(handle: str) -> bytes:

@@ -5,18 +5,22 @@
  * /dev/shm in common and no more; the other one lies there.
  *
  * A file goes with its process. What a process that was killed has left is removed by the next one
- * that may: nobody answers there. For that to be certain, a socket gets its name when it listens.
+ * that may: nobody answers there. As nobody does either before it listens, only when it is old.
  */
 #include "ipc/ipc_socket.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "interpose/log.h"
@@ -24,39 +28,36 @@
 #define FOLDER "/dev/shm/"
 #define PREFIX "nvshare-"
 #define FORMAT "%s" PREFIX "%016llx%016llx"
+#define OLD_S 60
 
 static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* this process's */
 static pid_t maker;
 
-static unsigned address_of(const char *before, const uint64_t name[2], struct sockaddr_un *address)
+unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address)
 {
     *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    bool abstract = *before == '\0';
+    bool abstract = place == IPC_ABSTRACT;
     char *path = address->sun_path + abstract;
-    int length = snprintf(path, sizeof address->sun_path - 1, FORMAT, before,
+    int length = snprintf(path, sizeof address->sun_path - 1, FORMAT, abstract ? "" : FOLDER,
                           (unsigned long long)name[0], (unsigned long long)name[1]);
     /* The end of a path counts, that of an abstract name does not. */
     return (unsigned)(path - (char *)address) + (unsigned)length + !abstract;
 }
 
-unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address)
-{
-    return address_of(place == IPC_ABSTRACT ? "" : FOLDER, name, address);
-}
-
-/* Where it is bound at first. */
-static unsigned bound_at(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address)
-{
-    return address_of(place == IPC_ABSTRACT ? "" : FOLDER ".", name, address);
-}
-
 bool ipc_socket_is(int socket, enum ipc_place place, const uint64_t name[2])
 {
     struct sockaddr_un ours, is;
-    unsigned length = bound_at(place, name, &ours);
+    unsigned length = ipc_socket(place, name, &ours);
     socklen_t actual = sizeof is;
     return getsockname(socket, (struct sockaddr *)&is, &actual) == 0 && actual == length
         && memcmp(&ours, &is, length) == 0;
+}
+
+static bool is_old(const char *path)
+{
+    struct stat status;              /* before glibc 2.33 its function has another name */
+    return syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0
+        && time(NULL) - status.st_mtime > OLD_S;
 }
 
 static void remove_if_dead(const char *name)
@@ -65,6 +66,7 @@ static void remove_if_dead(const char *name)
     int length = snprintf(address.sun_path, sizeof address.sun_path, FOLDER "%s", name);
     int to = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if ((size_t)length < sizeof address.sun_path && to >= 0
+        && is_old(address.sun_path)
         && connect(to, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED)
         unlink(address.sun_path);    /* the kernel refuses it for another user's */
     if (to >= 0)
@@ -89,30 +91,27 @@ static void at_exit(void)
         unlink(file);
 }
 
-/* What listens gets its name. */
-static bool publish(const uint64_t name[2], const struct sockaddr_un *bound)
+static void remove_at_exit(const struct sockaddr_un *bound)
 {
     static bool registered;
-    struct sockaddr_un address;
-    ipc_socket(IPC_IN_FILES, name, &address);
-    if (rename(bound->sun_path, address.sun_path) != 0)
-        return false;
-    memcpy(file, address.sun_path, sizeof file);
+    memcpy(file, bound->sun_path, sizeof file);
     maker = getpid();
-    remove_dead();
     registered = registered || atexit(at_exit) == 0;
-    return true;
 }
 
 int ipc_socket_listen(enum ipc_place place, const uint64_t name[2])
 {
     struct sockaddr_un address;
-    unsigned length = bound_at(place, name, &address);
+    unsigned length = ipc_socket(place, name, &address);
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener >= 0 && bind(listener, (struct sockaddr *)&address, length) == 0
-        && listen(listener, SOMAXCONN) == 0
-        && (place == IPC_ABSTRACT || publish(name, &address)))
+        && listen(listener, SOMAXCONN) == 0) {
+        if (place == IPC_IN_FILES) {
+            remove_at_exit(&address);
+            remove_dead();
+        }
         return listener;
+    }
     debug("no socket to share memory at with other processes: %s", error_text(errno));
     if (listener >= 0)
         close(listener);
