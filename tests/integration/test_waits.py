@@ -3,13 +3,17 @@
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nvshared.hook.protocol import Flag, Type, decode_report
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
+from tests.integration.test_bus_sharing import Daemon
 from tests.integration.test_kills import BUILD
+from tests.integration.test_own_memory import Program as Own
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -120,3 +124,27 @@ def test_who_waits_is_told_once_that_nvshared_has_ended(
         "waits for its turn on GPU 0", "nvshared is not running", "goes on",
     ]
     assert holder.said == []
+
+
+ASKS = '''
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), 1000 * MIB, result=2)
+sys.stdin.readline()
+'''
+
+
+def test_who_waits_for_memory_that_it_asked_for_says_so(site: Site) -> None:
+    daemon = Daemon(site)
+    site.environment["NVSHARE_VERBOSE"] = "1"
+    program = Own(site, ASKS)
+    daemon.accept(Flag(0))
+    while (asked := decode_report(daemon.connection.recv(4096))).type is not Type.COMMIT:
+        continue
+    assert program.popen.stderr is not None
+    line = program.popen.stderr.readline()
+    assert "waits for GPU 0: nvshared has not yet granted the memory that it asked for" in line
+    daemon.send(replace(daemon.limits, number=asked.number))
+    assert "goes on" in program.popen.stderr.readline()
+    program.go_on()
+    daemon.rest()
+    program.ends_well()

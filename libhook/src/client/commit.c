@@ -22,6 +22,7 @@
 #include "interpose/log.h"
 
 #define TAKEN_WITHIN_US 60000000
+#define LATE_US 100000               /* for an answer that needs nobody else */
 
 /* What this thread has asked last to pin, and where that was put. */
 static __thread struct {
@@ -119,12 +120,12 @@ int client_give_up(struct client *client)
     return left == UINT64_MAX ? -1 : (int)((left + 999) / 1000);
 }
 
-/* Until something is heard. Lock held, released meanwhile. */
-static void listen_on(struct client *client)
+/* Until something is heard, or NULL or this time has come. Lock held, released meanwhile. */
+static void listen_on(struct client *client, const struct timespec *until)
 {
     uint32_t heard = atomic_load(&client->heard);
     pthread_mutex_unlock(&memory_lock);
-    bell_sleep(&client->heard, heard, NULL);
+    bell_sleep(&client->heard, heard, until);
     pthread_mutex_lock(&memory_lock);
 }
 
@@ -138,7 +139,7 @@ static bool open_question(struct client *client, uint64_t wanted, uint64_t pins)
             place = &client->open[i];
     if (place == NULL) {
         client->crowded = true;
-        listen_on(client);
+        listen_on(client, NULL);
         return false;
     }
     asked.client = client;
@@ -161,9 +162,16 @@ static bool ask(struct client *client, uint64_t commit, uint64_t pins)
     unsigned introduced = client->introduced;
     client_send(client, (struct nvshare_report){ .type = NVSHARE_COMMIT, .number = question,
                                                  .commit = commit, .pins = pins });
+    uint64_t end = now_microseconds() + LATE_US;
+    const struct timespec until = { (time_t)(end / 1000000), (long)(end % 1000000 * 1000) };
+    bool late = false;
     while (client->socket >= 0 && client->introduced == introduced
-           && client->answered < question)
-        listen_on(client);
+           && client->answered < question) {
+        if (late)
+            client_wake(client);     /* the program's user may want to know: waiting.c */
+        listen_on(client, late ? NULL : &until);
+        late = true;
+    }
     return client->socket >= 0 && client->introduced == introduced
            && client->answered == question;
 }

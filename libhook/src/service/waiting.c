@@ -4,7 +4,8 @@
  * waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 it also waits for the
  * daemon, instead of running unshared, and says so.
  *
- * What it waits for only the daemon knows, which is asked once in a wait (NVSHARE_WAITING).
+ * What it waits for at the gate only the daemon knows, which is asked once in a wait
+ * (NVSHARE_WAITING). It waits for memory as long as the daemon does not answer a COMMIT.
  */
 #include "service/waiting.h"
 
@@ -23,6 +24,7 @@
 static struct {
     uint64_t since;                  /* 0: it does not wait */
     bool asked, told;
+    uint64_t answered;               /* the last COMMIT */
 } waits[CLIENTS_MAX];
 
 static bool is_set(const char *name)
@@ -60,8 +62,16 @@ static bool ask(struct client *client)
 
 static bool stands(const struct client *client)
 {
-    LOCKED(memory_lock);
     return (!client->granted || client->starved) && gate_has_waiters();
+}
+
+/* Since the last step, too. */
+static bool lacks_answer(const struct client *client)
+{
+    uint64_t before = waits[client->index].answered;
+    waits[client->index].answered = client->answered;
+    return client->socket >= 0 && client->answered == before
+        && client->answered < client->question;
 }
 
 int waiting_step(struct client *client)
@@ -69,12 +79,16 @@ int waiting_step(struct client *client)
     unsigned i = client->index;
     if (!verbose())
         return -1;
+    pthread_mutex_lock(&memory_lock);
+    bool for_memory = lacks_answer(client), at_gate = stands(client);
+    pthread_mutex_unlock(&memory_lock);
     uint64_t now = now_microseconds();
-    if (!stands(client)) {
+    if (!for_memory && !at_gate) {
         if (waits[i].told)
             complain("goes on, after %llu s of waiting for GPU %u",
                      (unsigned long long)(now - waits[i].since) / 1000000, i);
-        memset(&waits[i], 0, sizeof waits[i]);
+        waits[i].since = 0;
+        waits[i].asked = waits[i].told = false;
         return -1;
     }
     if (waits[i].since == 0)
@@ -82,7 +96,11 @@ int waiting_step(struct client *client)
     uint64_t waited = now - waits[i].since;
     if (waited < TELL_AFTER_US)
         return (int)((TELL_AFTER_US - waited) / 1000) + 1;
-    waits[i].asked = waits[i].asked || ask(client);
+    if (for_memory && !waits[i].told) {
+        complain("waits for GPU %u: nvshared has not yet granted the memory that it asked for", i);
+        waits[i].told = true;
+    }
+    waits[i].asked = waits[i].asked || for_memory || ask(client);
     return -1;
 }
 

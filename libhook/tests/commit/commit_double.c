@@ -45,6 +45,11 @@ void client_changed(struct client *client)
     (void)client;
 }
 
+void client_wake(struct client *client)
+{
+    (void)client;
+}
+
 void client_send(struct client *client, struct nvshare_report report)
 {
     (void)client, (void)report;
