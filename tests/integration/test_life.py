@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.hook.protocol import Type
+from nvshared.hook.protocol import Flag, OrderRecord, Type
+from nvshared.units import MIB
 from tests.integration.conftest import ROOT, SIMULATOR, Site
 from tests.integration.fakehook import PATIENCE, Hook
+from tests.integration.test_bus_sharing import Daemon
 from tests.integration.test_kills import BUILD
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
@@ -99,6 +101,33 @@ def until_wanted(hook: Hook) -> None:
         record = hook.hear()
         assert record is not None
         hook.obey(record)
+
+
+SLOW = {"NVSHARE_SIM_COPY_RATE": str(100 * MIB)}
+LARGE = """
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), 256 * MIB)
+call("cuMemsetD8_v2", address, c_uint(7), 256 * MIB)
+put(address, os.urandom(1 * MIB))
+away()
+"""
+
+
+def test_a_program_may_end_while_its_memory_moves(site: Site) -> None:
+    """The driver is taken apart as a process exits: whoever is within it then crashes."""
+    site.environment.update(SLOW)
+    daemon = Daemon(site)
+    program = Program(site, LARGE)
+    daemon.accept(Flag(0))
+    assert program.hears() == "away"
+    daemon.send(OrderRecord(Type.STOP))
+    daemon.until(Type.STOPPED)
+    daemon.send(*(OrderRecord(Type.EVICT, number=number, room=room, host=512 * MIB)
+                  for number, room in ((2, 192 * MIB), (3, 0))))
+    daemon.until(Type.MOVED)
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
 
 
 @pytest.mark.parametrize("what", ["plain", "fork-first"])

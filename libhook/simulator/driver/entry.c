@@ -6,6 +6,7 @@
 #include "driver/entry.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ enum { BEFORE, RUNNING, ENDED, FORKED };
 
 static _Atomic int life = BEFORE;
 static __thread bool in_callback;
+static _Atomic int inside;             /* threads within a call */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;  /* protects the way from BEFORE to RUNNING */
 
 /* The driver's threads and its connection to the card stay behind in the parent. */
@@ -28,11 +30,20 @@ static void forked(void)
         atomic_store(&life, FORKED);
 }
 
-/* Threads of the driver may still be at work, and end with the process. */
+/* From here on all calls fail. Threads of the driver may still be at work, and end with the
+ * process. */
 static void ended(void)
 {
     int running = RUNNING;
     atomic_compare_exchange_strong(&life, &running, ENDED);
+}
+
+/* A little later the real driver is taken apart, and a call that has not returned by then finds
+ * nothing where it looks. */
+__attribute__((destructor)) static void taken_apart(void)
+{
+    if (driver_ended() && atomic_load(&inside) > 0)
+        raise(SIGSEGV);
 }
 
 static CUresult start(void)
@@ -75,7 +86,7 @@ void entry_in_callback(bool running)
     in_callback = running;
 }
 
-CUresult entry(const char *name, unsigned needs)
+static CUresult refusal(const char *name, unsigned needs)
 {
     int now = atomic_load(&life);
     if (now != RUNNING) {
@@ -93,6 +104,18 @@ CUresult entry(const char *name, unsigned needs)
             return result;
     }
     return (needs & ENTRY_UNSAFE) != 0 ? capture_prohibits() : CUDA_SUCCESS;
+}
+
+CUresult entry(const char *name, unsigned needs)
+{
+    atomic_fetch_add(&inside, 1);
+    return refusal(name, needs);
+}
+
+void entry_left(const CUresult *entered)
+{
+    (void)entered;
+    atomic_fetch_sub(&inside, 1);
 }
 
 API(cuInit, unsigned int flags)

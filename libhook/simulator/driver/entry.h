@@ -32,13 +32,13 @@ enum entry_needs {
 /* Fails the call if the driver's state, the current context, a capture or
  * NVSHARE_SIM_FAIL says so. `name` is the exported symbol. */
 CUresult entry(const char *name, unsigned needs);
+void entry_left(const CUresult *entered);
 
-#define ENTER(needs)                                                                     \
-    do {                                                                                 \
-        CUresult entered_ = entry(__func__, (needs));                                    \
-        if (entered_ != CUDA_SUCCESS)                                                    \
-            return entered_;                                                             \
-    } while (0)
+#define ENTER(needs) ENTER_AS(__func__, needs)
+#define ENTER_AS(name, needs)                                                            \
+    __attribute__((cleanup(entry_left))) CUresult entered_ = entry(name, (needs));       \
+    if (entered_ != CUDA_SUCCESS)                                                        \
+        return entered_
 
 /* The life of the driver in this process. */
 bool driver_running(void);           /* between cuInit and the process's exit */

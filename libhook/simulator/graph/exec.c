@@ -120,8 +120,8 @@ API(cuGraphInstantiateWithFlags, CUgraphExec *exec, CUgraph graph, unsigned long
 CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
 CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
-    CUresult entered = entry("cuGraphInstantiateWithFlags", ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return entered == CUDA_SUCCESS ? instantiate(exec, graph, flags) : entered;
+    ENTER_AS("cuGraphInstantiateWithFlags", ENTRY_CONTEXT | ENTRY_UNSAFE);
+    return instantiate(exec, graph, flags);
 }
 
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,

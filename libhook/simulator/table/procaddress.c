@@ -22,8 +22,8 @@
     __attribute__((visibility("default"))) CUresult at_##symbol(void) __asm__(#symbol);  \
     CUresult at_##symbol(void)                                                           \
     {                                                                                    \
-        CUresult entered = entry(#symbol, ENTRY_INIT);                                   \
-        return entered != CUDA_SUCCESS ? entered : CUDA_ERROR_NOT_SUPPORTED;             \
+        ENTER_AS(#symbol, ENTRY_INIT);                                                   \
+        return CUDA_ERROR_NOT_SUPPORTED;                                                 \
     }
 #include "table/entries.def"
 #undef ENTRY

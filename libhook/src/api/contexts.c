@@ -14,6 +14,7 @@
 #include "api/wrapper.h"
 #include "client/client.h"
 #include "client/contexts.h"
+#include "client/process_end.h"
 #include "client/stay.h"
 #include "flight/capture_list.h"
 #include "flight/streams.h"
@@ -22,6 +23,12 @@
 #include "service/context_end.h"
 
 #define DEVICES 64
+
+EXPORT CUresult cuInit(unsigned int flags)
+{
+    process_end_watch();
+    return REAL(cuInit)(flags);
+}
 
 static struct primary {
     CUcontext context;

@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "client/gate.h"
+#include "client/process_end.h"
 #include "client/stay.h"
 #include "flight/bus_sharing.h"
 #include "flight/capture.h"
@@ -443,4 +444,8 @@ bool room_begin(size_t *room)
 {
     (void)room;
     return false;
+}
+
+void process_end_watch(void)
+{
 }

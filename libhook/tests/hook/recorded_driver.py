@@ -99,10 +99,9 @@ def source(left_out: frozenset[str], newer: frozenset[str], added: frozenset[str
     lines += [f"ENTRY({name}, {ADDED})" for name in sorted(added)]
     here = [entry for entry in entries() if entry not in left_out]
     for entry in here:
-        if not entry.startswith("cuGetProcAddress") and entry != "cuInit":
+        if not entry.startswith("cuGetProcAddress"):
             lines.append(f"ENTRY({entry}, {result_of(entry)})")
     lines.append("static int newest(void) { return 9999; }")
-    lines.append("int cuInit(unsigned flags) { (void)flags; return 0; }")
     lines.append(
         "int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);\n"
         "int cuGetProcAddress(const char *symbol, void **entry, int version, uint64_t flags)\n"

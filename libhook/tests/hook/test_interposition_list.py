@@ -116,7 +116,7 @@ NAMES = re.compile(
     r"|Kernel(GetFunction|[GS]etAttribute)|Func(Load|[GS]etAttribute)|OccupancyMaxActiveBlocks"
     r"|Ctx(Create|Destroy|Attach|Detach|SetLimit|FromGreen|PushCurrent|SetCurrent|EnablePeer"
     r"|DisablePeer)|DevicePrimaryCtx|DeviceTotalMem|Device\w*Mem|Graph\w*(Mem|Instantiate|Update)"
-    r"|Get(ProcAddress|ExportTable))"
+    r"|Get(ProcAddress|ExportTable)|Init$)"
 )
 
 

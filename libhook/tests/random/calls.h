@@ -29,7 +29,6 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 
 /* What the library has no hook for and the sequences need. */
 #define OTHERS(X) \
-    X(cuInit, (unsigned)) \
     X(cuDeviceGet, (CUdevice *, int)) \
     X(cuCtxGetCurrent, (CUcontext *)) \
     X(cuCtxPopCurrent_v2, (CUcontext *)) \
