@@ -10,8 +10,10 @@ moments, so the difference means something only if nothing moved in between:
 no order on its way, and the same figures before and after (gpu.py sees to it).
 
 Even then a client may have mapped something it has not reported yet. Taking
-that for outside memory would make the scheduler evict for nothing. So an
-increase must be seen in two samples in a row; a decrease is believed at once.
+that for outside memory would make the scheduler evict for nothing, or refuse
+memory that there is. So an increase must be seen in two samples in a row, and
+what clients have reported between them does not count; a decrease is believed
+at once.
 
 A client's context is made just before it says HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while it starts. Until two samples
@@ -52,7 +54,7 @@ class Capacity:
     total: int                          # bytes on the card, as NVML says
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes, as believed now
-    _last: int | None = field(default=None, init=False)
+    _last: tuple[int, int] | None = field(default=None, init=False)     # used and held
     _accounts: dict[int, str] = field(default_factory=dict, init=False)
     _seen: dict[int, int] = field(default_factory=dict, init=False)     # of those seen too rarely
 
@@ -113,8 +115,12 @@ class Capacity:
         if self._last is None:
             self.outside = max(0, outside - self._young * self.context_reserve)
         else:
-            self.outside = outside if alone else min(outside, self._last)
-        self._last = outside
+            # A context that is still to show comes while its client grows.
+            used_before, held_before = self._last
+            reported = 0 if self._seen else max(0, held - held_before)
+            seen_before = used_before - held_before - reported
+            self.outside = outside if alone else min(outside, max(self.outside, seen_before))
+        self._last = used, held
         self._seen = {
             client: seen + 1 for client, seen in self._seen.items() if seen + 1 < SAMPLES_TO_BELIEVE
         }

@@ -39,6 +39,18 @@ def test_an_increase_must_be_seen_twice_and_a_decrease_once() -> None:
     assert card.outside == 2 * GIB
 
 
+def test_what_a_client_has_mapped_and_not_reported_is_not_believed() -> None:
+    card = Capacity(64 * GIB)
+    card.sampled(1 * GIB, 0)
+    for held in range(0, 20 * GIB, GIB):
+        card.sampled(held + 2 * GIB, held)
+        assert card.outside == 1 * GIB
+    card.sampled(40 * GIB, 20 * GIB)
+    assert card.outside == 1 * GIB
+    card.sampled(40 * GIB, 20 * GIB)
+    assert card.outside == 20 * GIB
+
+
 def test_a_context_is_reserved_for_until_two_samples_have_seen_it() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     assert card.bytes == 64 * GIB - CONTEXT     # for whoever comes first
