@@ -345,7 +345,7 @@ async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
         (["suspend", "999"], ExitCode.NO_SUCH_THING, "no process 999 uses a GPU; see those"),
         (["resume", "999", "--gpu", "1"], ExitCode.NO_SUCH_THING, "no process 999 uses GPU 1"),
         (["weight", "1", "1001"], ExitCode.INVALID_ARGS, "the weight cannot be '1001'"),
-        (["limit", "1"], ExitCode.INVALID_ARGS, "nothing to limit; give --memory SIZE, --host-memory"),
+        (["limit", "1"], ExitCode.INVALID_ARGS, "nothing to limit; give --memory SIZE, --host"),
         (["limit", "1", "--compute", "0"], ExitCode.INVALID_ARGS, "the compute limit cannot be"),
         (["limit", "1", "--compute", "101"], ExitCode.INVALID_ARGS, "from 1 to 100, or none"),
         (["limit", "1", "--memory", "0"], ExitCode.INVALID_ARGS, "give 1 to 18446744073709551615"),
