@@ -18,6 +18,7 @@ import fcntl
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,10 +75,11 @@ class Containers:
         )
 
     def _check(self, cards: Sequence[str]) -> None:
-        texts = [
-            path.read_text(errors="replace") for folder in self.cdi_folders
-            for path in sorted([*folder.glob("*.json"), *folder.glob("*.yaml")])
-        ]
+        texts = []
+        for path in (path for folder in self.cdi_folders for path in folder.glob("*")):
+            if path.suffix in (".json", ".yaml"):
+                with suppress(OSError):     # it was just replaced, or names no card for anybody
+                    texts.append(path.read_text(errors="replace"))
         ours = [text for text in texts if re.search(rf"\bkind\"?:\s*\"?{CDI_KIND}\b", text)]
         for card in cards:
             named = re.compile(rf"\bname\"?:\s*\"?{re.escape(card)}\b")

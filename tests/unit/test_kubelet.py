@@ -160,6 +160,7 @@ def test_a_cdi_device_is_given_only_if_there_is_one(tmp_path: Path, text: str) -
     containers = Containers(Path("/run/x/sock"), tmp_path, True, [tmp_path])
     with pytest.raises(NvshareError, match=r"no CDI file in .* has nvidia\.com/gpu=GPU-0a"):
         containers.answer(["GPU-0a"])
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / "nvidia.yaml").write_text(text)
     answer = containers.answer(["GPU-0a"])
     assert answer.cdi == ("nvidia.com/gpu=GPU-0a",)
