@@ -113,11 +113,11 @@ away()
 """
 
 
-def test_a_program_may_end_while_its_memory_moves(site: Site) -> None:
-    """The driver is taken apart as a process exits: whoever is within it then crashes."""
-    site.environment.update(SLOW)
+def moving(site: Site, body: str, **environment: str) -> tuple[Program, Daemon]:
+    """A program that goes on while its memory leaves."""
+    site.environment.update(SLOW | environment)
     daemon = Daemon(site)
-    program = Program(site, LARGE)
+    program = Program(site, LARGE + body)
     daemon.accept(Flag(0))
     assert program.hears() == "away"
     daemon.send(OrderRecord(Type.STOP))
@@ -126,8 +126,27 @@ def test_a_program_may_end_while_its_memory_moves(site: Site) -> None:
                   for number, room in ((2, 192 * MIB), (3, 0))))
     daemon.until(Type.MOVED)
     program.go_on()
+    return program, daemon
+
+
+def test_a_program_may_end_while_its_memory_moves(site: Site) -> None:
+    """The driver is taken apart as a process exits: whoever is within it then crashes."""
+    program, daemon = moving(site, "")
     daemon.rest()
     program.ends_well()
+
+
+def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(site: Site) -> None:
+    program, daemon = moving(site, """
+if (child := os.fork()) == 0:
+    sys.exit()
+os.waitpid(child, 0)
+print(child)
+""", NVSHARE_DEBUG="1")
+    daemon.rest()
+    said, errors = program.popen.communicate(timeout=PATIENCE)
+    assert program.popen.returncode == 0, errors
+    assert f"[{int(said)}]" not in errors
 
 
 @pytest.mark.parametrize("what", ["plain", "fork-first"])
