@@ -82,7 +82,7 @@ class Server:
             "GET", f"/api/v1/pods?{urlencode(wanted)}", accept=META.format(list="List")
         ) as answer:
             listed = json.load(answer)
-        yield "LISTED", [pod["metadata"] for pod in listed["items"]]
+        yield "LISTED", [pod["metadata"] for pod in listed["items"] or ()]
         version = listed["metadata"]["resourceVersion"]
         while True:
             wanted |= {

@@ -99,5 +99,9 @@ def classes(package: str, described: Described) -> dict[str, Any]:
             _add(message, package, field, words)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = message_factory.GetMessages([file], pool=pool)
-    return {name: found[f"{package}.{name}"] for name in described}
+    # 3.21, which Debian 12 has, has no GetMessageClass, and later ones have no MessageFactory.
+    make = getattr(message_factory, "GetMessageClass", None) or (
+        message_factory.MessageFactory(pool).GetPrototype)
+    return {
+        name: make(pool.FindMessageTypeByName(f"{package}.{name}")) for name in described
+    }

@@ -15,7 +15,8 @@ from nvshared.kubelet.api import server
 logger = logging.getLogger(__name__)
 
 PERIOD = 2.0                            # seconds until an API server that is away is asked again
-TROUBLES = (NvshareError, OSError, http.client.HTTPException, ValueError, KeyError)
+# An answer may also be something else than one of an API server.
+TROUBLES = (NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
 
 
 class Pods:

@@ -120,7 +120,8 @@ class Handler(BaseHTTPRequestHandler):
         with self.api.news:
             self._say({
                 "metadata": {"resourceVersion": str(self.api.version)},
-                "items": [{"metadata": pod} for pod in self.api.pods.values()],
+                # Kubernetes says null where there are none.
+                "items": [{"metadata": pod} for pod in self.api.pods.values()] or None,
             })
         return None
 

@@ -133,6 +133,15 @@ def test_the_api_server_may_go_and_come_and_forget(lab: Lab) -> None:
     lab.has(old, weight=30)
 
 
+def test_a_node_without_pods_is_watched_too(
+    node: Node, api: ApiServer, eventually: Eventually
+) -> None:
+    lab = Lab(node, api, eventually)
+    eventually(lambda: "annotations of the pods of thisnode are heeded" in node.log.read_text())
+    api.annotate("first", weight="5")
+    lab.has(api.tenant("first"), weight=5)
+
+
 def test_who_may_not_look_is_told_why(node: Node, eventually: Eventually) -> None:
     node.start("--kubeconfig", "/nowhere/conf", "--node", NODE)
     eventually(lambda: "annotations of pods are not heeded: cannot read /nowhere/conf" in (

@@ -10,6 +10,7 @@ from tests.system import card
 from tests.system.conftest import install
 from tests.system.container import Container
 from tests.system.packages import ROOT, Packages
+from tests.system.tree import KUBELETS
 
 PAGES = ("nvshared", "nvsharectl", "nvshared.conf", "com.nvshare", "libnvshare")
 COMPLETIONS = (
@@ -148,3 +149,12 @@ def test_manual_pages_are_there_and_sound(bare: Container, page: str) -> None:
 @pytest.mark.parametrize("path", COMPLETIONS)
 def test_the_tab_key_is_taught(bare: Container, path: str) -> None:
     assert "nvsharectl" in bare.output("cat", path)
+
+
+@pytest.mark.usefixtures("said")
+def test_nvshare_kubelet_runs_with_debians_grpc(bare: Container) -> None:
+    without = bare.run("nvshare-kubelet", check=False)
+    assert "install python3-grpcio, python3-protobuf and python3-yaml" in without.stderr
+    bare.run("apt-get", "install", "-y", *KUBELETS)
+    done = bare.run("nvshare-kubelet", check=False)
+    assert "there is no folder /var/lib/kubelet" in done.stderr

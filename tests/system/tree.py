@@ -23,17 +23,21 @@ INSTALLED = (
     "systemd-sysv", "dbus", "polkitd", "libpam-systemd", "python3", "cron", "openssh-server",
     "openssh-client", "sudo", "procps", "man-db",
 )
-# What the packages under test depend on, and one that they do not: apt installs it in a test.
-DOWNLOADED = ("python3-dbus-next", "python3-rich", "python3-sdnotify", "python3-prometheus-client")
+# What the packages under test depend on, and some that they do not: apt installs these in tests.
+KUBELETS = ("python3-grpcio", "python3-protobuf", "python3-yaml")   # of nvshare-kubelet alone
+DOWNLOADED = (
+    "python3-dbus-next", "python3-rich", "python3-sdnotify", "python3-prometheus-client", *KUBELETS,
+)
 
 
 class NoTree(Exception):
     """The tree could not be made; the message has the last words of the tool that failed."""
 
 
-def prepared() -> Path:
-    """The tree; takes two minutes the first time. Raises NoTree."""
-    recipe = "\n".join((SUITE, MIRROR, *INSTALLED, "", *DOWNLOADED))
+def prepared(*besides: str) -> Path:
+    """The tree, with these packages besides; takes two minutes the first time. Raises NoTree."""
+    installed = (*INSTALLED, *besides)
+    recipe = "\n".join((SUITE, MIRROR, *installed, "", *DOWNLOADED))
     name = f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nvshare"
     cache.mkdir(parents=True, exist_ok=True)
@@ -42,14 +46,14 @@ def prepared() -> Path:
         if not tree.is_dir():
             unfinished = cache / f"{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            _make(unfinished)
+            _make(unfinished, installed)
             unfinished.rename(tree)
     return tree
 
 
-def _make(tree: Path) -> None:
+def _make(tree: Path, installed: Sequence[str]) -> None:
     _run(
-        "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
+        "debootstrap", "--variant=minbase", f"--include={','.join(installed)}",
         SUITE, str(tree), MIRROR,
     )
     # Its own, not those of the machine that made it.
