@@ -84,6 +84,7 @@ TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 HEARD = struct.Struct("<2Q")
 SIZE = 104
+REASONS = {int(one): one for one in Stays if one is not Stays.KEPT}     # that a hook can give
 TEXT_PIECE = 88                         # bytes in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in all
 ASKS = frozenset({Type.HELLO, Type.COMMIT})     # say `commit` where others say `moved`
@@ -193,12 +194,11 @@ def decode_report(packet: bytes) -> ReportRecord:
 
 
 def _stays(code: int, version: int) -> Stays:
-    try:
-        return Stays(code)
-    except ValueError:
-        if version != VERSION:
-            return Stays.NOT            # whatever lies there
-        raise ProtocolError(f"the unknown reason {code} to stay came") from None
+    if version != VERSION:
+        return Stays.NOT                # whatever lies there
+    if code not in REASONS:
+        raise ProtocolError(f"the unknown reason {code} to stay came")
+    return REASONS[code]
 
 
 def _head(packet: bytes) -> tuple[Type, int]:
