@@ -203,7 +203,6 @@ void drain_begin(struct drain *drain)
     captures_end_abandoned();
     forget_all(drain);
     drain->failing = false;
-    LOCKED(memory_lock);
     drain->contexts_ended = contexts_ended();
     drain->moment = streams_moment();
     drain->whole = contexts_complete();

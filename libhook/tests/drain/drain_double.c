@@ -20,7 +20,6 @@ SEEN int events[CONTEXTS];           /* that exist in each */
 static uintptr_t current;
 static struct drain drain;
 
-pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 _Atomic(void *) real_functions[REAL_COUNT];
 
 static CUresult push(CUcontext context)
