@@ -13,7 +13,7 @@
 #include "flight/capture.h"
 
 /* Protects `captures`, which may be read without. Held across driver calls that
- * return at once; nothing else is locked by its holder. */
+ * return at once; nothing else is locked by its holder but the list of streams. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned captures;
 

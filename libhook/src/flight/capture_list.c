@@ -35,8 +35,8 @@ struct capture {
     struct capture *next;
 };
 
-/* Protects the list. Nothing but the driver is called while it is held: what it is asked to end
- * must not be destroyed meanwhile. */
+/* Protects the list. Nothing is called while it is held but the list of contexts and the driver:
+ * what it is asked to end must not be destroyed meanwhile. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static _Atomic bool any_gone;

@@ -33,7 +33,8 @@ struct listed_stream {
     struct listed_stream *next;
 };
 
-/* Protects the list. Nothing is called while it is held but to ask a stream or an event. */
+/* Protects the list. Nothing is called while it is held but to ask a stream or an event, or to
+ * destroy one of ours; nothing is locked. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct listed_stream *streams;
 static uint64_t moments;

@@ -3,11 +3,12 @@
  * dlsym() as programs see it, behind the entry in dlsym.S.
  *
  * The real one is asked with the caller's handle; if it found the driver's
- * entry point of a hook, the answer is our wrapper. What else it found stays
- * as it is. Where the answer depends on the caller's place among the loaded
- * objects (RTLD_NEXT), a caller before us is sent on to the real function,
- * which finds our wrapper, or what stands between; one behind us, for whom
- * the next would be the driver, gets our wrapper too.
+ * entry point of a hook, or a function of others.def, the answer is our
+ * wrapper. What else it found stays as it is. Where the answer depends on the
+ * caller's place among the loaded objects (RTLD_NEXT), a caller before us is
+ * sent on to the real function, which finds our wrapper, or what stands
+ * between; one behind us, for whom the next would be the driver, gets our
+ * wrapper too.
  *
  * Since we define the driver's names, a search through all objects
  * (RTLD_DEFAULT) finds them even where no driver is. Then what lies behind us
