@@ -31,17 +31,22 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--compute", metavar="PERCENT", type=term("compute limit", share),
         help="its greatest share of the GPU's time, 1 to 100; none: what was set is taken back",
     )
+    parser.add_argument(
+        "--request", metavar="PERCENT", type=term("compute request", share),
+        help="of a tenant: the share of the GPU's time that it gets whenever it wants it, 1 to "
+        "100, whatever others' weights are; none: what was set is taken back",
+    )
 
 
 def _act(options: Options) -> None:
     wanted = {
         "memory": options.memory, "host-memory": options.host_memory,
-        "compute-limit": options.compute,
+        "compute-limit": options.compute, "compute-request": options.request,
     }
     if all(limit is None for limit in wanted.values()):
         raise InvalidArgs(
             "there is nothing to limit",
-            "give --memory SIZE, --host-memory SIZE or --compute PERCENT",
+            "give --memory SIZE, --host-memory SIZE, --compute PERCENT or --request PERCENT",
         )
     if isinstance(options.target, str):
         set_terms(options, options.target, {
@@ -50,6 +55,8 @@ def _act(options: Options) -> None:
         return
     if options.host_memory is not None:
         raise InvalidArgs("the host memory of a process has no limit", f"give {TENANT_KINDS}")
+    if options.request is not None:
+        raise InvalidArgs("a process cannot request time", f"give {TENANT_KINDS}")
     _limit_program(options)
 
 
@@ -97,7 +104,9 @@ VERB = Verb(
         "fail as out of memory. The program keeps what it has already. With --compute, it uses "
         "the GPU for no more than that share of the time, whether others want it or not. With "
         "--host-memory, the programs of a tenant may have allocated on all GPUs together what "
-        "could move into so much host memory; what is held already may still move. A limit "
+        "could move into so much host memory; what is held already may still move. With "
+        "--request, a tenant gets at least that share of each GPU's time while programs take "
+        "turns. What all request together is at most 100 %. A limit "
         "lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod) "
         "holds on each GPU for all its programs together, also for those to come, until it is "
         "taken back; then the configuration holds again. You may limit your own programs; for "
@@ -109,6 +118,7 @@ VERB = Verb(
         ("nvsharectl limit 4711 --memory none", "as much as the GPU has"),
         ("nvsharectl limit user:alice --memory 40GiB", "all programs of a user together"),
         ("nvsharectl limit user:alice --host-memory 64GiB", "what leaves the GPUs, of all of them"),
+        ("nvsharectl limit job:4711 --request 30", "30 % of the time whenever the job wants it"),
         ("nvsharectl limit user:alice --memory none", "as the configuration says"),
     ),
     configure=_configure,

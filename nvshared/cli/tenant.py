@@ -37,6 +37,8 @@ def value(term: "Term") -> str:
     """What is set, as people would write it."""
     if term.name in ("memory", "host-memory"):
         return sized(term.value) if term.value else "no limit"
+    if term.name == "compute-request":
+        return f"{term.value} %" if term.value else "none"
     if term.name == "compute-limit":
         return f"{term.value} %" if term.value < USUAL_TERMS[term.name] else "no limit"
     return str(term.value)
@@ -68,13 +70,21 @@ def _compute(name: str, limit: int) -> str:
     return f"The programs of {name} together may use each GPU {what}"
 
 
+def _request(name: str, percent: int) -> str:
+    what = "what their weight gives them of the time"
+    if percent:
+        what = f"{percent} % of the time of each GPU, whenever they want it"
+    return f"The programs of {name} together get {what}"
+
+
 _PLAIN = {
     "memory": "memory_limit", "host-memory": "host_limit", "compute-limit": "compute_limit",
-    "weight": "weight",
+    "compute-request": "compute_request", "weight": "weight",
 }
 _SENTENCES: dict[str, Callable[[str, int], str]] = {
     "memory": _memory,
     "host-memory": _host,
     "compute-limit": _compute,
+    "compute-request": _request,
     "weight": lambda name, weight: f"The weight of {name} is {weight}",
 }

@@ -34,6 +34,7 @@ class Card:
     lost: bool = False
     shares: dict[str, Share] = field(default_factory=dict)  # of the time, by outermost tenant
     rations: dict[str, Ration] = field(default_factory=dict)    # by tenant, and
+    requesting: dict[Share, None] = field(default_factory=dict) # those with a compute request
     rationed: dict[Ration, None] = field(default_factory=dict)  # those with a compute limit
     lines: dict[int, Line] = field(default_factory=dict)    # of tenants with one client, by weight
     foreseen: list[Share] = field(default_factory=list)     # those with turns that are not over
@@ -71,7 +72,7 @@ class Card:
         whole, inner, *_ = (*client.tenants, "", "")
         share = self.shares.setdefault(whole, Share(whole, among=self.groups.lines))
         client.shares = (
-            share, share.within.setdefault(inner, Share(inner, among=share.lines)))
+            share, share.within.setdefault(inner, Share(inner, among=share.lines, outer=share)))
         client.rations = tuple(
             self.rations.setdefault(name, Ration(name)) for name in client.tenants)
         for account in client.billed:

@@ -75,7 +75,7 @@ class Counted(NamedTuple):
     account: str = ""
     parts: tuple[int, int, int] = (0, 0, 0)         # of the sums of that, in their order
     lines: tuple[Line, ...] = ()        # in which it waits
-    active: Share | None = None         # whose it is, if it holds the card or waits
+    active: tuple[Share, ...] = ()      # whose it is, if it holds the card or waits
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ def counted(client: ScheduledClient) -> Counted:
         client.account,
         (client.unshown, client.pinning, 1 if client.committed or not client.account else 0),
         (client.share.line, client.inner.line) if queued else (),
-        client.share if queued or holds else None,
+        client.shares if queued or holds else (),
     )
 
 
@@ -329,12 +329,13 @@ class Groups:
                     if one.place is not None:
                         for line in one.lines:
                             line.stand(one.place, leaves=one is before)
-            if now.active is not before.active:
+            if now.active != before.active:
                 for one, sign in ((before, -1), (now, 1)):
-                    if one.active is not None:
-                        self._active[one.active] += sign
-                        if not self._active[one.active]:
-                            del self._active[one.active]
+                    for share in one.active:
+                        self._active[share] += sign
+                        share.count(active=self._active[share] > 0)
+                        if not self._active[share]:
+                            del self._active[share]
             if now.span != before.span:
                 if before.span is not None:
                     del self._spans[bisect_left(self._spans, before.span)]

@@ -7,7 +7,8 @@ others cut short sends it to the end. A turn that never began does not.
 **Lines.** Whoever waits stands in a line, by place. A tenant with several programs has a line of
 its own. Tenants with one program stand in one line for each weight: between equals it is first
 come, first served. Next is, of the first in each line, the one whose tenant has the least virtual
-time: the time it held the card (share.py), divided by its weight. So over the turns all virtual
+time: the time it held the card (share.py), divided by its weight, or by what stands for it where
+some have requests (requests.py). So over the turns all virtual
 times grow alike, and times held grow as the weights, whoever has how many programs. Turns that
 are not over count as if they lasted for a usual time, and so do those of all who come before.
 
@@ -34,6 +35,7 @@ from heapq import heappop, heapreplace
 from itertools import accumulate
 from operator import attrgetter
 
+from nvshared.scheduler import requests
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.settings import DEFAULT_WEIGHT
@@ -56,7 +58,7 @@ def arrive(card: Card, client: ScheduledClient) -> None:
     share, inner = client.shares
     if card.weighted and not card.groups.active(share):
         share.reach(max(share.virtual, _present(card)))
-    if share.divided and not any(_active(card.clients[id]) for id in inner.members):
+    if share.divided and not card.groups.active(inner):
         inner.reach(max(inner.virtual, _present_in(card, share)))
     if inner.weighted:
         client.virtual = max(client.virtual, _present_among(card, client))
@@ -187,7 +189,8 @@ def weigh(card: Card, share: Share, inner: Share | None = None) -> None:
     divided, share.divided = share.divided, len(share.within) > 1
     if share.divided and not divided:
         share.present = _begin(card, share.within.values())
-    alone = len(share.members) < 2
+    alone = len(share.members) < 2 and not share.request
+    alone = alone and not any(one.request for one in share.within.values())
     line = share.own
     if alone:
         line = card.lines.setdefault(share.weight, Line(card.groups.lines))
@@ -203,7 +206,14 @@ def weigh(card: Card, share: Share, inner: Share | None = None) -> None:
 
 def _take_weight(card: Card, share: Share) -> None:
     share.bill(card.now)
-    share.weight = card.terms_for(share.name).weight
+    terms = card.terms_for(share.name)
+    share.weight = share.rate = terms.weight
+    share.count(active=card.groups.active(share) > 0)
+    share.request = terms.compute_request
+    if share.request:
+        card.requesting[share] = None
+    else:
+        card.requesting.pop(share, None)
 
 
 def _begin(card: Card, shares: Iterable[Share]) -> float:
@@ -227,6 +237,7 @@ def _weigh_among(card: Card, share: Share) -> None:
 
 def account(card: Card) -> None:
     """Bills tenants that hold the card, and foresees, before it is looked whose turn is next."""
+    requests.meet(card)
     ahead: dict[Share, float] = dict.fromkeys(card.foreseen, 0)
     for client in card.groups.group("holding"):
         for share in client.shares:
@@ -247,7 +258,7 @@ def choose(card: Card, client: ScheduledClient) -> None:
 
 def _adds(card: Card, share: Share) -> float:
     """Virtual time that a turn of usual length adds."""
-    return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / share.weight
+    return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / share.rate
 
 
 def _lasted(card: Card, client: ScheduledClient, share: Share) -> float:
@@ -256,22 +267,24 @@ def _lasted(card: Card, client: ScheduledClient, share: Share) -> float:
     if turn is None or turn.started is None:
         return 0
     until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
-    return (until - turn.started) * DEFAULT_WEIGHT / share.weight
+    return (until - turn.started) * DEFAULT_WEIGHT / share.rate
 
 
 def forget(card: Card, share: Share) -> None:
     """Tenants without programs are gone, if they owe nothing; of those within one, this one's."""
-    _forget(card.shares, _present(card))
-    _forget(share.within, _present_in(card, share))
+    _forget(card, card.shares, _present(card))
+    _forget(card, share.within, _present_in(card, share))
     for name, account in [*card.rations.items()]:
         if not account.members and account.quota is None:
             del card.rations[name]
 
 
-def _forget(shares: dict[str, Share], present: float) -> None:
+def _forget(card: Card, shares: dict[str, Share], present: float) -> None:
     gone = [name for name, share in shares.items() if not share.members]
     for number, name in enumerate(gone, GONE_KNOWN - len(gone)):
         if number < 0 or shares[name].virtual <= present:
+            for one in (shares[name], *shares[name].within.values()):
+                card.requesting.pop(one, None)
             del shares[name]
 
 
@@ -301,11 +314,8 @@ def _present_among(card: Card, newcomer: ScheduledClient) -> float:
     members = [card.clients[id] for id in newcomer.inner.members if id != newcomer.id]
     for client in members:
         bill(card, client)
-    active = [client.virtual for client in members if _active(client)]
+    active = [
+        client.virtual for client in members if client.turn is not None
+        or (client.phase is Phase.WAITING and not client.terms.suspended)
+    ]
     return min(active, default=newcomer.inner.present)
-
-
-def _active(client: ScheduledClient) -> bool:
-    """It holds the card or waits for it."""
-    waits = client.phase is Phase.WAITING and not client.terms.suspended
-    return client.turn is not None or waits

@@ -31,6 +31,7 @@ class Terms:
     weight: int = DEFAULT_WEIGHT        # share of the time, in relation to its tenant's others
     suspended: bool = False             # it leaves the card, and does not run
     compute_limit: int = UNLIMITED      # percent of the time that it never exceeds, even alone
+    compute_request: int = 0            # percent of it that it gets whenever it wants it
     host_limit: int = 0                 # bytes of host memory for what may leave cards; 0: any
 
 

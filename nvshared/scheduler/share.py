@@ -21,6 +21,7 @@ class Lines:
     stale: "set[Share]" = field(default_factory=set)    # whose virtual time has changed
     dirty: "set[Line]" = field(default_factory=set)     # whose first may be another, or as long
     ordered: "list[Head]" = field(default_factory=list)
+    weight: int = 0                     # the sum of all who hold the card or want it
 
     def heads(self, share_of: "Callable[[int], Share]") -> "list[Head]":
         """Of each of them virtual time and place of the first, in order. By a client's id, its."""
@@ -115,9 +116,13 @@ class Share(Held):
     among: Lines = field(default_factory=Lines)         # where its clients wait, with others,
     own: Line = field(init=False)
     line: Line = field(init=False)                      # and in which
-    within: "dict[str, Share]" = field(default_factory=dict)    # the inner ones
+    outer: "Share | None" = None        # in which it is,
+    within: "dict[str, Share]" = field(default_factory=dict)    # and those in it
     lines: Lines = field(default_factory=Lines)         # theirs
     weight: int = DEFAULT_WEIGHT
+    counted: int = 0                    # what it has of the sum of weights
+    request: int = 0                    # percent of the time that it gets in any case,
+    rate: float = DEFAULT_WEIGHT        # and the weight that gives it that now, see requests.py
     virtual: float = 0                  # time held, divided by its weight,
     ahead: float = 0                    # and what its present turns will probably add
     divided: bool = False               # there are several within it, or several have been
@@ -139,7 +144,13 @@ class Share(Held):
 
     def add(self, passed: int) -> None:
         """It has held so much more, with the weight that it has until now."""
-        self.reach(self.virtual + passed * DEFAULT_WEIGHT / self.weight)
+        self.reach(self.virtual + passed * DEFAULT_WEIGHT / self.rate)
+
+    def count(self, *, active: bool) -> None:
+        """It holds the card or wants it, or does neither; or its weight has changed."""
+        weight = self.weight if active else 0
+        self.among.weight += weight - self.counted
+        self.counted = weight
 
     def foresee(self, ahead: float) -> None:
         """What its present turns will probably add."""

@@ -73,6 +73,8 @@ TERMS: Mapping[str, Term] = {
         "host_limit", LARGEST, "a number of bytes", _or_none(_host_memory, 0)),
     "compute-limit": Term(
         "compute_limit", UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, UNLIMITED)),
+    "compute-request": Term(
+        "compute_request", UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, 0)),
     "weight": Term("weight", HEAVIEST, f"1 to {HEAVIEST}", weight),
 }
 
@@ -85,6 +87,11 @@ class Rule:
     term: str                           # a key of TERMS
     value: int                          # of memory, 0 is no limit
     place: str                          # FILE:LINE
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, in words."""
+        return f"from {self.place}" if self.pattern else "set by hand"
 
 
 def tenant(text: str) -> str:
@@ -120,8 +127,9 @@ def pattern(section: str, place: str) -> str:
         raise ConfigError(f"{place}: [{section}] cannot be for {text!r}", hint) from None
 
 
-def contradictions(rules: Iterable[Rule]) -> Iterator[ConfigError]:
-    """Where one section says two things of a term, as one cannot be meant."""
+def contradictions(rules: Collection[Rule]) -> Iterator[ConfigError]:
+    """Where one section says two things of a term, as one cannot be meant; and where a request
+    can never be met, for a limit or for other requests."""
     said = sorted(
         ((rule.place.rpartition(":")[0], rule.pattern, rule.term), number, rule)
         for number, rule in enumerate(rules)
@@ -132,6 +140,36 @@ def contradictions(rules: Iterable[Rule]) -> Iterator[ConfigError]:
                 f"{second.place}: {second.term} of [{SECTION} {second.pattern}] contradicts "
                 f"{first.place}", "leave one of them",
             )
+    yield from _requests(rules)
+
+
+def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
+    named: dict[str, Rule] = {}
+    for pattern in dict.fromkeys(rule.pattern for rule in rules):
+        terms: dict[str, Rule] = {}
+        for rule in holding(rules, pattern, ()):
+            terms.setdefault(rule.term, rule)
+        request, most = terms.get("compute-request"), terms.get("compute-limit")
+        if request is not None and most is not None and request.value > most.value:
+            yield ConfigError(
+                f"{request.place}: {request.term} of [{SECTION} {pattern}] contradicts "
+                f"{most.place}", f"{request.value} % are more than the limit of {most.value} %",
+            )
+        if request is not None and request.pattern == pattern and is_tenant(pattern):
+            named[pattern] = request
+    whole = sum(rule.value for rule in named.values())
+    if whole > UNLIMITED:
+        *others, last = named.values()
+        places = ", ".join(f"{rule.place} ({rule.value} %)" for rule in others)
+        yield ConfigError(
+            f"{last.place}: {last.term} of [{SECTION} {last.pattern}] cannot be {last.value} % "
+            f"beside {places}", f"together that is {whole} % of the time",
+        )
+
+
+def is_tenant(pattern: str) -> bool:
+    """It names one."""
+    return not WILDCARDS.search(pattern) and not pattern.startswith(f"{GROUP}:")
 
 
 def holding(rules: Iterable[Rule], tenant: str, groups: Collection[str]) -> list[Rule]:

@@ -19,8 +19,9 @@ from nvshared.errors import InvalidArgs
 from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler.events import Memory, TenantTerms
+from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Terms
-from nvshared.settings.rules import GROUP, TERMS, Rule, holding, tenant
+from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
 from nvshared.sharing.gpu import GPU, Client
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
@@ -81,13 +82,41 @@ class Tenancy:
         Raises InvalidArgs; NotKept if it holds, but will not outlive a restart.
         """
         name = _named(name)
-        changed = self._by_hand.get(name, {}) | _checked(name, terms)
+        new = _checked(name, terms)
+        self._demand(name, new)
+        changed = self._by_hand.get(name, {}) | new
         self._by_hand[name] = {term: value for term, value in changed.items() if value}
         if not self._by_hand[name]:
             del self._by_hand[name]
         self._tell_all([name])
         if self._keeper is not None:
             self._keeper.save(self._by_hand)
+
+    def _demand(self, name: str, new: Mapping[str, int]) -> None:
+        """Raises InvalidArgs for a request that cannot be met."""
+        found = {
+            one.term: one for one in reversed(self._found(name))
+            if one.pattern or one.term not in new
+        }
+        found |= {term: Rule("", term, value, "") for term, value in new.items() if value}
+        request, limit = found.get("compute-request"), found.get("compute-limit")
+        if request is None or not {"compute-request", "compute-limit"} & new.keys():
+            return
+        if limit is not None and request.value > limit.value:
+            raise InvalidArgs(
+                f"the compute-request of {name}, {request.value} % {request.source}, contradicts "
+                f"its compute-limit, {limit.value} % {limit.source}",
+                "lower the one or raise the other",
+            )
+        names = {*self._clients, *self._by_hand,
+                 *(one.pattern for one in self._rules if is_tenant(one.pattern))}
+        others = {other: self.terms(other).compute_request for other in sorted(names - {name})}
+        if sum(others.values()) + request.value > UNLIMITED:
+            have = ", ".join(f"{other} {percent} %" for other, percent in others.items() if percent)
+            raise InvalidArgs(
+                f"the compute-request of {name} cannot be {request.value} %",
+                f"others have, of {UNLIMITED} % in all: {have}",
+            )
 
     def terms(self, name: str) -> Terms:
         """What holds for all programs of a tenant together."""

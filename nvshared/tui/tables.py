@@ -147,7 +147,7 @@ def limits(client: "ClientSnapshot") -> str:
     return _limits(client.memory_limit, client.compute_limit, client.weight)
 
 
-def _limits(memory: int, compute: int, weight: int, host: int = 0) -> str:
+def _limits(memory: int, compute: int, weight: int, host: int = 0, request: int = 0) -> str:
     parts = []
     if memory:
         parts.append(size(memory))
@@ -155,6 +155,8 @@ def _limits(memory: int, compute: int, weight: int, host: int = 0) -> str:
         parts.append(f"h{size(host)}")
     if compute < UNLIMITED:
         parts.append(f"{compute}%")
+    if request:
+        parts.append(f"r{request}%")
     if weight != USUAL_WEIGHT:
         parts.append(f"w{weight}")
     return ",".join(parts)
@@ -177,7 +179,7 @@ TENANTS = [
     Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, give=Give(4)),
     Column("LIMITS", lambda tenant: _limits(
         tenant.value("memory"), tenant.value("compute-limit"), tenant.value("weight"),
-        tenant.value("host-memory")) or "-"),
+        tenant.value("host-memory"), tenant.value("compute-request")) or "-"),
     Column("FROM", lambda tenant: sources(tenant) or "-", give=Give(6)),
 ]
 

@@ -95,18 +95,25 @@ async def test_who_is_no_administrator_may_only_look(
 
 async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl: Run) -> None:
     ended = await ctl(
-        "limit", "user:alice", "--memory", "40GiB", "--compute", "50", "--host-memory", "9GiB")
+        "limit", "user:alice", "--memory", "40GiB", "--compute", "50", "--host-memory", "9GiB",
+        "--request", "30")
     assert (ended.code, ended.err) == (ExitCode.OK, "")
     assert ended.out.splitlines() == [
         "The programs of user:alice together may allocate 40GiB on each GPU.",
         "The programs of user:alice together may need 9GiB of host memory for what may leave GPUs.",
         "The programs of user:alice together may use each GPU at most 50 % of the time.",
+        "The programs of user:alice together get 30 % of the time of each GPU, whenever they want "
+        "it.",
         "It has no program that uses a GPU now.",
     ]
     assert (await ctl("weight", "user:alice", "200")).out.splitlines()[0] == (
         "The weight of user:alice is 200.")
     assert ruled.tenancy.terms("user:alice") == Terms(
-        40 * GIB, 200, compute_limit=50, host_limit=9 * GIB)
+        40 * GIB, 200, compute_limit=50, compute_request=30, host_limit=9 * GIB)
+    ended = await ctl("limit", "job:7", "--request", "71")
+    assert (ended.code, sentence(ended)) == (
+        ExitCode.INVALID_ARGS, "the compute-request of job:7 cannot be 71 %; others have, of "
+        "100 % in all: user:alice 30 %")
     assert json.loads((await ctl("weight", "pod:lab/train", "7", "--json")).out) == {
         "tenant": "pod:lab/train", "weight": 7,
     }
@@ -150,8 +157,10 @@ async def test_what_is_set_for_a_program_is_taken_back(manager: Manager, ctl: Ru
      "what is set for a tenant holds on each GPU; leave out --gpu"),
     (["limit", "7", "--host-memory", "1GiB"], "the host memory of a process has no limit; give "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
-    (["limit", "user:a"], "there is nothing to limit; give --memory SIZE, --host-memory SIZE or "
-     "--compute PERCENT"),
+    (["limit", "7", "--request", "30"], "a process cannot request time; give "
+     "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    (["limit", "user:a"], "there is nothing to limit; give --memory SIZE, --host-memory SIZE, "
+     "--compute PERCENT or --request PERCENT"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
     (["tenants", "--explain", "alice"],
@@ -169,10 +178,10 @@ async def test_tenants_are_shown_with_where_their_terms_come_from(
 ) -> None:
     a_client(ruled, ruled.gpus[0])
     ruled.tenancy.set("user:root", {"memory": 40 * GIB})
-    ruled.tenancy.set("job:7", {"weight": 3, "host-memory": GIB})
+    ruled.tenancy.set("job:7", {"weight": 3, "host-memory": GIB, "compute-request": 20})
     assert [line.split() for line in (await ctl("tenants")).out.splitlines()] == [
         ["TENANT", "PROGRAMS", "MEM", "RESIDENT", "HELD", "LIMITS", "FROM"],
-        ["job:7", "0", "0", "0", "0s", "h1.0G,w3", "hand"],
+        ["job:7", "0", "0", "0", "0s", "h1.0G,r20%,w3", "hand"],
         ["user:root", "1", "31.0G", "21.0G", "0s", "40.0G,w50", "hand,rule"],
     ]
     assert (await ctl("tenants", "--explain", "user:0")).out == """\
@@ -195,6 +204,7 @@ memory  60GiB  [tenant user:*] in /etc/a.conf:2
         "held_usec": 0, "within": [],
         "terms": [
             {"name": "host-memory", "value": GIB, "rule": "", "place": "", "holds": True},
+            {"name": "compute-request", "value": 20, "rule": "", "place": "", "holds": True},
             {"name": "weight", "value": 3, "rule": "", "place": "", "holds": True},
         ],
     }

@@ -84,6 +84,14 @@ compute-limit = none
      "there are gpu, nvshared, tenant PATTERN"),
     ("[tenant user:a]\nweight = 1\n[gpu]\n[tenant user:a]\nweight = 2\n",
      ":5: weight of [tenant user:a] contradicts {file}:2; leave one of them"),
+    ("[tenant user:*]\ncompute-limit = 20\n[tenant user:a]\ncompute-request = 30\n",
+     ":4: compute-request of [tenant user:a] contradicts {file}:2; 30 % are more than the limit "
+     "of 20 %"),
+    ("[tenant user:a]\ncompute-request = 60%\n[tenant job:7]\ncompute-request = 41%\n",
+     ":4: compute-request of [tenant job:7] cannot be 41 % beside {file}:2 (60 %); together that "
+     "is 101 % of the time"),
+    ("[tenant user:a]\ncompute-request = 0\n", ":2: compute-request cannot be '0'; "
+     "give a percentage of the time from 1 to 100, or none"),
 ])
 def test_a_wrong_rule_is_found_by_check_with_file_and_line(
     file: Path, text: str, sentence: str, capfd: pytest.CaptureFixture[str]
@@ -109,6 +117,17 @@ def test_all_that_is_wrong_is_told_at_once(
         f"{file}:2", f"{file}:5", f"{file}:7", f"{folder}/a.conf:2", f"{folder}/a.conf:3",
         f"{file}:4",
     ]
+
+
+@pytest.mark.parametrize("text", [
+    "[tenant user:*]\ncompute-request = 60\n[tenant user:a]\ncompute-request = 60\n",
+    "[tenant user:a]\ncompute-request = 60\n[tenant user:a]\ncompute-request = 60\n",
+    "[tenant user:*]\ncompute-limit = 20\n[tenant user:a]\ncompute-limit = none\n"
+    "compute-request = 60\n",
+    "[tenant group:a]\ncompute-request = 60\n[tenant group:b]\ncompute-request = 60\n",
+])
+def test_requests_that_may_be_met_are_right(file: Path, text: str) -> None:
+    read(file, text)
 
 
 def test_a_later_file_may_say_something_else(file: Path) -> None:

@@ -29,8 +29,10 @@ from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_world import World
 
 SETTINGS = Settings(
-    capacity=1024 * MIB, total=1024 * MIB, host_budget=4096 * MIB, step=256 * MIB, tq=SECOND // 4
+    capacity=1024 * MIB, total=1024 * MIB, host_budget=4096 * MIB, step=256 * MIB, tq=SECOND // 4,
 )
+# After a restart it listens until it knows what others hold.
+LISTENING = replace(SETTINGS, gather=SECOND)
 
 
 def _wants(client: ScheduledClient) -> int:
@@ -155,9 +157,13 @@ def check(scheduler: Scheduler) -> None:
             for one in {c.inner for c in queued if c.share is share}
         ]
         assert card.groups.heads_in(share) == sorted(inner, key=lambda head: head[:2])
-    for share in {one.share for one in everyone}:
-        active = [one for one in everyone if one.share is share and (_waits(one) or one.turn)]
+    for share in {share for one in everyone for share in one.shares}:
+        active = [one for one in everyone if share in one.shares and (_waits(one) or one.turn)]
         assert card.groups.active(share) == len(active)
+        assert share.counted == (share.weight if active else 0)
+    for among in {share.among for one in everyone for share in one.shares}:
+        shares = {share for one in everyone for share in one.shares if share.among is among}
+        assert among.weight == sum(share.counted for share in shares)
     sequence = [*order.sequence(card)]
     assert sorted(one.id for one in sequence) == sorted(one.id for one in queued)
     assert order.ordered(card, queued[::2]) == [one for one in sequence if one in queued[::2]]
@@ -179,7 +185,7 @@ class Counted(World):
 @given(seed=st.integers(0, 1 << 32), data=st.data())
 def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> None:
     world = Counted(
-        replace(SETTINGS, anti_thrash=data.draw(st.sampled_from(AntiThrash))), seed,
+        replace(LISTENING, anti_thrash=data.draw(st.sampled_from(AntiThrash))), seed,
         accounts=data.draw(st.integers(0, 3)), jobs=data.draw(st.booleans()))
     terms = Terms()
     for _ in range(data.draw(st.integers(5, 30))):
@@ -213,6 +219,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                     weight=data.draw(st.sampled_from([50, 100])),
                     suspended=data.draw(st.booleans()),
                     compute_limit=data.draw(st.sampled_from([30, 100])),
+                    compute_request=data.draw(st.sampled_from([0, 30])),
                     host_limit=data.draw(st.sampled_from([0, 512 * MIB])),
                 )
                 world.tell(TermsChanged(hook.id, terms))

@@ -21,6 +21,7 @@ FEW, MANY = 20, 200
 MORE = 1.3                              # times the steps, where some have to be searched for
 TERMS: dict[str, list[Terms]] = {
     "none": [Terms()],
+    "request": [Terms(), Terms(compute_request=30), *[Terms()] * MANY],
     "weights": [Terms(weight=weight) for weight in (50, 100, 300)],
 }
 

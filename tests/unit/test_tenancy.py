@@ -248,6 +248,46 @@ def test_what_cannot_be_set_is_refused_whole(
     assert not (tmp_path / FILE_NAME).exists()
 
 
+def test_requests_beyond_all_of_the_time_are_refused_and_the_others_named(daemon: Daemon) -> None:
+    daemon.rules = (
+        Rule("user:*", "compute-request", 20, "a:1"), Rule("job:7", "compute-request", 20, "a:2"))
+    daemon.manager.reload()
+    daemon.set("pod:lab/train", compute_request=30)
+    daemon.set("pod:lab/train", compute_request=40)     # in place of the 30
+    client = daemon.joins(ALICE)
+    daemon.joins(ALICE, gpu=1)                          # the same tenant
+    with pytest.raises(InvalidArgs) as raised:
+        daemon.set("user:bob", compute_request=30)
+    assert str(raised.value) == (
+        "the compute-request of user:bob cannot be 30 %; others have, of 100 % in all: "
+        "job:7 20 %, pod:lab/train 40 %, user:alice 20 %")
+    assert daemon.manager.tenancy.terms("user:bob").compute_request == 20      # as before
+    client.gpu.leave(client)
+    daemon.set("user:alice", compute_request=10)
+    daemon.set("user:bob", compute_request=30)
+    daemon.set("user:bob", weight=3)
+
+
+def test_a_request_and_a_limit_that_contradict_each_other_are_refused(daemon: Daemon) -> None:
+    daemon.rules = (Rule("user:*", "compute-limit", 50, "a:1"),)
+    daemon.manager.reload()
+    for terms in ({"compute_request": 60}, {"compute_request": 40, "compute_limit": 30}):
+        with pytest.raises(InvalidArgs, match="contradicts"):
+            daemon.set("user:alice", **terms)
+    with pytest.raises(InvalidArgs) as raised:
+        daemon.set("user:alice", compute_request=60)
+    assert str(raised.value) == (
+        "the compute-request of user:alice, 60 % set by hand, contradicts its compute-limit, "
+        "50 % from a:1; lower the one or raise the other")
+    daemon.set("user:alice", compute_request=60, compute_limit=70)
+    with pytest.raises(InvalidArgs, match="60 % set by hand, contradicts its compute-limit, 50 %"):
+        daemon.set("user:alice", compute_limit=0)
+    assert daemon.manager.tenancy.terms("user:alice") == Terms(
+        compute_request=60, compute_limit=70)
+    daemon.set("user:alice", compute_limit=0, compute_request=0)
+    assert daemon.manager.tenancy.terms("user:alice") == Terms(compute_limit=50)
+
+
 def test_tenants_are_seen_with_the_sums_of_their_programs(daemon: Daemon) -> None:
     daemon.set("job:7", weight=3)
     daemon.joins(ALICE, POD)
