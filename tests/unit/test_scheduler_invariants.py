@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from nvshared.hook.protocol import REASONS
 from nvshared.scheduler.belief import PINNING_PART
 from nvshared.scheduler.events import Stays
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
@@ -124,7 +125,7 @@ class Tenants(RuleBasedStateMachine):
         """Work in flight will depend on what is not submitted yet."""
         self.hook(who).undrainable = drains
 
-    @rule(who=st.integers(0, 20), reason=st.sampled_from([*Stays][1:]))
+    @rule(who=st.integers(0, 20), reason=st.sampled_from([*REASONS.values()][1:]))
     def stay(self, who: int, reason: Stays) -> None:
         """Nothing of it leaves from now on; few programs are like that."""
         if who < len(self.world.hooks):
