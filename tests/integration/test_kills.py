@@ -35,10 +35,12 @@ STATES_TO_TRY = [
 ]
 
 
-def program(site: Site, seed: int, steps: int = 24) -> subprocess.Popen[str]:
+def program(site: Site, seed: int, steps: int | None = 24) -> subprocess.Popen[str]:
+    """One that takes so many steps; None: it goes on until finish()."""
+    length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", "24MiB", "--chunk", "2MiB",
-         "--steps", str(steps), "--kernel-us", "2000", "--seed", str(seed), "--json"],
+        [str(BUILD / "nvshare-workload"), "--memory", "24MiB", "--chunk", "2MiB", *length,
+         "--kernel-us", "2000", "--seed", str(seed), "--json"],
         env={
             **site.environment,
             "LD_PRELOAD": str(BUILD / "libnvshare.so"),
@@ -46,7 +48,7 @@ def program(site: Site, seed: int, steps: int = 24) -> subprocess.Popen[str]:
             # Slow enough that a load or an eviction is long under way when it is seen.
             "NVSHARE_SIM_COPY_RATE": str(100 << 20),
         },
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )
     site.started.append(process)
     return process
@@ -78,6 +80,10 @@ def await_state(trace: Path, state: str, pid: int | None = None, after: int = 2)
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:           # all, as the one that has the card may be the last
+        if process.stdin is not None:
+            process.stdin.close()
+            process.stdin = None
     for process in processes:
         output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, f"exit code {process.returncode}: {output[-2000:]}"

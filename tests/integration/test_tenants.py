@@ -36,7 +36,7 @@ def test_a_rule_file_that_goes_bad_while_programs_run(
     file = site.folder / "nvshared.conf"
     file.write_text("[tenant user:*]\nmemory = 3GiB\n")
     site.start("--bus", bus, "--trace", str(site.folder / "trace"))
-    one = program(site, 1, steps=100)
+    one = program(site, 1, None)
     with Control(bus) as control:
 
         def memory() -> tuple[int, str]:
@@ -76,7 +76,7 @@ def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
     daemon.kill()
     daemon.wait()
     site.start(*options, "--trace", str(site.folder / "trace"))
-    one = program(site, 1)
+    one = program(site, 1, None)
     with Control(bus) as control:
         eventually(lambda: any(tenant.programs for tenant in control.tenants()))
         (ours,) = [tenant for tenant in control.tenants() if tenant.name == OURS]

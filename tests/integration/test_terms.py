@@ -14,6 +14,7 @@ from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB
 from tests.bus.service import private_bus
 from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import pump
 from tests.integration.test_kills import BUILD, await_state, finish, program
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
@@ -69,7 +70,7 @@ def test_a_suspended_program_is_off_the_card_and_ends_right_after_it_is_resumed(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
     control = start("--tq", "100ms", "--capacity", "60MiB")
-    programs = [program(site, seed) for seed in (1, 2, 3)]
+    programs = [program(site, seed, None) for seed in (1, 2, 3)]
     holder = await_state(site.folder / "trace", "running")
     (victim,) = [process for process in programs if process.pid == holder]
     (client,) = control.clients_of(victim.pid)
@@ -88,7 +89,7 @@ def test_preempting_hands_the_card_on(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
     control = start("--tq", "3600", "--capacity", "30MiB")
-    programs = [program(site, seed) for seed in (1, 2)]
+    programs = [program(site, seed, None) for seed in (1, 2)]
     eventually(lambda: any(
         one.state == "running" and one.allocated >= 24 * MIB for one in control.snapshot().clients
     ) and control.snapshot().gpus[0].queue_length == 1)
@@ -104,11 +105,17 @@ def test_the_heavier_program_is_done_first(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
     control = start("--tq", "50ms", "--capacity", "30MiB")
+    before = site.hook()                # has the card until the weights are set
+    before.hello()
+    assert before.allocate(24 * MIB)
+    before.want()
+    pump([before], lambda: before.running)
     light, heavy = (program(site, seed) for seed in (1, 2))
-    eventually(lambda: len(control.snapshot().clients) == 2)
+    eventually(lambda: len(control.snapshot().clients) == 3)
     for process, weight in ((heavy, 1000), (light, 1)):
         (client,) = control.clients_of(process.pid)
         control.set_weight(client, weight)
+    before.close()
     finish([heavy])
     assert light.poll() is None
     finish([light])
@@ -156,7 +163,7 @@ def test_what_is_set_outlives_the_daemon(
 ) -> None:
     options = ("--state-dir", str(site.folder / "state"))
     control = start(*options)
-    alone = program(site, 1, steps=100)
+    alone = program(site, 1, None)
     eventually(lambda: any(one.allocated for one in control.snapshot().clients))
     (client,) = control.clients_of(alone.pid)
     control.set_compute_limit(client, 90)
@@ -180,7 +187,7 @@ def test_a_program_with_a_share_of_the_time_gets_that_although_it_is_alone(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
     control = start("--compute-window", "100ms", "--quota-sample-interval", "1ms")
-    alone = program(site, 1, steps=100)
+    alone = program(site, 1, None)
     eventually(lambda: any(one.state == "running" for one in control.snapshot().clients))
     before = view(control, alone)
     (client,) = control.clients_of(alone.pid)
