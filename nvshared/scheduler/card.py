@@ -10,12 +10,12 @@ from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.groups import Groups
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
 from nvshared.scheduler.share import Line, Ration, Share
 from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.yielding import Yielding
 
-NO_TERMS = Terms()
+NO_TERMS = TenantTerms()
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Card:
     tenancies: Domains = field(default_factory=Domains)     # and of tenants on this one
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
-    tenant_terms: dict[str, Terms] = field(default_factory=dict)    # what is set for tenants
+    tenant_terms: dict[str, TenantTerms] = field(default_factory=dict)    # what is set for tenants
     awaiting: bool = False              # somebody has not said yet what it has
     lost: bool = False
     shares: dict[str, Share] = field(default_factory=dict)  # of the time, by outermost tenant
@@ -151,7 +151,7 @@ class Card:
             key=lambda client: client.turn.serial if client.turn else 0,
         )
 
-    def terms_for(self, tenant: str) -> Terms:
+    def terms_for(self, tenant: str) -> TenantTerms:
         """What is set for a tenant."""
         return self.tenant_terms.get(tenant, NO_TERMS)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from nvshared.scheduler.settings import Settings, Terms
+from nvshared.scheduler.settings import Settings, TenantTerms, Terms
 
 
 class Stays(IntEnum):
@@ -201,11 +201,11 @@ class TermsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class TenantTerms:
-    """These terms are set for all programs of a tenant together from now on; Terms(): none."""
+class TenantChanged:
+    """These terms are set for all programs of a tenant from now on; TenantTerms(): none."""
 
     tenant: str
-    terms: Terms
+    terms: TenantTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ def settings_after(
 Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies
 ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (
-    CapacityChanged | BudgetChanged | SettingsChanged | TenantTerms | Preempted | Awaited | Seen
+    CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
     | Tick | GPULost
 )
 Event = ClientEvent | CardEvent

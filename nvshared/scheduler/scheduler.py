@@ -148,7 +148,7 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.clients.get(event.client)
             if client is not None:
                 terms.change(card, client, event.terms)
-        case events.TenantTerms():
+        case events.TenantChanged():
             terms.change_tenant(card, event.tenant, event.terms)
         case events.Awaited():
             card.awaiting = event.anybody

@@ -25,13 +25,22 @@ DEFAULT_WEIGHT = 100
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is set for a client or a tenant. The daemon checks what people type; not this."""
+    """What is set for a client. The daemon checks what people type; not this."""
 
     memory_limit: int = 0               # bytes it may have allocated and pinned; 0: the card's
     weight: int = DEFAULT_WEIGHT        # share of the time, in relation to its tenant's others
     suspended: bool = False             # it leaves the card, and does not run
     compute_limit: int = UNLIMITED      # percent of the time that it never exceeds, even alone
-    compute_request: int = 0            # percent of it that it gets whenever it wants it
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTerms:
+    """The same for all clients of a tenant together."""
+
+    memory_limit: int = 0               # bytes on each card; 0: any
+    weight: int = DEFAULT_WEIGHT        # in relation to other tenants
+    compute_limit: int = UNLIMITED
+    compute_request: int = 0            # percent of the time that they get whenever they want it
     host_limit: int = 0                 # bytes of host memory for what may leave cards; 0: any
 
 

@@ -13,7 +13,7 @@ from nvshared.quantity import sized
 from nvshared.scheduler import compute, order
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.settings import TenantTerms, Terms
 
 
 def change(card: Card, client: ScheduledClient, terms: Terms) -> None:
@@ -29,11 +29,11 @@ def change(card: Card, client: ScheduledClient, terms: Terms) -> None:
         order.arrive(card, client)
 
 
-def change_tenant(card: Card, tenant: str, terms: Terms) -> None:
+def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
     """From now on they are these for all programs of a tenant together."""
     before = card.terms_for(tenant)
     card.tenant_terms[tenant] = terms
-    if terms == Terms():
+    if terms == TenantTerms():
         del card.tenant_terms[tenant]
     for domains, limit, old, what in (
         (card.tenancies, terms.memory_limit, before.memory_limit, ""),

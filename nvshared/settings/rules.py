@@ -43,7 +43,7 @@ LONGEST = 256                           # characters of a tenant's name
 class Term:
     """One thing that can be set for a tenant; whole numbers, from 1 to `most`."""
 
-    setting: str                        # of the scheduler's Terms
+    setting: str                        # of the scheduler's TenantTerms
     most: int
     right: str                          # what can be given, in words
     parse: Callable[[str], int]         # from a file; raises ValueError

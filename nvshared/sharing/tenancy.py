@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from nvshared.errors import InvalidArgs
 from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
-from nvshared.scheduler.events import Memory, TenantTerms
+from nvshared.scheduler.events import Memory, TenantChanged
 from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.settings import TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
 from nvshared.sharing.gpu import GPU, Client
 
@@ -60,7 +60,7 @@ class Tenancy:
         self._by_hand = {} if keeper is None else keeper.load()
         self._rules: tuple[Rule, ...] = ()
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
-        self._told: dict[GPU, dict[str, Terms]] = {}
+        self._told: dict[GPU, dict[str, TenantTerms]] = {}
         self._gone: dict[str, None] = {}                    # without programs, oldest first
         self._groups: dict[str, frozenset[str]] = {}        # of a user, where rules are for some
 
@@ -118,12 +118,12 @@ class Tenancy:
                 f"others have, of {UNLIMITED} % in all: {have}",
             )
 
-    def terms(self, name: str) -> Terms:
+    def terms(self, name: str) -> TenantTerms:
         """What holds for all programs of a tenant together."""
         settings: dict[str, Any] = {}
         for one in self._found(name):
             settings.setdefault(TERMS[one.term].setting, one.value)
-        return Terms(**settings)
+        return TenantTerms(**settings)
 
     def tenants(self) -> list[TenantView]:
         """Those that have programs, or for which something is set by hand."""
@@ -168,7 +168,7 @@ class Tenancy:
             del self._gone[oldest]
             for gpu, told in self._told.items():
                 if told.pop(oldest, None) is not None:
-                    gpu.tell(TenantTerms(oldest, Terms()))
+                    gpu.tell(TenantChanged(oldest, TenantTerms()))
 
     def _tell_all(self, names: Iterable[str]) -> None:
         for name in names:
@@ -180,12 +180,12 @@ class Tenancy:
     def _tell(self, gpu: GPU, name: str) -> None:
         """What its scheduler does not know yet."""
         told, terms = self._told[gpu], self.terms(name)
-        if told.get(name, Terms()) == terms:
+        if told.get(name, TenantTerms()) == terms:
             return
         told[name] = terms
-        if terms == Terms():
+        if terms == TenantTerms():
             del told[name]
-        gpu.tell(TenantTerms(name, terms))
+        gpu.tell(TenantChanged(name, terms))
 
     def _view(self, name: str) -> TenantView:
         clients = tuple(self._clients.get(name, {}).values())

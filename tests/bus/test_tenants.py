@@ -10,7 +10,7 @@ from dbus_next.signature import Variant
 
 from nvshared.bus.authority import Caller
 from nvshared.errors import ExitCode
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.settings import TenantTerms, Terms
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
@@ -42,7 +42,7 @@ async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper
     terms = {"memory": Variant("t", 40 * GIB), "compute-limit": Variant("i", 50)}
     reply = await other.call("SetTenantTerms", "sa{sv}", ["user:0", terms])
     assert reply.message_type is MessageType.METHOD_RETURN, reply.body
-    assert ruled.tenancy.terms("user:root") == Terms(40 * GIB, 50, compute_limit=50)
+    assert ruled.tenancy.terms("user:root") == TenantTerms(40 * GIB, 50, compute_limit=50)
     rules = [[rule.term, rule.value, rule.pattern, rule.place] for rule in RULES]
     (shown,) = await other.result("ListTenants")
     name, programs, allocated, resident, pinned, _, within, found, more = shown
@@ -108,7 +108,7 @@ async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl:
     ]
     assert (await ctl("weight", "user:alice", "200")).out.splitlines()[0] == (
         "The weight of user:alice is 200.")
-    assert ruled.tenancy.terms("user:alice") == Terms(
+    assert ruled.tenancy.terms("user:alice") == TenantTerms(
         40 * GIB, 200, compute_limit=50, compute_request=30, host_limit=9 * GIB)
     ended = await ctl("limit", "job:7", "--request", "71")
     assert (ended.code, sentence(ended)) == (
@@ -128,7 +128,7 @@ async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl:
         "The programs of user:root together may use each GPU all of the time that others leave "
         "them.",
     ]
-    assert ruled.tenancy.terms("user:root") == Terms(60 * GIB, 50)
+    assert ruled.tenancy.terms("user:root") == TenantTerms(60 * GIB, 50)
     assert (await ctl("weight", "pod:lab/train", "none")).out.splitlines()[0] == (
         "The weight of pod:lab/train is 100.")
     assert [one.name for one in ruled.tenancy.tenants()] == ["user:alice", "user:root"]

@@ -43,10 +43,10 @@ from nvshared.scheduler.events import (
     Record,
     Seen,
     SettingsChanged,
-    TenantTerms,
+    TenantChanged,
     Tick,
 )
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
@@ -102,7 +102,7 @@ class World:
         self.hooks: dict[int, Hook] = {}
         self.box: int | None = None     # host memory that clients with an odd number share
         self.domains = Domains()
-        self.tenant_terms: dict[str, Terms] = {}
+        self.tenant_terms: dict[str, TenantTerms] = {}
         self.scheduler = Scheduler(settings, self.now, self.domains)
         self.events = 0                 # the scheduler was told
         self.stuck: list[Stuck] = []
@@ -186,7 +186,7 @@ class World:
         self._alarm = None
         self._arm()
         for tenant, terms in self.tenant_terms.items():
-            self.tell(TenantTerms(tenant, terms))
+            self.tell(TenantChanged(tenant, terms))
         for hook in self.hooks.values():
             self._reconnect(hook, self._generation)
 
@@ -241,10 +241,10 @@ class World:
         self.tell(Tick())
         self.check()
 
-    def put_tenant(self, tenant: str, terms: Terms) -> None:
+    def put_tenant(self, tenant: str, terms: TenantTerms) -> None:
         """This holds for all programs of a tenant from now on."""
         self.tenant_terms[tenant] = terms
-        self.tell(TenantTerms(tenant, terms))
+        self.tell(TenantChanged(tenant, terms))
         self.check()
 
     # Messages.

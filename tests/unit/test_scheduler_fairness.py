@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nvshared.scheduler import order
-from nvshared.scheduler.events import Joined, Record, TenantTerms, TermsChanged
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.events import Joined, Record, TenantChanged, TermsChanged
+from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms, Terms
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
@@ -59,7 +59,7 @@ class Users(World):
         return {tenant: time / times.total() for tenant, time in times.items()}
 
     def weigh(self, tenant: str, weight: int) -> None:
-        self.tell(TenantTerms(tenant, Terms(weight=weight)))
+        self.tell(TenantChanged(tenant, TenantTerms(weight=weight)))
 
 
 def test_a_hundred_programs_of_one_user_get_no_more_than_one_of_another() -> None:

@@ -24,7 +24,7 @@ from nvshared.scheduler.events import (
     WentIdle,
 )
 from nvshared.scheduler.scheduler import Scheduler
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms, Terms
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_world import World
 
@@ -219,11 +219,13 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                     weight=data.draw(st.sampled_from([50, 100])),
                     suspended=data.draw(st.booleans()),
                     compute_limit=data.draw(st.sampled_from([30, 100])),
-                    compute_request=data.draw(st.sampled_from([0, 30])),
-                    host_limit=data.draw(st.sampled_from([0, 512 * MIB])),
                 )
                 world.tell(TermsChanged(hook.id, terms))
-                world.put_tenant("user:1", terms)
+                world.put_tenant("user:1", TenantTerms(
+                    terms.memory_limit, terms.weight, terms.compute_limit,
+                    compute_request=data.draw(st.sampled_from([0, 30])),
+                    host_limit=data.draw(st.sampled_from([0, 512 * MIB])),
+                ))
         world.advance(data.draw(st.integers(0, 900)) * 1000)
 
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from nvshared.hook.protocol import REASONS
 from nvshared.scheduler.belief import PINNING_PART
 from nvshared.scheduler.events import Stays
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
@@ -170,7 +170,7 @@ class Tenants(RuleBasedStateMachine):
     def limit_tenant(self, tenant: str, part: int, host: int, weight: int) -> None:
         """All its programs may have so much together, or anything."""
         limits = [tenths * self.capacity // 10 for tenths in (part, host)]
-        terms = Terms(memory_limit=limits[0], host_limit=limits[1], weight=weight)
+        terms = TenantTerms(memory_limit=limits[0], host_limit=limits[1], weight=weight)
         self.world.put_tenant(tenant, terms)
 
     @rule(mode=MODES, tq=QUANTA, draining=st.booleans())

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from nvshared.scheduler.actions import Order, Report, Stop
-from nvshared.scheduler.events import TenantTerms, TermsChanged
-from nvshared.scheduler.settings import AntiThrash, Terms
+from nvshared.scheduler.events import TenantChanged, TermsChanged
+from nvshared.scheduler.settings import AntiThrash, TenantTerms, Terms
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.test_scheduler_fairness import SETTINGS, Users
@@ -24,7 +24,7 @@ class Rations(Users):
             super()._check_action(action, starting)
 
     def ration(self, tenant: str, percent: int) -> None:
-        self.tell(TenantTerms(tenant, Terms(compute_limit=percent)))
+        self.tell(TenantChanged(tenant, TenantTerms(compute_limit=percent)))
 
     def busy(self, *tenants: str) -> Hook:
         hook = self.program(*tenants, size=32 * MIB, work=10000 * SECOND)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.events import TenantTerms
-from nvshared.scheduler.settings import AntiThrash, Terms
+from nvshared.scheduler.events import TenantChanged
+from nvshared.scheduler.settings import AntiThrash, TenantTerms
 from nvshared.units import MIB, SECOND
 from tests.unit.test_scheduler_fairness import SETTINGS, Users
 
@@ -18,7 +18,7 @@ class Requests(Users):
     """Programs of tenants who ask for a share."""
 
     def request(self, tenant: str, percent: int, weight: int = 100) -> None:
-        self.tell(TenantTerms(tenant, Terms(compute_request=percent, weight=weight)))
+        self.tell(TenantChanged(tenant, TenantTerms(compute_request=percent, weight=weight)))
 
 
 def crowd(world: Requests, size: int = 32 * MIB) -> None:

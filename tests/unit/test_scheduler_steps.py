@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from nvshared.scheduler.actions import Action
-from nvshared.scheduler.events import Event, Joined, Memory, TenantTerms
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged
+from nvshared.scheduler.settings import TenantTerms
 from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, runs, stops
 
 FEW, MANY = 20, 200
 MORE = 1.3                              # times the steps, where some have to be searched for
-TERMS: dict[str, list[Terms]] = {
-    "none": [Terms()],
-    "request": [Terms(), Terms(compute_request=30), *[Terms()] * MANY],
-    "weights": [Terms(weight=weight) for weight in (50, 100, 300)],
+TERMS: dict[str, list[TenantTerms]] = {
+    "none": [TenantTerms()],
+    "request": [TenantTerms(), TenantTerms(compute_request=30), *[TenantTerms()] * MANY],
+    "weights": [TenantTerms(weight=weight) for weight in (50, 100, 300)],
 }
 
 
@@ -58,12 +58,12 @@ def steps(what: Callable[[], list[Action]]) -> tuple[int, list[Action]]:
     return number, found
 
 
-def handing_over(tenants: int, terms: list[Terms]) -> int:
+def handing_over(tenants: int, terms: list[TenantTerms]) -> int:
     """The most steps of a decision while three of so many tenants have the card in turn."""
     talk = Counting(100, 100 * tenants)
     for client in range(1, tenants + 1):
         name = f"user:{client}"
-        talk.tell(TenantTerms(name, terms[client % len(terms)]))
+        talk.tell(TenantChanged(name, terms[client % len(terms)]))
         talk.memory[client] = Memory(80 * GIB, host=80 * GIB)
         talk.tell(Joined(
             client, talk.memory[client], commit=80 * GIB, account=name, tenants=(name,)))

@@ -3,8 +3,8 @@
 
 from nvshared.scheduler.actions import Limits
 from nvshared.scheduler.domains import Domains
-from nvshared.scheduler.events import TenantTerms
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.events import TenantChanged
+from nvshared.scheduler.settings import TenantTerms
 from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, limits
 
@@ -13,8 +13,8 @@ POD = ("user:alice", "pod:lab/train")
 
 
 def put(talk: Talk, tenant: str, memory: float = 0, host: float = 0) -> None:
-    terms = Terms(memory_limit=int(memory * GIB), host_limit=int(host * GIB))
-    talk.obey(talk.tell(TenantTerms(tenant, terms)))
+    terms = TenantTerms(memory_limit=int(memory * GIB), host_limit=int(host * GIB))
+    talk.obey(talk.tell(TenantChanged(tenant, terms)))
 
 
 def answer(talk: Talk, client: int, size: float, number: int = 1) -> Limits:

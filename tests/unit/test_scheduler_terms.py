@@ -17,8 +17,8 @@ from nvshared.scheduler.actions import (
     TurnEnd,
     TurnStarted,
 )
-from nvshared.scheduler.events import Preempted, TenantTerms, TermsChanged
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.events import Preempted, TenantChanged, TermsChanged
+from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms, Terms
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
@@ -351,7 +351,7 @@ def test_nothing_is_loaded_for_the_suspended() -> None:
 
 def test_what_is_set_for_a_tenant_may_come_before_its_programs_and_after_them() -> None:
     world = Tenancy()
-    world.tell(TenantTerms("user:alice", Terms(memory_limit=GIB, compute_limit=50)))
+    world.tell(TenantChanged("user:alice", TenantTerms(memory_limit=GIB, compute_limit=50)))
     world.program()
-    world.tell(TenantTerms("user:alice", Terms()))
+    world.tell(TenantChanged("user:alice", TenantTerms()))
     world.check()

@@ -13,8 +13,8 @@ from nvshared.errors import ConfigError, InvalidArgs, NotKept
 from nvshared.machine import tenant as kernel
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
-from nvshared.scheduler.events import Event, Joined, Memory, TenantTerms
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged
+from nvshared.scheduler.settings import TenantTerms
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.settings.tenants import FILE_NAME, TenantsFile
 from nvshared.sharing import tenancy
@@ -60,9 +60,9 @@ class Daemon:
         named = {term.replace("_", "-"): value for term, value in terms.items()}
         self.manager.tenancy.set(name, named)
 
-    def told(self, gpu: int = 0) -> list[TenantTerms]:
+    def told(self, gpu: int = 0) -> list[TenantChanged]:
         """Since it was asked last."""
-        heard = [event for event in self.heard[gpu] if isinstance(event, TenantTerms)]
+        heard = [event for event in self.heard[gpu] if isinstance(event, TenantChanged)]
         self.heard[gpu].clear()
         return heard
 
@@ -78,9 +78,9 @@ def test_what_is_set_is_told_before_the_first_program_comes(daemon: Daemon) -> N
     daemon.set("pod:lab/train", weight=7)
     assert not daemon.told()
     daemon.joins(ALICE, POD)
-    alice = Terms(memory_limit=40 * GIB, compute_limit=50, weight=200)
+    alice = TenantTerms(memory_limit=40 * GIB, compute_limit=50, weight=200)
     assert daemon.heard[0][:2] == [
-        TenantTerms("user:alice", alice), TenantTerms("pod:lab/train", Terms(weight=7)),
+        TenantChanged("user:alice", alice), TenantChanged("pod:lab/train", TenantTerms(weight=7)),
     ]
     assert isinstance(joined := daemon.heard[0][2], Joined)
     assert joined.tenants == ("pod:lab/train", "user:alice")    # the outermost first
@@ -89,7 +89,7 @@ def test_what_is_set_is_told_before_the_first_program_comes(daemon: Daemon) -> N
     daemon.joins(ALICE)
     assert daemon.told() == []
     daemon.joins(ALICE, gpu=1)
-    assert daemon.told(1) == [TenantTerms("user:alice", alice)]
+    assert daemon.told(1) == [TenantChanged("user:alice", alice)]
 
 
 def test_a_tenant_without_terms_is_not_spoken_of(daemon: Daemon) -> None:
@@ -107,7 +107,7 @@ def test_a_change_is_told_where_the_tenant_is(daemon: Daemon) -> None:
     daemon.set("user:alice", weight=0, memory=0)
     daemon.set("user:bob", weight=3)
     assert [event.terms for event in daemon.told()] == [
-        Terms(weight=200), Terms(GIB, 200), Terms(GIB), Terms(),
+        TenantTerms(weight=200), TenantTerms(GIB, 200), TenantTerms(GIB), TenantTerms(),
     ]
     assert daemon.told(1) == []
 
@@ -117,20 +117,20 @@ def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon
     daemon.joins(ALICE, POD)
     daemon.manager.reload()
     assert daemon.told() == [
-        TenantTerms("user:alice", Terms(60 * GIB, 50)),
-        TenantTerms("pod:lab/train", Terms(compute_limit=30)),
+        TenantChanged("user:alice", TenantTerms(60 * GIB, 50)),
+        TenantChanged("pod:lab/train", TenantTerms(compute_limit=30)),
     ]
     daemon.set("user:alice", memory=4 * GIB, compute_limit=100)
-    assert daemon.told() == [TenantTerms("user:alice", Terms(4 * GIB, 50))]
+    assert daemon.told() == [TenantChanged("user:alice", TenantTerms(4 * GIB, 50))]
     (_, alice) = daemon.manager.tenancy.tenants()
     assert alice.terms == (
         Rule("", "memory", 4 * GIB, ""), RULES[0], Rule("", "compute-limit", 100, ""), RULES[1])
     daemon.set("user:alice", memory=0)
-    assert daemon.told() == [TenantTerms("user:alice", Terms(60 * GIB, 50))]
+    assert daemon.told() == [TenantChanged("user:alice", TenantTerms(60 * GIB, 50))]
     daemon.rules = ()
     daemon.manager.reload()
     assert {event.tenant: event.terms for event in daemon.told()} == {
-        "user:alice": Terms(), "pod:lab/train": Terms(),
+        "user:alice": TenantTerms(), "pod:lab/train": TenantTerms(),
     }
 
 
@@ -149,7 +149,7 @@ def test_a_rule_file_that_goes_bad_while_programs_run_changes_nothing(
     with pytest.raises(ConfigError):
         daemon.manager.reload()
     assert daemon.told() == []
-    assert daemon.manager.tenancy.terms("user:alice") == Terms(60 * GIB, 50)
+    assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(60 * GIB, 50)
 
 
 def test_groups_are_those_of_the_user(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,12 +167,12 @@ def test_groups_are_those_of_the_user(daemon: Daemon, monkeypatch: pytest.Monkey
     daemon.manager.reload()
     client = daemon.joins(Tenant(Kind.USER, "bob"))
     daemon.joins(Tenant(Kind.UNIT, "staff.service"))
-    assert daemon.told() == [TenantTerms("user:alice", Terms(GIB, 9))]
+    assert daemon.told() == [TenantChanged("user:alice", TenantTerms(GIB, 9))]
     assert asked == ["alice", "bob"]
     members["bob"] = frozenset({"staff"})
     client.gpu.leave(client)            # bob is new to the system when he comes again
     daemon.joins(Tenant(Kind.USER, "bob"))
-    assert daemon.told() == [TenantTerms("user:bob", Terms(weight=9))]
+    assert daemon.told() == [TenantChanged("user:bob", TenantTerms(weight=9))]
 
 
 def test_what_is_set_is_set_again_by_the_next_daemon(daemon: Daemon, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_is_set_is_set_again_by_the_next_daemon(daemon: Daemon, tmp_path: P
     second = Daemon(tmp_path)
     second.joins(ALICE, POD)
     assert second.told() == [
-        TenantTerms("user:alice", Terms(memory_limit=40 * GIB, compute_limit=50))]
+        TenantChanged("user:alice", TenantTerms(memory_limit=40 * GIB, compute_limit=50))]
 
 
 @pytest.mark.parametrize("text", [
@@ -217,7 +217,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
         patched.setattr(os, "fsync", full)
         with pytest.raises(NotKept, match=f"{FILE_NAME} cannot be written: No space left"):
             daemon.set("user:alice", memory=GIB)
-    assert daemon.told() == [TenantTerms("user:alice", Terms(GIB, 7))]
+    assert daemon.told() == [TenantChanged("user:alice", TenantTerms(GIB, 7))]
     assert TenantsFile(tmp_path).load() == {"user:alice": {"weight": 7}}
 
 
@@ -282,10 +282,10 @@ def test_a_request_and_a_limit_that_contradict_each_other_are_refused(daemon: Da
     daemon.set("user:alice", compute_request=60, compute_limit=70)
     with pytest.raises(InvalidArgs, match="60 % set by hand, contradicts its compute-limit, 50 %"):
         daemon.set("user:alice", compute_limit=0)
-    assert daemon.manager.tenancy.terms("user:alice") == Terms(
+    assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(
         compute_request=60, compute_limit=70)
     daemon.set("user:alice", compute_limit=0, compute_request=0)
-    assert daemon.manager.tenancy.terms("user:alice") == Terms(compute_limit=50)
+    assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(compute_limit=50)
 
 
 def test_tenants_are_seen_with_the_sums_of_their_programs(daemon: Daemon) -> None:
@@ -312,5 +312,5 @@ def test_schedulers_forget_only_the_oldest_of_very_many_that_are_gone(
     for number in (1, 2, 1, 3, 4):
         client = daemon.joins(ALICE, Tenant(Kind.JOB, str(number)))
         client.gpu.leave(client)
-    forgotten = [event.tenant for event in daemon.told() if event.terms == Terms()]
+    forgotten = [event.tenant for event in daemon.told() if event.terms == TenantTerms()]
     assert forgotten == ["job:2", "job:1"]
