@@ -44,7 +44,7 @@ with open("libhook/demo/kernels.ptx", "rb") as file:
 call("cuModuleGetFunction", byref(fill), module, b"nvshare_fill")
 call("cuStreamCreate", byref(stream), 1)
 call("cuMemAlloc_v2", byref(address), 256 * MIB)
-data = os.urandom(256 * MIB)
+data = noise(256 * MIB)
 put(address, data)
 away()
 values = [c_uint64(reserve(2 * MIB)), c_uint64(8), c_uint64(1)]
@@ -99,7 +99,7 @@ def test_a_program_whose_memory_is_away_when_the_card_is_lost_hears_of_it(site: 
 AWAY = PRELUDE + '''
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), 256 * MIB)
-data = (os.urandom(1_000_003) * 1000)[:256 * MIB]
+data = noise(256 * MIB)
 put(address, data)
 away()
 assert get(address, len(data)) == data

@@ -14,7 +14,7 @@ size = 160 * MIB
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), size)
 address = address.value
-data = bytearray(os.urandom(96 * MIB) + bytes(size - 96 * MIB))
+data = bytearray(noise(96 * MIB) + bytes(size - 96 * MIB))
 put(address, bytes(data))
 away()                                   # three blocks of noise, two of zeros
 assert get(address, size) == data
@@ -75,7 +75,7 @@ address = c_uint64()
 call("cuMemAlloc_v2", byref(address), size)
 address = address.value
 call("cuMemsetD8_v2", address, 0, 96 * MIB)
-data = bytearray(bytes(96 * MIB) + os.urandom(64 * MIB))
+data = bytearray(bytes(96 * MIB) + noise(64 * MIB))
 put(address + 96 * MIB, bytes(data[96 * MIB:]))
 away()                                   # three blocks of zeros, and what is used at the end
 assert get(address, size) == data

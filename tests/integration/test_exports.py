@@ -10,7 +10,7 @@ from tests.integration.test_pools import program
 def test_a_pool_that_could_be_exported_is_the_drivers_and_stays(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
-a, own, data = stream(), make_pool(handles=1), os.urandom(3 * MIB)
+a, own, data = stream(), make_pool(handles=1), noise(3 * MIB)
 address = take(len(data), a, own)
 put(address, data)
 assert attribute(14, address) == 1           # CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES

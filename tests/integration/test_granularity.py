@@ -17,7 +17,7 @@ HELD = '''
 size = 256 * MIB
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), size)
-data = os.urandom(size)
+data = noise(size)
 put(address.value, data)
 away()
 assert get(address.value, size) == data

@@ -30,7 +30,7 @@ NEAR = '''
 size = 64 * MIB
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), size)
-put(address.value, os.urandom(size))
+put(address.value, noise(size))
 away()
 with open("/proc/self/numa_maps") as file:
     lines = [line.split() for line in file]
@@ -109,7 +109,7 @@ ODD = '''
 size = 200 * MIB                        # no whole number of slabs
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), size)
-data = os.urandom(size)
+data = noise(size)
 put(address.value, data)
 away()
 assert get(address.value, size) == data
@@ -203,7 +203,7 @@ def registered():
     call_of = cuda.cuMemHostGetFlags
     return [call_of(byref(flags), c_void_p(here + size // 2)) == 0 for here, size in kept()]
 for turn in range(3):
-    data = os.urandom(32 * MIB)
+    data = noise(32 * MIB)
     put(address.value, data)
     away()
     if turn == 0:

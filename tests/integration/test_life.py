@@ -331,7 +331,7 @@ def test_python_may_start_others_while_a_thread_of_it_waits(site: Site) -> None:
     site.start("--tq", "200ms")
     program = Program(site, """
 import subprocess, threading
-data = os.urandom(32 * MIB)
+data = noise(32 * MIB)
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), len(data))
 put(address.value, data)

@@ -35,7 +35,7 @@ COPY = '''
 size, address, stream = 64 * MIB, c_uint64(), c_uint64()
 call("cuMemAlloc_v2", byref(address), 2 * size)
 call("cuStreamCreate", byref(stream), 1)
-data = os.urandom(size)
+data = noise(size)
 put(address.value, data)
 away()
 ways = (c_uint64 * 2)(address.value + size, address.value)

@@ -25,7 +25,7 @@ call("cuDevicePrimaryCtxRelease_v2", 0)
 size = 96 * MIB
 handle = create(size, handles=1)
 {EXPORT}
-data = os.urandom(size)
+data = noise(size)
 put(there, data)
 assert get(there, size) == data
 ''')
@@ -39,7 +39,7 @@ def test_memory_comes_back_while_there_is_no_context(
     site.start("--tq", "1")
     program = Program(site, f'''
 size = 96 * MIB
-data = os.urandom(size)
+data = noise(size)
 address = reserve(size)
 handle = create(size, handles=1)
 call("cuMemMap", address, size, 0, handle, 0)

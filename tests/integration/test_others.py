@@ -23,7 +23,7 @@ MEMORY = '''
 size, given, kept = 64 * MIB, c_uint64(), c_uint64()
 for one in (given, kept):
     call("cuMemAlloc_v2", byref(one), size)
-data = os.urandom(size)
+data = noise(size)
 for one in (given, kept):
     put(one.value, data)
 '''
@@ -157,7 +157,7 @@ given, kept = c_uint64(reserve(size)), c_uint64(reserve(size))
 for one in (given, kept):
     call("cuMemMap", one, size, 0, create(size), 0)
     allow(one.value, size)
-data = os.urandom(size)
+data = noise(size)
 for one in (given, kept):
     put(one.value, data)
 '''

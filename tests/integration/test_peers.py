@@ -32,7 +32,7 @@ def copied(source, result=0):
     call("cuLaunchKernel", kernel, *(64, 1, 1, 256, 1, 1, 0, 0), passed, None)
     call("cuCtxSynchronize", result=result)
     return get(second, size) if result == 0 else None
-data = os.urandom(size)
+data = noise(size)
 put(first, data)
 '''
 
@@ -115,7 +115,7 @@ assert (used(context), used(other)) == before
 
 
 COPIES = '''
-data = os.urandom(size)
+data = noise(size)
 on(context)
 put(first, data)
 ways = (("cuMemcpy", False), ("cuMemcpyAsync", True), ("cuMemcpyDtoD_v2", False),

@@ -18,7 +18,7 @@ plugin = ctypes.CDLL("PLUGIN", os.RTLD_DEEPBIND | os.RTLD_WHEN)
 WORK = '''
 size, address = 64 * MIB, c_uint64()
 call("cuMemAlloc_v2", byref(address), 2 * size)
-data = os.urandom(size)
+data = noise(size)
 put(address.value, data)
 away()
 work = [c_uint64(address.value + size), address, c_size_t(size)]

@@ -78,7 +78,7 @@ def test_content_survives_where_others_have_the_card(site: Site) -> None:
     running = program(site, '''
 own, a = make_pool(), stream()
 sizes = (100 * MIB, 70 * MIB + 12345, 3 * MIB, 1000, 1, 300000)
-pieces = [(take(size, a, pool), os.urandom(size)) for pool in (None, own) for size in sizes]
+pieces = [(take(size, a, pool), noise(size)) for pool in (None, own) for size in sizes]
 synchronize(a)
 for address, data in pieces:
     put(address, data)
@@ -222,7 +222,7 @@ assert figure(RESERVED) < 500 * MIB
 def test_a_pool_may_go_before_its_memory(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
-a, own, data = stream(), make_pool(), os.urandom(30 * MIB)
+a, own, data = stream(), make_pool(), noise(30 * MIB)
 setting(THRESHOLD, FOR_EVER, own)
 call("cuDeviceSetMemPool", 0, own)
 current = c_uint64()
@@ -320,7 +320,7 @@ def test_a_capture_is_not_disturbed_and_its_memory_is_the_drivers(site: Site) ->
     running = program(site, '''
 import threading
 a, b, graph, node = stream(), stream(), c_uint64(), c_uint64()
-data = os.urandom(3 * MIB)
+data = noise(3 * MIB)
 outside = take(len(data), b)
 call("cuStreamBeginCapture_v2", a, c_int(1))     # the thread's: what others do is no matter
 inside = take(len(data), a)
@@ -355,7 +355,7 @@ def test_contexts_come_and_go(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 setting(THRESHOLD, FOR_EVER)
-other, popped, data = c_void_p(), c_void_p(), os.urandom(5 * MIB)
+other, popped, data = c_void_p(), c_void_p(), noise(5 * MIB)
 call("cuCtxCreate_v2", byref(other), 0, 0)
 a = stream()
 kept, freed, plain = take(len(data), a), take(3 * MIB, a), c_uint64()
@@ -390,7 +390,7 @@ def test_what_is_free_is_given_back_to_others_without_a_copy(site: Site) -> None
     site.start("--tq", "1")
     running = program(site, '''
 setting(THRESHOLD, FOR_EVER)
-a, data = stream(), os.urandom(50 * MIB)
+a, data = stream(), noise(50 * MIB)
 kept, large = take(len(data), a), take(700 * MIB, a)
 put(kept, data)
 give(large, a)

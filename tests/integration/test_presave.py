@@ -25,7 +25,7 @@ size = {MINE} * MIB
 address = c_uint64()
 call("cuMemAlloc_v2", byref(address), size)
 address = address.value
-data = os.urandom(size)
+data = noise(size)
 put(address, data)
 say("there")
 '''
@@ -36,7 +36,7 @@ assert get(address, size) == data
 
 RUNS_AGAIN = BODY + '''
 assert get(address, size) == data
-data = os.urandom(MIB) + data[MIB:]
+data = noise(MIB) + data[MIB:]
 put(address, data[:MIB])
 say("changed")
 assert get(address, size) == data

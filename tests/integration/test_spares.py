@@ -66,7 +66,7 @@ REUSED = '''
 size, kept = 64 * MIB - 4096, KEPT
 before = left()
 first = allocate(size)
-put(first, os.urandom(size))
+put(first, noise(size))
 old = attribute(7, first)                # CU_POINTER_ATTRIBUTE_BUFFER_ID
 call("cuPointerSetAttribute", byref(c_int(1)), c_int(6), first)
 assert attribute(6, first, c_int) == 1   # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
@@ -92,7 +92,7 @@ call("cuMemGetAddressRange_v2", byref(base), byref(length), again + 5 * MIB)
 assert (base.value, length.value) == (again, smaller)
 assert attribute(7, again) != old
 assert attribute(6, again, c_int) == 0
-data = os.urandom(smaller)
+data = noise(smaller)
 put(again, data)
 assert get(again, smaller) == data
 away()
@@ -169,10 +169,10 @@ def test_it_goes_when_somebody_waits_for_the_card_and_is_not_copied(site: Site) 
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     one = program(site, '''
 stays = allocate(96 * MIB)
-data = os.urandom(96 * MIB)
+data = noise(96 * MIB)
 put(stays, data)
 goes = allocate(64 * MIB)
-put(goes, os.urandom(64 * MIB))
+put(goes, noise(64 * MIB))
 free(goes)
 assert mapped(goes)
 away()

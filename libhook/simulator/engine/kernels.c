@@ -116,22 +116,28 @@ static uint64_t examine_key(uint64_t seed, uint64_t i)
 DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *arguments,
                                      uint64_t *sum)
 {
-    uint64_t group = 4 * arguments[3], keys[4];
-    for (uint64_t i = 0; i < span->count; i++) {
-        uint64_t place = (span->first + i) % group;
+    uint64_t group = 4 * arguments[3], keys[7], found[5] = {0};
+    for (uint64_t i = 0; i < span->count;) {
+        uint64_t here = span->first + i, place = here % group, left = span->count - i;
         if (place >= 4) {
-            i += group - place - 1;
+            i += group - place;
             continue;
         }
-        uint64_t word = span->words[0][i];
-        memmove(keys, keys + 1, 3 * sizeof *keys);
-        for (int pass = place == 0 || i == 0 ? 0 : 3; pass < 4; pass++)
-            keys[pass] = examine_key(arguments[2], span->first + i + pass);
-        for (int pass = 0; pass < 4; pass++)
-            sum[pass] += (uint64_t)((uint32_t)word + (uint32_t)keys[pass])
-                * ((uint32_t)(word >> 32) + (uint32_t)(keys[pass] >> 32));
-        sum[4] |= word;
+        for (int k = 0; k < 7; k++)
+            keys[k] = examine_key(arguments[2], here + k);
+        const uint64_t *key = keys, *words = span->words[0] + i;
+        uint64_t number = left < 4 - place ? left : 4 - place;
+        for (uint64_t j = 0; j < number; j++, key++) {
+            for (int pass = 0; pass < 4; pass++)
+                found[pass] += (uint64_t)((uint32_t)words[j] + (uint32_t)key[pass])
+                    * ((uint32_t)(words[j] >> 32) + (uint32_t)(key[pass] >> 32));
+            found[4] |= words[j];
+        }
+        i += number;
     }
+    for (int pass = 0; pass < 4; pass++)
+        sum[pass] += found[pass];
+    sum[4] |= found[4];
 }
 
 static CUresult run_fill(struct device *device, const uint64_t *arguments,
