@@ -34,7 +34,7 @@ COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 # system level, are for one.
 JOBS ?= 3
 PYTEST = $(VENV)/bin/python -m pytest
-AT_ONCE = -n $(JOBS) --dist=loadgroup
+AT_ONCE = -n $(JOBS) --dist=loadscope
 
 .PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot build install dist clean needs environment
 

@@ -28,6 +28,11 @@ settings.register_profile("explore", deadline=None, suppress_health_check=slow)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 TESTS = Path(__file__).parent / "tests"
+# Those of a card, which run one after the other, and those that something is compiled for.
+TOGETHER = (
+    "tests/gpu/", "tests/unit/test_packaging.py", "libhook/tests/blocks/", "libhook/tests/commit/",
+    "libhook/tests/hook/", "libhook/tests/pace/", "libhook/tests/store/",
+)
 
 
 def no_bus() -> str:
@@ -82,12 +87,18 @@ LEFT_OUT = pytest.StashKey[dict[str, str]]()
 LONG = pytest.StashKey[int]()           # how many tests were left out because they are long
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives all tests of a place of TOGETHER to one process, and does so first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = lambda test: next(filter(test.startswith, TOGETHER), test)
+    return scheduler
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips the tests of the levels that cannot run; those of a card run one after the other."""
-    for item in items:
-        if item.path.is_relative_to(TESTS / "gpu"):
-            item.add_marker(pytest.mark.xdist_group("gpu"))
+    """Skips the tests of the levels that cannot run."""
     for level, why in config.stash[LEFT_OUT].items():
         for item in items:
             if item.path.is_relative_to(TESTS / level):

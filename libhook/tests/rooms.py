@@ -60,6 +60,24 @@ class Rooms:
                 found[user].setdefault(used, set()).add(how)
         return found
 
+    @cached_property
+    def symbols(self) -> dict[str, tuple[set[str], set[str]]]:
+        """What the object of each file has for others, and what it wants of them."""
+        names = [self._name(path) for path in self._paths if path.suffix in COMPILED]
+        found: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in names}
+        for name in names:
+            if not (path := self._objects / f"{name}.o").exists():
+                raise FileNotFoundError(f"{path} is not built; run make -C libhook")
+        listed = subprocess.run(
+            ["nm", "--extern-only", "--portability", "--print-file-name",
+             *(f"{name}.o" for name in names)],
+            check=True, capture_output=True, text=True, cwd=self._objects,
+        ).stdout
+        for line in listed.splitlines():
+            file, symbol, kind = line.split()[:3]
+            found[file.removesuffix(".o:")][kind in "Uvw"].add(symbol)
+        return found
+
     def homeless(self) -> list[str]:
         """Files outside of all rooms, and rooms without a file."""
         names = [self._name(path) for path in self._paths]
@@ -112,31 +130,15 @@ class Rooms:
         return self._order.index(room) if room in self._order else len(self._order)
 
     def _includes(self) -> Iterator[tuple[str, str, str]]:
+        paths = set(self._paths)
         for path in self._paths:
             for header in INCLUDE.findall(path.read_text()):
                 for folder in (path.parent, self._sources):
-                    if (folder / header).resolve() in self._paths:
-                        yield self._name(path), self._name((folder / header).resolve()), header
+                    if (found := (folder / header).resolve()) in paths:
+                        yield self._name(path), self._name(found), header
                         break
 
     def _calls(self) -> Iterator[tuple[str, str, str]]:
-        compiled = [path for path in self._paths if path.suffix in COMPILED]
-        symbols = {self._name(path): self._symbols(self._name(path)) for path in compiled}
-        owners = {one: name for name, (defined, _) in symbols.items() for one in defined}
-        for name, (_, wanted) in symbols.items():
+        owners = {one: name for name, (defined, _) in self.symbols.items() for one in defined}
+        for name, (_, wanted) in self.symbols.items():
             yield from ((name, owners[symbol], symbol) for symbol in wanted & owners.keys())
-
-    def _symbols(self, name: str) -> tuple[set[str], set[str]]:
-        """What an object has for others, and what it wants of them."""
-        path = self._objects / f"{name}.o"
-        if not path.exists():
-            raise FileNotFoundError(f"{path} is not built; run make -C libhook")
-        listed = subprocess.run(
-            ["nm", "--extern-only", "--portability", path],
-            check=True, capture_output=True, text=True,
-        ).stdout
-        kinds = [(line.split()[0], line.split()[1]) for line in listed.splitlines()]
-        return (
-            {symbol for symbol, kind in kinds if kind not in "Uvw"},
-            {symbol for symbol, kind in kinds if kind in "Uvw"},
-        )

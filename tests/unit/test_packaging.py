@@ -15,7 +15,6 @@ import pytest
 
 from nvshared.cli.completion import SHELLS
 
-pytestmark = pytest.mark.xdist_group("packaging")       # one process: the wheel is built once
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 COMPILED = {

@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 FILES = [Path(__file__).parent / f"entry_points{part}.txt" for part in ("", "_newer")]
@@ -40,7 +41,8 @@ def lines() -> list[str]:
     return [line for file in FILES for line in file.read_text().splitlines() if line[0] != "#"]
 
 
-def recorded() -> list[Answer]:
+@cache
+def recorded() -> tuple[Answer, ...]:
     """All answers of the recorded driver, versions ascending for each symbol and flag."""
     answers = []
     for line in lines():
@@ -50,13 +52,14 @@ def recorded() -> list[Answer]:
             for word in words.split():
                 version, entry = word.split(":")
                 answers.append(Answer(symbol, flags, int(version), entry))
-    return answers
+    return tuple(answers)
 
 
-def entries() -> list[str]:
+@cache
+def entries() -> tuple[str, ...]:
     """Every name the recorded driver exports, but those for debuggers and graphics."""
     names = {line.split()[0] for line in lines()}
-    return sorted(names | {answer.entry for answer in recorded()})
+    return tuple(sorted(names | {answer.entry for answer in recorded()}))
 
 
 def result_of(entry: str) -> int:

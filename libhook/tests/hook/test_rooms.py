@@ -6,7 +6,6 @@ nothing else.
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -61,10 +60,8 @@ def declared(header: Path) -> set[str]:
 
 def defined(source: Path) -> set[str]:
     """What other files could use of a source file."""
-    target = OBJECTS / source.relative_to(SOURCE).with_suffix(".o")
-    command = ["nm", "--extern-only", "--defined-only", "--portability", str(target)]
-    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return {line.split()[0] for line in listed.splitlines()} - ELSEWHERE.keys()
+    mine, _ = ROOMS.symbols[source.relative_to(SOURCE).with_suffix("").as_posix()]
+    return mine - ELSEWHERE.keys()
 
 
 def named(path: Path) -> str:
