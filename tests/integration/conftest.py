@@ -160,9 +160,14 @@ def simulate(folder: Path, number: int = CARDS) -> Cards:
 
 
 @pytest.fixture(scope="session")
-def cards(tmp_path_factory: pytest.TempPathFactory) -> Cards:
-    """The environment in which there are simulated cards, and their UUIDs."""
-    return simulate(tmp_path_factory.mktemp("cards"))
+def cards() -> Iterator[Cards]:
+    """The environment in which there are simulated cards for everybody, and their UUIDs."""
+    with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
+        folder = Path(name)             # those of pytest are for one user
+        found = simulate(folder)
+        for path in (folder, *folder.iterdir()):
+            path.chmod(0o777)
+        yield found
 
 
 @pytest.fixture
@@ -187,17 +192,12 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def public_site() -> Iterator[Site]:
+def public_site(cards: Cards) -> Iterator[Site]:
     """The same where every user can get to, which the folders of pytest are not."""
     with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        simulated = folder / "cards"
-        simulated.mkdir()
-        found = simulate(simulated)
-        for path in (simulated, *simulated.iterdir()):
-            path.chmod(0o777)           # anybody may use the cards
-        yield from _made(folder, found)
+        yield from _made(folder, cards)
 
 
 def _made(folder: Path, cards: Cards) -> Iterator[Site]:

@@ -238,7 +238,7 @@ call("cuCtxSetCurrent", context)
 call("cuStreamCreate", byref(stream), 1)
 for _ in range(3):
     call("cuMemAlloc_v2", byref(address), 900 * MIB)
-    call("cuMemsetD8Async", address, 1, 900 * MIB, stream)
+    call("cuMemsetD8Async", address, 1, 64 * MIB, stream)
     call("cuStreamBeginCapture_v2", stream, c_int(RELAXED))
     call("cuMemFree_v2", address)
     if WAY != "in a stream":             # which would become a part of the graph

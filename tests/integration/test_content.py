@@ -95,7 +95,7 @@ assert get(address, size) == data
 '''
 
 
-@pytest.mark.parametrize("setting", ["1", "0"])
+@pytest.mark.parametrize("setting", ["1", pytest.param("0", marks=pytest.mark.long)])
 def test_what_costs_nothing_leaves_first(site: Site, setting: str) -> None:
     """Two of a program's five blocks have to leave, a choice it has."""
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))

@@ -15,19 +15,21 @@ import pytest
 
 from tests.integration.fakehook import PATIENCE
 
-COMMAND = [sys.executable, "-c", "import sys; from nvshared.cli.main import main; sys.exit(main())"]
+COMMAND = "import sys; from nvshared.cli.main import main; sys.exit(main())"
+# With little to do for the processor between its steps, which is no part of what is tested.
+QUICK = "from nvshared.demo import acts; acts.STEP_CPU_MS = 50; " + COMMAND
 MARK = "NVSHARE_TEST_MARK"
 
 
 class Demo:
     """A demonstration that can be found again, with all it starts, by a mark in the environment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, command: str) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
         environment = {**os.environ, MARK: self.mark, "TMPDIR": str(folder), "TERM": "dumb"}
         self.process = subprocess.Popen(
-            [*COMMAND, "demo", "--simulate"], env=environment, text=True,
+            [sys.executable, "-c", command, "demo", "--simulate"], env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )
 
@@ -59,11 +61,11 @@ class Demo:
 
 
 @pytest.fixture
-def demo() -> Iterator[Demo]:
+def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
     """One on a simulated GPU. Whatever a test leaves of it is killed."""
     folder = Path("/tmp", f"nvshare-test-{uuid.uuid4().hex[:8]}")     # sockets want short names
     folder.mkdir()
-    demo = Demo(folder)
+    demo = Demo(folder, getattr(request, "param", COMMAND))
     yield demo
     for pid in demo.processes():
         os.kill(pid, signal.SIGKILL)
@@ -74,6 +76,7 @@ def demo() -> Iterator[Demo]:
     subprocess.run(["rm", "-rf", folder], check=True)
 
 
+@pytest.mark.parametrize("demo", [QUICK], indirect=True, ids=["quick"])
 def test_everything_is_right_and_nothing_is_left(demo: Demo) -> None:
     output, errors = demo.process.communicate()
     assert demo.process.returncode == 0, output + errors

@@ -23,7 +23,7 @@ assert get(address, size) == bytes([7]) * size
 '''
 
 MINE = WAITING + '''
-address, other, size = c_uint64(), c_void_p(), 256 * MIB
+address, other, size = c_uint64(), c_void_p(), 64 * MIB
 call("cuMemAlloc_v2", byref(address), size)
 '''
 

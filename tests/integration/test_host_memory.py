@@ -117,7 +117,9 @@ print(sum(size for _, size in kept()), flush=True)
 '''
 
 
-@pytest.mark.parametrize("refused", [(), (1,), (1, 2), (2, 4)])
+@pytest.mark.parametrize("refused", [
+    (), (1, 2), *(pytest.param(one, marks=pytest.mark.long) for one in ((1,), (2, 4))),
+])
 def test_what_was_mapped_for_it_and_not_used_is_given_back(
     site: Site, refused: tuple[int, ...]
 ) -> None:
@@ -217,8 +219,11 @@ for turn in range(3):
 '''
 
 
-@pytest.mark.parametrize("both", [True, False])
-@pytest.mark.parametrize("failing", ["", "cuMemHostRegister:2+", "cuMemHostUnregister:1"])
+@pytest.mark.parametrize(("failing", "both"), [
+    ("", True), ("cuMemHostRegister:2+", False), ("cuMemHostUnregister:1", True),
+    *(pytest.param(*one, marks=pytest.mark.long) for one in (
+        ("", False), ("cuMemHostRegister:2+", True), ("cuMemHostUnregister:1", False))),
+])
 def test_another_context_has_it_registered_again(site: Site, failing: str, both: bool) -> None:
     """If it is refused that, copies are slower, and as right."""
     site.environment |= {"NVSHARE_SIM_FAIL": failing}

@@ -16,7 +16,7 @@ ALLOWED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
 
 def workload(site: Site, size: str, **settings: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", size, "--chunk", "16MiB", "--steps", "6",
+        [str(BUILD / "nvshare-workload"), "--memory", size, "--chunk", "16MiB", "--steps", "3",
          "--kernel-us", "2000", "--json"],
         env={
             **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
@@ -38,7 +38,7 @@ def test_it_is_out_of_memory_as_without_the_setting(site: Site) -> None:
 
 def test_it_computes_what_it_must_and_leaves_others_their_turns(site: Site) -> None:
     trace = str(site.folder / "trace")
-    site.start("--tq", "100ms", "--capacity", str(CAPACITY), "--trace", trace)
+    site.start("--tq", "300ms", "--capacity", str(CAPACITY), "--trace", trace)
     both = [workload(site, "320MiB", **ALLOWED), workload(site, "160MiB")]
     for one in both:
         said, _ = one.communicate(timeout=PATIENCE)
