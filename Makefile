@@ -4,7 +4,7 @@
 #   make test-long      the long ones: random, stress and fuzzing, under sanitizers too
 #   make test-drivers   the library's with each older driver simulated; NVSHARE_SIM_DRIVER=550 is one
 #   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
-#                       JOBS=1: one test at a time, else three
+#                       JOBS=1: one test at a time, else four
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
 #   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
@@ -30,37 +30,34 @@ LEVELS := unit hook bus integration system gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
-# Tests at a time: three keep two cores busy, as many of them wait. A card, and a container of the
+# Tests at a time: four keep two cores busy, as many of them wait. A card, and a container of the
 # system level, are for one.
-JOBS ?= 3
+JOBS ?= 4
 PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadscope
 
-.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot build install dist clean needs environment
+.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
 
-test: build $(VENV)/test-ready
-	@$(MAKE) -C libhook -s -j2 all
+test: ready
 	$(PYTEST) $(AT_ONCE)
 
 # The sanitizers' builds come first: two tests that make the same one would disturb each other.
-test-long: build $(VENV)/test-ready
-	@$(MAKE) -C libhook -s -j2 all fuzz-random
+test-long: ready
+	@$(MAKE) -C libhook -s -j2 fuzz-random
 	@for tool in thread address; do \
 		$(MAKE) -C libhook -s -j2 SANITIZE=$$tool all simulator-tests || exit 1; \
 	done
 	$(PYTEST) $(AT_ONCE) -m long
 
-test-drivers: build $(VENV)/test-ready
-	@$(MAKE) -C libhook -s -j2 all
+test-drivers: ready
 	@for driver in 535 550 570; do \
 		echo "as driver $$driver"; NVSHARE_SIM_DRIVER=$$driver $(PYTEST) $(AT_ONCE) tests/integration || exit 1; \
 	done
 
-$(addprefix test-,$(LEVELS)): test-%: build $(VENV)/test-ready
-	@$(MAKE) -C libhook -s -j2 all
+$(addprefix test-,$(LEVELS)): test-%: ready
 	$(PYTEST) $(if $(filter gpu system,$*),,$(AT_ONCE)) \
 		$(if $(filter hook,$*),libhook/tests,--require=$* tests/$*)
 
@@ -92,6 +89,14 @@ screenshot: build $(VENV)/demo-ready
 # PyTorch is not installed by us: PYTHON is one that has it.
 bench-training: build
 	@$(PYTHON) -m bench.training
+
+# What tests need is compiled while the Python packages are installed.
+ready: needs
+	@$(MAKE) -s -j3 $(VENV)/test-ready compiled
+
+compiled:
+	@$(MAKE) -C libhook -q all 2>/dev/null || echo "Compiling libhook"
+	@$(MAKE) -C libhook -s all
 
 build: needs
 	@$(MAKE) -C libhook -q hook simulator workload 2>/dev/null || echo "Compiling libhook"

@@ -234,7 +234,7 @@ def test_a_program_of_another_user_has_a_cards_worth_while_one_attacks(
 ) -> None:
     daemon = start("--swap-budget", "4GiB")
     attacker = attack(site, name, str(site.socket), "--width", str(WIDTH))
-    done = as_somebody(site, SOMEBODY - 1, "--memory", "900MiB", "--no-check")
+    done = as_somebody(site, SOMEBODY - 1, "--memory", "900MiB", "--used", "10%")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     daemon.is_well()

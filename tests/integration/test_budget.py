@@ -62,7 +62,7 @@ def filler(site: Site, seed: int) -> subprocess.Popen[str]:
     """A program that uses a bit more than half of a card until it is told to end."""
     process = subprocess.Popen(
         [str(BUILD / "nvshare-workload"), "--memory", "560MiB", "--chunk", "32MiB",
-         "--until-told", "--no-check", "--seed", str(seed)],
+         "--kernel-us", "20000", "--until-told", "--no-check", "--seed", str(seed)],
         env={
             **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
             "NVSHARE_SOCKET": str(site.socket),

@@ -28,7 +28,8 @@ class Program:
         self._said = Path(site.folder / f"said-{len(site.started)}")
         with self._said.open("w") as errors:
             self.popen = subprocess.Popen(
-                [str(BUILD / "nvshare-workload"), "--memory", memory, "--json", *options],
+                [str(BUILD / "nvshare-workload"), "--memory", memory, "--used", "10%", "--json",
+                 *options],
                 env={
                     **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
                     "NVSHARE_SOCKET": str(site.socket), **environment,

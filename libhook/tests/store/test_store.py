@@ -9,6 +9,7 @@ import ctypes
 import random
 import subprocess
 from ctypes import c_bool, c_char_p, c_uint, c_void_p
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,10 +88,15 @@ def program(built: Path, tmp_path: Path) -> Program:
     return Program(copy)
 
 
+@cache
+def content(number: int) -> bytes:
+    part = random.Random(number).randbytes(LENGTH)
+    return (part * (SIZE // LENGTH + 1))[:SIZE]
+
+
 def contents(count: int) -> list[bytes]:
     """Random bytes, which repeat themselves but never at the same place of two pieces."""
-    some = [random.Random(number).randbytes(LENGTH) for number in range(count)]
-    return [(part * (SIZE // LENGTH + 1))[:SIZE] for part in some]
+    return [content(number) for number in range(count)]
 
 
 @pytest.mark.parametrize("ahead", [False, True])
