@@ -29,18 +29,13 @@ Clients in a container with a memory limit, and those of a tenant with one, are 
 as well (domains.py, bounds.py).
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
-from nvshared.scheduler import belief, bounds
+from nvshared.scheduler import belief, bounds, lending, reach
 from nvshared.scheduler.client import Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.demand import margin
-from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from nvshared.units import MILLISECOND, SECOND
 
-LENT_LEAST = 64 * MIB                   # less is not worth lending,
-LENT_MOST = GIB                         # and more is not needed;
-LENT_PART = 16                          # nor more than this part of what is left
 # The thread that asked may need a moment to take what it was granted: until it
 # has, or for so long, that is not called back.
 TAKEN_WITHIN = SECOND
@@ -54,39 +49,21 @@ HARDLY = 8                              # below an eighth of that, do not recomp
 
 def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
     """The first limits of a client, which may hold a commit from before."""
-    belief.greet(decision.card, client, commit, _reachable(decision))
+    belief.greet(decision.card, client, commit, reach.reachable(decision))
     if client.committed == 0 and decision.now >= decision.card.gathered:
-        left = min(_left(decision), bounds.bound(decision.card, client).left)
-        client.commit = _lend(decision, client, 0, left)
-    _tell(decision, client, 0, _most(decision, client))
+        left = min(reach.left(decision), bounds.bound(decision.card, client).left)
+        client.commit = lending.lend(decision, client, 0, left)
+    reach.tell(decision, client, 0, reach.most(decision, client))
 
 
 def beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
     """Answers whether a client may hold beyond the card what it says it holds."""
-    if client.doubts.beyond <= _beyond(decision, client):
+    if client.doubts.beyond <= reach.beyond_card(decision, client):
         client.doubts = replace(client.doubts, beyond=0)
     left, domain = bounds.bound(decision.card, client)
-    why = domain.words if domain is not None and left < 0 <= _left(decision) else ""
+    why = domain.words if domain is not None and left < 0 <= reach.left(decision) else ""
     why = next((tenant.words for tenant in client.tenancies), why)
-    _tell(decision, client, number, _most(decision, client), why)
-
-
-def _tell(
-    decision: Decision, client: ScheduledClient, number: int, most: int, why: str = ""
-) -> None:
-    """What it may hold beyond the card is host memory that nobody has been promised.
-
-    A memory limit is a card of that size, and such a client gets no more than that.
-    """
-    bounded = client.terms.memory_limit or client.tenancies
-    beyond = 0 if bounded else max(0, client.beyond + _beyond(decision, client))
-    decision.limits(client, number, most, beyond, why)
-
-
-def _beyond(decision: Decision, client: ScheduledClient) -> int:
-    card = decision.card
-    left = min(_left(decision), bounds.bound(card, client).left, card.host_free_for(client))
-    return belief.may_have(card, client, left)
+    reach.tell(decision, client, number, reach.most(decision, client), why)
 
 
 def plan(decision: Decision) -> None:
@@ -100,38 +77,38 @@ def plan(decision: Decision) -> None:
         if pins != client.pins:
             client.pins = pins
     for client in card.groups.group("bounded"):
-        _hold_to(decision, client, client.terms.memory_limit)
+        lending.hold_to(decision, client, client.terms.memory_limit)
     for client in bounds.overdrawn(card):
-        _forget_grant(decision, client)
-        _call_back(decision, client, client.used)
+        lending.forget_grant(decision, client)
+        lending.call_back(decision, client, client.used)
     while any(_answer_all(decision, account) for account in card.groups.askers()):
         pass                            # what one was granted may decide what others wait for
     for client in card.groups.group("excessive"):
-        _hold_to(decision, client, client.need + client.to_pin)
+        lending.hold_to(decision, client, client.need + client.to_pin)
     settings = card.settings
-    left = _left(decision)
+    left = reach.left(decision)
     _look_for_overdraft(decision, left)
-    left = _reachable(decision) if settings.elsewhere else left
-    lent, fixed = _lent(decision), settings.capacity - _unpinned(decision)
+    left = reach.reachable(decision) if settings.elsewhere else left
+    lent, fixed = reach.lent(decision), settings.capacity - reach.unpinned(decision)
     least = settings.total // WORTH_TELLING
     # What all have in common decides how far each can reach. While that has hardly changed since
     # all of them were looked at, only those that have changed themselves are.
     # More than the whole card is as good as that to everybody.
-    reach = (
+    common = (
         settings.total, settings.capacity, min(left + lent, 2 * settings.total), fixed,
         card.groups.total("unshown"), card.stuck(()),
     )
     changed = card.groups.news("reach")
-    if any(abs(new - old) > least // HARDLY for new, old in zip(reach, card.reach, strict=True)):
-        card.reach = reach
+    if any(abs(new - old) > least // HARDLY for new, old in zip(common, card.reach, strict=True)):
+        card.reach = common
         card.untold.update(card.clients)
     else:
         card.untold.update(client.id for client in bounds.news(card, least // HARDLY))
     told = _next_to_tell(decision)
     for client in [*told, *(c for c in changed if c.id not in card.untold)]:
-        most = _reach(decision, client, left, lent)
+        most = reach.how_far(decision, client, left, lent)
         if abs(most - client.last_most) > least or client.last_total != card.total_for(client):
-            _tell(decision, client, 0, most)
+            reach.tell(decision, client, 0, most)
 
 
 def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
@@ -147,74 +124,12 @@ def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
     return [card.clients[id] for id in ids if id in card.clients]
 
 
-def _left(decision: Decision) -> int:
-    """What can still be committed; negative when card or budget shrank."""
-    return _left_of(decision, decision.card.settings.host_budget)
-
-
-def _reachable(decision: Decision) -> int:
-    """The same, with what other cards could give up."""
-    settings = decision.card.settings
-    return _left_of(decision, settings.host_budget + (settings.elsewhere or 0))
-
-
-def _left_of(decision: Decision, host: int) -> int:
-    card = decision.card
-    can = card.settings.capacity + host - margin(host, card.groups.margins())
-    return can - card.groups.total("committed") - card.groups.total("beyond")
-
-
 def _look_for_overdraft(decision: Decision, left: int) -> None:
     """Asks other cards although no client asks: promises came with one, or the card shrank."""
     card = decision.card
     if left < 0 and left != card.overdrawn and card.settings.elsewhere is not None:
         decision.want_budget()
     card.overdrawn = min(0, left)
-
-
-def _ceiling(decision: Decision, client: ScheduledClient) -> int:
-    """How far a client could grow if it were alone with what others have pinned."""
-    card = decision.card
-    by_others = card.groups.total("fixed") - client.fixed + belief.pinning(card, client)
-    if card.tight:
-        by_others += card.stuck([client])
-    return max(0, min(card.total_for(client), card.settings.capacity - by_others))
-
-
-def _most(decision: Decision, client: ScheduledClient) -> int:
-    """How far it could grow if it asked, with everything lent called back."""
-    return _reach(decision, client, _reachable(decision), _lent(decision))
-
-
-def _reach(decision: Decision, client: ScheduledClient, left: int, lent: int) -> int:
-    """The same, given what is lent to all clients, this one included."""
-    own = client.committed - client.used
-    more = belief.may_have(decision.card, client, left + lent - own) + own
-    more = min(more, bounds.reach(client))
-    return max(0, min(_ceiling(decision, client), client.used + more))
-
-
-def _lent(decision: Decision) -> int:
-    """What all clients have been promised and do not use."""
-    groups = decision.card.groups
-    return groups.total("committed") - groups.total("used")
-
-
-def _lend(decision: Decision, client: ScheduledClient, wanted: int, left: int) -> int:
-    """The commit to give a client that asked for `wanted` while `left` is left after it."""
-    if client.memory.stays:
-        return wanted
-    more = min(LENT_MOST, left // LENT_PART, _ceiling(decision, client) - wanted)
-    if client.account and (more > _spare(decision, client, wanted) or not client.shown):
-        return wanted
-    return wanted + (more if more >= LENT_LEAST else 0)
-
-
-def _spare(decision: Decision, client: ScheduledClient, wanted: int) -> int:
-    """What its account may be promised, once this one has so much; negative: that is too much."""
-    more = max(0, wanted - client.committed)
-    left = _reachable(decision)
-    return belief.may_have(decision.card, client, left) - more if more else left
 
 
 def _answer_all(decision: Decision, account: str) -> bool:
@@ -234,54 +149,51 @@ def _answer_all(decision: Decision, account: str) -> bool:
 def _answer(decision: Decision, client: ScheduledClient, question: Question) -> bool:
     """False: the answer depends on what others give back."""
     wanted = question.bytes
-    left = _left(decision) - max(0, wanted - client.committed)
+    left = reach.left(decision) - max(0, wanted - client.committed)
     pins = max(0, wanted - client.fastened) if client.memory.stays else question.pins
     within, domain = bounds.bound(decision.card, client, wanted, pins)
-    why = ""
     squeezed = _squeezed(decision, client, pins)
-    fits = wanted <= _ceiling(decision, client)
-    spare = _spare(decision, client, wanted)
+    fits = wanted <= reach.ceiling(decision, client)
+    spare = lending.spare(decision, client, wanted)
     if fits and min(left, within, spare) >= 0 and not squeezed:
         client.commit = max(
-            client.commit, _lend(decision, client, wanted, min(left, within)))
+            client.commit, lending.lend(decision, client, wanted, min(left, within)))
         client.granted = wanted
         client.granted_until = decision.now + TAKEN_WITHIN
         if question.pins:
             until = decision.now + PINNED_WITHIN
             client.pins = (*client.pins, Pin(question.number, question.pins, until))
-    elif (not fits and _awaits_return(decision, client, question)) or (fits and (
-        _release(decision, question, pins, squeezed) if squeezed
-        else _recall(
-            decision, client, question, -within, bounds.members(decision.card, domain)
-        ) if within < 0 and domain is not None
-        else (left < 0 and _borrow(decision, client, question))
-        or _recall(
-            decision, client, question, max(-left, -spare),
-            _lenders(decision, "" if left < 0 else client.account))
-    )):
-        return False
+        reach.tell(decision, client, question.number, reach.most(decision, client))
+        return True
+    if not fits:
+        waits = _awaits_return(decision, client, question)
+    elif squeezed:
+        waits = lending.release(decision, question, pins, squeezed)
+    elif within < 0 and domain is not None:
+        members = bounds.members(decision.card, domain)
+        waits = lending.recall(decision, client, question, -within, members)
     else:
-        if domain is not None and within < 0 and (domain.term or (fits and not squeezed)):
-            why = domain.words
-        if client.commit >= wanted:
-            # It asked before it heard that it may not any more. The hook takes
-            # LIMITS at its word, so a refusal must promise less.
-            client.commit = min(client.commit, client.need)
-    _tell(decision, client, question.number, _most(decision, client), why)
+        among = lending.lenders(decision, "" if left < 0 else client.account)
+        waits = (left < 0 and lending.borrow(decision, client, question)) or lending.recall(
+            decision, client, question, max(-left, -spare), among)
+    if waits:
+        return False
+    why = ""
+    if domain is not None and within < 0 and (domain.term or (fits and not squeezed)):
+        why = domain.words
+    if client.commit >= wanted:
+        # It asked before it heard that it may not any more. The hook takes
+        # LIMITS at its word, so a refusal must promise less.
+        client.commit = min(client.commit, client.need)
+    reach.tell(decision, client, question.number, reach.most(decision, client), why)
     return True
-
-
-def _lenders(decision: Decision, account: str) -> list[ScheduledClient]:
-    """To whom something is lent; of this account, or of all."""
-    lent = decision.card.groups.group("lent")
-    return [client for client in lent if not account or client.account == account]
 
 
 def _awaits_return(decision: Decision, client: ScheduledClient, question: Question) -> bool:
     """It will fit when those who stay have heard that they may not grow any more."""
     others = [c for c in decision.card.groups.group("staying") if c is not client]
     back = sum(c.committed - max(c.commit, c.used) for c in others)
-    if question.bytes > _ceiling(decision, client) + back:
+    if question.bytes > reach.ceiling(decision, client) + back:
         return False
     return not decision.due(question.since + decision.card.settings.stuck_after)
 
@@ -290,79 +202,5 @@ def _squeezed(decision: Decision, client: ScheduledClient, pins: int) -> list[Sc
     """Clients that would not fit beside all that is pinned if they had all they were promised."""
     if pins == 0:
         return []
-    left = _unpinned(decision) - pins
+    left = reach.unpinned(decision) - pins
     return [other for other in decision.card.groups.spanning(left) if other is not client]
-
-
-def _unpinned(decision: Decision) -> int:
-    """What nobody has pinned, or is about to."""
-    card = decision.card
-    return card.settings.capacity - card.groups.total("fixed") - belief.pinning(card)
-
-
-def _release(
-    decision: Decision, question: Question, pins: int, squeezed: list[ScheduledClient]
-) -> bool:
-    """Calls back what is lent to these, if that is enough and the answers may still come."""
-    left = _unpinned(decision) - pins
-    for other in squeezed:
-        _forget_grant(decision, other)
-    if any(other.used - other.fastened > left for other in squeezed) or decision.due(
-        question.since + decision.card.settings.stuck_after
-    ):
-        return False
-    for other in squeezed:
-        _call_back(decision, other, other.used)
-    return True
-
-
-def _borrow(decision: Decision, client: ScheduledClient, question: Question) -> bool:
-    """Asks for what other cards do not need of the host's memory, once; then awaits the answer."""
-    card = decision.card
-    if card.settings.elsewhere is not None and not question.borrows:
-        client.question = replace(question, borrows=True)
-        decision.want_budget()
-        return True
-    return card.borrowing and not decision.due(question.since + card.settings.stuck_after)
-
-
-def _recall(
-    decision: Decision, borrower: ScheduledClient, question: Question, short: int,
-    among: Iterable[ScheduledClient],
-) -> bool:
-    """Calls back what is lent to these, if that is enough and the answers may still come."""
-    lenders = [c for c in among if c is not borrower and not c.mute]
-    for lender in lenders:
-        _forget_grant(decision, lender)
-    if sum(c.committed - c.need for c in lenders) < short:
-        return False
-    if decision.due(question.since + decision.card.settings.stuck_after):
-        return False
-    for lender in lenders:
-        _call_back(decision, lender, lender.used)
-    return True
-
-
-def _hold_to(decision: Decision, client: ScheduledClient, limit: int) -> None:
-    """It keeps what it has, and may take no more without asking than its memory limit."""
-    _forget_grant(decision, client)
-    _call_back(decision, client, max(client.used, limit))
-
-
-def _forget_grant(decision: Decision, client: ScheduledClient) -> None:
-    """If it has been taken, or has not been taken for long."""
-    taken = client.need >= client.granted
-    if client.granted and (taken or decision.due(client.granted_until)):
-        client.granted = 0
-
-
-def _call_back(decision: Decision, client: ScheduledClient, least: int) -> None:
-    """Takes back the part of a client's commit beyond `least`."""
-    if client.withdrawn or client.commit <= least:
-        return
-    client.withdrawn = client.commit
-    client.commit = least
-    _tell(decision, client, 0, min(client.last_most, decision.card.total_for(client)))
-    # Nothing changes by this order; its answer shows that the limits were heard.
-    decision.evict(client, client.ordered, client.host_charged)
-    client.confirmed_by = client.moves[-1].order.number
