@@ -33,7 +33,9 @@ static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
     for (int i = 0; i < number; i++)
         if (arrays[i] % 8 != 0)
             return CUDA_ERROR_MISALIGNED_ADDRESS;
-    for (uint64_t done = 0; done < count;) {
+    /* Nobody reads what is left of it when the process exits, but a call that waits for it may keep
+     * the process, for seconds on a busy machine. */
+    for (uint64_t done = 0; done < count && !driver_ended();) {
         struct span span = {.first = done};
         size_t size = (count - done) * 8 < PIECE ? (count - done) * 8 : PIECE;
         space_lock_to_read();
