@@ -10,6 +10,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import sized
+from nvshared.tui.tables import named
 
 if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant, Term
@@ -22,7 +23,9 @@ def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
     with Daemon(options.bus) as daemon:
         daemon.set_tenant_terms(name, terms)
         now = daemon.tenant(name)
-    values = {f"{_PLAIN[term]}": now.value(term) for term in terms}
+    values: dict[str, int | str] = {f"{_PLAIN[term]}": now.value(term) for term in terms}
+    if "priority" in values:
+        values["priority"] = named(now.value("priority"))
     show(options, {"tenant": now.name, **values}, lambda: _print(now, terms))
 
 
@@ -37,6 +40,8 @@ def value(term: "Term") -> str:
     """What is set, as people would write it."""
     if term.name in ("memory", "host-memory"):
         return sized(term.value) if term.value else "no limit"
+    if term.name == "priority":
+        return named(term.value)
     if term.name == "compute-request":
         return f"{term.value} %" if term.value else "none"
     if term.name == "compute-limit":
@@ -79,12 +84,13 @@ def _request(name: str, percent: int) -> str:
 
 _PLAIN = {
     "memory": "memory_limit", "host-memory": "host_limit", "compute-limit": "compute_limit",
-    "compute-request": "compute_request", "weight": "weight",
+    "compute-request": "compute_request", "priority": "priority", "weight": "weight",
 }
 _SENTENCES: dict[str, Callable[[str, int], str]] = {
     "memory": _memory,
     "host-memory": _host,
     "compute-limit": _compute,
     "compute-request": _request,
+    "priority": lambda name, priority: f"The priority of {name} is {named(priority)}",
     "weight": lambda name, weight: f"The weight of {name} is {weight}",
 }

@@ -70,8 +70,9 @@ VERB = Verb(
         "Shows the pods, jobs, containers, systemd units and users that the programs belong to, "
         "and those for which something is set. A program is under what is set for each of its "
         "tenants. LIMITS shows what holds for all programs of a tenant together: memory on each "
-        "GPU, share of the time in percent, weight (w200). FROM shows whether it was set by hand, "
-        "with nvsharectl limit and weight, or by a rule of the configuration, see "
+        "GPU, host memory (h64.0G), share of the time in percent at most and in any case (r30%), "
+        "weight (w200), priority. FROM shows whether it was set by hand, "
+        "with nvsharectl limit, weight and priority, or by a rule of the configuration, see "
         "nvshared.conf(5)."
     ),
     examples=(

@@ -10,7 +10,7 @@ from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.groups import Groups
-from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
+from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.scheduler.share import Line, Ration, Share
 from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.yielding import Yielding
@@ -32,14 +32,14 @@ class Card:
     tenant_terms: dict[str, TenantTerms] = field(default_factory=dict)    # what is set for tenants
     awaiting: bool = False              # somebody has not said yet what it has
     lost: bool = False
-    shares: dict[str, Share] = field(default_factory=dict)  # of the time, by outermost tenant
+    shares: dict[tuple[str, Priority], Share] = field(default_factory=dict)  # of outermost tenants
     rations: dict[str, Ration] = field(default_factory=dict)    # by tenant, and
     requesting: dict[Share, None] = field(default_factory=dict) # those with a compute request
     rationed: dict[Ration, None] = field(default_factory=dict)  # those with a compute limit
-    lines: dict[int, Line] = field(default_factory=dict)    # of tenants with one client, by weight
+    # Of tenants with one client, by priority and weight.
+    lines: dict[tuple[Priority, int], Line] = field(default_factory=dict)
     foreseen: list[Share] = field(default_factory=list)     # those with turns that are not over
     weighted: bool = False              # there is more than one line, see order.py
-    present: float = 0                  # virtual time, when nobody wants the card
     contended: bool = False             # someone waits for another's turn to end
     head: int | None = None             # who that is, or was when last looked
     quantum: int = 0                    # after which turns may end at this moment,
@@ -69,10 +69,7 @@ class Card:
 
     def add(self, client: ScheduledClient) -> None:
         """A client that is new."""
-        whole, inner, *_ = (*client.tenants, "", "")
-        share = self.shares.setdefault(whole, Share(whole, among=self.groups.lines))
-        client.shares = (
-            share, share.within.setdefault(inner, Share(inner, among=share.lines, outer=share)))
+        client.shares = self.shares_for(client.tenants)
         client.rations = tuple(
             self.rations.setdefault(name, Ration(name)) for name in client.tenants)
         for account in client.billed:
@@ -150,6 +147,17 @@ class Card:
             self.groups.group("holding"),
             key=lambda client: client.turn.serial if client.turn else 0,
         )
+
+    def shares_for(self, tenants: tuple[str, ...]) -> tuple[Share, Share]:
+        """Those of a client of these, at the priority that it has now."""
+        whole, inner, *_ = (*tenants, "", "")
+        set_for = [self.terms_for(tenant).priority for tenant in tenants] or [Priority.NORMAL]
+        lowest = min(set_for)
+        priority = lowest if lowest is Priority.BACKGROUND else max(set_for)
+        share = self.shares.setdefault((whole, priority), Share(
+            whole, priority=priority, among=self.groups.lines[priority]))
+        return share, share.within.setdefault(
+            inner, Share(inner, priority=priority, among=share.lines, outer=share))
 
     def terms_for(self, tenant: str) -> TenantTerms:
         """What is set for a tenant."""

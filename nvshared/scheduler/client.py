@@ -13,7 +13,7 @@ from nvshared.scheduler.cost import PACE, Average
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Memory
 from nvshared.scheduler.quota import Quota
-from nvshared.scheduler.settings import DEFAULT_WEIGHT, Terms
+from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority, Terms
 from nvshared.scheduler.share import Held, Ration, Share
 from nvshared.units import SECOND
 
@@ -123,7 +123,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced",
+    "doubts", "silenced", "shares",
 })
 
 
@@ -380,6 +380,11 @@ class ScheduledClient:
     def share(self) -> Share:
         """Its outermost tenant's."""
         return self.shares[0]
+
+    @property
+    def priority(self) -> Priority:
+        """What its tenants' terms say."""
+        return self.share.priority
 
     @property
     def inner(self) -> Share:

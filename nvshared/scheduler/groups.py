@@ -19,6 +19,7 @@ from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Stays
+from nvshared.scheduler.settings import Priority
 from nvshared.scheduler.share import Head, Line, Lines, Share
 
 # Who is in which group; and those in a phase are one that is named like it.
@@ -184,7 +185,7 @@ class Groups:
         # Members in order, until one comes or goes.
         self._sorted: dict[str, list[ScheduledClient]] = {}
         self._sums = [0] * len(SUMS)
-        self.lines = Lines()
+        self.lines = {priority: Lines() for priority in sorted(Priority, reverse=True)}
         self._active: Counter[Share] = Counter()
         self._queue: list[tuple[int, int]] = []     # places and ids of those who wait
         self._takes: list[int] = []                 # what they would take, least first
@@ -269,11 +270,11 @@ class Groups:
             self._count()
         return (self._clients[id] for _, id in self._queue.copy())
 
-    def heads(self) -> list[Head]:
+    def heads(self, priority: Priority) -> list[Head]:
         """Of each line in which somebody waits: virtual time and place of the first, in order."""
         if self.touched:
             self._count()
-        return self.lines.heads(lambda id: self._clients[id].share)
+        return self.lines[priority].heads(lambda id: self._clients[id].share)
 
     def heads_in(self, share: Share) -> list[Head]:
         """The same within a tenant."""

@@ -12,6 +12,10 @@ some have requests (requests.py). So over the turns all virtual
 times grow alike, and times held grow as the weights, whoever has how many programs. Turns that
 are not over count as if they lasted for a usual time, and so do those of all who come before.
 
+**Priority.** Those in the background come after all others, those of high priority before them.
+For each priority there are lines of their own, and a tenant with programs of several has a share
+in each.
+
 **Within a tenant** there may be others: the jobs of a user, the users of a unit. They share the
 time that it gets in just the same way, each with a virtual time that counts within it; so the
 weight of a job counts among the jobs of its user, and who has ten gets no more than who has one.
@@ -30,17 +34,20 @@ decision among a thousand tenants takes few steps.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from heapq import heappop, heapreplace
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
+from typing import TypeVar
 
 from nvshared.scheduler import requests
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.settings import DEFAULT_WEIGHT
+from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority
 from nvshared.scheduler.share import Head, Line, Share
 from nvshared.units import SECOND
+
+Key = TypeVar("Key")
 
 USUAL = SECOND                          # a turn, where its length is auto
 GONE_KNOWN = 1000                       # of tenants without programs, the latest that owe something
@@ -57,7 +64,7 @@ def arrive(card: Card, client: ScheduledClient) -> None:
     client.enter(Phase.IDLE, card.now)  # it may have been suspended, or limited
     share, inner = client.shares
     if card.weighted and not card.groups.active(share):
-        share.reach(max(share.virtual, _present(card)))
+        share.reach(max(share.virtual, _present(card, share.priority)))
     if share.divided and not card.groups.active(inner):
         inner.reach(max(inner.virtual, _present_in(card, share)))
     if inner.weighted:
@@ -68,7 +75,7 @@ def arrive(card: Card, client: ScheduledClient) -> None:
 def leave(card: Card, client: ScheduledClient) -> None:
     """A turn of the client is over, and its time is billed."""
     share, inner = client.shares
-    card.present = max(card.present, share.virtual)
+    share.among.present = max(share.among.present, share.virtual)
     share.present = max(share.present, inner.virtual)
     inner.present = max(inner.present, client.virtual)
 
@@ -80,12 +87,15 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
     among = [other.virtual for other in within if other.inner is inner]
     client.virtual = max([client.virtual, *among])
     inner.reach(max([inner.virtual, *(other.inner.virtual for other in within)]))
-    share.reach(max([share.virtual, *(other.share.virtual for other in card.waiting)]))
+    others = [other.share for other in card.waiting if other.priority is client.priority]
+    share.reach(max([share.virtual, *(other.virtual for other in others)]))
 
 
 def sequence(card: Card) -> Iterator[ScheduledClient]:
     """Waiting clients, the next one first, as they wait now."""
-    return _merged(card, card.groups.heads(), partial(_within, card), attrgetter("share"))
+    heads = [card.groups.heads(priority) for priority in card.groups.lines]
+    return chain.from_iterable(
+        _merged(card, some, partial(_within, card), attrgetter("share")) for some in heads)
 
 
 def _merged(
@@ -123,16 +133,15 @@ def ordered(card: Card, waiting: list[ScheduledClient]) -> list[ScheduledClient]
     if not plain:
         some = {client.id for client in waiting}
         return [client for client in sequence(card) if client.id in some]
-    card.groups.heads()                 # brings the lines up to date
     lines = {client.share.line for client in waiting}
     highest = {line: _highest(card, line) for line in lines}
 
-    def when(client: ScheduledClient) -> tuple[float, int]:
-        share = client.share
+    def when(client: ScheduledClient) -> tuple[int, float, int]:
+        share, before = client.share, -client.priority
         position = bisect_left(share.line.places, (client.place, client.id))
         if share.line is share.own:
-            return share.after + position * _adds(card, share), client.place
-        return highest[share.line][position], client.place
+            return before, share.after + position * _adds(card, share), client.place
+        return before, highest[share.line][position], client.place
 
     return sorted(waiting, key=when)
 
@@ -193,7 +202,7 @@ def weigh(card: Card, share: Share, inner: Share | None = None) -> None:
     alone = alone and not any(one.request for one in share.within.values())
     line = share.own
     if alone:
-        line = card.lines.setdefault(share.weight, Line(card.groups.lines))
+        line = card.lines.setdefault((share.priority, share.weight), Line(share.among))
     if line is not share.line:
         share.line = line
         card.groups.touched.update(share.members)
@@ -201,7 +210,9 @@ def weigh(card: Card, share: Share, inner: Share | None = None) -> None:
     # Those without a client are there as they owe something.
     card.weighted = len({one.line for one in card.shares.values()}) > 1
     if card.weighted and not before:
-        card.present = _begin(card, card.shares.values())
+        for lines in card.groups.lines.values():
+            lines.present = 0
+        _begin(card, card.shares.values())
 
 
 def _take_weight(card: Card, share: Share) -> None:
@@ -233,6 +244,27 @@ def _weigh_among(card: Card, share: Share) -> None:
         for client in members:
             bill(card, client)
             client.virtual = 0
+
+
+def change_priority(card: Card, client: ScheduledClient) -> None:
+    """It queues at the priority that its tenants' terms say now."""
+    old, new = client.shares, card.shares_for(client.tenants)
+    if new == old:
+        return
+    if card.weighted and not card.groups.active(new[0]):
+        new[0].reach(max(new[0].virtual, _present(card, new[0].priority)))
+    runs, drains = client.phase is Phase.RUNNING, client.phase is Phase.DRAINING
+    for one in old:
+        one.turn(card.now, -runs, -drains)
+        one.members.discard(client.id)
+    leave(card, client)
+    client.shares = new
+    for one in new:
+        one.turn(card.now, runs, drains)
+        one.members.add(client.id)
+    weigh(card, *old)
+    weigh(card, *new)
+    forget(card, old[0])
 
 
 def account(card: Card) -> None:
@@ -272,17 +304,19 @@ def _lasted(card: Card, client: ScheduledClient, share: Share) -> float:
 
 def forget(card: Card, share: Share) -> None:
     """Tenants without programs are gone, if they owe nothing; of those within one, this one's."""
-    _forget(card, card.shares, _present(card))
-    _forget(card, share.within, _present_in(card, share))
+    _forget(card, card.shares, cache(partial(_present, card)))
+    _forget(card, share.within, cache(lambda _: _present_in(card, share)))
     for name, account in [*card.rations.items()]:
         if not account.members and account.quota is None:
             del card.rations[name]
 
 
-def _forget(card: Card, shares: dict[str, Share], present: float) -> None:
+def _forget(
+    card: Card, shares: dict[Key, Share], present: Callable[[Priority], float]
+) -> None:
     gone = [name for name, share in shares.items() if not share.members]
     for number, name in enumerate(gone, GONE_KNOWN - len(gone)):
-        if number < 0 or shares[name].virtual <= present:
+        if number < 0 or shares[name].virtual <= present(shares[name].priority):
             for one in (shares[name], *shares[name].within.values()):
                 card.requesting.pop(one, None)
             del shares[name]
@@ -294,11 +328,12 @@ def bill(card: Card, client: ScheduledClient) -> None:
         client.enter(client.phase, card.now)
 
 
-def _present(card: Card) -> float:
-    """The least virtual time of tenants who hold or want the card, about."""
-    active = [client.share.virtual for client in card.groups.group("holding")]
-    active += [virtual for virtual, _, _ in card.groups.heads()[:1]]
-    return min(active, default=card.present)
+def _present(card: Card, priority: Priority) -> float:
+    """The least virtual time of tenants of this one who hold or want the card, about."""
+    holding = card.groups.group("holding")
+    active = [client.share.virtual for client in holding if client.priority is priority]
+    active += [virtual for virtual, _, _ in card.groups.heads(priority)[:1]]
+    return min(active, default=card.groups.lines[priority].present)
 
 
 def _present_in(card: Card, share: Share) -> float:

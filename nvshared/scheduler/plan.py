@@ -16,6 +16,11 @@ ever stopped. If the head does not fit it is *blocked*, and turns begin. A clien
 be chosen if there is room beside the holders, but its turn ends with the first of theirs, so
 the head loses nothing. A client that could not run even alone holds up nobody.
 
+**Priority** (order.py). The background waits behind all others, and does not overtake them. It
+leaves as soon as one of them is blocked and it has run for the shortest quantum; nobody's turn
+ends for it unless he is idle. So it may wait for ever. High goes before others in the queue and
+ends no turns of theirs.
+
 **Turns end** only for a blocked head: those of holders that are idle (they are told to report
 it), and those whose quantum, counted from RUN, is over. Holders are stopped when that is enough
 for the head to fit, and no more of them than needed: to stop some of them early would only

@@ -6,6 +6,8 @@ wants it, if its weight does not give it more. So among those who want the card 
 what makes P percent of all their weights. That changes as others come and idle, and virtual times
 (order.py) go on at the new pace from then on; nobody has saved anything up or owes anything more.
 
+Of those in the background it is a request of the time that others leave.
+
 A request of a tenant within another is of the card, too: the outer one gets what all in it ask for.
 
 The daemon refuses requests of more than all of the time. Where they come to that nevertheless,
@@ -34,9 +36,13 @@ def meet(card: Card) -> None:
         else:
             inside.setdefault(outer, {})[share] = share.request
             asked[outer] = max(asked[outer], sum(inside[outer].values()))
-    whole = _weigh(card, asked, card.groups.lines)
+    wholes = {
+        lines: _weigh(card, {share: one for share, one in asked.items() if share.among is lines},
+                      lines)
+        for lines in card.groups.lines.values()
+    }
     for outer, requests in inside.items():
-        part = outer.rate / whole       # of the card's time, that it gets
+        part = outer.rate / wholes[outer.among]     # of the time, that it gets
         _weigh(card, {share: one / part for share, one in requests.items()}, outer.lines)
 
 

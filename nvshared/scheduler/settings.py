@@ -2,7 +2,7 @@
 """What an administrator or the daemon can change about one GPU's scheduling."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from nvshared.scheduler.quota import UNLIMITED, Accounting
 from nvshared.units import GIB, MIB, SECOND
@@ -18,6 +18,14 @@ class AntiThrash(StrEnum):
     AUTO = "auto"                       # when those that want the GPU do not fit together
     ON = "on"                           # always
     OFF = "off"                         # never: who does not fit waits until a holder is idle
+
+
+class Priority(IntEnum):
+    """Who goes first where programs take turns."""
+
+    BACKGROUND = 1                      # only while nobody else wants the GPU
+    NORMAL = 2
+    HIGH = 3                            # before all others who wait
 
 
 DEFAULT_WEIGHT = 100
@@ -40,6 +48,7 @@ class TenantTerms:
     memory_limit: int = 0               # bytes on each card; 0: any
     weight: int = DEFAULT_WEIGHT        # in relation to other tenants
     compute_limit: int = UNLIMITED
+    priority: Priority = Priority.NORMAL
     compute_request: int = 0            # percent of the time that they get whenever they want it
     host_limit: int = 0                 # bytes of host memory for what may leave cards; 0: any
 

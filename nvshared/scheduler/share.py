@@ -11,17 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nvshared.scheduler.quota import Quota
-from nvshared.scheduler.settings import DEFAULT_WEIGHT
+from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority
 
 
 @dataclass(eq=False, slots=True)
 class Lines:
-    """Those in which somebody waits, for the whole card or within a tenant."""
+    """Those in which somebody waits, for one priority on the card or within a tenant."""
 
     stale: "set[Share]" = field(default_factory=set)    # whose virtual time has changed
     dirty: "set[Line]" = field(default_factory=set)     # whose first may be another, or as long
     ordered: "list[Head]" = field(default_factory=list)
     weight: int = 0                     # the sum of all who hold the card or want it
+    present: float = 0                  # virtual time among these, when none of them wants the card
 
     def heads(self, share_of: "Callable[[int], Share]") -> "list[Head]":
         """Of each of them virtual time and place of the first, in order. By a client's id, its."""
@@ -110,9 +111,12 @@ class Ration(Held):
 class Share(Held):
     """Of programs that queue as one: an outermost tenant's, or of those within it an inner one's.
 
+    A tenant whose programs differ in priority has a share for each.
+
     The programs of a tenant that are in no inner one have a share within it, too, of no name.
     """
 
+    priority: Priority = Priority.NORMAL
     among: Lines = field(default_factory=Lines)         # where its clients wait, with others,
     own: Line = field(init=False)
     line: Line = field(init=False)                      # and in which
@@ -127,7 +131,7 @@ class Share(Held):
     ahead: float = 0                    # and what its present turns will probably add
     divided: bool = False               # there are several within it, or several have been
     weighted: bool = False              # its clients differ in weight
-    present: float = 0                  # virtual time among these, when none of them wants the card
+    present: float = 0                  # the same for its clients as for lines
 
     def __post_init__(self) -> None:
         self.own = self.line = Line(self.among)

@@ -47,6 +47,10 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
                     bound(card, client)     # which is told at once, as it counts as changed
             card.groups.settle()
             domains.drop(tenant)
+    if terms.priority is not before.priority:
+        for client in card.everyone:
+            if tenant in client.tenants:
+                order.change_priority(card, client)
     for share in card.shares.values():
         if tenant == share.name or tenant in share.within:
             order.weigh(card, share, share.within.get(tenant))

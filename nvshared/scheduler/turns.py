@@ -11,7 +11,7 @@ from nvshared.scheduler.actions import Crowded, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import SECOND
 
 # A chosen client that gets no room although nothing is on its way, and others wait.
@@ -42,8 +42,10 @@ def _settle(decision: Decision) -> ScheduledClient | None:
     """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
     blocked = _admit(decision)
     if _crowded(decision.card):
-        _stop_enough(decision, lambda staying: sum(not c.settled for c in staying) <= 1)
-    while blocked is not None and _stop_enough(decision, _fits_with(decision.card, blocked)):
+        _stop_enough(decision, None, lambda staying: sum(not c.settled for c in staying) <= 1)
+    while blocked is not None and _stop_enough(
+        decision, blocked, _fits_with(decision.card, blocked)
+    ):
         blocked = _admit(decision)      # who was put back may stand before it
     return blocked
 
@@ -177,10 +179,12 @@ def _admit(decision: Decision) -> ScheduledClient | None:
             blocked, overtaken = client, card.holders
             card.quantum = quantum.now(card, blocked)
             # Nobody else fits either, or nobody may overtake: no need to ask each of them.
-            if beside < least or one_at_a_time or not _may_overtake(decision, overtaken):
+            if beside < least or one_at_a_time or not _may_overtake(decision, blocked, overtaken):
                 break
             continue
-        if blocked is not None and not (fits and _may_overtake(decision, overtaken)):
+        if blocked is not None and client.priority is Priority.BACKGROUND < blocked.priority:
+            break                       # the background has what nobody else wants
+        if blocked is not None and not (fits and _may_overtake(decision, blocked, overtaken)):
             continue
         serials = [holder.turn.serial for holder in overtaken if holder.turn]
         _choose(decision, client, frozenset(serials))
@@ -216,12 +220,14 @@ def _out_of_reach(card: Card) -> int:
     )
 
 
-def _may_overtake(decision: Decision, holders: list[ScheduledClient]) -> bool:
+def _may_overtake(
+    decision: Decision, blocked: ScheduledClient, holders: list[ScheduledClient]
+) -> bool:
     """Beside the present holders, until the first of their turns ends."""
     tq = decision.card.quantum
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
         return True
-    ended = _ended(decision, holders)
+    ended = _ended(decision, blocked, holders)
     heard = [h for h in holders if not h.mute and not h.settled]
     soonest = min(
         (h.turn.started for h in heard if h.turn and h.turn.started is not None),
@@ -233,8 +239,13 @@ def _may_overtake(decision: Decision, holders: list[ScheduledClient]) -> bool:
     )
 
 
-def _ended(decision: Decision, holders: list[ScheduledClient]) -> dict[int, TurnEnd]:
-    """Whose turns others may end now, and why. Takes note of when the next will be over."""
+def _ended(
+    decision: Decision, head: ScheduledClient | None, holders: list[ScheduledClient]
+) -> dict[int, TurnEnd]:
+    """Whose turns may end now, for the one that waits first, and why.
+
+    Takes note of when the next will be over.
+    """
     settings = decision.card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
@@ -244,9 +255,15 @@ def _ended(decision: Decision, holders: list[ScheduledClient]) -> dict[int, Turn
         if holder.mute or (holder.settled and holder.phase is not Phase.DRAINING):
             lasting.add(turn.serial)    # to which nobody can put an end
             continue
+        rank = holder.priority if head is None else head.priority
+        yields = holder.priority is Priority.BACKGROUND < rank
         over = not turn.beside <= lasting
-        if holder.phase is Phase.RUNNING and turn.started is not None:
-            over = over or decision.due(turn.started + decision.card.quantum)
+        if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
+            usual = decision.card.quantum
+            lasts = min(usual, quantum.LEAST) if yields else usual
+            over = over or decision.due(turn.started + lasts)
+        elif holder.phase is not Phase.DRAINING:
+            over = (over and rank >= holder.priority) or yields
         if turn.idle and not settings.draining:
             ended[holder.id] = TurnEnd.IDLE
         elif turn.preempted:
@@ -258,7 +275,10 @@ def _ended(decision: Decision, holders: list[ScheduledClient]) -> dict[int, Turn
     return ended
 
 
-def _stop_enough(decision: Decision, enough: Callable[[list[ScheduledClient]], bool]) -> bool:
+def _stop_enough(
+    decision: Decision, head: ScheduledClient | None,
+    enough: Callable[[list[ScheduledClient]], bool],
+) -> bool:
     """Ends turns that may end: as few as are enough, and none if all together are not enough.
 
     True: some of them had not begun.
@@ -266,13 +286,15 @@ def _stop_enough(decision: Decision, enough: Callable[[list[ScheduledClient]], b
     staying = [c for c in decision.card.holders if c.phase is not Phase.DRAINING]
     if enough(staying):
         return False                    # as soon as the others have drained
-    ended = _ended(decision, decision.card.holders)
+    ended = _ended(decision, head, decision.card.holders)
     leaving: list[ScheduledClient] = []
     may_leave = [
         c for c in staying
         if c.id in ended and c.turn is not None and decision.due(c.turn.stop_after)
     ]
-    for client in sorted(may_leave, key=lambda c: ended[c.id] is not TurnEnd.IDLE):
+    for client in sorted(
+        may_leave, key=lambda c: (ended[c.id] is not TurnEnd.IDLE, c.priority)
+    ):
         staying.remove(client)
         leaving.append(client)
         if enough(staying):
@@ -323,7 +345,9 @@ def _rest(decision: Decision) -> None:
 def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     """Tells running clients for how long and how to run, when that has changed."""
     card = decision.card
-    endless = not card.contended or card.settings.anti_thrash is AntiThrash.OFF
+    running = card.in_phase(Phase.RUNNING)
+    behind = blocked is not None and all(c.priority > blocked.priority for c in running)
+    endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else quantum.shown(card, blocked)
     idle_window = quantum.idle_window(card, blocked)
     wanted = not card.contended and presave.pays(card)

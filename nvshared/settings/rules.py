@@ -28,7 +28,7 @@ from itertools import pairwise
 from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
-from nvshared.names import TENANT_KINDS
+from nvshared.names import PRIORITIES, TENANT_KINDS
 from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, share, weight
 from nvshared.scheduler.quota import UNLIMITED
 
@@ -67,6 +67,12 @@ def _host_memory(text: str) -> int:
     raise ValueError("give more than 0%")
 
 
+def _priority(text: str) -> int:
+    if text in PRIORITIES:
+        return PRIORITIES[text]
+    raise ValueError(f"give {', '.join(PRIORITIES)}")
+
+
 TERMS: Mapping[str, Term] = {
     "memory": Term("memory_limit", LARGEST, "a number of bytes", _or_none(limit, 0)),
     "host-memory": Term(
@@ -75,6 +81,9 @@ TERMS: Mapping[str, Term] = {
         "compute_limit", UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, UNLIMITED)),
     "compute-request": Term(
         "compute_request", UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, 0)),
+    "priority": Term(
+        "priority", max(PRIORITIES.values()),
+        ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), _priority),
     "weight": Term("weight", HEAVIEST, f"1 to {HEAVIEST}", weight),
 }
 

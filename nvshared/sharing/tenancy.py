@@ -20,7 +20,7 @@ from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler.events import Memory, TenantChanged
 from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import TenantTerms
+from nvshared.scheduler.settings import Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
 from nvshared.sharing.gpu import GPU, Client
 
@@ -123,6 +123,8 @@ class Tenancy:
         settings: dict[str, Any] = {}
         for one in self._found(name):
             settings.setdefault(TERMS[one.term].setting, one.value)
+        if "priority" in settings:
+            settings["priority"] = Priority(settings["priority"])
         return TenantTerms(**settings)
 
     def tenants(self) -> list[TenantView]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nvshared.names import USUAL_TERMS
+from nvshared.names import PRIORITIES, USUAL_TERMS
 from nvshared.tui.quantities import command, duration, gibibytes, process, quantum_of, size
 
 if TYPE_CHECKING:
@@ -147,7 +147,10 @@ def limits(client: "ClientSnapshot") -> str:
     return _limits(client.memory_limit, client.compute_limit, client.weight)
 
 
-def _limits(memory: int, compute: int, weight: int, host: int = 0, request: int = 0) -> str:
+def _limits(
+    memory: int, compute: int, weight: int, host: int = 0, request: int = 0,
+    priority: int = USUAL_TERMS["priority"],
+) -> str:
     parts = []
     if memory:
         parts.append(size(memory))
@@ -159,7 +162,14 @@ def _limits(memory: int, compute: int, weight: int, host: int = 0, request: int 
         parts.append(f"r{request}%")
     if weight != USUAL_WEIGHT:
         parts.append(f"w{weight}")
+    if priority != USUAL_TERMS["priority"]:
+        parts.append(named(priority))
     return ",".join(parts)
+
+
+def named(priority: int) -> str:
+    """As people write it."""
+    return next((name for name, value in PRIORITIES.items() if value == priority), "?")
 
 
 def sources(tenant: "Tenant") -> str:
@@ -179,7 +189,8 @@ TENANTS = [
     Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, give=Give(4)),
     Column("LIMITS", lambda tenant: _limits(
         tenant.value("memory"), tenant.value("compute-limit"), tenant.value("weight"),
-        tenant.value("host-memory"), tenant.value("compute-request")) or "-"),
+        tenant.value("host-memory"), tenant.value("compute-request"),
+        tenant.value("priority")) or "-"),
     Column("FROM", lambda tenant: sources(tenant) or "-", give=Give(6)),
 ]
 

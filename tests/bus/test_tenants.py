@@ -10,7 +10,7 @@ from dbus_next.signature import Variant
 
 from nvshared.bus.authority import Caller
 from nvshared.errors import ExitCode
-from nvshared.scheduler.settings import TenantTerms, Terms
+from nvshared.scheduler.settings import Priority, TenantTerms, Terms
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
@@ -66,6 +66,8 @@ async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper
      f"a tenant has no term 'Weight'; there are {KNOWN}"),
     ("user:a", {"weight": Variant("s", "3")}, "the weight of user:a cannot be '3'; give 1 to 1000, "
      "or 0 to take back what was set"),
+    ("user:a", {"priority": Variant("u", 4)}, "the priority of user:a cannot be 4; give "
+     "1 (background), 2 (normal), 3 (high), or 0 to take back what was set"),
     ("user:a", {"weight": Variant("b", True)}, "the weight of user:a cannot be True; give 1 to "
      "1000, or 0 to take back what was set"),
     ("user:a", {"memory": Variant("x", -1)}, "the memory of user:a cannot be -1; give a number of "
@@ -114,6 +116,11 @@ async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl:
     assert (ended.code, sentence(ended)) == (
         ExitCode.INVALID_ARGS, "the compute-request of job:7 cannot be 71 %; others have, of "
         "100 % in all: user:alice 30 %")
+    ended = await ctl("priority", "user:alice", "background")
+    assert ended.out.splitlines()[0] == "The priority of user:alice is background."
+    assert ruled.tenancy.terms("user:alice").priority is Priority.BACKGROUND
+    assert json.loads((await ctl("priority", "user:alice", "none", "--json")).out) == {
+        "tenant": "user:alice", "priority": "normal"}
     assert json.loads((await ctl("weight", "pod:lab/train", "7", "--json")).out) == {
         "tenant": "pod:lab/train", "weight": 7,
     }
@@ -178,10 +185,11 @@ async def test_tenants_are_shown_with_where_their_terms_come_from(
 ) -> None:
     a_client(ruled, ruled.gpus[0])
     ruled.tenancy.set("user:root", {"memory": 40 * GIB})
-    ruled.tenancy.set("job:7", {"weight": 3, "host-memory": GIB, "compute-request": 20})
+    ruled.tenancy.set(
+        "job:7", {"weight": 3, "host-memory": GIB, "compute-request": 20, "priority": 1})
     assert [line.split() for line in (await ctl("tenants")).out.splitlines()] == [
         ["TENANT", "PROGRAMS", "MEM", "RESIDENT", "HELD", "LIMITS", "FROM"],
-        ["job:7", "0", "0", "0", "0s", "h1.0G,r20%,w3", "hand"],
+        ["job:7", "0", "0", "0", "0s", "h1.0G,r20%,w3,background", "hand"],
         ["user:root", "1", "31.0G", "21.0G", "0s", "40.0G,w50", "hand,rule"],
     ]
     assert (await ctl("tenants", "--explain", "user:0")).out == """\
@@ -205,6 +213,7 @@ memory  60GiB  [tenant user:*] in /etc/a.conf:2
         "terms": [
             {"name": "host-memory", "value": GIB, "rule": "", "place": "", "holds": True},
             {"name": "compute-request", "value": 20, "rule": "", "place": "", "holds": True},
+            {"name": "priority", "value": 1, "rule": "", "place": "", "holds": True},
             {"name": "weight", "value": 3, "rule": "", "place": "", "holds": True},
         ],
     }

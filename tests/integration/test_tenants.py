@@ -55,9 +55,9 @@ def test_a_rule_file_that_goes_bad_while_programs_run(
         file.write_text("")
         eventually(lambda: memory() == (0, ""))
         finish([one])
-    heard = [line for line in site.trace() if line.get("event") in ("tenant-terms", "joined")]
+    heard = [line for line in site.trace() if line.get("event") in ("tenant-changed", "joined")]
     # The limit comes before the program does.
-    assert heard[0]["event"] == "tenant-terms"
+    assert heard[0]["event"] == "tenant-changed"
     assert [line["terms"]["memory_limit"] for line in heard if "terms" in line] == [
         3 * GIB, GIB, 0]
     assert OURS in next(line for line in heard if line["event"] == "joined")["tenants"]
@@ -84,7 +84,7 @@ def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
         assert "job:7" not in [tenant.name for tenant in control.tenants()]
     finish([one])
     first = site.trace()[0]
-    assert (first["event"], first["tenant"]) == ("tenant-terms", OURS)
+    assert (first["event"], first["tenant"]) == ("tenant-changed", OURS)
 
 
 class Allocator:

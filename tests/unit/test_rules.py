@@ -38,6 +38,7 @@ tq = 3
 [tenant   unit:jupyter-*.service ]
 weight = 50
 host-memory = 25%
+priority = high
 [tenant group:staff]
 memory = none
 compute-limit = none
@@ -48,8 +49,9 @@ compute-limit = none
         Rule("user:*", "compute-limit", 50, f"{file}:4"),
         Rule("unit:jupyter-*.service", "weight", 50, f"{file}:8"),
         Rule("unit:jupyter-*.service", "host-memory", 20 * GIB, f"{file}:9"),
-        Rule("group:staff", "memory", 0, f"{file}:11"),
-        Rule("group:staff", "compute-limit", 100, f"{file}:12"),
+        Rule("unit:jupyter-*.service", "priority", 3, f"{file}:10"),
+        Rule("group:staff", "memory", 0, f"{file}:12"),
+        Rule("group:staff", "compute-limit", 100, f"{file}:13"),
     )
 
 
@@ -70,6 +72,8 @@ compute-limit = none
      "give a percentage of the time from 1 to 100, or none"),
     ("[tenant user:*]\nweight = none\n", ":2: weight cannot be 'none'; "
      "give a whole number from 1 to 1000"),
+    ("[tenant user:*]\npriority = 3\n", ":2: priority cannot be '3'; "
+     "give background, normal, high"),
     ("[tenant]\nweight = 1\n", ":1: [tenant] cannot be for ''; give group:NAME or a pattern of "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
     ("[tenant alice]\n", ":1: [tenant alice] cannot be for 'alice'; give group:NAME or a pattern "

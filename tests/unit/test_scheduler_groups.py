@@ -24,7 +24,7 @@ from nvshared.scheduler.events import (
     WentIdle,
 )
 from nvshared.scheduler.scheduler import Scheduler
-from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms, Terms
+from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms, Terms
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_world import World
 
@@ -145,12 +145,14 @@ def check(scheduler: Scheduler) -> None:
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
     away = [(lack, one.id) for lack, one in lacks if _rests(one) and lack > 0]
     assert card.groups.most_away() == max(away, default=(0, 0))
-    heads = [
-        (card.clients[first[1]].share.after, first[0], line)
-        for line in {one.share.line for one in queued}
-        for first in [min((one.place, one.id) for one in queued if one.share.line is line)]
-    ]
-    assert card.groups.heads() == sorted(heads, key=lambda head: head[:2])
+    for priority in Priority:
+        ranked = [one for one in queued if one.priority is priority]
+        heads = [
+            (card.clients[first[1]].share.after, first[0], line)
+            for line in {one.share.line for one in ranked}
+            for first in [min((one.place, one.id) for one in ranked if one.share.line is line)]
+        ]
+        assert card.groups.heads(priority) == sorted(heads, key=lambda head: head[:2])
     for share in {one.share for one in queued}:
         inner = [
             (one.after, *min((c.place, one.line) for c in queued if c.inner is one))
@@ -165,6 +167,8 @@ def check(scheduler: Scheduler) -> None:
         shares = {share for one in everyone for share in one.shares if share.among is among}
         assert among.weight == sum(share.counted for share in shares)
     sequence = [*order.sequence(card)]
+    assert [one.priority for one in sequence] == sorted(
+        (one.priority for one in sequence), reverse=True)
     assert sorted(one.id for one in sequence) == sorted(one.id for one in queued)
     assert order.ordered(card, queued[::2]) == [one for one in sequence if one in queued[::2]]
     assert card.groups.least_take() == min((one.takes for one in queued), default=0)
@@ -223,6 +227,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                 world.tell(TermsChanged(hook.id, terms))
                 world.put_tenant("user:1", TenantTerms(
                     terms.memory_limit, terms.weight, terms.compute_limit,
+                    priority=data.draw(st.sampled_from(Priority)),
                     compute_request=data.draw(st.sampled_from([0, 30])),
                     host_limit=data.draw(st.sampled_from([0, 512 * MIB])),
                 ))

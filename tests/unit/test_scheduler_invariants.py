@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from nvshared.hook.protocol import REASONS
 from nvshared.scheduler.belief import PINNING_PART
 from nvshared.scheduler.events import Stays
-from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
+from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
@@ -166,11 +166,14 @@ class Tenants(RuleBasedStateMachine):
     @rule(
         tenant=st.sampled_from(["user:0", "user:1", "job:1", "job:2"]), part=st.integers(0, 14),
         host=st.integers(0, 14), weight=st.sampled_from([100, 10, 300]),
+        priority=st.sampled_from(Priority),
     )
-    def limit_tenant(self, tenant: str, part: int, host: int, weight: int) -> None:
+    def limit_tenant(
+        self, tenant: str, part: int, host: int, weight: int, priority: Priority
+    ) -> None:
         """All its programs may have so much together, or anything."""
         limits = [tenths * self.capacity // 10 for tenths in (part, host)]
-        terms = TenantTerms(memory_limit=limits[0], host_limit=limits[1], weight=weight)
+        terms = TenantTerms(limits[0], weight, priority=priority, host_limit=limits[1])
         self.world.put_tenant(tenant, terms)
 
     @rule(mode=MODES, tq=QUANTA, draining=st.booleans())
