@@ -94,20 +94,22 @@ class Tenancy:
 
     def _demand(self, name: str, new: Mapping[str, int]) -> None:
         """Raises InvalidArgs for a request that cannot be met."""
-        found = {
-            one.term: one for one in reversed(self._found(name))
-            if one.pattern or one.term not in new
-        }
-        found |= {term: Rule("", term, value, "") for term, value in new.items() if value}
-        request, limit = found.get("compute-request"), found.get("compute-limit")
-        if request is None or not {"compute-request", "compute-limit"} & new.keys():
+        if not {"compute-request", "compute-limit"} & new.keys():
             return
-        if limit is not None and request.value > limit.value:
-            raise InvalidArgs(
-                f"the compute-request of {name}, {request.value} % {request.source}, contradicts "
-                f"its compute-limit, {limit.value} % {limit.source}",
-                "lower the one or raise the other",
-            )
+        inside = [other for other in self._clients if name in self._around(other)]
+        for one in (name, *inside):
+            for whole in (one, *self._around(one)):
+                request = self._after(one, "compute-request", name, new)
+                limit = self._after(whole, "compute-limit", name, new)
+                if request is not None and limit is not None and request.value > limit.value:
+                    raise InvalidArgs(
+                        f"the compute-request of {one}, {request.value} % {request.source}, "
+                        f"contradicts the compute-limit of {whole}, {limit.value} % {limit.source}",
+                        "lower the one or raise the other",
+                    )
+        request = self._after(name, "compute-request", name, new)
+        if request is None:
+            return
         names = {*self._clients, *self._by_hand,
                  *(one.pattern for one in self._rules if is_tenant(one.pattern))}
         others = {other: self.terms(other).compute_request for other in sorted(names - {name})}
@@ -117,6 +119,25 @@ class Tenancy:
                 f"the compute-request of {name} cannot be {request.value} %",
                 f"others have, of {UNLIMITED} % in all: {have}",
             )
+
+    def _after(
+        self, name: str, term: str, changed: str, new: Mapping[str, int]
+    ) -> Rule | None:
+        """What will hold of a tenant's term when this is set for one of them."""
+        if name == changed and new.get(term):
+            return Rule("", term, new[term], "")
+        found = (one for one in self._found(name) if one.term == term)
+        taken = name == changed and term in new
+        return next((one for one in found if one.pattern or not taken), None)
+
+    def _around(self, name: str) -> list[str]:
+        """Those that all programs of a tenant are under as well."""
+        clients = self._clients.get(name, {})
+        others = next((one.peer.tenants for one in clients.values()), ())
+        return [
+            other for other in map(str, others)
+            if other != name and clients.keys() <= self._clients[other].keys()
+        ]
 
     def terms(self, name: str) -> TenantTerms:
         """What holds for all programs of a tenant together."""

@@ -277,15 +277,33 @@ def test_a_request_and_a_limit_that_contradict_each_other_are_refused(daemon: Da
     with pytest.raises(InvalidArgs) as raised:
         daemon.set("user:alice", compute_request=60)
     assert str(raised.value) == (
-        "the compute-request of user:alice, 60 % set by hand, contradicts its compute-limit, "
-        "50 % from a:1; lower the one or raise the other")
+        "the compute-request of user:alice, 60 % set by hand, contradicts the compute-limit of "
+        "user:alice, 50 % from a:1; lower the one or raise the other")
     daemon.set("user:alice", compute_request=60, compute_limit=70)
-    with pytest.raises(InvalidArgs, match="60 % set by hand, contradicts its compute-limit, 50 %"):
+    with pytest.raises(InvalidArgs, match=r"60 % set by hand, contradicts .* user:alice, 50 %"):
         daemon.set("user:alice", compute_limit=0)
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(
         compute_request=60, compute_limit=70)
     daemon.set("user:alice", compute_limit=0, compute_request=0)
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(compute_limit=50)
+
+
+def test_nor_can_one_request_more_than_who_it_is_within_may_have(daemon: Daemon) -> None:
+    pod = daemon.joins(ALICE, POD)
+    daemon.set("user:alice", compute_limit=50)
+    daemon.set("pod:lab/train", compute_request=50)
+    sentence = ("the compute-request of pod:lab/train, 60 % set by hand, contradicts the "
+                "compute-limit of user:alice, 50 % set by hand; lower the one or raise the other")
+    with pytest.raises(InvalidArgs) as raised:
+        daemon.set("pod:lab/train", compute_request=60)
+    assert str(raised.value) == sentence
+    with pytest.raises(InvalidArgs, match=r"pod:lab/train, 50 %.* of user:alice, 40 % set by hand"):
+        daemon.set("user:alice", compute_limit=40)
+    daemon.joins(Tenant(Kind.USER, "bob"), POD)     # not all that is in it is alice's
+    daemon.set("pod:lab/train", compute_request=60)
+    daemon.set("user:alice", compute_limit=40)
+    pod.gpu.leave(pod)
+    daemon.set("user:bob", compute_limit=60)
 
 
 def test_tenants_are_seen_with_the_sums_of_their_programs(daemon: Daemon) -> None:
