@@ -29,13 +29,14 @@ from nvshared.tui.bar import Bar, Part
 from nvshared.tui.grid import Grid, Place
 from nvshared.tui.quantities import duration, gibibytes, process, quantum_of, size
 from nvshared.tui.rates import Rates
-from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Give, holder, user
+from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Give, holder, tenant, user
 
 _NOT_MOVING: Final[Mapping[int, Rates]] = {}
 _RESIDENT, _SWAPPED = "█", "▒"
 # Later ones are left out first.
 _ORDER = {"idle": 2, "suspended": 2, "waiting": 1, "crowded": 1, "limited": 1}
-WHO = 24                                # characters of a process
+WHO = 24                                # characters of a process,
+WHOSE = 32                              # and of a tenant
 
 
 def dashboard(
@@ -128,8 +129,8 @@ def _movement(gpu: GPUSnapshot, rates: Rates | None) -> Text:
 def _clients(gpu: GPUSnapshot, clients: tuple[ClientSnapshot, ...]) -> Grid:
     places = (
         Place(wide=1), Place(Give(0, PROCESS), most=WHO), Place(Give(4, NARROWEST), most=10),
-        Place(wide=9), Place(Give(2)), Place(Give(1), wide=5, right=True),
-        Place(Give(3), wide=13, right=True),
+        Place(Give(5, NARROWEST), most=WHOSE), Place(wide=9), Place(Give(2)),
+        Place(Give(1), wide=5, right=True), Place(Give(3), wide=13, right=True),
     )
     lines: list[list[Text | Bar]] = []
     for client in clients:
@@ -145,6 +146,7 @@ def _clients(gpu: GPUSnapshot, clients: tuple[ClientSnapshot, ...]) -> Grid:
             Text("▶" if holds else "", style="green"),
             Text(process(client), style="bold" if holds else ""),
             Text(user(client.uid), style="dim"),
+            Text(tenant(client), style="dim"),      # of which there may be none at all
             Text(client.state, style=STATES.get(client.state, "")),
             bar,
             Text(size(client.allocated + client.pinned)),

@@ -247,7 +247,7 @@ def fitted(gives: Sequence[Give], natural: Sequence[int], width: int, gap: int) 
     The widest of those that can be cut is cut first. Where that is not enough, the column
     of the highest rank is left out: its width is 0.
     """
-    there = set(range(len(gives)))
+    there = {at for at, wide in enumerate(natural) if wide}
     while True:
         widths = [wide if at in there else 0 for at, wide in enumerate(natural)]
         excess = sum(widths) + gap * (len(there) - 1) - width

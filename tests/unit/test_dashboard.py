@@ -404,3 +404,8 @@ def test_whose_a_program_is_is_shown_where_it_is_more_than_its_users(
     assert shown in row.split()
     assert shown not in other
     assert "TENANT" not in plain(client_columns([HOLDER]), [HOLDER])
+    without, beside = (drawn(dashboard(replace(SHARED, clients=(some, WAITER))), 120)
+                       for some in (HOLDER, one))
+    assert shown not in "\n".join(without)
+    assert shown in beside[4].split()
+    assert beside[5].split()[:4] == without[5].split()[:4]      # of the other there is no more
