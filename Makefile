@@ -12,6 +12,8 @@
 #                       VARIANTS="two-large ..." measures those alone
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
+#   make simulate       a day of 1,000 tenants under a policy, in virtual time:
+#                       OPTIONS="--policy FILE --svg FILE"; --help has all
 #   make soak           hand-overs every 100 ms for an hour (MINUTES=60; 10 on a card): no byte wrong,
 #                       and nothing grows; KILLS=1000: programs and the daemon are killed meanwhile
 #   make screenshot     docs/images/top.svg, drawn anew by programs that share a GPU
@@ -36,7 +38,7 @@ JOBS ?= 4
 PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadscope
 
-.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation soak screenshot ready compiled build install dist clean needs environment
+.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -75,6 +77,9 @@ bench-handover: build $(VENV)/demo-ready
 soak: build $(VENV)/demo-ready
 	@$(MAKE) -C libhook -s stress
 	@$(VENV)/bin/python -m bench.soak.measure $(addprefix --minutes ,$(MINUTES)) $(addprefix --kills ,$(KILLS))
+
+simulate: $(VENV)/demo-ready
+	@$(VENV)/bin/python -m bench.simulate.measure $(OPTIONS)
 
 bench-preload: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.preload.measure

@@ -297,16 +297,20 @@ class Hook:
             if self.work > 0 and not self.flying:
                 self.flying = True
                 self.idle_told = False
-                self.world.at(self.world.now + min(self.kernel, self.work), self._landed)
+                self.fly()
         elif self.standing and not (self.granted or self.stopping or self.want_sent):
             self.want_sent = True
             self.say(MemoryChanged(self.id, self.memory, wants=True))
         self._watch_idle()
 
-    def _landed(self) -> None:
+    def fly(self) -> None:
+        """Submits a kernel, which has the card as if nobody else had it."""
+        self.world.at(self.world.now + min(self.kernel, self.work), self.landed)
+
+    def landed(self, done: int | None = None) -> None:
         """A kernel is done."""
         self.flying = False
-        done = min(self.kernel, self.work)
+        done = min(self.kernel if done is None else done, self.work)
         self.work -= done
         self.computed += done
         if self.stopping:
@@ -366,10 +370,8 @@ class Hook:
 
     def _report(self) -> None:
         self.report_due = False
-        if self.busy:                   # the service thread has other things to do
-            self.report_due = True
-            self.world.at(self.world.now + REPORT, self._report)
-        elif not self.reported:
+        # While the service thread has other things to do, it reports when they are done.
+        if not (self.busy or self.reported):
             self.arena.trim(self.allocated)
             wants = self.standing and not self.granted
             self.say(MemoryChanged(self.id, self.memory, wants))

@@ -50,6 +50,7 @@ from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
+HookKind = TypeVar("HookKind", bound=Hook)
 OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
@@ -161,7 +162,10 @@ class World:
 
     def join(self) -> Hook:
         """A program starts using the GPU."""
-        hook = Hook(next(self._ids), self)
+        return self.welcome(Hook(next(self._ids), self))
+
+    def welcome(self, hook: HookKind) -> HookKind:
+        """It connects."""
         self.hooks[hook.id] = hook
         self._sent[hook.id] = deque()
         hook.hello()

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
 BENCHMARKS = [
     "colocation.measure", "daemon.measure", "gate.measure", "handover.measure",
-    "preload.measure", "soak.measure", "training",
+    "preload.measure", "simulate.measure", "soak.measure", "training",
 ]
 
 

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A day on several cards, each in a process of its own, and the figures of it."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from bench.simulate.card import Card
+from bench.simulate.kinds import HOUR, KINDS, MINUTE
+from nvshared.machine.capacity import Capacity
+from nvshared.machine.nvml import Facts
+from nvshared.scheduler.settings import Settings
+from nvshared.settings import files
+from nvshared.settings.defaults import derive
+from nvshared.settings.rules import Rule
+from nvshared.sharing.tenancy import Tenancy
+from nvshared.units import GIB, SECOND
+
+SPAN = 10 * MINUTE                      # of one point in the plots
+USERS = 3                               # tenants of each user
+STEP = 32 * GIB                         # of a move: small ones are true to life, and take long
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be simulated; bytes."""
+
+    tenants: int = 1000
+    cards: int = 16
+    memory: int = 139 * GIB             # of each card
+    host: int = 1024 * GIB              # for what does not fit it
+    hours: float = 24
+    seed: int = 1
+    policy: Path | None = None          # as nvshared.conf
+    tq: str | None = None               # instead of the policy's
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of some tenants, or of all; seconds, GiB and parts of the time that all cards have."""
+
+    tenants: int
+    asked: float
+    share: float
+    entitled: float
+    waits: int
+    wait: float                         # median
+    wait_99th: float
+    late: float                         # from asking to having it, over the time alone; median
+    late_99th: float
+    turns: int
+    out: float
+    into: float
+    refused: int                        # programs that found no memory, and tried again later
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one card, or of all."""
+
+    waits: dict[str, list[int]]         # by kind; microseconds
+    late: dict[str, list[float]]
+    sums: dict[str, dict[str, float]]
+    shares: dict[str, list[float]]      # of each span
+    decisions: list[int]                # ns of processor time
+
+
+def settings(wanted: Wanted) -> tuple[Settings, tuple[Rule, ...]]:
+    """As the daemon would have them. Raises ConfigError, InvalidArgs."""
+    given = {} if wanted.tq is None else {"tq": wanted.tq}
+    read = files.load(wanted.policy or Path(os.devnull), {}, given)
+    card = Facts(0, "GPU-simulated", "simulated", "", wanted.memory)
+    defaults = derive(replace(read, swap_budget=None), [card], 0)   # this host's is not meant
+    room = Capacity(card.memory_total, defaults.card(card).allowances)
+    return replace(
+        defaults.settings, capacity=room.bytes, total=room.offered, host_budget=wanted.host,
+        gather=0, step=min(STEP, max(GIB, room.bytes // 8)),
+    ), defaults.rules
+
+
+def simulate(wanted: Wanted) -> Outcome:
+    """All cards, as many at a time as there are processors."""
+    cards = range(wanted.cards)
+    if wanted.cards == 1:
+        return merged([one(wanted, 0)])
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        return merged(list(pool.map(one, [wanted] * wanted.cards, cards)))
+
+
+def one(wanted: Wanted, number: int) -> Outcome:
+    """One of the cards."""
+    found, rules = settings(wanted)
+    tenancy = Tenancy()
+    tenancy.use(rules)
+    card = Card(found, f"{wanted.seed}", tenancy)
+    for tenant, kind in enumerate(_kinds(wanted)):
+        if tenant % wanted.cards == number:
+            known = card.tenant(KINDS[kind].name.format(tenant), kind, f"user:u{tenant // USERS}")
+            for life in KINDS[kind].life(card, known):
+                card.live(life)
+    shares: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    before = _got(card)
+    for _ in range(round(wanted.hours * HOUR / SPAN)):
+        card.advance(SPAN)
+        now = _got(card)
+        for kind, values in shares.items():
+            values.append((now[kind] - before[kind]) / SPAN)
+        before = now
+    return outcome(card, shares)
+
+
+def outcome(card: Card, shares: dict[str, list[float]]) -> Outcome:
+    """What became of a card's tenants."""
+    card.close()
+    of = {kind: [one for one in card.tenants_here if one.kind == kind] for kind in KINDS}
+    return Outcome(
+        {kind: [wait for one in tenants for wait in one.waits] for kind, tenants in of.items()},
+        {kind: [late for one in tenants for late in one.late] for kind, tenants in of.items()},
+        {kind: {
+            "tenants": len(tenants), "time": card.now - card.began,
+            **{name: sum(getattr(one, name) for one in tenants) for name in (
+                "asked", "got", "entitled", "turns", "bytes_out", "bytes_in", "refused")},
+        } for kind, tenants in of.items()},
+        shares, card.decisions,
+    )
+
+
+def merged(outcomes: Sequence[Outcome]) -> Outcome:
+    """Of all cards together."""
+    first = outcomes[0]
+    return Outcome(
+        {kind: [wait for one in outcomes for wait in one.waits[kind]] for kind in KINDS},
+        {kind: [late for one in outcomes for late in one.late[kind]] for kind in KINDS},
+        {kind: {name: sum(one.sums[kind][name] for one in outcomes) for name in first.sums[kind]}
+         for kind in KINDS},
+        {kind: [sum(values) / len(outcomes) for values in zip(
+            *(one.shares[kind] for one in outcomes), strict=True)] for kind in KINDS},
+        [spent for one in outcomes for spent in one.decisions],
+    )
+
+
+def figures(outcome: Outcome, kinds: Iterable[str]) -> Figures:
+    """Of the tenants of these kinds together."""
+    names = [*kinds]
+    waits = sorted(wait for kind in names for wait in outcome.waits[kind])
+    late = sorted(one for kind in names for one in outcome.late[kind])
+    total = {name: sum(outcome.sums[kind][name] for kind in names)
+             for name in next(iter(outcome.sums.values()))}
+    time = outcome.sums[names[0]]["time"]
+    return Figures(
+        tenants=int(total["tenants"]), asked=round(total["asked"] / SECOND),
+        share=round(total["got"] / time, 4), entitled=round(total["entitled"] / time, 4),
+        waits=len(waits), wait=part(waits, 0.5) / SECOND, wait_99th=part(waits, 0.99) / SECOND,
+        late=round(part(late, 0.5), 3), late_99th=round(part(late, 0.99), 3),
+        turns=int(total["turns"]), out=round(total["bytes_out"] / GIB, 1),
+        into=round(total["bytes_in"] / GIB, 1), refused=int(total["refused"]),
+    )
+
+
+def part(values: Sequence[float], where: float) -> float:
+    """Of sorted values the one below which this part of them lies; 0 if there are none."""
+    return values[min(len(values) - 1, int(where * len(values)))] if values else 0
+
+
+def _kinds(wanted: Wanted) -> list[str]:
+    """Of each tenant."""
+    every = [kind for kind, one in KINDS.items() for _ in range(one.part)]
+    found = [every[number * 100 // wanted.tenants % 100] for number in range(wanted.tenants)]
+    Random(wanted.seed).shuffle(found)
+    return found
+
+
+def _got(card: Card) -> Counter[str]:
+    """By kind."""
+    found: Counter[str] = Counter()
+    for tenant, got in card.got().items():
+        found[tenant.kind] += got
+    return found

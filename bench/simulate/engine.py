@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The card's multiprocessors: work in flight shares them equally, as a card slices its time.
+
+How much each program in flight has had since the start is the same for all, and one figure. A
+flight is over when that figure has grown by its size, so what happens next is found at once,
+however many are in flight.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from math import ceil
+from typing import Protocol
+
+NEARLY = 1e-3                           # microseconds, in which sums of parts may be wrong
+
+
+class Agenda(Protocol):
+    """Where time comes from."""
+
+    now: int
+
+    def schedule(self, when: int, what: Callable[[], None]) -> None:
+        """Calls `what` at a moment."""
+
+
+class Flyer(Protocol):
+    """Who has work in flight."""
+
+    kernel: int
+
+    def landed(self, done: int | None = None) -> None:
+        """So many microseconds of work are done."""
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """Work that was submitted and is not done."""
+
+    flyer: Flyer
+    begun: float                        # what each had had by then,
+    size: int                           # and how much more it is to have; microseconds
+
+
+class Engine:
+    """One card's."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._had = 0.0                 # by each in flight, since the start
+        self._until = agenda.now
+        self._flights: dict[Flyer, Flight] = {}
+        self._ends: list[tuple[float, int, Flight]] = []
+        self._ties = count()
+        self._armed = 0                 # how often; what was armed before does not count
+
+    def start(self, flyer: Flyer, size: int) -> None:
+        """It has so much work in flight from now on."""
+        self._pass()
+        flight = self._flights[flyer] = Flight(flyer, self._had, size)
+        self._push(flight)
+
+    def cut(self, flyer: Flyer) -> None:
+        """It submits nothing more: the kernel that runs is the last one of its flight."""
+        self._pass()
+        flight = self._flights[flyer]
+        done = self._had - flight.begun - NEARLY
+        flight.size = min(flight.size, ceil(max(done, 1) / flyer.kernel) * flyer.kernel)
+        self._push(flight)
+
+    def under_way(self) -> Iterator[tuple[Flyer, float]]:
+        """What was done until now of what is in flight."""
+        self._pass()
+        return ((flight.flyer, self._had - flight.begun) for flight in self._flights.values())
+
+    def drop(self, flyer: Flyer) -> None:
+        """It is gone, and its work with it."""
+        self._pass()
+        if self._flights.pop(flyer, None) is not None:
+            self._arm()
+
+    def _pass(self) -> None:
+        now = self._agenda.now
+        if self._flights:
+            self._had += (now - self._until) / len(self._flights)
+        self._until = now
+
+    def _push(self, flight: Flight) -> None:
+        heapq.heappush(self._ends, (flight.begun + flight.size, next(self._ties), flight))
+        self._arm()
+
+    def _arm(self) -> None:
+        while self._ends and self._stale():
+            heapq.heappop(self._ends)
+        self._armed += 1
+        if self._ends:
+            armed, left = self._armed, self._ends[0][0] - self._had
+            when = self._agenda.now + max(0, ceil((left - NEARLY) * len(self._flights)))
+            self._agenda.schedule(when, lambda: self._land() if armed == self._armed else None)
+
+    def _stale(self) -> bool:
+        ends, _, flight = self._ends[0]
+        return self._flights.get(flight.flyer) is not flight or ends > flight.begun + flight.size
+
+    def _land(self) -> None:
+        self._pass()
+        landed = []
+        while self._ends and (self._stale() or self._ends[0][0] <= self._had + NEARLY):
+            if not self._stale():
+                landed.append(self._flights.pop(self._ends[0][2].flyer))
+            heapq.heappop(self._ends)
+        self._arm()
+        for flight in landed:
+            flight.flyer.landed(flight.size)
