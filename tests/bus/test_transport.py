@@ -42,7 +42,7 @@ class Bus:
 
     async def called(self, times: int = 1) -> list[Message]:
         """So many calls."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(600):
             while len(self.calls) < times:
                 self._came.clear()
                 await self._came.wait()

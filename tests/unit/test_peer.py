@@ -30,6 +30,7 @@ def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> Non
         "cgroup": "0::/system.slice/slurmd.service\n",
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
+    monkeypatch.setattr(peer, "own_cgroup", str)
     who = peer.describe(1, 0, 0)
     assert (who.name, who.command) == ("python", "python train.py")
     assert [str(one) for one in who.tenants] == ["user:root", "job:42"]
@@ -54,6 +55,7 @@ def test_what_users_start_for_themselves_is_their_share_of_the_time() -> None:
 def test_a_process_cannot_write_on_our_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"comm": "\x1b[2J\n", "cmdline": "a\nb\x07" + "x" * 5000, "cgroup": "0::/\x1b.service"}
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
+    monkeypatch.setattr(peer, "own_cgroup", str)
     who = peer.describe(1, 0, 0)
     assert who.name == "?[2J"
     assert who.command.startswith("a?b?x")
