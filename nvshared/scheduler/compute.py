@@ -67,22 +67,25 @@ def _free(card: Card, client: ScheduledClient) -> None:
 
 def account(card: Card) -> None:
     """Brings the accounts up to date, before what has just happened is noted."""
-    waiting: set[Ration] = set()
+    accounting = card.settings.accounting
     for client in card.groups.group("rationed"):
-        waits = client.phase in (Phase.WAITING, Phase.LOADING) and not client.terms.suspended
-        if waits:
-            waiting.update(client.rations)
-        if client.quota is not None:
+        if client.quota is not None and client.quota.ends(accounting) <= card.now:
             client.quota = quota.roll(
-                client.quota, card.settings.accounting, card.now, _billed(card, client),
-                waits=waits, holds=client.open,
+                client.quota, accounting, card.now, _billed(card, client),
+                waits=_waits(client), holds=client.open,
             )
     for one in card.rationed:
         assert one.quota is not None
-        one.quota = quota.roll(
-            one.quota, card.settings.accounting, card.now, _billed_to(card, one),
-            waits=one in waiting and not one.open, holds=one.open,
-        )
+        if one.quota.ends(accounting) <= card.now:
+            waits = any(_waits(card.clients[id]) for id in one.members)
+            one.quota = quota.roll(
+                one.quota, accounting, card.now, _billed_to(card, one),
+                waits=waits and not one.open, holds=one.open,
+            )
+
+
+def _waits(client: ScheduledClient) -> bool:
+    return client.phase in (Phase.WAITING, Phase.LOADING) and not client.terms.suspended
 
 
 def plan(decision: Decision) -> None:
@@ -90,6 +93,8 @@ def plan(decision: Decision) -> None:
     card = decision.card
     accounting = card.settings.accounting
     for client in card.groups.group("rationed"):
+        if client.phase in (Phase.IDLE, Phase.DRAINING):
+            continue
         accounts = [*_accounts(card, client)]
         left = min(one.left(billed) for one, billed in accounts)
         short = [one for one, billed in accounts if one.left(billed) < one.least(accounting)]
