@@ -50,6 +50,7 @@ flag = flag_there
 going_on = True
 while going_on:
     call("cuMemsetD32_v2", flag_there, c_uint(0), 1)
+    call("cuCtxSynchronize")             # which streams that do not block do not wait for
     wait_in(first)
     away()
     call("cuMemsetD32Async", flag_there, c_uint(1), 1, second)
