@@ -3,7 +3,7 @@
 #   make test     every test that this machine allows but the long ones, and what was left out
 #   make test-long      the long ones: random, stress and fuzzing, under sanitizers too
 #   make test-drivers   the library's with each older driver simulated; NVSHARE_SIM_DRIVER=550 is one
-#   make test-LEVEL     unit, hook, bus, integration, system or gpu alone
+#   make test-LEVEL     unit, hook, bus, integration, system, kubernetes or gpu alone
 #                       JOBS=1: one test at a time, else four
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
@@ -28,7 +28,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 # As a plain path: with a finder in its place every Python program takes three times as long to start.
 EDITABLE := --use-pep517 --config-settings editable_mode=compat --editable
-LEVELS := unit hook bus integration system gpu
+LEVELS := unit hook bus integration system kubernetes gpu
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
 
@@ -60,7 +60,7 @@ test-drivers: ready
 	done
 
 $(addprefix test-,$(LEVELS)): test-%: ready
-	$(PYTEST) $(if $(filter gpu system,$*),,$(AT_ONCE)) \
+	$(PYTEST) $(if $(filter gpu system kubernetes,$*),,$(AT_ONCE)) \
 		$(if $(filter hook,$*),libhook/tests,--require=$* tests/$*)
 
 bench-gate: build $(VENV)/demo-ready

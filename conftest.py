@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kubernetes import programs
+
 # The same examples in every run, so that it fails for everybody or for nobody, and no deadline,
 # for a busy machine takes its time. HYPOTHESIS_PROFILE=explore looks for more.
 slow = [HealthCheck.too_slow]           # a busy machine is no fault of a test
@@ -48,6 +50,11 @@ def no_real_systemd() -> str:
     return f"there is no {' and no '.join(missing)} on this machine" if missing else ""
 
 
+def no_kubernetes() -> str:
+    """Why the kubernetes level cannot run, or an empty string."""
+    return no_real_systemd() or programs.missing()
+
+
 def no_gpu() -> str:
     """Why the gpu level cannot run, or an empty string. Asks the driver in a process of its own."""
     try:
@@ -63,6 +70,7 @@ def no_gpu() -> str:
 OBSTACLES: dict[str, Callable[[], str]] = {
     "bus": no_bus,
     "system": no_real_systemd,
+    "kubernetes": no_kubernetes,
     "gpu": no_gpu,
 }
 
@@ -77,8 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     left_out = {level: why for level, find in OBSTACLES.items() if (why := find())}
     config.stash[LEFT_OUT] = left_out
     required = config.getoption("--require")
-    if required != "system":
-        left_out.setdefault("system", "it takes many minutes; make test-system runs it")
+    for level in {"system", "kubernetes"} - {required}:
+        left_out.setdefault(level, f"it takes many minutes; make test-{level} runs it")
     if required in left_out:
         raise pytest.UsageError(f"the level '{required}' cannot run: {left_out[required]}")
 

@@ -26,25 +26,30 @@ POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
 # All of it ends when we do, however that comes. The mounts are seen by nobody else, and so end
 # with the last process that was started here. (What systemd-nspawn keeps in its own folder it
 # removes at a reboot, and that it does on a tmpfs alone, which /run is not everywhere.)
-# Control groups are the unified ones, whatever this machine's systemd uses: no others let
-# the container's systemd say which devices a service may open, which takes BPF.
 START = """
 mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn || exit
 mount -t tmpfs -o mode=755 tmpfs "$2" && mkdir "$2/upper" "$2/work" "$2/root" || exit
 mount -t overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" overlay "$2/root" || exit
-group=/sys/fs/cgroup/nvshare-$$
-mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir "$group" || exit
+GROUPS
 while
-    setpriv --pdeathsig TERM sh -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' sh "$group" \\
-        systemd-nspawn --quiet --directory="$2/root" --boot --register=no --keep-unit \\
-        --private-network --console=read-only --link-journal=no --machine="nvshare-$$" \\
-        --capability=CAP_BPF,CAP_MKNOD --system-call-filter=bpf
+    setpriv --pdeathsig TERM sh -c '
+        for group in $1; do echo $$ >"$group/cgroup.procs" || exit; done
+        shift && exec "$@"
+    ' sh "$groups" systemd-nspawn --quiet --directory="$2/root" --boot --register=no --keep-unit \\
+        --private-network --console=read-only --link-journal=no --machine="nvshare-$$" OPTIONS
     [ $? = 133 ]
 do
     : it wants to be booted again
 done
-find "$group" -depth -type d -exec rmdir {} +
+for group in $groups; do find "$group" -depth -type d -exec rmdir {} +; done
 """
+# Control groups are the unified ones, whatever this machine's systemd uses: no others let
+# the container's systemd say which devices a service may open, which takes BPF.
+GROUPS = """
+groups=/sys/fs/cgroup/nvshare-$$
+mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir "$groups" || exit
+"""
+OPTIONS = "--capability=CAP_BPF,CAP_MKNOD --system-call-filter=bpf"
 
 
 class Failed(AssertionError):
@@ -54,14 +59,17 @@ class Failed(AssertionError):
 class Container:
     """A running system; a context manager that powers it off."""
 
+    groups, options = GROUPS, OPTIONS   # of START
+
     def __init__(self, tree: Path) -> None:
         """Boots. Raises Failed with the console's last lines if that takes too long."""
+        start = START.replace("GROUPS", self.groups).replace("OPTIONS", self.options)
         self._console = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._mounts = tempfile.TemporaryDirectory(prefix="nvshare-system-")
         self._shell = subprocess.Popen(
             [
                 "setpriv", "--pdeathsig", "TERM",
-                "unshare", "--mount", "sh", "-c", START, "sh", str(tree), self._mounts.name,
+                "unshare", "--mount", "sh", "-c", start, "sh", str(tree), self._mounts.name,
             ],
             stdin=subprocess.DEVNULL, stdout=self._console, stderr=subprocess.STDOUT,
             start_new_session=True,

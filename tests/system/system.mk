@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Part of the top Makefile: what `make test-system` needs besides what the other levels do.
+# Part of the top Makefile: what `make test-system` and `make test-kubernetes` need besides
+# what the other levels do.
 # Debian's packages, asked for only where a command is missing.
 
 .PHONY: needs-system
-test-system: needs-system needs-deb
+test-system test-kubernetes: needs-system needs-deb
 
 needs-system:
 	@missing=; \

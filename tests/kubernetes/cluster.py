@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that share the simulated card of a node, and what is known of them."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from tests.kubernetes.node import IMAGE, NAME, Node
+from tests.system import card
+
+RESOURCE = "nvshare.com/gpu"
+TOLD = "/run/told"                      # a file of a pod's name here has its program end
+
+# As NVIDIA's container runtime would add the driver of a real card.
+DRIVER = {"driver": "/usr/lib/nvshared/nvshared/lib/simulator", "card": card.FOLDER, "told": TOLD}
+ENVIRONMENT = {
+    "LD_LIBRARY_PATH": DRIVER["driver"], "NVSHARE_SIM_DIR": card.FOLDER,
+    "NVSHARE_SIM_MEMORY": f"{card.MEMORY}M",
+}
+# Pod security "restricted", and a root that nobody writes to.
+RESTRICTED = {
+    "runAsNonRoot": True, "runAsUser": 65534, "readOnlyRootFilesystem": True,
+    "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def pod(
+    name: str, memory: int = 16, *, annotations: Mapping[str, str] | None = None,
+    security: Mapping[str, Any] | None = None, seed: int = 1,
+) -> dict[str, Any]:
+    """One that computes on so many MiB of the GPU until it is told to end; then it checks."""
+    # What it writes is for nobody: it finds that the program is gone.
+    program = (
+        f"while [ ! -e {TOLD}/{name} ]; do sleep 0.1; echo; done | exec nvshare-workload --json "
+        f"--until-told --rounds 1 --memory {memory}MiB --chunk 8MiB --cpu-ms 5 --seed {seed}"
+    )
+    return {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "it", "image": IMAGE, "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", program],
+                "env": [{"name": key, "value": value} for key, value in ENVIRONMENT.items()],
+                "resources": {"limits": {RESOURCE: 1}},
+                "securityContext": security or {},
+                "volumeMounts": [
+                    {"name": key, "mountPath": path, "readOnly": key != "card"}
+                    for key, path in DRIVER.items()
+                ],
+            }],
+            "volumes": [
+                {"name": key, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+                for key, path in DRIVER.items()
+            ],
+        },
+    }
+
+
+def deployment(name: str) -> dict[str, Any]:
+    """One that wants there to be such a pod, whatever becomes of it: where one is refused, or lost
+    with its node, it makes another."""
+    labels = {"app": name}
+    spec = pod(name)["spec"] | {"restartPolicy": "Always"}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    return {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+class Cluster(Node):
+    """A node and what shares its GPU."""
+
+    def allocatable(self) -> int:
+        """How many shares kubelet counts."""
+        return int(self.get("node", NAME)["status"]["allocatable"].get(RESOURCE, 0))
+
+    def phase(self, name: str) -> str:
+        """Of a pod."""
+        found: str = self.get("pod", name)["status"].get("phase", "")
+        return found
+
+    def has_ended(self, name: str) -> bool:
+        """Whether a pod is over."""
+        return self.phase(name) in ("Succeeded", "Failed")
+
+    def tenant(self, name: str) -> str:
+        """What nvshared calls a pod."""
+        return f"pod:{self.get('pod', name)['metadata']['uid']}"
+
+    def tenants(self) -> dict[str, dict[str, Any]]:
+        """All that nvshared knows, by their names; none while it is away."""
+        done = self.run("nvsharectl", "tenants", "--json", check=False)
+        listed = json.loads(done.stdout)["tenants"] if done.returncode == 0 else []
+        return {one["name"]: one for one in listed}
+
+    def programs(self) -> int:
+        """How many programs of pods use the GPU."""
+        found = self.tenants().items()
+        return sum(one["programs"] for name, one in found if name.startswith("pod:"))
+
+    def terms(self, name: str) -> dict[str, int]:
+        """What holds for a pod."""
+        terms = self.tenants().get(self.tenant(name), {"terms": []})["terms"]
+        return {term["name"]: term["value"] for term in terms if term["holds"]}
+
+    def refusals(self, name: str) -> str:
+        """What `kubectl describe` says is wrong with a pod's annotations."""
+        uid = self.get("pod", name)["metadata"]["uid"]
+        chosen = f"--field-selector=involvedObject.uid={uid},reason=AnnotationRefused"
+        return self.kubectl(
+            "get", "events", chosen, "--output=jsonpath={.items[*].message}")
+
+    def shares(self, name: str) -> bool:
+        """Whether a pod's program uses the GPU."""
+        found = self.tenants().get(self.tenant(name))
+        return found is not None and found["programs"] == 1
+
+    def start_pods(self, *pods: dict[str, Any]) -> None:
+        """Returns when their programs use the GPU."""
+        self.apply(*pods)
+        for one in pods:
+            name = one["metadata"]["name"]
+            self.until(partial(self.shares, name), f"{name} uses the GPU")
+
+    def finish(self, *names: str) -> None:
+        """Has the programs of pods end, and fails unless all were right."""
+        for name in names:
+            self.write(f"{TOLD}/{name}", "")
+        for name in names:
+            self.until(partial(self.has_ended, name), f"{name} has ended")
+            said = self.kubectl("logs", "--tail=3", name)
+            self.run("rm", f"{TOLD}/{name}")
+            assert self.phase(name) == "Succeeded", said
+            assert '"right": true' in said

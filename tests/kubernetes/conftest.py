@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Kubernetes tests stand on: a node with shared GPUs, made once for all of them.
+
+`make test-kubernetes` leaves in bench/results what was run, on which versions, and how it ended.
+"""
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes import node, programs
+from tests.kubernetes.cluster import Cluster
+from tests.system import card
+from tests.system.conftest import built, install, leave_out
+from tests.system.packages import Packages
+from tests.system.tree import KUBELETS, NoTree
+
+__all__ = ["built"]
+
+ROOT = Path(__file__).parents[2]
+MAKE_IMAGE = ROOT / "packaging/kubernetes/image.py"
+VERSIONS = pytest.StashKey[dict[str, str]]()
+TESTS = pytest.StashKey[dict[str, dict[str, object]]]()
+
+# What is in the image of all pods, and of the sandboxes, which sleep.
+LIBRARIES = "lib/x86_64-linux-gnu"
+FILES = {
+    "bin/sh": "bin/dash", "bin/sleep": "bin/sleep",
+    "lib64/ld-linux-x86-64.so.2": f"{LIBRARIES}/ld-linux-x86-64.so.2",
+    f"{LIBRARIES}/libc.so.6": f"{LIBRARIES}/libc.so.6",
+    "bin/nvshare-workload": str(ROOT / "libhook/build/nvshare-workload"),
+}
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    request: pytest.FixtureRequest, built: Packages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One node with a simulated card, whose administrator has followed docs/kubernetes.md."""
+    try:
+        tree = node.tree()
+    except NoTree as error:
+        leave_out(request.config, str(error))
+    root, image = tmp_path_factory.mktemp("image"), tmp_path_factory.mktemp("images") / "it.tar"
+    for path, source in FILES.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tree / source, root / path)
+    subprocess.run(
+        [sys.executable, MAKE_IMAGE, node.IMAGE, root, image, "/bin/sleep", "infinity"], check=True
+    )
+    found = programs.find()
+    with Cluster(tree, found) as made:
+        request.config.stash[VERSIONS] = {
+            name: programs.version(path) for name, path in found.items()
+        } | {
+            "containerd": made.output("containerd", "--version").split()[-1],
+            "runc": made.output("runc", "--version").split()[2],
+            "linux": platform.release(),
+        }
+        made.lay_ground()
+        made.import_image(image)
+        made.start_kubernetes()
+        install(made, built)
+        made.run("apt-get", "install", "-y", *KUBELETS)
+        card.plug_in(made)
+        made.run("systemctl", "enable", "--now", "nvshared", "nvshare-kubelet")
+        made.until(lambda: made.allocatable() == 10, "ten shares are offered")
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(cluster: Cluster) -> Iterator[None]:
+    """Each test's pods end with it."""
+    yield
+    cluster.kubectl(
+        "delete", "deployment,pod", "--all", "--grace-period=0", "--force", "--ignore-not-found")
+    cluster.until(lambda: cluster.programs() == 0, "no program is left")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Notes how each test ended."""
+    report: pytest.TestReport = (yield).get_result()    # type: ignore[attr-defined]
+    if report.when == "call" or not report.passed:
+        item.config.stash.setdefault(TESTS, {})[item.nodeid.rpartition("/")[2]] = {
+            "outcome": report.outcome, "seconds": round(report.duration, 1),
+            **dict(report.user_properties),
+        }
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keeps it, if this level was asked for by name."""
+    config = session.config
+    if VERSIONS in config.stash and config.getoption("--require") == "kubernetes":
+        now, versions = datetime.now(UTC), config.stash[VERSIONS]
+        name = f"kubernetes-{versions['kubelet'].lstrip('v')}-{now:%Y%m%dT%H%M%S}.json"
+        (ROOT / "bench" / "results" / name).write_text(json.dumps({
+            "when": now.isoformat(timespec="seconds"), "versions": versions,
+            "card": "simulated", "tests": config.stash.get(TESTS, {}),
+        }, indent=2) + "\n")

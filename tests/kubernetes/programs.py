@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of Kubernetes that a node is made of: where they are, and which versions."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+FOLDER_VARIABLE = "NVSHARE_KUBERNETES"
+NAMES = (
+    "kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "etcd", "kubectl",
+)
+
+
+def find() -> dict[str, Path]:
+    """Those that there are, in the folder or in PATH."""
+    path = os.pathsep.join((os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))
+    found = {name: shutil.which(name, path=path) for name in NAMES}
+    return {name: Path(place).resolve() for name, place in found.items() if place}
+
+
+def missing() -> str:
+    """Why there can be no node, or an empty string."""
+    if lacking := [name for name in NAMES if name not in find()]:
+        return f"there is no {', '.join(lacking)} in PATH; {FOLDER_VARIABLE} may name a folder"
+    return ""
+
+
+def version(program: Path) -> str:
+    """What it calls itself."""
+    given = ["version", "--client"] if program.name == "kubectl" else ["--version"]
+    said = subprocess.run([program, *given], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"v?\d+\.\d+\.\d+\S*", said)
+    assert match, said
+    return match[0]

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is annotated on a pod holds for it, by a real API server and kubelet's own identity."""
+
+import time
+from collections.abc import Callable
+
+from nvshared.units import MIB
+from tests.kubernetes.cluster import Cluster, pod
+
+
+def test_annotations_of_a_running_pod_are_its_tenants_terms(
+    cluster: Cluster, record_property: Callable[[str, object], None]
+) -> None:
+    cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
+    cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "the first one is heeded")
+    cluster.kubectl(
+        "annotate", "pod", "it", "nvshare.com/gpu-core-limit=35",
+        "nvshare.com/gpu-memory-limit=64", "nvshare.com/weight-",
+    )
+    began = time.monotonic()
+    wanted = {"compute-limit": 35, "memory": 64 * MIB}
+    cluster.until(lambda: cluster.terms("it") == wanted, "the others are heeded")
+    record_property("seconds from annotate to nvsharectl tenants", time.monotonic() - began)
+    cluster.finish("it")
+
+
+def test_nonsense_is_an_event_and_changes_nothing(cluster: Cluster) -> None:
+    cluster.start_pods(pod("it", annotations={"nvshare.com/gpu-core-limit": "35"}))
+    cluster.until(lambda: cluster.terms("it") == {"compute-limit": 35}, "it is heeded")
+    cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/gpu-core-limit=x")
+    cluster.until(lambda: "cannot be 'x'" in cluster.refusals("it"), "the reason is an event")
+    assert cluster.terms("it") == {"compute-limit": 35}
+    cluster.finish("it")
+
+
+def test_a_limit_holds_from_the_first_allocation_on(cluster: Cluster) -> None:
+    cluster.apply(pod("large", 64, annotations={"nvshare.com/gpu-memory-limit": "32"}))
+    cluster.until(lambda: cluster.has_ended("large"), "it has ended")
+    assert "out of memory" in cluster.kubectl("logs", "large")
+
+
+def test_terms_go_with_the_pod(cluster: Cluster) -> None:
+    cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
+    tenant = cluster.tenant("it")
+    cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "it is heeded")
+    cluster.kubectl("delete", "pod", "it", "--wait=false")
+    cluster.until(lambda: tenant not in cluster.tenants(), "nothing is left of it")

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods get shares of a GPU from a real kubelet, and share it."""
+
+import pytest
+
+from tests.kubernetes.cluster import RESTRICTED, Cluster, deployment, pod
+from tests.kubernetes.node import NAME
+from tests.system import card
+
+MOST_OF_IT = card.MEMORY * 6 // 10      # MiB: two of these do not fit together
+
+
+def first_process(cluster: Cluster, name: str) -> str:
+    """Of a pod's program, as the node sees it."""
+    (client,) = [one for one in card.clients(cluster) if one["tenant"] == cluster.tenant(name)]
+    return str(client["pid"])
+
+
+def main_process(cluster: Cluster, unit: str) -> str:
+    """Of a unit; 0 while it has none."""
+    return cluster.output("systemctl", "show", unit, "--property=MainPID", "--value")
+
+
+def test_each_gpu_is_ten_shares(cluster: Cluster) -> None:
+    status = cluster.get("node", NAME)["status"]
+    assert status["capacity"]["nvshare.com/gpu"] == "10"
+    assert status["allocatable"]["nvshare.com/gpu"] == "10"
+
+
+def test_a_pod_gets_library_and_socket_and_is_a_tenant(cluster: Cluster) -> None:
+    cluster.start_pods(pod("one"))
+    process = f"/proc/{first_process(cluster, 'one')}"
+    environment = cluster.run("cat", f"{process}/environ").stdout.split("\0")
+    assert "NVSHARE_SOCKET=/run/nvshare/nvshare.sock" in environment
+    assert "NVSHARE_REQUIRED=1" in environment
+    assert not any(one.startswith("LD_PRELOAD=") for one in environment)
+    assert "/usr/lib/nvshare/libnvshare.so" in cluster.output("cat", f"{process}/maps")
+    mounts = cluster.output("cat", f"{process}/mounts").splitlines()
+    for folder in ("/usr/lib/nvshare", "/run/nvshare", "/etc/ld.so.preload"):
+        (options,) = [line.split()[3] for line in mounts if line.split()[1] == folder]
+        assert "ro" in options.split(","), folder
+    cluster.finish("one")
+
+
+def test_pods_that_do_not_fit_together_take_turns_and_are_right(cluster: Cluster) -> None:
+    cluster.run("nvsharectl", "set-tq", "100ms")
+    turns = card.status(cluster)["gpus"][0]["turns"]
+    cluster.start_pods(*(pod(name, MOST_OF_IT, seed=seed) for seed, name in enumerate("ab", 1)))
+    cluster.until(lambda: card.status(cluster)["gpus"][0]["turns"] - turns > 4, "they take turns")
+    cluster.finish("a", "b")
+
+
+def test_a_restricted_pod_shares_too(cluster: Cluster) -> None:
+    cluster.start_pods(pod("free"), pod("restricted", security=RESTRICTED))
+    cluster.finish("free", "restricted")
+
+
+def test_the_eleventh_pod_waits_for_a_share(cluster: Cluster) -> None:
+    names = [f"p{number}" for number in range(11)]
+    cluster.apply(*map(pod, names))
+    cluster.until(lambda: [cluster.phase(name) for name in names].count("Running") == 10, "ten run")
+    (last,) = [name for name in names if cluster.phase(name) == "Pending"]
+    (condition,) = cluster.get("pod", last)["status"]["conditions"]
+    assert "Insufficient nvshare.com/gpu" in condition["message"]
+    cluster.finish(next(name for name in names if name != last))
+    cluster.until(lambda: cluster.phase(last) == "Running", "it has its share")
+
+
+def test_while_nvshared_is_away_no_pod_starts_and_then_it_does(cluster: Cluster) -> None:
+    cluster.run("systemctl", "stop", "nvshared")
+    cluster.until(lambda: cluster.allocatable() == 0, "nothing is offered")
+    cluster.apply(pod("early"))
+    cluster.until(lambda: cluster.get("pod", "early")["status"].get("conditions"), "it is judged")
+    assert cluster.phase("early") == "Pending"
+    cluster.run("systemctl", "start", "nvshared")
+    cluster.until(lambda: cluster.shares("early"), "it uses the GPU")
+    cluster.finish("early")
+
+
+@pytest.mark.parametrize("unit", ["kubelet", "nvshared", "nvshare-kubelet", "containerd"])
+def test_pods_go_on_whatever_is_killed(cluster: Cluster, unit: str) -> None:
+    cluster.start_pods(pod("steady"))
+    process = first_process(cluster, "steady")
+    killed = main_process(cluster, unit)
+    cluster.run("kill", "-KILL", killed)
+    cluster.until(lambda: main_process(cluster, unit) not in ("0", killed), "systemd starts it")
+    cluster.apply(deployment("later"))
+    cluster.until(lambda: cluster.programs() == 2, "another one shares the GPU")
+    assert first_process(cluster, "steady") == process
+    cluster.finish("steady")
+
+
+def test_after_a_reboot_all_comes_back_by_itself(cluster: Cluster) -> None:
+    cluster.apply(deployment("it"))
+    cluster.until(lambda: cluster.programs() == 1, "it uses the GPU")
+    cluster.reboot()
+    cluster.until(cluster.is_ready, "the node is ready")
+    cluster.until(lambda: cluster.programs() == 1, "it uses the GPU again")
+    assert cluster.allocatable() == 10
