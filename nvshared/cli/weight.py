@@ -47,8 +47,8 @@ VERB = Verb(
     examples=(
         ("nvsharectl weight 4711 200", "twice the time of other programs of its tenant"),
         ("nvsharectl weight job:4711 200", "twice the time of its user's other jobs"),
-        ("nvsharectl weight pod:lab/train 200", "of all programs of a pod together"),
-        ("nvsharectl weight pod:lab/train none", "as the configuration says, or 100"),
+        ("nvsharectl weight user:alice 200", "of all programs of a user together"),
+        ("nvsharectl weight user:alice none", "as the configuration says, or 100"),
     ),
     configure=_configure,
     act=_act,
