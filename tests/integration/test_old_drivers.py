@@ -16,6 +16,7 @@ from tests.integration.test_bus_sharing import Daemon
 from tests.integration.test_captures import alone, under
 from tests.integration.test_contexts import WAITING
 from tests.integration.test_drain import FREED, LONGER_THAN_A_WRONG_DRAIN
+from tests.integration.test_green_contexts import GREEN
 from tests.integration.test_own_memory import PRELUDE, Program
 
 BEFORE_EVENTS_OF_CONTEXTS = ["535", "550"]
@@ -187,3 +188,18 @@ def test_what_is_freed_stays_while_it_is_at_work(site: Site, driver: str) -> Non
     assert alone(site, FREED)
     site.start()
     assert under(site, FREED)
+
+
+def test_a_program_with_a_green_context_stays_where_its_streams_cannot_be_asked(site: Site) -> None:
+    site.environment["NVSHARE_SIM_DRIVER"] = "550"
+    site.start("--tq", "100ms")
+    program = Program(site, GREEN + """
+call("cuMemAlloc_v2", byref(address), size)
+put(address, bytes([7]) * size)
+away()
+assert get(address, size) == bytes([7]) * size
+""")
+    assert program.popen.stderr is not None
+    assert "this program stays on GPU 0" in program.popen.stderr.readline()
+    program.go_on()
+    program.ends_well()
