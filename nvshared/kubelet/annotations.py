@@ -21,13 +21,16 @@ from typing import Any
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
-from nvshared.quantity import size
+from nvshared.quantity import limit
 from nvshared.units import MIB
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "nvshare.com/"
-STATIC = "kubernetes.io/config.hash"    # of a static pod: what its control group is named after
+# Of a static pod's mirror: what the control group is named after. A pod that has an identifier of
+# the API server's there would set the terms of another one.
+STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
+HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 PATIENCE = 5.0                          # seconds for nvshared's answer
 PERIOD = 2.0                            # until it is asked again
 
@@ -41,8 +44,7 @@ def _whole(text: str) -> int:
 def _memory(text: str) -> int:
     with suppress(ValueError):
         # Kubernetes' 4Gi is our 4GiB, its 4G our 4GB.
-        if found := _whole(text) * MIB if text.isdecimal() else size(f"{text}B"):
-            return found
+        return _whole(text) * MIB if text.isdecimal() else limit(f"{text}B")
     raise ValueError("give a number of MiB, or a size such as 4Gi")
 
 
@@ -71,8 +73,9 @@ def pod(meta: Mapping[str, Any]) -> tuple[Pod, dict[str, str]]:
     """From its metadata; with our annotations."""
     every = meta.get("annotations") or {}
     ours = {key: text for key, text in every.items() if key.startswith(PREFIX)}
-    uid = meta["uid"]
-    return Pod(meta["namespace"], meta["name"], uid, f"pod:{every.get(STATIC, uid)}"), ours
+    uid, named = meta["uid"], every.get(STATIC, "")
+    static = named == every.get(MIRROR) and HASH.fullmatch(named)
+    return Pod(meta["namespace"], meta["name"], uid, f"pod:{named if static else uid}"), ours
 
 
 class Terms:

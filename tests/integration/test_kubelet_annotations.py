@@ -74,6 +74,7 @@ def test_annotations_are_terms_from_the_start_and_live(lab: Lab) -> None:
 @pytest.mark.parametrize(("key", "text", "said"), [
     ("gpu_core_limit", "x", "nvshare.com/gpu-core-limit cannot be 'x'; give a whole number from 1"),
     ("gpu_memory_limit", "-1", "give a number of MiB, or a size such as 4Gi"),
+    ("gpu_memory_limit", "999999999999999Ti", "give a number of MiB, or a size such as 4Gi"),
     ("gpu_core_limit", "101", "cannot be 101; give 1 to 100 percent"),
     ("speed", "9", "nvshare.com/speed cannot be '9'; it means nothing"),
 ])

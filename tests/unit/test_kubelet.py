@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.annotations import pod
+from nvshared.kubelet.annotations import MEANINGS, MIRROR, PREFIX, STATIC, pod
 from nvshared.kubelet.api import Server, server
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.given import CHECKPOINT, elsewhere, holder
@@ -240,7 +240,22 @@ def test_a_file_that_is_of_no_use_is_named(
 def test_a_static_pod_is_the_tenant_that_its_control_group_names() -> None:
     meta = {"namespace": "n", "name": "p", "uid": "of-its-mirror"}
     assert pod(meta)[0].tenant == "pod:of-its-mirror"
-    notes = {"kubernetes.io/config.hash": "0a" * 16, "nvshare.com/weight": "2"}
+    notes = dict.fromkeys((STATIC, MIRROR), "0a" * 16) | {"nvshare.com/weight": "2"}
     static, ours = pod(meta | {"annotations": notes})
     assert static.tenant == f"pod:{'0a' * 16}"
     assert ours == {"nvshare.com/weight": "2"}
+
+
+@pytest.mark.parametrize("notes", [
+    {STATIC: "0a" * 16}, dict.fromkeys((STATIC, MIRROR), "00000000-0000-4000-8000-000000000000"),
+])
+def test_a_pod_cannot_name_another_as_its_tenant(notes: dict[str, str]) -> None:
+    meta = {"namespace": "n", "name": "p", "uid": "its-own", "annotations": notes}
+    assert pod(meta)[0].tenant == "pod:its-own"
+
+
+@pytest.mark.parametrize("text", ["999999999999999Ti", "0", "0.0Gi", "much"])
+def test_a_memory_limit_that_no_number_holds_is_refused(text: str) -> None:
+    """The bus cannot send it, and who listens to pods must not end of it."""
+    with pytest.raises(ValueError, match="give a number of MiB"):
+        MEANINGS[f"{PREFIX}gpu-memory-limit"][1](text)
