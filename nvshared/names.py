@@ -15,7 +15,7 @@ CLIENT_INTERFACE = "com.nvshare.Client"
 LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 
 # What a tenant can be, to give as a hint.
-TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"
+TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
 # What can be set for one, with what holds where nothing is: no limit of memory in bytes, none of
 # the time in percent.
 USUAL_TERMS = {"memory": 0, "host-memory": 0, "compute-limit": 100, "compute-request": 0,
@@ -28,6 +28,7 @@ UNKNOWN = (1 << 64) - 1                 # what a figure of type t is that nobody
 ACTION_SET_TQ = "com.nvshare.set-tq"
 ACTION_SET_ANTI_THRASH = "com.nvshare.set-anti-thrash"
 ACTION_MANAGE_CLIENTS = "com.nvshare.manage-clients"
+ACTION_NAME_PODS = "com.nvshare.name-pods"
 ACTION_RELOAD = "com.nvshare.reload"
 ACTION_SET_LOG_LEVEL = "com.nvshare.set-log-level"
 

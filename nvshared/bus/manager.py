@@ -14,8 +14,11 @@ from nvshared.bus.members import ANYONE, Body, Changes, Interface, Property, Sig
 from nvshared.dbus.types import Variant
 from nvshared.dbus.writing import begin, end, pad, put_text
 from nvshared.errors import NvshareError
+from nvshared.machine.peer import printable
+from nvshared.machine.tenant import Kind
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.pods import Pod
 from nvshared.sharing.tenancy import TenantView
 
 logger = logging.getLogger(__name__)
@@ -148,6 +151,16 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
     def set_tenant_terms(self, _caller: Caller, tenant: str, terms: dict[str, Variant]) -> None:
         """What holds for all programs of a tenant together, until it is taken back."""
         self._manager.tenancy.set(tenant, {name: one.value for name, one in terms.items()})
+
+    @method("SetPods", "pods:a(sssa{ss})", action=names.ACTION_NAME_PODS)
+    def set_pods(self, _caller: Caller, pods: list[tuple[str, str, str, dict[str, str]]]) -> None:
+        """What all pods of this machine are called."""
+        self._manager.tenancy.name({
+            f"{Kind.POD}:{uid}": Pod(printable(namespace), printable(name), {
+                id: printable(container) for id, container in containers.items()
+            })
+            for uid, namespace, name, containers in pods
+        })
 
     @method("ListTenants", gives="tenants:a(suttttasa(stss)a{sv})", action=ANYONE)
     def list_tenants(self, _caller: Caller) -> list[list[Any]]:

@@ -56,6 +56,7 @@ class Publication:
             manager.client_new.connect(self._client_new),
             manager.client_removed.connect(self._client_removed),
             manager.client_stuck.connect(self._client_stuck),
+            manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id)),
             manager.changed.connect(lambda _names: self._tree.changed(self._face)),
         ]
         for gpu in manager.gpus:

@@ -4,7 +4,7 @@
 import os
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -85,7 +85,7 @@ def describe(pid: int, uid: int, owner: int) -> Peer:
         name=printable(name),
         command=printable(command[:COMMAND_LONGEST]),
         tenants=tuple(
-            Tenant(one.kind, printable(one.name))
+            replace(one, name=printable(one.name))
             for one in tenants(cgroup, owner, own_cgroup(), environment)
         ),
     )

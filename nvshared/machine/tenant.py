@@ -19,7 +19,7 @@ import os
 import pwd
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import PurePosixPath
@@ -41,6 +41,7 @@ class Tenant:
 
     kind: Kind
     name: str
+    container: str = field(default="", compare=False)   # of a pod: the id of the one it is in
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
@@ -131,7 +132,7 @@ def _of_path(path: str, beside: str) -> Tenant | None:
         elif number < shared:
             continue
         elif not owner and (trusted := _of_the_system(folder, folders[:number])):
-            return trusted
+            return replace(trusted, container=_container(folders[number:]))
         elif match := CONTAINER.fullmatch(folder):
             return Tenant(Kind.CONTAINER, owner + _plain(match))
         elif owner and SESSION.fullmatch(folder):
@@ -151,6 +152,12 @@ def _of_the_system(folder: str, above: list[str]) -> Tenant | None:
     if any("slurm" in name for name in above) and (match := JOB.fullmatch(folder)):
         return Tenant(Kind.JOB, match[1])
     return Tenant(Kind.CONTAINER, folder) if above[-1:] == ["lxc"] else None
+
+
+def _container(folders: list[str]) -> str:
+    """The id of a pod's container from what lies below the pod; "" for its own first process."""
+    inside = map(CONTAINER.fullmatch, re.split(r":[a-z-]+:|/", "/".join(folders)))
+    return next((match[1] for match in inside if match and match[1]), "")
 
 
 def _plain(match: re.Match[str]) -> str:

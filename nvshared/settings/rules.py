@@ -156,7 +156,7 @@ def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
     named: dict[str, Rule] = {}
     for pattern in dict.fromkeys(rule.pattern for rule in rules):
         terms: dict[str, Rule] = {}
-        for rule in holding(rules, pattern, ()):
+        for rule in holding(rules, (pattern,), ()):
             terms.setdefault(rule.term, rule)
         request, most = terms.get("compute-request"), terms.get("compute-limit")
         if request is not None and most is not None and request.value > most.value:
@@ -181,16 +181,19 @@ def is_tenant(pattern: str) -> bool:
     return not WILDCARDS.search(pattern) and not pattern.startswith(f"{GROUP}:")
 
 
-def holding(rules: Iterable[Rule], tenant: str, groups: Collection[str]) -> list[Rule]:
-    """The rules that are for a tenant whose user is in these groups, the most specific first."""
+def holding(
+    rules: Iterable[Rule], names: Collection[str], groups: Collection[str]
+) -> list[Rule]:
+    """The rules that are for a tenant of these names whose user is in these groups, the most
+    specific first."""
     found = []
     for number, rule in enumerate(rules):
         kind, _, name = rule.pattern.partition(":")
-        if rule.pattern == tenant:
+        if rule.pattern in names:
             found.append((2, 0, number, rule))
         elif kind == GROUP and name in groups:
             found.append((1, 0, number, rule))
-        elif _expression(rule.pattern).fullmatch(tenant):
+        elif any(map(_expression(rule.pattern).fullmatch, names)):
             found.append((0, len(WILDCARDS.sub("", rule.pattern)), number, rule))
     return [rule for *_, rule in sorted(found, key=lambda one: one[:3], reverse=True)]
 

@@ -24,11 +24,13 @@ from nvshared.machine import host
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts, Process, Sample
 from nvshared.machine.peer import Peer
+from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.sharing.evidence import Witness
+from nvshared.sharing.pods import Pod
 from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
@@ -56,10 +58,27 @@ class Client:
         self.peer = peer
         self.link = link
         self.terms = ClientTerms()      # what is set for it
+        self.pod: Pod | None = None     # that it is in, once its names are known
         self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
 
     def __str__(self) -> str:
-        return str(self.peer)
+        return f"{self.name}[{self.peer.pid}]"
+
+    @property
+    def name(self) -> str:
+        """What it is called: by its pod, or as the process is."""
+        return self.peer.name if self.pod is None else str(self.pod)
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is, as people are shown it."""
+        return str(self.peer.tenant) if self.pod is None else f"{Kind.POD}:{self.pod}"
+
+    @property
+    def container(self) -> str:
+        """The name of the pod's container that it is in; "" where nobody knows it."""
+        pod = self.pod
+        return "" if pod is None else pod.containers.get(self.peer.tenant.container, "")
 
     def set_terms(self, terms: ClientTerms) -> None:
         """This is set for it from now on."""

@@ -7,6 +7,8 @@ rule of the configuration says (nvshared/settings/rules.py). All programs of a t
 under its terms. The schedulers see to that; this tells each of them, before it hears of the first
 program of a tenant, and whenever something changes.
 
+A pod is known by its UID here; people see and give its names, once these are known (pods.py).
+
 A scheduler goes on knowing a tenant whose programs have ended. So nobody gets rid of a debt by
 starting anew; only of very many such tenants the oldest are forgotten.
 """
@@ -23,6 +25,8 @@ from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
 from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.pods import Pod, Pods
+from nvshared.signal import Signal
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
 GONE_KNOWN = 1000                       # tenants without programs that schedulers know
@@ -56,6 +60,8 @@ class Tenancy:
     """The terms of all tenants, and who tells them to the GPUs' schedulers."""
 
     def __init__(self, keeper: Keeper | None = None) -> None:
+        self.renamed: Signal[Client] = Signal("renamed")    # what it is shown as is another
+        self._pods = Pods()
         self._keeper = keeper
         self._by_hand = {} if keeper is None else keeper.load()
         self._rules: tuple[Rule, ...] = ()
@@ -76,13 +82,27 @@ class Tenancy:
         self._groups.clear()
         self._tell_all([*self._clients, *self._gone])
 
+    def name(self, pods: Mapping[str, Pod]) -> None:
+        """These are all pods of this machine, by their tenants."""
+        changed = self._pods.use(pods)
+        for name in changed:
+            for client in self._clients.get(name, {}).values():
+                client.pod = self._pods.pod(name)
+                self.renamed.emit(client)
+        self._tell_all(changed)
+
     def set(self, name: str, terms: Mapping[str, object]) -> None:
         """Sets terms of a tenant, by their names in TERMS; 0 takes back what was set.
 
         Raises InvalidArgs; NotKept if it holds, but will not outlive a restart.
         """
-        name = _named(name)
         new = _checked(name, terms)
+        name = self._named(name)
+        if name.startswith(f"{Kind.POD}:") and "/" in name:
+            raise InvalidArgs(
+                f"no {name} is known here",
+                "nvshare-kubelet tells the names of this node's pods; or give pod:UID",
+            )
         self._demand(name, new)
         changed = self._by_hand.get(name, {}) | new
         self._by_hand[name] = {term: value for term, value in changed.items() if value}
@@ -103,20 +123,23 @@ class Tenancy:
                 limit = self._after(whole, "compute-limit", name, new)
                 if request is not None and limit is not None and request.value > limit.value:
                     raise InvalidArgs(
-                        f"the compute-request of {one}, {request.value} % {request.source}, "
-                        f"contradicts the compute-limit of {whole}, {limit.value} % {limit.source}",
+                        f"the compute-request of {self._pods.shown(one)}, {request.value} % "
+                        f"{request.source}, contradicts the compute-limit of "
+                        f"{self._pods.shown(whole)}, {limit.value} % {limit.source}",
                         "lower the one or raise the other",
                     )
         request = self._after(name, "compute-request", name, new)
         if request is None:
             return
         names = {*self._clients, *self._by_hand,
-                 *(one.pattern for one in self._rules if is_tenant(one.pattern))}
+                 *(self._pods.meant(one.pattern) for one in self._rules if is_tenant(one.pattern))}
         others = {other: self.terms(other).compute_request for other in sorted(names - {name})}
         if sum(others.values()) + request.value > UNLIMITED:
-            have = ", ".join(f"{other} {percent} %" for other, percent in others.items() if percent)
+            have = ", ".join(
+                f"{self._pods.shown(other)} {percent} %"
+                for other, percent in others.items() if percent)
             raise InvalidArgs(
-                f"the compute-request of {name} cannot be {request.value} %",
+                f"the compute-request of {self._pods.shown(name)} cannot be {request.value} %",
                 f"others have, of {UNLIMITED} % in all: {have}",
             )
 
@@ -150,16 +173,18 @@ class Tenancy:
 
     def tenants(self) -> list[TenantView]:
         """Those that have programs, or for which something is set by hand."""
-        return [self._view(name) for name in sorted({*self._clients, *self._by_hand})]
+        found = map(self._view, {*self._clients, *self._by_hand})
+        return sorted(found, key=lambda one: one.name)
 
     def tenant(self, name: str) -> TenantView:
         """One of them, or one that is yet to come. Raises InvalidArgs for a name of none."""
-        return self._view(_named(name))
+        return self._view(self._named(name))
 
     def _found(self, name: str) -> list[Rule]:
         """All that is said of each of a tenant's terms, what holds first."""
         by_hand = [Rule("", term, value, "") for term, value in self._by_hand.get(name, {}).items()]
-        rules = holding(self._rules, name, self._groups_of(name))
+        names = {name, self._pods.shown(name)}
+        rules = holding(self._rules, names, self._groups_of(name))
         return sorted([*by_hand, *rules], key=lambda one: ORDER[one.term])
 
     def _groups_of(self, name: str) -> frozenset[str]:
@@ -173,6 +198,7 @@ class Tenancy:
     def _joins(self, client: Client, _memory: Memory) -> None:
         for name in map(str, client.peer.tenants):
             self._clients.setdefault(name, {})[client.id] = client
+            client.pod = self._pods.pod(name) or client.pod
             self._gone.pop(name, None)
             self._tell(client.gpu, name)
 
@@ -215,23 +241,22 @@ class Tenancy:
         figures = [client.memory for client in clients]
         others = {str(one): None for client in clients for one in client.peer.tenants}
         return TenantView(
-            name,
+            self._pods.shown(name),
             len({client.peer.pid or -client.id for client in clients}),
             sum(memory.allocated for memory in figures),
             sum(memory.resident for memory in figures),
             sum(memory.pinned for memory in figures),
             sum(client.held_time for client in clients),
-            tuple(one for one in others if one != name),
+            tuple(self._pods.shown(one) for one in others if one != name),
             tuple(self._found(name)),
         )
 
-
-def _named(name: str) -> str:
-    """Raises InvalidArgs."""
-    try:
-        return tenant(name)
-    except ValueError as wrong:
-        raise InvalidArgs(f"{name!r} is no tenant", str(wrong)) from None
+    def _named(self, name: str) -> str:
+        """Raises InvalidArgs."""
+        try:
+            return self._pods.meant(tenant(name))
+        except ValueError as wrong:
+            raise InvalidArgs(f"{name!r} is no tenant", str(wrong)) from None
 
 
 def _checked(name: str, terms: Mapping[str, object]) -> dict[str, int]:

@@ -104,10 +104,12 @@ def a_manager() -> Manager:
     return manager
 
 
-def a_client(manager: Manager, gpu: GPU, *, pid: int = NOBODY) -> Client:
+def a_client(
+    manager: Manager, gpu: GPU, *, pid: int = NOBODY,
+    tenants: tuple[Tenant, ...] = (Tenant(Kind.USER, "root"),),
+) -> Client:
     """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""
-    whose = (Tenant(Kind.USER, "root"),)
-    peer = Peer(pid, 0, 0, "python", "/usr/bin/python3 train.py --epochs 3", whose)
+    peer = Peer(pid, 0, 0, "python", "/usr/bin/python3 train.py --epochs 3", tenants)
     memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)
     client = Client(manager.next_id(), gpu, peer, Noted())
     gpu.join(client, memory, running=False, wants=False, commit=0)

@@ -8,13 +8,18 @@ import pytest
 from dbus_next.constants import MessageType
 from dbus_next.signature import Variant
 
+from nvshared.bus import Publication
 from nvshared.bus.authority import Caller
 from nvshared.errors import ExitCode
+from nvshared.machine.tenant import Kind, Tenant
+from nvshared.names import CLIENT_INTERFACE, client_path
 from nvshared.scheduler.settings import Priority, TenantTerms, Terms
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.pods import Pod
 from nvshared.units import GIB
 from tests.bus.service import Peeper, a_client
+from tests.bus.test_announcements import announced
 from tests.bus.test_calls import STANDARD, refusal
 from tests.bus.test_commands import Run, ctl, sentence
 from tests.unit.scripted import DEFAULTS
@@ -60,7 +65,7 @@ async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper
 
 @pytest.mark.parametrize(("tenant", "terms", "sentence"), [
     ("alice", {"weight": Variant("u", 3)}, "'alice' is no tenant; give user:NAME, unit:NAME, "
-     "container:ID, job:ID or pod:UID"),
+     "container:ID, job:ID or pod:NAMESPACE/NAME"),
     ("user:a", {}, f"no term of user:a is given; there are {KNOWN}"),
     ("user:a", {"Weight": Variant("u", 3)},
      f"a tenant has no term 'Weight'; there are {KNOWN}"),
@@ -92,6 +97,9 @@ async def test_who_is_no_administrator_may_only_look(
     name, sentence = refusal(await other.call("SetTenantTerms", "sa{sv}", ["user:a", terms]))
     assert name == STANDARD + "AccessDenied"
     assert "com.nvshare.manage-clients" in sentence
+    name, sentence = refusal(await other.call("SetPods", "a(sssa{ss})", [[]]))
+    assert name == STANDARD + "AccessDenied"
+    assert "com.nvshare.name-pods" in sentence
     assert await other.result("ListTenants") == []
 
 
@@ -121,6 +129,7 @@ async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl:
     assert ruled.tenancy.terms("user:alice").priority is Priority.BACKGROUND
     assert json.loads((await ctl("priority", "user:alice", "none", "--json")).out) == {
         "tenant": "user:alice", "priority": "normal"}
+    ruled.tenancy.name({"pod:7d1c": Pod("lab", "train", {})})
     assert json.loads((await ctl("weight", "pod:lab/train", "7", "--json")).out) == {
         "tenant": "pod:lab/train", "weight": 7,
     }
@@ -153,9 +162,9 @@ async def test_what_is_set_for_a_program_is_taken_back(manager: Manager, ctl: Ru
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["limit", "alice", "--memory", "3"], "'alice' is neither a process id nor a tenant; give a "
-     "number, or user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+     "number, or user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["weight", "usr:alice", "3"], "'usr:alice' is no tenant; give user:NAME, unit:NAME, "
-     "container:ID, job:ID or pod:UID"),
+     "container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["weight", "group:staff", "3"],
      "'group:staff' is no tenant; a group has rules: [tenant group:NAME] in nvshared.conf"),
     (["weight", "user:a*", "3"],
@@ -163,17 +172,18 @@ async def test_what_is_set_for_a_program_is_taken_back(manager: Manager, ctl: Ru
     (["weight", "user:a", "3", "--gpu", "0"],
      "what is set for a tenant holds on each GPU; leave out --gpu"),
     (["limit", "7", "--host-memory", "1GiB"], "the host memory of a process has no limit; give "
-     "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+     "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["limit", "7", "--request", "30"], "a process cannot request time; give "
-     "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+     "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["limit", "user:a"], "there is nothing to limit; give --memory SIZE, --host-memory SIZE, "
      "--compute PERCENT or --request PERCENT"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
     (["tenants", "--explain", "alice"],
-     "'alice' is no tenant; give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+     "'alice' is no tenant; give user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["tenants", "--explain", "x:alice"],
-     "'x:alice' is no tenant; give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+     "'x:alice' is no tenant; give user:NAME, unit:NAME, container:ID, job:ID or "
+     "pod:NAMESPACE/NAME"),
 ])
 async def test_what_is_wrong_with_a_command(ctl: Run, arguments: list[str], words: str) -> None:
     ended = await ctl(*arguments)
@@ -224,3 +234,23 @@ memory  60GiB  [tenant user:*] in /etc/a.conf:2
 async def test_nothing_to_show(ctl: Run) -> None:
     assert (await ctl("tenants")).out == (
         "No program uses a GPU through nvshare, and nothing is set for a tenant.\n")
+
+
+async def test_pods_are_shown_by_their_names_once_these_are_told(
+    manager: Manager, publication: Publication, other: Peeper, ctl: Run
+) -> None:
+    pod = Tenant(Kind.POD, "7d1c", container="9f1c")
+    client = a_client(manager, manager.gpus[0], tenants=(Tenant(Kind.USER, "root"), pod))
+    await announced(publication, other)
+    await other.watch()
+    told = [["7d1c", "lab", "train", {"9f1c": "ma\x1bin"}]]
+    await other.call("SetPods", "a(sssa{ss})", [told])
+    assert (client.tenant, client.container) == ("pod:lab/train", "ma?in")
+    assert await announced(publication, other) == [(client_path(client.id), CLIENT_INTERFACE, {
+        "Name": "lab/train", "Tenant": "pod:lab/train"})]
+    for verb in ("tenants", "clients", "status"):
+        assert "pod:lab/train" in (await ctl(verb)).out
+    assert "pod:7d1c" not in (await ctl("tenants")).out
+    assert (await ctl("tenants", "--explain", "pod:lab/train")).out.startswith("pod:lab/train: 1")
+    await other.call("SetPods", "a(sssa{ss})", [[]])
+    assert client.tenant == "pod:7d1c"

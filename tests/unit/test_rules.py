@@ -75,11 +75,11 @@ compute-limit = none
     ("[tenant user:*]\npriority = 3\n", ":2: priority cannot be '3'; "
      "give background, normal, high"),
     ("[tenant]\nweight = 1\n", ":1: [tenant] cannot be for ''; give group:NAME or a pattern of "
-     "user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+     "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     ("[tenant alice]\n", ":1: [tenant alice] cannot be for 'alice'; give group:NAME or a pattern "
-     "of user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+     "of user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     ("[tenant *:x]\n", ":1: [tenant *:x] cannot be for '*:x'; give group:NAME or a pattern "
-     "of user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+     "of user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     ("[tenant group:*]\n", ":1: [tenant group:*] cannot be for 'group:*'; "
      "name one group, as in group:staff"),
     ("[tenant user:a\n", ":1: '[tenant user:a' is no section; "
@@ -160,12 +160,12 @@ def test_the_most_specific_rule_goes_first(
         "unit:?.service", "unit:alice/*", "unit:*/*.service", "pod:lab/*",
     )
     rules = [Rule(one, "weight", 1, "") for one in patterns]
-    assert [rule.pattern for rule in holding(rules, name, groups)] == order
+    assert [rule.pattern for rule in holding(rules, (name,), groups)] == order
 
 
 def test_of_rules_that_are_alike_the_last_one_holds() -> None:
     rules = [Rule("user:a*", "weight", 1, "1"), Rule("user:*e", "weight", 2, "2")]
-    assert [rule.value for rule in holding(rules, "user:ae", ())] == [2, 1]
+    assert [rule.value for rule in holding(rules, ("user:ae",), ())] == [2, 1]
 
 
 def test_a_user_is_named_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,10 +177,10 @@ def test_a_user_is_named_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("text", "hint"), [
-    ("alice", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
-    ("user:", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
-    ("usr:alice", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
-    ("user:a\nb", "give user:NAME, unit:NAME, container:ID, job:ID or pod:UID"),
+    ("alice", "give user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
+    ("user:", "give user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
+    ("usr:alice", "give user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
+    ("user:a\nb", "give user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     ("group:staff", r"a group has rules: \[tenant group:NAME\] in nvshared.conf"),
     ("user:*", r"a pattern is for rules: \[tenant PATTERN\] in nvshared.conf"),
 ])

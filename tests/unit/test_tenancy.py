@@ -20,11 +20,13 @@ from nvshared.settings.tenants import FILE_NAME, TenantsFile
 from nvshared.sharing import tenancy
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.pods import Pod
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, peer, script
 
-ALICE, POD = Tenant(Kind.USER, "alice"), Tenant(Kind.POD, "lab/train")
+ALICE, POD = Tenant(Kind.USER, "alice"), Tenant(Kind.POD, "7d1c")
+TRAIN = Pod("lab", "train", {"9f1c": "main"})
 KNOWN = ", ".join(TERMS)
 RULES = (
     Rule("user:*", "memory", 60 * GIB, "a.conf:2"), Rule("user:*", "weight", 50, "a.conf:3"),
@@ -43,6 +45,7 @@ class Daemon:
             tenancy=Tenancy(TenantsFile(folder)),
         )
         self.heard: list[list[Event]] = []
+        self.manager.tenancy.name({str(POD): TRAIN})
         for facts in (FACTS, OTHER):
             self.manager.add(facts, Sample(), gather=False)
             self.heard.append(Scripted.latest.events)
@@ -80,10 +83,10 @@ def test_what_is_set_is_told_before_the_first_program_comes(daemon: Daemon) -> N
     daemon.joins(ALICE, POD)
     alice = TenantTerms(memory_limit=40 * GIB, compute_limit=50, weight=200)
     assert daemon.heard[0][:2] == [
-        TenantChanged("user:alice", alice), TenantChanged("pod:lab/train", TenantTerms(weight=7)),
+        TenantChanged("user:alice", alice), TenantChanged("pod:7d1c", TenantTerms(weight=7)),
     ]
     assert isinstance(joined := daemon.heard[0][2], Joined)
-    assert joined.tenants == ("pod:lab/train", "user:alice")    # the outermost first
+    assert joined.tenants == ("pod:7d1c", "user:alice")    # the outermost first
     assert not daemon.told(1)
     daemon.told()
     daemon.joins(ALICE)
@@ -118,7 +121,7 @@ def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon
     daemon.manager.reload()
     assert daemon.told() == [
         TenantChanged("user:alice", TenantTerms(60 * GIB, 50)),
-        TenantChanged("pod:lab/train", TenantTerms(compute_limit=30)),
+        TenantChanged("pod:7d1c", TenantTerms(compute_limit=30)),
     ]
     daemon.set("user:alice", memory=4 * GIB, compute_limit=100)
     assert daemon.told() == [TenantChanged("user:alice", TenantTerms(4 * GIB, 50))]
@@ -130,7 +133,7 @@ def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon
     daemon.rules = ()
     daemon.manager.reload()
     assert {event.tenant: event.terms for event in daemon.told()} == {
-        "user:alice": TenantTerms(), "pod:lab/train": TenantTerms(),
+        "user:alice": TenantTerms(), "pod:7d1c": TenantTerms(),
     }
 
 
@@ -223,7 +226,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
 
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
     ("alice", {"weight": 3}, "'alice' is no tenant; give user:NAME, unit:NAME, container:ID, "
-     "job:ID or pod:UID"),
+     "job:ID or pod:NAMESPACE/NAME"),
     ("group:staff", {"weight": 3}, "'group:staff' is no tenant; a group has rules: "
      "[tenant group:NAME] in nvshared.conf"),
     ("user:a", {}, f"no term of user:a is given; there are {KNOWN}"),
@@ -332,3 +335,47 @@ def test_schedulers_forget_only_the_oldest_of_very_many_that_are_gone(
         client.gpu.leave(client)
     forgotten = [event.tenant for event in daemon.told() if event.terms == TenantTerms()]
     assert forgotten == ["job:2", "job:1"]
+
+
+def test_a_pod_goes_by_its_uid_until_its_name_is_known(daemon: Daemon) -> None:
+    daemon.rules = RULES
+    daemon.manager.reload()
+    daemon.manager.tenancy.name({})
+    main = replace(POD, container="9f1c")
+    client = daemon.joins(ALICE, main)
+    assert (str(client), client.tenant, client.container) == ("python[11]", "pod:7d1c", "")
+    daemon.set("pod:7d1c", weight=7)
+    daemon.told()
+    renamed: list[Client] = []
+    daemon.manager.tenancy.renamed.connect(renamed.append)
+    daemon.manager.tenancy.name({str(POD): TRAIN})
+    assert renamed == [client]
+    assert (str(client), client.tenant, client.container) == (
+        "lab/train[11]", "pod:lab/train", "main")
+    # A rule may be for the name. What was set for the UID stays.
+    assert daemon.told() == [TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, weight=7))]
+    daemon.manager.tenancy.name({str(POD): TRAIN})
+    assert renamed == [client]
+    assert daemon.manager.tenancy.tenant("pod:lab/train") == daemon.manager.tenancy.tenant(
+        "pod:7d1c")
+    daemon.joins(ALICE)
+    assert [one.name for one in daemon.manager.tenancy.tenants()] == ["pod:lab/train", "user:alice"]
+
+
+def test_another_pod_of_the_same_name_is_another_tenant(daemon: Daemon) -> None:
+    daemon.set("pod:lab/train", weight=7)
+    daemon.joins(ALICE, POD)
+    daemon.manager.tenancy.name({"pod:0b5e": TRAIN})
+    assert [one.name for one in daemon.manager.tenancy.tenants()] == ["pod:7d1c", "user:alice"]
+    assert not daemon.manager.tenancy.tenant("pod:lab/train").terms
+    with pytest.raises(InvalidArgs, match="no pod:lab/other is known here"):
+        daemon.set("pod:lab/other", weight=7)
+
+
+def test_a_request_by_a_rule_for_a_name_counts_once(daemon: Daemon) -> None:
+    daemon.rules = (Rule("pod:lab/train", "compute-request", 60, "a.conf:2"),)
+    daemon.manager.reload()
+    daemon.joins(ALICE, POD)
+    with pytest.raises(InvalidArgs, match="have, of 100 % in all: pod:lab/train 60 %"):
+        daemon.set("user:alice", compute_request=41)
+    daemon.set("user:alice", compute_request=40)

@@ -111,6 +111,12 @@ def test_what_it_is_in(cgroup: str, name: str) -> None:
     assert found == ["user:root", *([name] if name else [])]
 
 
+@pytest.mark.parametrize("cgroup", [
+    cgroup for cgroup, name in PLACES.values() if name == POD and CONTAINER in cgroup])
+def test_a_pods_container_is_known_by_its_id(cgroup: str) -> None:
+    assert tenants(cgroup + "\n", 0)[-1].container == CONTAINER
+
+
 def test_a_daemon_in_a_container_tells_apart_what_is_beside_it() -> None:
     node = f"0::/docker/{CONTAINER}/kubelet.slice/kubelet-kubepods.slice"
     own = f"{node}/kubelet-kubepods-pod{STATIC}.slice/cri-containerd-{CONTAINER}.scope"
