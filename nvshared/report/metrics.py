@@ -34,7 +34,7 @@ ASKED = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT", "HTTP_ACC
 ANSWERS_KEPT = 4                        # one for each way to ask; a large one has a few MB
 
 CARD = ("gpu", "uuid")
-CLIENT = (*CARD, "client", "pid")
+CLIENT = (*CARD, "client", "pid", "user", "tenant", "namespace", "pod", "container", "name")
 
 Thing = TypeVar("Thing")
 # Names, words about them, and what makes the figure.
@@ -180,14 +180,13 @@ def _clients(clients: Iterable[Client]) -> Iterator[Metric]:
     labelled = [(_client(client), client) for client in clients]
     info = GaugeMetricFamily(
         "nvshare_client_info", "One for each client",
-        labels=(*CLIENT, "uid", "name", "tenant"),
+        labels=(*CLIENT, "uid"),
     )
     state = GaugeMetricFamily(
         "nvshare_client_state", "1 for what each client does", labels=(*CLIENT, "state")
     )
     for labels, client in labelled:
-        peer = client.peer
-        info.add_metric((*labels, str(peer.uid), peer.name, str(peer.tenant)), 1)
+        info.add_metric((*labels, str(client.peer.uid)), 1)
         state.add_metric((*labels, str(client.view.state)), 1)
     yield from (info, state)
     gauges: Table[Client] = [
@@ -224,4 +223,8 @@ def _card(gpu: GPU) -> tuple[str, ...]:
 
 
 def _client(client: Client) -> tuple[str, ...]:
-    return *_card(client.gpu), str(client.id), str(client.peer.pid)
+    user, pod = client.peer.tenants[0].name, client.pod
+    return (
+        *_card(client.gpu), str(client.id), str(client.peer.pid), user, client.tenant,
+        *(("", "") if pod is None else pod[:2]), client.container, client.peer.name,
+    )

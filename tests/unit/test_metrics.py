@@ -11,12 +11,14 @@ import pytest
 from prometheus_client.core import Metric
 
 from nvshared.machine.nvml import Sample
+from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.metrics import Figures
 from nvshared.scheduler.events import Memory, MemoryChanged
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
+from nvshared.sharing.pods import Pod
 from nvshared.units import GIB, SECOND
-from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, script
+from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, peer, script
 
 MANUAL = Path(__file__).parents[2] / "packaging" / "man" / "nvshared.8.in"
 
@@ -58,13 +60,36 @@ async def test_the_predecessors_names(time: Time) -> None:
     assert found["nvshare_scheduler_running_clients"] == [(card, 0)]
     assert found["nvshare_scheduler_quantum_seconds"] == [(card, 30)]
     assert found["nvshare_handover_seconds_total"] == [(card, 0)]
-    whose = {**card, "client": str(client.id), "pid": str(client.peer.pid)}
+    user = client.peer.user
+    whose = {
+        **card, "client": str(client.id), "pid": str(client.peer.pid), "name": "python",
+        "user": user, "tenant": f"user:{user}", "namespace": "", "pod": "", "container": "",
+    }
     assert found["nvshare_client_managed_allocated_bytes"] == [(whose, 3 * GIB)]
     ((labels, value),) = found["nvshare_client_info"]
-    assert labels.items() >= whose.items()
+    assert labels == {**whose, "uid": str(client.peer.uid)}
     assert value == 1
     assert "state" not in labels        # each hand-over would make it another series
     assert found["nvshare_client_state"] == [({**whose, "state": "idle"}, 1)]
+
+
+async def test_pods_are_told_apart_by_their_names(time: Time) -> None:
+    made = manager(time)
+    pod = Tenant(Kind.POD, "7d1c", container="9f1c")
+    somebody = peer(4711)
+    client = Client(
+        1, made.gpus[0], replace(somebody, tenants=(*somebody.tenants, pod)), Noted())
+    made.gpus[0].join(client, Memory(), running=False, wants=False, commit=0)
+
+    async def labels() -> list[str]:
+        ((found, _),) = (await scraped(made))["nvshare_client_held_seconds_total"]
+        return [found[name] for name in ("tenant", "namespace", "pod", "container", "name")]
+
+    assert await labels() == ["pod:7d1c", "", "", "", "python"]
+    made.tenancy.name({"pod:7d1c": Pod("lab", "train", {})})
+    assert await labels() == ["pod:lab/train", "lab", "train", "", "python"]
+    made.tenancy.name({"pod:7d1c": Pod("lab", "train", {"9f1c": "main"})})
+    assert await labels() == ["pod:lab/train", "lab", "train", "main", "python"]
 
 
 async def test_a_scrape_has_the_cards_sampled_first(time: Time) -> None:
