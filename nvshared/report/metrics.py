@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus metrics over HTTP: the predecessors' names, and ours in base units.
+"""Prometheus metrics over HTTP.
 
 Everything is read from the manager when it is asked for, once in a while at the
 most: anybody may ask, and drawing a thousand clients takes the event loop a while.
@@ -10,21 +10,21 @@ has drawn the figures; it never looks at a scheduler while that decides.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from typing import Any
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from nvshared.errors import NvshareError
 from nvshared.quantity import Endpoint
+from nvshared.report.families import draw
 from nvshared.report.scrapes import Answer, listen
-from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import look
-from nvshared.units import SECOND
+from nvshared.sharing.totals import TenantTotals
 
 logger = logging.getLogger(__name__)
 
@@ -33,23 +33,19 @@ FRESH = 1.0                             # seconds for which figures are as good 
 ASKED = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING")
 ANSWERS_KEPT = 4                        # one for each way to ask; a large one has a few MB
 
-CARD = ("gpu", "uuid")
-CLIENT = (*CARD, "client", "pid", "user", "tenant", "namespace", "pod", "container", "name")
-
-Thing = TypeVar("Thing")
-# Names, words about them, and what makes the figure.
-Table = list[tuple[str, str, Callable[[Thing], float | None]]]
-
 
 class Figures(Collector):
     """Draws everything at once, in the event loop it was made in."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
+        self._totals = TenantTotals()
+        for gpu in manager.gpus:
+            self._totals.follow(gpu)
         self._loop = asyncio.get_running_loop()
-        self._drawn: list[Metric] = []
+        self._drawn: Sequence[Metric] = []
         self._drawn_at = float("-inf")
-        self._awaited: set[Future[list[Metric]]] = set()
+        self._awaited: set[Future[Sequence[Metric]]] = set()
         self._closed = False
 
     @property
@@ -79,11 +75,11 @@ class Figures(Collector):
         for drawing in tuple(self._awaited):
             drawing.cancel()
 
-    async def _draw(self) -> list[Metric]:
+    async def _draw(self) -> Sequence[Metric]:
         if not self.fresh:
             await look(self._manager.gpus)
             everyone = tuple(self._manager.clients)
-            self._drawn = [*_cards(self._manager.gpus), *_clients(everyone)]
+            self._drawn = draw(self._manager.gpus, everyone, self._totals)
             self._drawn_at = self._loop.time()
         return self._drawn
 
@@ -93,6 +89,7 @@ def serve(manager: Manager, where: Endpoint) -> Callable[[], None]:
     registry = CollectorRegistry()
     figures = Figures(manager)
     registry.register(figures)
+    ProcessCollector(registry=registry)     # what Prometheus wants to know of every program
     try:
         stop_listening = listen(where, _Answers(figures, make_wsgi_app(registry)))
     except OSError as error:
@@ -144,87 +141,3 @@ class _Answers:
             body = b"".join(self._write(environ, lambda *words: said.append(words)))
             self._written[asked] = (*said[0], body)
         return self._written[asked]
-
-
-def _cards(gpus: Iterable[GPU]) -> Iterator[Metric]:
-    gauges: Table[GPU] = [
-        ("gpu_utilization_ratio", "Share of time with a kernel running, as NVML says",
-         lambda gpu: gpu.sample.utilisation),
-        ("gpu_memory_used_bytes", "Memory of the card used by everybody, as NVML says",
-         lambda gpu: gpu.sample.memory_used),
-        ("gpu_memory_outside_bytes", "Memory used outside of nvshared's clients",
-         lambda gpu: gpu.capacity.outside),
-        ("gpu_capacity_bytes", "Memory that can be handed out", lambda gpu: gpu.capacity.bytes),
-        ("scheduler_running_clients", "Clients whose gate is open",
-         lambda gpu: len(gpu.holders)),
-        ("scheduler_waiting_clients", "Clients that wait for their turn",
-         lambda gpu: gpu.queue_length),
-        ("scheduler_quantum_seconds", "How long a client may keep the GPU while others wait",
-         lambda gpu: gpu.tq_usec / SECOND),
-    ]
-    counters: Table[GPU] = [
-        ("turns", "Turns begun", lambda gpu: gpu.snapshot().counters.turns),
-        ("loaded_bytes", "Brought to the card", lambda gpu: gpu.snapshot().counters.bytes_in),
-        ("evicted_bytes", "Moved to the host", lambda gpu: gpu.snapshot().counters.bytes_out),
-        ("handover_seconds", "From the end of drains until the client that had waited ran",
-         lambda gpu: gpu.snapshot().counters.handover / SECOND),
-        ("reopened", "Drains that did not end", lambda gpu: gpu.snapshot().counters.reopened),
-        ("stuck", "Orders not answered for long", lambda gpu: gpu.snapshot().counters.stuck),
-    ]
-    labelled = [(_card(gpu), gpu) for gpu in gpus]
-    yield from _families(GaugeMetricFamily, "nvshare_", CARD, gauges, labelled)
-    yield from _families(CounterMetricFamily, "nvshare_", CARD, counters, labelled)
-
-
-def _clients(clients: Iterable[Client]) -> Iterator[Metric]:
-    labelled = [(_client(client), client) for client in clients]
-    info = GaugeMetricFamily(
-        "nvshare_client_info", "One for each client",
-        labels=(*CLIENT, "uid"),
-    )
-    state = GaugeMetricFamily(
-        "nvshare_client_state", "1 for what each client does", labels=(*CLIENT, "state")
-    )
-    for labels, client in labelled:
-        info.add_metric((*labels, str(client.peer.uid)), 1)
-        state.add_metric((*labels, str(client.view.state)), 1)
-    yield from (info, state)
-    gauges: Table[Client] = [
-        ("managed_allocated_bytes", "Allocated, on the card or not",
-         lambda client: client.memory.allocated),
-        ("resident_bytes", "Of these on the card", lambda client: client.memory.resident),
-        ("pinned_bytes", "On the card and not swappable", lambda client: client.memory.pinned),
-        ("host_bytes", "Host memory held for what is swapped", lambda client: client.memory.host),
-    ]
-    counters: Table[Client] = [
-        ("held_seconds", "Time with the gate open", lambda client: client.held_time / SECOND),
-        ("waited_seconds", "Time wanting it open", lambda client: client.waited / SECOND),
-    ]
-    yield from _families(GaugeMetricFamily, "nvshare_client_", CLIENT, gauges, labelled)
-    yield from _families(CounterMetricFamily, "nvshare_client_", CLIENT, counters, labelled)
-
-
-def _families(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], prefix: str, labels: Sequence[str],
-    table: Table[Thing], labelled: Iterable[tuple[Sequence[str], Thing]],
-) -> Iterator[Metric]:
-    """The metrics of a table, of things with their labels."""
-    for name, words, figure in table:
-        family = kind(prefix + name, words, labels=labels)
-        for its_labels, thing in labelled:
-            value = figure(thing)
-            if value is not None:
-                family.add_metric(its_labels, value)
-        yield family
-
-
-def _card(gpu: GPU) -> tuple[str, ...]:
-    return str(gpu.facts.index), gpu.facts.uuid
-
-
-def _client(client: Client) -> tuple[str, ...]:
-    user, pod = client.peer.tenants[0].name, client.pod
-    return (
-        *_card(client.gpu), str(client.id), str(client.peer.pid), user, client.tenant,
-        *(("", "") if pod is None else pod[:2]), client.container, client.peer.name,
-    )

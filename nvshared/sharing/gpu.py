@@ -29,6 +29,7 @@ from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
+from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
 from nvshared.sharing.pods import Pod
 from nvshared.sharing.terms import ClientTerms
@@ -140,6 +141,8 @@ class GPU:
         # Before it is known here, with what it has.
         self.client_joins: Signal[Client, events.Memory] = Signal("client_joins")
         self.client_new: Signal[Client] = Signal("client_new")
+        # While its figures are still there.
+        self.client_leaves: Signal[Client] = Signal("client_leaves")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
         self.client_crowded: Signal[Client, int, int] = Signal("client_crowded")
@@ -164,7 +167,7 @@ class GPU:
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
         self._handling = False
-        self._handled = 0               # events, so far
+        self.decisions = Durations()    # what the scheduler took for each event
         self._broken = False
         self._disarm: Callable[[], None] | None = None
         self._published = self._properties()
@@ -250,9 +253,9 @@ class GPU:
         deadline = self.scheduler.deadline()
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
-        handled = self._handled
+        handled = self.decisions.count
         self._decide(events.Tick())     # which is no news to anybody unless it has consequences
-        return self._handled > handled
+        return self.decisions.count > handled
 
     def snapshot(self) -> Snapshot:
         """How the scheduler sees everything, as of now."""
@@ -284,6 +287,7 @@ class GPU:
         """A client's connection ended. Harmless when repeated."""
         if self.clients.get(client.id) is not client:
             return
+        self.client_leaves.emit(client)
         self.tell(events.Left(client.id))
         del self.clients[client.id]
         self.capacity.left(client.id)
@@ -382,7 +386,7 @@ class GPU:
             self._events.clear()
             self.failed.emit()
             return
-        self._handled += 1
+        self.decisions.add(self._clock() - now)
         self._news = self._news or bool(decided)
         for action in decided:
             if isinstance(action, actions.Order):

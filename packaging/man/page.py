@@ -3,7 +3,7 @@
 
 A template is man(7) source. A line @WORD@ in it is replaced by what the program
 itself knows, so that it cannot be out of date: the settings, the options, the
-verbs, the members on the bus. @VERSION@, @DATE@ and @LIBRARY@, the path of
+verbs, the members on the bus, the metrics. @VERSION@, @DATE@ and @LIBRARY@, the path of
 libnvshare.so, may stand anywhere.
 """
 
@@ -20,6 +20,7 @@ import roff
 from nvshared.cli.parser import build
 from nvshared.cli.verbs import VERBS
 from nvshared.kubelet import options as kubelet_options
+from nvshared.report.families import families
 from nvshared.settings import arguments, config
 
 INTERFACES = Path(__file__).parents[2] / "dbus"
@@ -97,6 +98,12 @@ def bus() -> list[str]:
     return lines
 
 
+def metrics() -> list[str]:
+    """What the daemon tells Prometheus."""
+    return [line for name, family in families().items()
+            for line in roff.item(name, _sentence(family.documentation))]
+
+
 def client() -> list[str]:
     """A program that uses the interface; the tests run it."""
     return roff.verbatim(CLIENT.read_text())
@@ -135,6 +142,7 @@ def _sentence(text: str, choices: Container[str] = ()) -> str:
 GENERATED: dict[str, Callable[[], list[str]]] = {
     "@SETTINGS@": settings, "@OPTIONS@": options, "@VERBS@": verbs, "@EVERYWHERE@": everywhere,
     "@KUBELET@": kubelet, "@BUS@": bus, "@CLIENT@": client,
+    "@METRICS@": metrics,
 }
 
 

@@ -63,7 +63,7 @@ FOREIGN: dict[str, set[str]] = {
     "dbus_next": {"bus"},
     "pynvml": {"machine.nvml"},
     "rich": {"cli", "tui", "demo"},
-    "prometheus_client": {"report.metrics"},
+    "prometheus_client": {"report.metrics", "report.families"},
     "sdnotify": {"report.systemd"},
     "grpc": {"kubelet.plugin"},
     "google": {"kubelet.messages"},

@@ -2,7 +2,6 @@
 """What Prometheus is told: names, labels, and figures as of now."""
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +11,18 @@ from prometheus_client.core import Metric
 
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
+from nvshared.report.families import CLIENT, families
 from nvshared.report.metrics import Figures
-from nvshared.scheduler.events import Memory, MemoryChanged
+from nvshared.scheduler.events import Memory, MemoryChanged, Stays, Tick
+from nvshared.sharing import totals
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.pods import Pod
-from nvshared.units import GIB, SECOND
+from nvshared.sharing.totals import TenantTotals
+from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, peer, script
 
-MANUAL = Path(__file__).parents[2] / "packaging" / "man" / "nvshared.8.in"
+PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 
 
 @pytest.fixture
@@ -41,7 +43,11 @@ def a_client(made: Manager) -> Client:
 
 async def scraped(made: Manager) -> Mapping[str, list[tuple[dict[str, str], float]]]:
     """Samples by name, as a thread of the HTTP server gets them."""
-    figures = Figures(made)
+    return await read(Figures(made))
+
+
+async def read(figures: Figures) -> Mapping[str, list[tuple[dict[str, str], float]]]:
+    """The same of figures that go on."""
     metrics: list[Metric] = await asyncio.to_thread(lambda: list(figures.collect()))
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for metric in metrics:
@@ -104,12 +110,111 @@ async def test_a_scrape_has_the_cards_sampled_first(time: Time) -> None:
     assert (await scraped(made))["nvshare_gpu_utilization_ratio"][0][1] == 0.25
 
 
-async def test_the_manual_names_every_metric(time: Time) -> None:
+def test_the_page_about_monitoring_has_every_metric() -> None:
+    """And nothing else. Where they differ, pytest shows the table as it is to be."""
+    assert f"A program's labels are {', '.join(f'`{one}`' for one in CLIENT)}." in PAGE.read_text()
+    expected = ["| name | kind | labels | what |", "| --- | --- | --- | --- |"]
+    for name, one in families().items():
+        labels = ", ".join(one._labelnames).replace(", ".join(CLIENT), "a program's")
+        expected.append(f"| `{name}` | {one.type} | {labels} | {one.documentation} |")
+    lines = PAGE.read_text().splitlines()
+    start = lines.index(expected[0])
+    assert lines[start:start + len(expected)] == expected
+    assert not lines[start + len(expected)].startswith("|")
+
+
+async def test_what_nvml_does_not_say_is_left_out(time: Time) -> None:
     made = manager(time)
-    a_client(made)
-    page = MANUAL.read_text().replace("\\-", "-")
-    named = set(re.findall(r"^\.B (nvshare_\w+)$", page, re.MULTILINE))
-    assert named == {name for name in await scraped(made) if not name.endswith("_created")}
+    found = await scraped(made)
+    assert found["nvshare_gpu_temperature_celsius"][0][1] == 61
+    assert found["nvshare_gpu_power_watts"][0][1] == 412.4
+    made.gpus[0].sample = Sample()
+    found = await scraped(made)
+    assert not {"nvshare_gpu_temperature_celsius", "nvshare_gpu_power_watts",
+                "nvshare_gpu_utilization_ratio"} & found.keys()
+
+
+async def test_states_and_what_stays_are_series_of_their_own(time: Time) -> None:
+    made = manager(time)
+    client = a_client(made)
+    found = await scraped(made)
+    assert [labels["state"] for labels, _ in found["nvshare_gpu_state"]] == ["idle"]
+    assert "nvshare_client_stays" not in found
+    stays = replace(client.memory, stays=Stays.UNSEEN)
+    made.gpus[0].tell(MemoryChanged(client.id, stays, wants=False))
+    ((labels, value),) = (await scraped(made))["nvshare_client_stays"]
+    assert (labels["client"], labels["reason"], value) == (str(client.id), "unseen", 1)
+
+
+async def test_a_program_that_ended_is_gone_and_its_tenants_totals_are_not(time: Time) -> None:
+    made = manager(time)
+    figures = Figures(made)
+    gpu = made.gpus[0]
+    def a_program() -> Client:
+        client = a_client(made)
+        scheduler = Scripted.latest
+        scheduler._clients[client.id] = replace(
+            scheduler._clients[client.id], held_time=5 * SECOND, waited=3 * SECOND, turns=2,
+            bytes_in=GIB, bytes_out=2 * GIB,
+        )
+        return client
+
+    async def told() -> dict[str, float]:
+        time.now += SECOND
+        figures._drawn_at = float("-inf")
+        found = await read(figures)
+        assert len(found.get("nvshare_client_info", [])) == len(gpu.clients)
+        return {name.removeprefix("nvshare_tenant_"): samples[0][1]
+                for name, samples in found.items() if name.startswith("nvshare_tenant_")}
+
+    first = a_program()
+    one = {"held_seconds_total": 5, "waited_seconds_total": 3, "turns_total": 2,
+           "loaded_bytes_total": GIB, "evicted_bytes_total": 2 * GIB}
+    two = {name: 2 * value for name, value in one.items()}
+    assert await told() == one
+    gpu.leave(first)
+    assert await told() == one
+    second = a_program()
+    assert await told() == two
+    gpu.leave(second)
+    gpu.leave(second)
+    assert await told() == two
+
+
+def test_of_very_many_tenants_the_oldest_without_programs_are_forgotten(
+    time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(totals, "GONE_KNOWN", 2)
+    made = manager(time)
+    gpu = made.gpus[0]
+    known = TenantTotals()
+    known.follow(gpu)
+    stays = a_client(made)              # of user 1000, who stays in spite of being the oldest
+    for uid in (1000, 1001, 1002, 1003):
+        client = Client(made.next_id(), gpu, peer(uid=uid), Noted())
+        gpu.join(client, Memory(), running=False, wants=False, commit=0)
+        gpu.leave(client)
+    names = [str(stays.peer.tenant), *(str(peer(uid=uid).tenant) for uid in (1002, 1003))]
+    assert sorted(known.of(gpu)) == sorted(names)
+
+
+async def test_decisions_are_counted_by_what_they_take(time: Time) -> None:
+    made = manager(time)
+    scheduler = Scripted.latest
+
+    def decide(_: object) -> tuple[()]:
+        time.now += 20 * MILLISECOND
+        return ()
+
+    before = made.gpus[0].decisions.count
+    scheduler.decide = decide
+    made.gpus[0].tell(Tick())
+    found = await scraped(made)
+    buckets = {labels["le"]: value for labels, value
+               in found["nvshare_scheduler_decision_seconds_bucket"]}
+    assert buckets == {"0.0001": before, "0.001": before, "0.01": before, "0.1": before + 1,
+                       "1.0": before + 1, "+Inf": before + 1}
+    assert found["nvshare_scheduler_decision_seconds_sum"][0][1] == 0.02
 
 
 async def test_times_go_on_while_nothing_happens(time: Time) -> None:

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Prometheus is told: the predecessors' names, and ours in base units.
+
+The manual and docs/monitoring.md describe the metrics by the words here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TypeVar
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+
+from nvshared import __version__
+from nvshared.sharing.durations import BOUNDS
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.totals import TenantTotals, Totals
+from nvshared.units import SECOND
+
+CARD = ("gpu", "uuid")
+CLIENT = (*CARD, "client", "pid", "user", "tenant", "namespace", "pod", "container", "name")
+TENANT = (*CARD, "tenant")
+
+Thing = TypeVar("Thing")
+Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
+# Names, words about them, and what makes the figure.
+Table = list[tuple[str, str, Callable[[Thing], float | None]]]
+# The same for what its labels say: which, and what makes them.
+Signs = list[tuple[str, str, tuple[str, ...], Callable[[Thing], tuple[str, ...] | None]]]
+
+
+def families() -> dict[str, Family]:
+    """All that is told, by name, without figures: for those who describe it."""
+    return {
+        f"{one.name}_total" if one.type == "counter" else one.name: one
+        for one in draw((), (), TenantTotals())
+    }
+
+
+def draw(
+    gpus: Iterable[GPU], clients: Iterable[Client], totals: TenantTotals
+) -> list[Family]:
+    cards = [(_card(gpu), gpu) for gpu in gpus]
+    programs = [(_client(client), client) for client in clients]
+    tenants = [
+        ((*labels, name), had) for labels, gpu in cards for name, had in totals.of(gpu).items()]
+    return [
+        *_signs("nvshare_", (), BUILD, [((), __version__)]),
+        *_signs("nvshare_", CARD, CARD_SIGNS, cards),
+        *_families(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
+        *_families(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, cards),
+        _decisions(cards),
+        *_signs("nvshare_client_", CLIENT, CLIENT_SIGNS, programs),
+        *_families(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
+        *_families(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, programs),
+        *_families(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants),
+    ]
+
+
+BUILD: Signs[str] = [
+    ("build_info", "1; the label says which version of nvshared this is", ("version",),
+     lambda version: (version,)),
+]
+CARD_SIGNS: Signs[GPU] = [
+    ("gpu_info", "1 for each GPU; its labels say what it is", ("model", "pci"),
+     lambda gpu: (gpu.facts.name, gpu.facts.pci_bus_id)),
+    ("gpu_state", "1 for each GPU; the label state says what goes on there", ("state",),
+     lambda gpu: (gpu.state,)),
+]
+CARD_GAUGES: Table[GPU] = [
+    ("gpu_utilization_ratio", "Share of the time in which a kernel ran, 0 to 1, as NVML says",
+     lambda gpu: gpu.sample.utilisation),
+    ("gpu_temperature_celsius", "Temperature of the GPU, as NVML says",
+     lambda gpu: gpu.sample.temperature),
+    ("gpu_power_watts", "Power that the card draws, as NVML says",
+     lambda gpu: gpu.sample.power),
+    ("gpu_memory_total_bytes", "Memory that the GPU has", lambda gpu: gpu.facts.memory_total),
+    ("gpu_memory_used_bytes", "Memory of the GPU that is in use by anybody, as NVML says",
+     lambda gpu: gpu.sample.memory_used),
+    ("gpu_memory_outside_bytes", "Memory in use by anything but the programs that share the GPU",
+     lambda gpu: gpu.capacity.outside),
+    ("gpu_capacity_bytes", "Memory that the daemon can hand out",
+     lambda gpu: gpu.capacity.bytes),
+    ("swap_budget_bytes", "Host memory that programs on the GPU may take for what is swapped",
+     lambda gpu: gpu.host_budget),
+    ("swap_used_bytes", "Host memory of this that is taken, or promised",
+     lambda gpu: gpu.host_budget - gpu.snapshot().host_free),
+    ("scheduler_running_clients", "Programs that may use the GPU now",
+     lambda gpu: len(gpu.holders)),
+    ("scheduler_waiting_clients", "Programs that wait for their turn",
+     lambda gpu: gpu.queue_length),
+    ("scheduler_quantum_seconds", "How long a program may keep the GPU while others wait",
+     lambda gpu: gpu.tq_usec / SECOND),
+]
+CARD_COUNTERS: Table[GPU] = [
+    ("turns", "Turns that have begun", lambda gpu: gpu.snapshot().counters.turns),
+    ("loaded_bytes", "Bytes brought to the GPU", lambda gpu: gpu.snapshot().counters.bytes_in),
+    ("evicted_bytes", "Bytes moved to the host", lambda gpu: gpu.snapshot().counters.bytes_out),
+    ("handover_seconds", "Time from the end of each drain until the program that had waited ran",
+     lambda gpu: gpu.snapshot().counters.handover / SECOND),
+    ("reopened", "Drains that did not end, so that the program went on",
+     lambda gpu: gpu.snapshot().counters.reopened),
+    ("stuck", "Orders that a program did not answer for long",
+     lambda gpu: gpu.snapshot().counters.stuck),
+    ("failures", "Orders that met an error of the driver, or found no memory",
+     lambda gpu: gpu.snapshot().counters.failures),
+    ("gave_way", "Times that a program was next, and no room was to be had for it",
+     lambda gpu: gpu.snapshot().counters.gave_way),
+]
+CLIENT_SIGNS: Signs[Client] = [
+    ("info", "1 for each program, with the number of its user", ("uid",),
+     lambda client: (str(client.peer.uid),)),
+    ("state", "1 for each program; the label state says what it does", ("state",),
+     lambda client: (str(client.view.state),)),
+    ("stays", "1 for each program that does not leave the GPU any more; the label reason says why",
+     ("reason",), lambda client: (str(client.memory.stays),) if client.memory.stays else None),
+]
+CLIENT_GAUGES: Table[Client] = [
+    ("managed_allocated_bytes", "Bytes that the program has allocated, on the GPU or not",
+     lambda client: client.memory.allocated),
+    ("resident_bytes", "Bytes of these on the GPU", lambda client: client.memory.resident),
+    ("pinned_bytes", "Bytes on the GPU that cannot be moved",
+     lambda client: client.memory.pinned),
+    ("host_bytes", "Host memory held for what is swapped", lambda client: client.memory.host),
+]
+CLIENT_COUNTERS: Table[Client] = [
+    ("held_seconds", "Time in which the program was allowed to use the GPU",
+     lambda client: client.held_time / SECOND),
+    ("waited_seconds", "Time in which it waited for the GPU",
+     lambda client: client.waited / SECOND),
+]
+TENANT_COUNTERS: Table[Totals] = [
+    ("held_seconds", "Time in which programs of the tenant were allowed to use the GPU",
+     lambda had: had.held_time / SECOND),
+    ("waited_seconds", "Time in which they waited for the GPU",
+     lambda had: had.waited / SECOND),
+    ("turns", "Turns that they began", lambda had: had.turns),
+    ("loaded_bytes", "Bytes of theirs brought to the GPU", lambda had: had.bytes_in),
+    ("evicted_bytes", "Bytes of theirs moved to the host", lambda had: had.bytes_out),
+]
+
+
+def _signs(
+    prefix: str, labels: Sequence[str], signs: Signs[Thing],
+    labelled: Iterable[tuple[Sequence[str], Thing]],
+) -> Iterator[Family]:
+    """The metrics of a table whose figure is always 1."""
+    for name, words, more, say in signs:
+        family = GaugeMetricFamily(prefix + name, words, labels=(*labels, *more))
+        for its_labels, thing in labelled:
+            said = say(thing)
+            if said is not None:
+                family.add_metric((*its_labels, *said), 1)
+        yield family
+
+
+def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Family:
+    family = HistogramMetricFamily(
+        "nvshare_scheduler_decision_seconds", "How long the scheduler took to decide on an event",
+        labels=CARD,
+    )
+    bounds = [*(str(bound / SECOND) for bound in BOUNDS), "+Inf"]
+    for labels, gpu in cards:
+        so_far = accumulate(gpu.decisions.counts)
+        family.add_metric(
+            labels, list(zip(bounds, so_far, strict=True)), gpu.decisions.sum / SECOND)
+    return family
+
+
+def _families(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], prefix: str, labels: Sequence[str],
+    table: Table[Thing], labelled: Iterable[tuple[Sequence[str], Thing]],
+) -> Iterator[Family]:
+    """The metrics of a table, of things with their labels."""
+    for name, words, figure in table:
+        family = kind(prefix + name, words, labels=labels)
+        for its_labels, thing in labelled:
+            value = figure(thing)
+            if value is not None:
+                family.add_metric(its_labels, value)
+        yield family
+
+
+def _card(gpu: GPU) -> tuple[str, ...]:
+    return str(gpu.facts.index), gpu.facts.uuid
+
+
+def _client(client: Client) -> tuple[str, ...]:
+    user, pod = client.peer.tenants[0].name, client.pod
+    return (
+        *_card(client.gpu), str(client.id), str(client.peer.pid), user, client.tenant,
+        *(("", "") if pod is None else pod[:2]), client.container, client.peer.name,
+    )
