@@ -18,7 +18,7 @@ ZSHDIR ?= /usr/share/zsh/site-functions
 HOME_OF_OURS := /usr/lib/nvshared
 
 BUILT := build/packaging
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' nvshared/__init__.py)
 # As the installed programs will find things, but from here.
 HERE := PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$(CURDIR):$(CURDIR)/$(BUILT)/vendor $(PYTHON)
 
@@ -65,9 +65,6 @@ install-hook:
 
 install-programs:
 	cd nvshared && find . -name '*.py' -exec install -D -m 644 {} $(DESTDIR)$(HOME_OF_OURS)/nvshared/{} \;
-	install -d $(DESTDIR)$(HOME_OF_OURS)/nvshared-$(VERSION).dist-info
-	printf 'Metadata-Version: 2.1\nName: nvshared\nVersion: %s\n' '$(VERSION)' \
-		>$(DESTDIR)$(HOME_OF_OURS)/nvshared-$(VERSION).dist-info/METADATA
 	cp -R --preserve=mode $(BUILT)/vendor $(DESTDIR)$(HOME_OF_OURS)/
 	install -d $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/simulator
 	ln -srf $(DESTDIR)$(LIBDIR)/libnvshare.so $(DESTDIR)$(HOME_OF_OURS)/nvshared/lib/libnvshare.so

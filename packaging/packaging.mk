@@ -10,7 +10,7 @@
 # Each is built in a folder of its own, so that nothing is left in the source tree.
 
 PYTHON ?= python3
-VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION ?= $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' nvshared/__init__.py)
 DIST ?= dist
 PACKAGED := build/packages
 FETCHED := $(PACKAGED)/wheels

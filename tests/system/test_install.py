@@ -2,14 +2,14 @@
 """A new administrator's first minute: install, enable, look."""
 
 import json
-import tomllib
 
 import pytest
 
+from nvshared import __version__
 from tests.system import card
 from tests.system.conftest import install
 from tests.system.container import Container
-from tests.system.packages import ROOT, Packages
+from tests.system.packages import Packages
 from tests.system.tree import KUBELETS
 
 PAGES = ("nvshared", "nvsharectl", "nvshared.conf", "com.nvshare", "libnvshare")
@@ -29,10 +29,10 @@ def said(bare: Container, built: Packages) -> str:
 def test_apt_brings_what_is_needed(bare: Container, said: str) -> None:
     assert "Setting up nvshared" in said
     assert bare.output("dpkg", "--audit") == ""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert bare.output("dpkg-query", "--show", "-f", "${Version}", "nvshared") == version
-    assert bare.output("nvsharectl", "--version") == f"nvsharectl {version}"
-    assert bare.output("nvshared", "--version", user="alice") == f"nvshared {version}"
+    asked = ("dpkg-query", "--show", "-f", "${Version}", "nvshared")
+    assert bare.output(*asked) == __version__
+    assert bare.output("nvsharectl", "--version") == f"nvsharectl {__version__}"
+    assert bare.output("nvshared", "--version", user="alice") == f"nvshared {__version__}"
 
 
 def test_what_is_built_is_what_is_installed(built: Packages) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared import __version__
 from tests.system.packages import ROOT, TRIPLET, Packages
 
 # Debian's places, and what is there instead.
@@ -114,9 +115,7 @@ def test_python_need_not_be_compiled_each_time(rpms: list[Path]) -> None:
 
 
 def test_it_is_of_this_version(spec: str) -> None:
-    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)
-    assert version is not None
-    assert re.search(rf"^Version:\s+{re.escape(version[1])}$", spec, re.M)
+    assert re.search(rf"^Version:\s+{re.escape(__version__)}$", spec, re.M)
 
 
 def removed(spec: str, package: str, preload: Path, drained: bool = True) -> int:

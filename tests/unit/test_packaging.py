@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared import __version__
 from nvshared.cli.completion import SHELLS
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def test_both_commands_start(installed: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(installed)},
             capture_output=True, text=True, check=True,
         )
-        assert done.stdout == f"{command} {PROJECT['project']['version']}\n"
+        assert done.stdout == f"{command} {__version__}\n"
 
 
 def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
