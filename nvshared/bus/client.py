@@ -2,11 +2,11 @@
 """com.nvshare.Client: one process on one card."""
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from nvshared.bus.authority import Caller
-from nvshared.bus.members import Changes, Interface, Owned, Property, method
-from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, gpu_path
+from nvshared.bus.members import ANYONE, Changes, Interface, Owned, Property, method
+from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, UNKNOWN, gpu_path
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 
@@ -73,6 +73,12 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         Property("Pinned", "t", Changes.SILENT, lambda self: self._client.memory.pinned),
         Property("HeldUSec", "t", Changes.SILENT, lambda self: self._client.held_time),
         Property("WaitedUSec", "t", Changes.SILENT, lambda self: self._client.waited),
+        Property("WaitingUSec", "t", Changes.SILENT, lambda self: self._client.waiting),
+        Property(
+            "ExpectedUSec", "t", Changes.SILENT,
+            lambda self: UNKNOWN if self._client.expected is None else self._client.expected,
+        ),
+        Property("Position", "u", Changes.SILENT, lambda self: self._client.position),
         Property("Turns", "t", Changes.SILENT, lambda self: self._client.view.turns),
         Property("BytesIn", "t", Changes.SILENT, lambda self: self._client.view.bytes_in),
         Property("BytesOut", "t", Changes.SILENT, lambda self: self._client.view.bytes_out),
@@ -85,6 +91,11 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
     def meant(self, *values: int) -> tuple[Client, *tuple[int, ...]]:
         """This one."""
         return self._client, *values
+
+    @method("ListTurns", gives="turns:a(ttttsa{sv})", action=ANYONE)
+    def list_turns(self, _caller: Caller) -> list[list[Any]]:
+        """Its last turns."""
+        return [[*turn, {}] for turn in self._client.turns]
 
     set_memory_limit = setter("SetMemoryLimit", "bytes:t", "memory_limit")      # 0: none
     set_compute_limit = setter("SetComputeLimit", "percent:u", "compute_limit")  # 100: none

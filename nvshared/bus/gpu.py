@@ -8,6 +8,7 @@ from nvshared import names
 from nvshared.bus.authority import Caller
 from nvshared.bus.manager import rows
 from nvshared.bus.members import ANYONE, Body, Changes, Interface, Property, SignalMember, method
+from nvshared.machine.peer import name, owner
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import look
@@ -103,6 +104,13 @@ class StatisticsInterface(Interface, name=names.STATISTICS_INTERFACE):
         Property(
             "BytesOut", "t", Changes.SILENT,
             lambda self: self._gpu.snapshot().counters.bytes_out,
+        ),
+        Property(
+            "Unshared", "a(uust)", Changes.SILENT,
+            lambda self: [
+                [pid, owner(pid), name(pid), size]
+                for pid, size in sorted(self._gpu.strangers.items(), key=lambda one: -one[1])
+            ],
         ),
     )
 

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nvshared.control.question import Question
 from nvshared.errors import NoSuchClient, PasswordNeeded
-from nvshared.names import GPU_INTERFACE, MANAGER_INTERFACE, MANAGER_PATH
+from nvshared.names import (
+    CLIENT_INTERFACE,
+    GPU_INTERFACE,
+    MANAGER_INTERFACE,
+    MANAGER_PATH,
+    client_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvshared.control.snapshot import Snapshot
+    from nvshared.control.snapshot import Snapshot, Turn
     from nvshared.control.tenants import Tenant
 
 _PROPERTIES = Question(
@@ -135,6 +141,14 @@ class Daemon:
         question = Question(MANAGER_PATH, MANAGER_INTERFACE, "GetTenant", "s", (name,))
         ((row,),) = self._connection.ask(question)
         return tenant(row)
+
+    def turns(self, client: int) -> "list[Turn]":
+        """The last ones of a client, the latest first."""
+        from nvshared.control.snapshot import Turn
+
+        question = Question(client_path(client), CLIENT_INTERFACE, "ListTurns")
+        ((rows,),) = self._connection.ask(question)
+        return [Turn(*row[:-1]) for row in rows]
 
     def set_tenant_terms(self, name: str, terms: "Mapping[str, int]") -> None:
         """Sets terms of a tenant by their names; 0 takes back what was set."""

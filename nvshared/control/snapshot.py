@@ -7,7 +7,7 @@ driver cannot say.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvshared import names
 from nvshared.control.programs import command
@@ -44,6 +44,16 @@ class GPUSnapshot:
     turns: int                          # begun since the daemon started
     bytes_in: int                       # brought onto the card since then
     bytes_out: int                      # moved out to host memory
+    unshared: tuple["Unshared", ...]    # processes that do not share it
+
+
+class Unshared(NamedTuple):
+    """A process on a card that nvshare has no part in."""
+
+    pid: int
+    uid: int
+    name: str
+    memory: int                         # bytes of the card
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +80,22 @@ class ClientSnapshot:
     pinned: int                         # bytes on the card that cannot be swapped
     held_usec: int
     waited_usec: int
+    waiting_usec: int                   # this time; 0: it does not wait
+    expected_usec: int | None           # about how much longer
+    position: int                       # in the queue; 1: next; 0: in none
     turns: int
     bytes_in: int
     bytes_out: int
+
+
+class Turn(NamedTuple):
+    """One of a client's. Microseconds and bytes."""
+
+    ago_usec: int                       # since it began
+    held_usec: int
+    waited_usec: int                    # for it
+    bytes_in: int
+    reason: str                         # why it ended; "": it has not
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +118,10 @@ class Snapshot:
         """What --json prints, and the text shows."""
         return {
             **_plain_fields(self),
-            "gpus": [_plain_fields(gpu) for gpu in self.gpus],
+            "gpus": [
+                {**_plain_fields(gpu), "unshared": [one._asdict() for one in gpu.unshared]}
+                for gpu in self.gpus
+            ],
             "clients": [_plain_fields(client) for client in self.clients],
         }
 
@@ -111,6 +137,7 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
         if path.startswith(names.GPU_PATH + "/"):
             known = _values(interfaces[names.GPU_INTERFACE])
             known |= _values(interfaces[names.STATISTICS_INTERFACE])
+            known["unshared"] = tuple(Unshared(*one) for one in known["unshared"])
             known["holders"] = tuple(map(_number, known["holders"]))
             gpus.append(_fill(GPUSnapshot, known))
         elif path.startswith(names.CLIENT_PATH + "/"):

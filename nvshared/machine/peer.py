@@ -15,6 +15,8 @@ from nvshared.machine.tenant import Tenant, tenants
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMMAND_LONGEST = 256                   # characters; a command line may be megabytes
 
+NOBODY = (1 << 32) - 1                  # as the kernel has it: no user
+
 CGROUPS_LONGEST = 1 << 14               # bytes; a line for each controller of cgroup v1
 ENVIRONMENT_LONGEST = 1 << 17
 
@@ -74,15 +76,15 @@ def credentials(connection: socket.socket) -> Credentials:
 
 def describe(pid: int, uid: int, owner: int) -> Peer:
     """What /proc says about a process; of one that has died, little more than its pid."""
-    name = _read(pid, "comm").rstrip("\n") or "?"
-    command = _read(pid, "cmdline").replace("\0", " ").strip() or name
+    called = name(pid)
+    command = _read(pid, "cmdline").replace("\0", " ").strip() or called
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
     environment = _read(pid, "environ", ENVIRONMENT_LONGEST) if "slurmd" in cgroup else ""
     return Peer(
         pid=pid,
         uid=uid,
         owner=owner,
-        name=printable(name),
+        name=called,
         command=printable(command[:COMMAND_LONGEST]),
         tenants=tuple(
             replace(one, name=printable(one.name))
@@ -93,7 +95,20 @@ def describe(pid: int, uid: int, owner: int) -> Peer:
 
 def shown(pid: int) -> str:
     """A process, by its name and number."""
-    return f"{printable(_read(pid, 'comm').rstrip() or '?')}[{pid}]"
+    return f"{name(pid)}[{pid}]"
+
+
+def name(pid: int) -> str:
+    """What a process calls itself; "?": nobody can tell."""
+    return printable(_read(pid, "comm").rstrip("\n") or "?")
+
+
+def owner(pid: int) -> int:
+    """The user id of a process; NOBODY: there is none any more, or it is not to be seen."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return NOBODY
 
 
 def watch(pid: int) -> int | None:

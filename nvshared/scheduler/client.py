@@ -147,7 +147,8 @@ class ScheduledClient:
     terms: Terms = Terms()
     quota: Quota | None = None          # where terms limit its time; see compute.py
     phase: Phase = Phase.IDLE
-    since: int = 0                      # of this phase
+    since: int = 0                      # of this phase,
+    wanted: int = 0                     # and of its waiting, where it waits
     shares: tuple[Share, ...] = ()      # of the time, from the outermost in; see order.py
     rations: tuple[Ration, ...] = ()    # those of its tenants; see compute.py
     place: int = 0                      # in the queue: lower goes first
@@ -367,6 +368,8 @@ class ScheduledClient:
         self.held_before = held
         self.drained_before = self.time_drained(now)
         self.waited_before = self.time_waited(now)
+        if not self.waits:
+            self.wanted = now
         self.phase = phase
         self.crowded = False
         self.since = now
@@ -412,8 +415,12 @@ class ScheduledClient:
 
     def time_waited(self, now: int) -> int:
         """How long it wanted its gate open in all."""
-        waits = self.phase in (Phase.WAITING, Phase.LIMITED, Phase.LOADING)
-        return self.waited_before + (now - self.since if waits else 0)
+        return self.waited_before + (now - self.since if self.waits else 0)
+
+    @property
+    def waits(self) -> bool:
+        """It wants its gate open, and it is not."""
+        return self.phase in (Phase.WAITING, Phase.LIMITED, Phase.LOADING)
 
     @property
     def state(self) -> ClientState:

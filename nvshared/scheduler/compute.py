@@ -91,15 +91,10 @@ def _waits(client: ScheduledClient) -> bool:
 def plan(decision: Decision) -> None:
     """Stops those that have had their share, and lets in those that have some again."""
     card = decision.card
-    accounting = card.settings.accounting
     for client in card.groups.group("rationed"):
         if client.phase in (Phase.IDLE, Phase.DRAINING):
             continue
-        accounts = [*_accounts(card, client)]
-        left = min(one.left(billed) for one, billed in accounts)
-        short = [one for one, billed in accounts if one.left(billed) < one.least(accounting)]
-        enough = not short
-        ends = min(one.ends(accounting) for one in short or [one for one, _ in accounts])
+        left, enough, ends = _standing(card, client)
         match client.phase:
             case Phase.RUNNING:
                 _stop(decision, client, left, ends)
@@ -122,6 +117,20 @@ def _stop(decision: Decision, client: ScheduledClient, left: int, ends: int) -> 
         decision.due(min(decision.now + left, ends))
     elif decision.due(turn.stop_after):
         decision.stop(client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
+
+
+def renewed(card: Card, client: ScheduledClient) -> int:
+    """When one that has had its share of the time can have some again."""
+    return _standing(card, client)[2]
+
+
+def _standing(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
+    """What it has left, whether that is enough for a turn, and when it can have more."""
+    accounting = card.settings.accounting
+    accounts = [*_accounts(card, client)]
+    short = [one for one, billed in accounts if one.left(billed) < one.least(accounting)]
+    ends = min(one.ends(accounting) for one in short or [one for one, _ in accounts])
+    return min(one.left(billed) for one, billed in accounts), not short, ends
 
 
 def _accounts(card: Card, client: ScheduledClient) -> Iterator[tuple[Quota, int]]:

@@ -24,6 +24,7 @@ from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.demand import Demand, demand
 from nvshared.scheduler.domains import Domains
+from nvshared.scheduler.forecast import Forecast
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, Snapshot
@@ -119,6 +120,7 @@ class Scheduler:
             queue=Queue(card),
             clients=Views(card),
             counters=card.counters,
+            waits=Forecast(card),
             quantum=quantum.in_force(card),
         )
 

@@ -4,10 +4,18 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import Terms
+
+
+class Wait(NamedTuple):
+    """How one client waits."""
+
+    position: int                       # in the queue; 1: the next one; 0: it stands in none
+    left: int | None                    # about how much longer; None: nobody can tell
 
 
 class CardState(StrEnum):
@@ -31,7 +39,8 @@ class ClientView:
     commit: int                         # what allocated + pinned may grow to without asking
     fits: bool                          # False: it could not run even alone, as things are
     held_time: int                      # time with the gate open, until Snapshot.now
-    waited: int                         # time wanting it open, until Snapshot.now
+    waited: int                         # time wanting it open, until Snapshot.now,
+    waiting: int | None                 # and the part of this wait; None: it does not wait
     turns: int
     bytes_in: int                       # brought to the card
     bytes_out: int                      # moved to the host
@@ -67,4 +76,5 @@ class Snapshot:
     queue: Collection[int]              # clients that want it open, the next one first, and
     clients: Mapping[int, ClientView]   # all of them; both to be looked at before the next event
     counters: Counters
+    waits: Mapping[int, Wait]           # of those who wait; before the next event, too
     quantum: int = 0                    # in force; where it is auto and nobody waits, the last

@@ -72,6 +72,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         fits=fits,
         held_time=client.time_held(card.now),
         waited=client.time_waited(card.now),
+        waiting=card.now - client.wanted if client.waits else None,
         turns=client.turns,
         bytes_in=client.bytes_in,
         bytes_out=client.bytes_out,

@@ -32,6 +32,7 @@ from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
 from nvshared.sharing.pods import Pod
+from nvshared.sharing.recent import RecentTurns
 from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
@@ -61,6 +62,7 @@ class Client:
         self.terms = ClientTerms()      # what is set for it
         self.pod: Pod | None = None     # that it is in, once its names are known
         self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
+        self.recent = RecentTurns()
 
     def __str__(self) -> str:
         return f"{self.name}[{self.peer.pid}]"
@@ -116,6 +118,37 @@ class Client:
         """Time wanting it open, until now."""
         limited = self.view.state is actions.ClientState.LIMITED
         return self.view.waited + self._since(limited or self.id in self.gpu.snapshot().queue)
+
+    @property
+    def waiting(self) -> int:
+        """How long it has been waiting, this time; 0: it does not."""
+        waiting = self.view.waiting
+        return 0 if waiting is None else waiting + self.gpu.since()
+
+    @property
+    def position(self) -> int:
+        """In the queue; 1: it is next; 0: it stands in none."""
+        wait = self.gpu.snapshot().waits.get(self.id)
+        return 0 if wait is None else wait.position
+
+    @property
+    def expected(self) -> int | None:
+        """About how much longer it waits; 0: it does not; None: nobody can tell."""
+        if self.view.waiting is None:
+            return 0
+        wait = self.gpu.snapshot().waits.get(self.id)
+        return None if wait is None or wait.left is None else max(0, wait.left - self.gpu.since())
+
+    @property
+    def turns(self) -> list[tuple[int, int, int, int, str]]:
+        """Its last ones, the latest first: how long ago one began, how long it lasted, how long it
+        was waited for, the bytes brought in for it, and why it ended ("": it has not)."""
+        now = self.gpu.now
+        return [
+            (now - one.began, one.held if one.reason else now - one.began, one.waited,
+             one.bytes_in, one.reason)
+            for one in reversed(self.recent.turns)
+        ]
 
     def _since(self, counting: bool) -> int:
         return self.gpu.since() if counting else 0
@@ -263,9 +296,14 @@ class GPU:
             self._snapshot = self.scheduler.snapshot()
         return self._snapshot
 
+    @property
+    def now(self) -> int:
+        """By its clock."""
+        return self._clock()
+
     def since(self) -> int:
         """Time since the snapshot."""
-        return max(0, self._clock() - self.snapshot().now)
+        return max(0, self.now - self.snapshot().now)
 
     def join(
         self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int
@@ -416,8 +454,10 @@ class GPU:
             return
         match report:
             case actions.TurnStarted():
+                client.recent.began(self._clock(), client.view)
                 self.turn_started.emit(client)
             case actions.TurnEnded():
+                client.recent.ended(str(report.reason), report.held_time)
                 self.turn_ended.emit(client, report.reason, report.held_time)
             case actions.Stayed():
                 self.client_stays.emit(client, report.reason)

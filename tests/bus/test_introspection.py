@@ -26,8 +26,8 @@ STANDARD: list[type[Interface]] = [PeerInterface, Introspectable, Properties, Ob
 
 # The methods that anybody may call. One that is not here and has no action fails below.
 OPEN = {
-    "GetGPU", "ListGPUs", "ListClients", "GetClientsByPID", "ListTenants", "GetTenant",
-    "Ping", "GetMachineId", "Introspect", "Get", "GetAll", "GetManagedObjects",
+    "GetGPU", "ListGPUs", "ListClients", "ListTurns", "GetClientsByPID", "ListTenants",
+    "GetTenant", "Ping", "GetMachineId", "Introspect", "Get", "GetAll", "GetManagedObjects",
     "Set",                              # has no action itself: each writable property does
 }
 

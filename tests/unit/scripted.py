@@ -28,7 +28,7 @@ from nvshared.scheduler.events import (
     settings_after,
 )
 from nvshared.scheduler.settings import Settings
-from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot
+from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot, Wait
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, SECOND
@@ -93,6 +93,7 @@ class Scripted:
         self.quantum = 1_200_000        # where it is auto
         self.holders: tuple[int, ...] = ()
         self.queue: tuple[int, ...] = ()
+        self.waits: dict[int, Wait] = {}
         self._clients: dict[int, ClientView] = {}
         self._moves: dict[tuple[int, int], MoveOrder] = {}
         self._stopping: set[int] = set()
@@ -115,7 +116,7 @@ class Scripted:
             self._stopping.discard(event.client)
         if isinstance(event, Joined):
             self._clients[event.client] = ClientView(
-                event.client, ClientState.IDLE, event.memory, 0, 0, True, 0, 0, 0, 0, 0, 0, 0
+                event.client, ClientState.IDLE, event.memory, 0, 0, True, 0, 0, None, 0, 0, 0, 0, 0
             )
             welcome = [Limits(event.client, 0, GIB, 2 * GIB, self.settings.total)]
         if isinstance(event, Left):
@@ -163,7 +164,7 @@ class Scripted:
         return Snapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
             self.holders, self.queue, dict(self._clients), Counters(),
-            quantum=self.quantum,
+            self.waits, quantum=self.quantum,
         )
 
 

@@ -31,13 +31,14 @@ CARD = GPUSnapshot(
     memory_total=80 * GIB, tq=30, tq_usec=30_000_000, tq_auto=False, anti_thrash="auto",
     state="turns", holders=(1,), queue_length=1, capacity=78 * GIB, free=0, outside=GIB,
     memory_used=79 * GIB, utilization=0.97,
-    temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB,
+    temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB, unshared=(),
 )
 HOLDER = ClientSnapshot(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py",
     tenant="user:root", state="running", stays="", memory_limit=0, compute_limit=100, weight=100,
     suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
-    held_usec=4_200_000, waited_usec=0, turns=4, bytes_in=0, bytes_out=0,
+    held_usec=4_200_000, waited_usec=0, waiting_usec=0, expected_usec=0,
+    position=0, turns=4, bytes_in=0, bytes_out=0,
 )
 WAITER = replace(
     HOLDER, id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB, swapped=35 * GIB,

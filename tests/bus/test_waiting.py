@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits, who had which turns, and who is on a GPU without sharing it, over the bus."""
+
+import os
+from dataclasses import replace
+
+from dbus_next.constants import MessageType
+
+from nvshared.machine.nvml import Process
+from nvshared.names import CLIENT_INTERFACE, STATISTICS_INTERFACE, UNKNOWN, client_path, gpu_path
+from nvshared.scheduler.actions import TurnEnd, TurnEnded, TurnStarted
+from nvshared.scheduler.snapshot import Wait
+from nvshared.sharing.manager import Manager
+from nvshared.units import GIB, SECOND
+from tests.bus.service import NOBODY, Peeper, a_client, decide
+from tests.unit.scripted import Scripted
+
+PROPERTIES = "org.freedesktop.DBus.Properties"
+
+
+async def properties(other: Peeper, path: str, interface: str) -> dict[str, object]:
+    shown = await other.result("GetAll", "s", [interface], path=path, interface=PROPERTIES)
+    return {name: variant.value for name, variant in shown.items()}
+
+
+async def test_how_long_a_program_waits_and_about_how_much_longer(
+    manager: Manager, other: Peeper
+) -> None:
+    client = a_client(manager, manager.gpus[0])
+    scheduler = client.gpu.scheduler
+    assert isinstance(scheduler, Scripted)
+    shown = await properties(other, client_path(client.id), CLIENT_INTERFACE)
+    assert (shown["WaitingUSec"], shown["ExpectedUSec"], shown["Position"]) == (0, 0, 0)
+
+    view = client.view
+    scheduler.waits = {client.id: Wait(2, 1000 * SECOND)}
+    scheduler._clients[client.id] = replace(view, waiting=5 * SECOND)
+    decide(client)
+    shown = await properties(other, client_path(client.id), CLIENT_INTERFACE)
+    assert shown["Position"] == 2
+    waiting, expected = shown["WaitingUSec"], shown["ExpectedUSec"]
+    assert isinstance(waiting, int)
+    assert isinstance(expected, int)
+    assert waiting >= 5 * SECOND
+    # What has passed since counts on both sides; looks a moment apart differ by no more than that.
+    assert abs(waiting + expected - 1005 * SECOND) < SECOND
+
+    scheduler.waits = {client.id: Wait(1, None)}
+    decide(client)
+    shown = await properties(other, client_path(client.id), CLIENT_INTERFACE)
+    assert shown["ExpectedUSec"] == UNKNOWN
+
+
+async def test_the_last_turns_of_a_program(manager: Manager, other: Peeper) -> None:
+    client = a_client(manager, manager.gpus[0])
+    for held in range(20):
+        decide(client, TurnStarted(client.id))
+        decide(client, TurnEnded(client.id, TurnEnd.QUANTUM, held))
+    decide(client, TurnStarted(client.id))
+    reply = await other.call(
+        "ListTurns", path=client_path(client.id), interface=CLIENT_INTERFACE
+    )
+    assert reply.message_type is MessageType.METHOD_RETURN
+    (turns,) = reply.body
+    assert len(turns) == 16
+    ago, held, _, _, reason, more = turns[0]
+    assert (reason, more) == ("", {})
+    assert ago == held                  # it goes on
+    assert [(held, reason) for _, held, _, _, reason, _ in turns[1:4]] == [
+        (19, "quantum"), (18, "quantum"), (17, "quantum"),
+    ]
+
+
+async def test_those_who_do_not_share_are_named(manager: Manager, other: Peeper) -> None:
+    gpu = manager.gpus[0]
+    client = a_client(manager, gpu, pid=1)
+    processes = (
+        Process(client.peer.pid, 20 * GIB), Process(NOBODY, None), Process(os.getpid(), GIB),
+    )
+    gpu.sample = replace(gpu.sample, processes=processes)
+    shown = await properties(other, gpu_path(0), STATISTICS_INTERFACE)
+    assert isinstance(shown["Unshared"], list)
+    (own, gone) = shown["Unshared"]
+    assert own[0] == os.getpid()
+    assert own[1] == os.getuid()
+    assert own[2] not in ("", "?")
+    assert own[3] == GIB
+    assert gone == [NOBODY, (1 << 32) - 1, "?", 0]
