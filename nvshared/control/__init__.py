@@ -23,7 +23,7 @@ from nvshared.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from nvshared.control.snapshot import Snapshot, Turn
     from nvshared.control.tenants import Tenant
@@ -156,6 +156,10 @@ class Daemon:
 
         values = {term: Variant("t", value) for term, value in terms.items()}
         self._change("SetTenantTerms", "sa{sv}", name, values)
+
+    def set_pods(self, pods: "Iterable[tuple[str, str, str, Mapping[str, str]]]") -> None:
+        """What all pods are called: UID, namespace, name, and containers' names by their ids."""
+        self._change("SetPods", "a(sssa{ss})", [list(pod) for pod in pods])
 
     def suspend(self, client: int) -> None:
         """Has it leave the card and wait."""

@@ -5,7 +5,7 @@
                                       ▲
                             watch ────┘  asks nvshared over D-Bus, and reads what kubelet gave away
 
-    API server ◄─ api ──► pods ──► annotations: tells nvshared over D-Bus the terms of each pod
+    API server ◄─ api ──► pods ──► annotations: tells nvshared over D-Bus pods' names and terms
 
 A process of its own, since gRPC would double the daemon's memory. It decides nothing about the
 cards: it offers their shares, and refuses them while nvshared does not answer.

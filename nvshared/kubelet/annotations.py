@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The annotations of this node's pods, which are set as terms of their tenants, live.
+"""The names of this node's pods, which nvshared is told, and their annotations, which are set as
+terms of their tenants, live.
 
     nvshare.com/gpu-memory-limit: "4096"        MiB, or with a unit: 4Gi
     nvshare.com/gpu-core-limit: "60"            percent of the time
+    nvshare.com/gpu-core-request: "30"
+    nvshare.com/host-memory-limit: 32Gi         for what leaves the GPUs
+    nvshare.com/priority: background
     nvshare.com/weight: "200"
 
 nvshared says what it takes. What makes no sense is refused, and what held goes on to hold: an event
@@ -16,21 +20,18 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
+from nvshared.kubelet.pod import PREFIX, Pod
+from nvshared.names import PRIORITIES
 from nvshared.quantity import limit
 from nvshared.units import MIB
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "nvshare.com/"
-# Of a static pod's mirror: what the control group is named after. A pod that has an identifier of
-# the API server's there would set the terms of another one.
-STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
-HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 PATIENCE = 5.0                          # seconds for nvshared's answer
 PERIOD = 2.0                            # until it is asked again
 
@@ -48,47 +49,35 @@ def _memory(text: str) -> int:
     raise ValueError("give a number of MiB, or a size such as 4Gi")
 
 
+def _priority(text: str) -> int:
+    if text in PRIORITIES:
+        return PRIORITIES[text]
+    raise ValueError(f"give {', '.join(PRIORITIES)}")
+
+
 # The term that each sets, and how its text is read.
 MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
     f"{PREFIX}gpu-memory-limit": ("memory", _memory),
     f"{PREFIX}gpu-core-limit": ("compute-limit", _whole),
+    f"{PREFIX}gpu-core-request": ("compute-request", _whole),
+    f"{PREFIX}host-memory-limit": ("host-memory", _memory),
+    f"{PREFIX}priority": ("priority", _priority),
     f"{PREFIX}weight": ("weight", _whole),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """One of this node's."""
-
-    namespace: str
-    name: str
-    uid: str                            # by which the API server knows it
-    tenant: str                         # and nvshared
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
-def pod(meta: Mapping[str, Any]) -> tuple[Pod, dict[str, str]]:
-    """From its metadata; with our annotations."""
-    every = meta.get("annotations") or {}
-    ours = {key: text for key, text in every.items() if key.startswith(PREFIX)}
-    uid, named = meta["uid"], every.get(STATIC, "")
-    static = named == every.get(MIRROR) and HASH.fullmatch(named)
-    return Pod(meta["namespace"], meta["name"], uid, f"pod:{named if static else uid}"), ours
-
-
 class Terms:
-    """What pods ask for, and what of it nvshared has been told. A thread tells it."""
+    """What pods are called and ask for, and what of it nvshared knows. A thread tells it."""
 
     def __init__(self, bus: str, complain: Callable[[Pod, str], None]) -> None:
         self._bus = bus
         self._complain = complain
         self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._texts: dict[Pod, dict[str, str]] = {}     # annotations as they were last seen
-        self._untold: dict[Pod, dict[str, int]] = {}    # terms; 0 is one that is taken back
+        self._pods: dict[str, Pod] = {}                 # as they were last seen, by uid
+        self._renamed = False                           # nvshared does not know all their names,
+        self._untold: dict[Pod, dict[str, int]] = {}    # or terms; 0 is one that is taken back
         self._set: dict[Pod, dict[str, int]] = {}       # as nvshared has them from us
-        self._there: set[str] | None = None             # tenants, where others may have left terms
+        self._listed = False                            # pods that went may have left terms
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
     def hear(self, news: str, what: Any = None) -> None:
@@ -107,34 +96,49 @@ class Terms:
                     trouble = ""
                 except NvshareError as error:
                     if trouble != (trouble := str(error)):
-                        logger.warning("annotations of pods have to wait: %s", error)
+                        logger.warning("names and annotations of pods have to wait: %s", error)
 
     @property
     def _is_behind(self) -> bool:
-        return bool(self._untold) or self._there is not None
+        return self._renamed or bool(self._untold) or self._listed
 
     def _learn(self, news: str, what: Any) -> None:
         if news == "LISTED":
-            there = dict(map(pod, what))
-            gone = set(self._texts.keys() - there.keys())
-            self._there = {one.tenant for one in there}
+            there = {one.uid: one for one in what}
+            for one in [one for uid, one in self._pods.items() if uid not in there]:
+                self._forget(one)
+            for one in sorted(what, key=lambda one: one.created):
+                self._see(one)
+            self._listed = self._renamed = True
         elif news == "AGAIN":
+            self._renamed |= bool(self._pods)
             for one, terms in self._set.items():
                 self._untold[one] = terms | self._untold.get(one, {})
-            return
+        elif news == "DELETED":
+            if what.uid in self._pods:
+                self._forget(what)
         else:
-            there = dict([pod(what)])
-            gone = set(there) if news == "DELETED" else set()
-        for one, texts in there.items():
-            self._read(one, {} if one in gone else texts)
-        for one in list(gone):
-            self._read(one, {})
-            del self._texts[one]
+            self._see(what)
 
-    def _read(self, one: Pod, texts: dict[str, str]) -> None:
+    def _see(self, one: Pod) -> None:
+        """Only a static pod may name its tenant, and anybody could annotate a pod like its mirror.
+        The first one was kubelet's: nobody else knows the hash before."""
+        for other in self._pods.values():
+            if other.tenant == one.tenant and other.uid != one.uid:
+                logger.warning("%s is not heeded: it says that it is %s", one, other)
+                return
+        before = self._pods.get(one.uid)
+        self._pods[one.uid] = one
+        self._renamed |= before is None or before.containers != one.containers
+        self._read(one, {} if before is None else before.annotations)
+
+    def _forget(self, one: Pod) -> None:
+        self._read(replace(one, annotations={}), self._pods.pop(one.uid).annotations)
+        self._renamed = True
+
+    def _read(self, one: Pod, before: Mapping[str, str]) -> None:
         """What is new in a pod's annotations."""
-        before = self._texts.get(one, {})
-        self._texts[one] = texts
+        texts = one.annotations
         for key in sorted(before.keys() | texts.keys()):
             if texts.get(key) == before.get(key):
                 continue
@@ -154,6 +158,12 @@ class Terms:
 
     def _settle(self, daemon: Daemon) -> None:
         """Tells nvshared what it does not know yet. Raises NvshareError if it does not answer."""
+        if self._renamed:
+            daemon.set_pods(
+                (one.tenant.partition(":")[2], one.namespace, one.name, one.containers)
+                for one in self._pods.values()
+            )
+            self._renamed = False
         for one in list(self._untold):
             held = self._set.setdefault(one, {})
             for term, value in list(self._untold[one].items()):
@@ -163,9 +173,9 @@ class Terms:
             del self._untold[one]
             if not held:
                 del self._set[one]
-        if self._there is not None:
-            self._clean(daemon, self._there)
-            self._there = None
+        if self._listed:
+            self._clean(daemon)
+            self._listed = False
 
     def _tell(self, daemon: Daemon, one: Pod, term: str, value: int) -> None:
         try:
@@ -182,12 +192,12 @@ class Terms:
         else:
             del self._set[one][term]
 
-    def _clean(self, daemon: Daemon, there: set[str]) -> None:
-        """Takes back what pods left that went while nobody looked."""
+    def _clean(self, daemon: Daemon) -> None:
+        """Takes back what pods left that went while nobody looked: no name is known of them."""
         for tenant in daemon.tenants():
             by_hand = {term.name: 0 for term in tenant.terms if not term.rule}
-            if by_hand and not tenant.programs and tenant.name not in there and (
-                    tenant.name.startswith("pod:")):
+            kind, _, name = tenant.name.partition(":")
+            if kind == "pod" and "/" not in name and by_hand and not tenant.programs:
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
     def _refuse(self, one: Pod, why: str) -> None:

@@ -5,8 +5,8 @@ A pod of a DaemonSet asks with its service account, whose token is replaced from
 host, kubelet's own kubeconfig is at hand: a node may read its pods and write their events. Both are
 read anew for each connection.
 
-One question lists the pods of a node, the next waits for what becomes of them. Only their names and
-annotations travel (PartialObjectMetadata).
+One question lists the pods of a node, the next waits for what becomes of them. They come whole: the
+ids of containers stand at their very end.
 """
 
 import base64
@@ -24,9 +24,10 @@ from urllib.parse import urlencode, urlsplit
 import yaml
 
 from nvshared.errors import NvshareError
+from nvshared.kubelet.pod import Pod, pod
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-META = "application/json;as=PartialObjectMetadata{list};v=v1;g=meta.k8s.io"
+PAGE = 20                               # pods in one answer: each has some 10 KB
 LISTEN = 60                             # seconds for which one question waits for news
 PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
 
@@ -42,8 +43,7 @@ class Server:
     token: str = ""
 
     def ask(
-        self, method: str, path: str, body: Any = None, accept: str = "application/json",
-        patience: float = PATIENCE,
+        self, method: str, path: str, body: Any = None, patience: float = PATIENCE
     ) -> http.client.HTTPResponse:
         """The answer, to be read. Raises NvshareError with what the server says; OSError."""
         place = urlsplit(self.url)
@@ -56,7 +56,8 @@ class Server:
                 context.load_cert_chain(*self.certificate)
             made = http.client.HTTPSConnection(place.netloc, timeout=patience, context=context)
         headers = {
-            "Accept": accept, "Content-Type": "application/json", "Connection": "close",
+            "Accept": "application/json", "Content-Type": "application/json",
+            "Connection": "close",
         }
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -75,23 +76,26 @@ class Server:
     def pods(self, node: str) -> Iterator[tuple[str, Any]]:
         """LISTED with all pods of a node, then ADDED, MODIFIED or DELETED with one, for ever.
 
-        Each pod is its metadata. Ends where all of them must be listed anew. Raises as ask() does.
+        Ends where all of them must be listed anew. Raises as ask() and pod() do.
         """
-        wanted = {"fieldSelector": f"spec.nodeName={node}"}
-        with self.ask(
-            "GET", f"/api/v1/pods?{urlencode(wanted)}", accept=META.format(list="List")
-        ) as answer:
-            listed = json.load(answer)
-        yield "LISTED", [pod["metadata"] for pod in listed["items"] or ()]
+        chosen = {"fieldSelector": f"spec.nodeName={node}"}
+        pods: list[Pod] = []
+        page = {"limit": str(PAGE)}
+        while page:
+            with self.ask("GET", f"/api/v1/pods?{urlencode(chosen | page)}") as answer:
+                listed = json.load(answer)
+            pods += map(pod, listed["items"] or ())
+            more = listed["metadata"].get("continue")
+            page = page | {"continue": more} if more else {}
+        yield "LISTED", pods
         version = listed["metadata"]["resourceVersion"]
         while True:
-            wanted |= {
+            wanted = chosen | {
                 "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(LISTEN),
                 "resourceVersion": version,
             }
             with self.ask(
-                "GET", f"/api/v1/pods?{urlencode(wanted)}", accept=META.format(list=""),
-                patience=LISTEN + PATIENCE,
+                "GET", f"/api/v1/pods?{urlencode(wanted)}", patience=LISTEN + PATIENCE
             ) as answer:
                 for line in answer:
                     news = json.loads(line)
@@ -99,7 +103,7 @@ class Server:
                         return
                     version = news["object"]["metadata"]["resourceVersion"]
                     if news["type"] != "BOOKMARK":
-                        yield news["type"], news["object"]["metadata"]
+                        yield news["type"], pod(news["object"])
 
 
 def server(kubeconfig: Path) -> Server:

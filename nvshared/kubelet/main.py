@@ -5,6 +5,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -63,6 +64,20 @@ async def _serve(options: Options) -> None:
         with suppress(RuntimeError):    # the loop has ended meanwhile
             loop.call_soon_threadsafe(learn, seen)
 
+    failures: list[NvshareError] = []
+
+    def fail(what: threading.ExceptHookArgs) -> None:
+        """Without one of its threads it would go on, and heed nothing: it is started anew."""
+        threading.__excepthook__(what)
+        thread = "" if what.thread is None else what.thread.name
+        failures.append(NvshareError(
+            f"the thread {thread} ended: {what.exc_type.__name__}: {what.exc_value}",
+            "please report this with what stands above it",
+        ))
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(stopped.set)
+
+    threading.excepthook = fail
     pods: Pods | None = None
     learn(await asyncio.to_thread(look, place))
     plugin = Plugin(
@@ -88,4 +103,6 @@ async def _serve(options: Options) -> None:
         await plugin.stop()
         notifier.close()
         os.close(lock)
+    if failures:
+        raise failures[0]
     logger.info("stopped; containers go on, and no new one gets a share")

@@ -9,14 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.annotations import Pod, Terms
+from nvshared.kubelet.annotations import Terms
 from nvshared.kubelet.api import server
+from nvshared.kubelet.pod import Pod
 
 logger = logging.getLogger(__name__)
 
 PERIOD = 2.0                            # seconds until an API server that is away is asked again
 # An answer may also be something else than one of an API server.
-TROUBLES = (NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
+TROUBLES = (
+    NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
+    AttributeError,
+)
 
 
 class Pods:

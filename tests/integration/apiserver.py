@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An API server as far as the pods of one node are concerned: HTTP over a real socket.
 
-It lists and watches the metadata of pods as Kubernetes does, forgets old versions when it is told
-to, and takes events. Whoever shows no token, or asks for another node, is sent away.
+It lists and watches pods as Kubernetes does, a few in each answer, forgets old versions when it is
+told to, and takes events. Whoever shows no token, or asks for another node, is sent away.
 """
 
 import json
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
+from nvshared.kubelet.pod import MIRROR, STATIC
 from tests.integration.fakehook import PATIENCE
 
+PAGE = 2                                # pods in one answer, at most
 NODE, TOKEN = "thisnode", "secret"
+HASH = "0a" * 16
 UID = "5e5e5e5e-0000-4000-8000-00000000000"
 
 
@@ -71,6 +74,21 @@ class ApiServer:
                 pod["annotations"][key] = text
         self._tell("MODIFIED" if known else "ADDED", pod)
 
+    def mirror(self, name: str) -> None:
+        """A pod says that it is the static pod with this hash."""
+        self.annotate(name)
+        self.pods[name]["annotations"] |= dict.fromkeys((STATIC, MIRROR), HASH)
+        self._tell("MODIFIED", self.pods[name])
+
+    def run(self, name: str, *containers: str) -> None:
+        """Containers of a pod have these ids, and are called c0, c1, ..."""
+        pod = self.pods[name]
+        pod["status"] = {"containerStatuses": [
+            {"name": f"c{number}", "containerID": f"containerd://{id}"}
+            for number, id in enumerate(containers)
+        ] + [{"name": "waits"}]}
+        self._tell("MODIFIED", pod)
+
     def delete(self, name: str) -> None:
         """The pod is gone."""
         self._tell("DELETED", self.pods.pop(name))
@@ -99,6 +117,11 @@ class ApiServer:
             self.news.notify_all()
 
 
+def _shown(pod: dict[str, Any], version: str = "") -> dict[str, Any]:
+    meta = {key: value for key, value in pod.items() if key != "status"}
+    return {"metadata": meta | {"resourceVersion": version}, "status": pod.get("status", {})}
+
+
 class Handler(BaseHTTPRequestHandler):
     """One conversation."""
 
@@ -112,16 +135,20 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(401, "Unauthorized")
         if place.path != "/api/v1/pods" or asked["fieldSelector"] != f"spec.nodeName={NODE}":
             return self._refuse(403, "pods is forbidden: you are another node")
-        assert "as=PartialObjectMetadata" in self.headers["Accept"]
         self.send_response(200)
         self.end_headers()
         if "watch" in asked:
             return self._watch(int(asked["resourceVersion"]))
         with self.api.news:
+            pods, begin = [*self.api.pods.values()], int(asked.get("continue", 0))
+            end = begin + min(PAGE, int(asked["limit"]))
             self._say({
-                "metadata": {"resourceVersion": str(self.api.version)},
+                "metadata": {
+                    "resourceVersion": str(self.api.version),
+                    **({"continue": str(end)} if end < len(pods) else {}),
+                },
                 # Kubernetes says null where there are none.
-                "items": [{"metadata": pod} for pod in self.api.pods.values()] or None,
+                "items": [_shown(pod) for pod in pods[begin:end]] or None,
             })
         return None
 
@@ -147,8 +174,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._say({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
                 return
             for version, kind, pod in news:
-                self._say({"type": kind, "object": {
-                    "metadata": pod | {"resourceVersion": str(version)}}})
+                self._say({"type": kind, "object": _shown(pod, str(version))})
 
     def _last(self) -> int:
         return self.api.history[-1][0] if self.api.history else 0

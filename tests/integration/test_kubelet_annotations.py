@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Annotations of pods become terms of their tenants: an API server of ours, the real daemon."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nvshared.control import Daemon
+from nvshared.errors import ExitCode
 from nvshared.units import GIB, MIB
-from tests.integration.apiserver import NODE, ApiServer
+from tests.integration.apiserver import HASH, NODE, ApiServer
+from tests.integration.conftest import ROOT
+from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node
 
 Eventually = Callable[[Callable[[], bool]], None]
@@ -40,6 +44,15 @@ class Lab:
         with Daemon(self.node.bus.address) as daemon:
             return {one.name: one.value for one in daemon.tenant(tenant).terms}
 
+    def shown(self, tenant: str) -> str:
+        """What people see of it."""
+        with Daemon(self.node.bus.address) as daemon:
+            return daemon.tenant(tenant).name
+
+    def is_called(self, tenant: str, name: str) -> None:
+        """Waits until people see this."""
+        self._eventually(lambda: self.shown(tenant) == name)
+
     def set(self, tenant: str, **terms: int) -> None:
         """As an administrator does."""
         with Daemon(self.node.bus.address) as daemon:
@@ -67,8 +80,57 @@ def test_annotations_are_terms_from_the_start_and_live(lab: Lab) -> None:
     lab.has(new, memory=4 * GIB, compute_limit=35, weight=200)
     lab.api.annotate("new", gpu_memory_limit=None, weight=None)
     lab.has(new, compute_limit=35)
+    lab.api.annotate("new", gpu_core_request="30", host_memory_limit="1Gi", priority="background")
+    lab.has(new, compute_limit=35, compute_request=30, host_memory=GIB, priority=1)
     lab.has(lab.api.tenant("old"), weight=300)
     assert lab.api.events == []
+
+
+def test_pods_are_called_by_their_names_whatever_restarts(lab: Lab) -> None:
+    for name in ("second", "third"):    # more than are in one answer
+        lab.api.annotate(name)
+    old, third = lab.api.tenant("old"), lab.api.tenant("third")
+    lab.is_called(old, "pod:lab/old")
+    lab.is_called(third, "pod:lab/third")
+    lab.set("pod:lab/third", weight=7)
+    assert lab.terms(third) == {"weight": 7}
+    lab.daemon.kill()
+    lab.daemon.wait()
+    lab.daemon = lab.node.daemon()
+    lab.is_called(old, "pod:lab/old")
+    lab.is_called(third, "pod:lab/third")
+    lab.plugin.kill()
+    lab.plugin.wait()
+    assert lab.shown(old) == "pod:lab/old"
+    lab.api.delete("old")
+    lab.start()
+    lab.is_called(old, old)
+    lab.is_called(third, "pod:lab/third")
+
+
+def test_a_static_pod_cannot_be_forged(lab: Lab) -> None:
+    static = f"pod:{HASH}"
+    lab.api.mirror("static")
+    lab.api.annotate("static", weight="20")
+    lab.has(static, weight=20)
+    lab.api.mirror("forged")
+    lab.api.annotate("forged", weight="1")
+    lab.api.annotate("old", weight="30")            # which is heard after it
+    lab.has(lab.api.tenant("old"), weight=30)
+    lab.has(static, weight=20)
+    assert lab.shown(static) == "pod:lab/static"
+
+
+def test_a_thread_that_ends_takes_the_process_along(node: Node, api: ApiServer) -> None:
+    """So that systemd starts another one, and somebody reads why."""
+    broken = "import nvshared.kubelet.annotations as a; a.Terms._learn = lambda *_: 1 / 0; "
+    program, flag, text, *options = node.command("--kubeconfig", str(api.kubeconfig))
+    done = subprocess.run(
+        [program, flag, broken + text, *options, "--node", NODE],
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )
+    assert done.returncode == ExitCode.FAILURE
+    assert "nvshare-kubelet: the thread annotations ended: ZeroDivisionError: " in done.stderr
 
 
 @pytest.mark.parametrize(("key", "text", "said"), [
@@ -76,6 +138,8 @@ def test_annotations_are_terms_from_the_start_and_live(lab: Lab) -> None:
     ("gpu_memory_limit", "-1", "give a number of MiB, or a size such as 4Gi"),
     ("gpu_memory_limit", "999999999999999Ti", "give a number of MiB, or a size such as 4Gi"),
     ("gpu_core_limit", "101", "cannot be 101; give 1 to 100 percent"),
+    ("gpu_core_request", "60", "contradicts the compute-limit of pod:lab/old, 50 %"),
+    ("priority", "3", "nvshare.com/priority cannot be '3'; give background, normal, high"),
     ("speed", "9", "nvshare.com/speed cannot be '9'; it means nothing"),
 ])
 def test_nonsense_is_refused_and_what_held_goes_on(

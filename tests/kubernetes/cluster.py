@@ -90,7 +90,7 @@ class Cluster(Node):
 
     def tenant(self, name: str) -> str:
         """What nvshared calls a pod."""
-        return f"pod:{self.get('pod', name)['metadata']['uid']}"
+        return f"pod:default/{name}"
 
     def tenants(self) -> dict[str, dict[str, Any]]:
         """All that nvshared knows, by their names; none while it is away."""

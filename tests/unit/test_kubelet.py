@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.annotations import MEANINGS, MIRROR, PREFIX, STATIC, pod
+from nvshared.kubelet.annotations import MEANINGS
 from nvshared.kubelet.api import Server, server
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.given import CHECKPOINT, elsewhere, holder
 from nvshared.kubelet.messages import DEVICE_PLUGIN, REGISTRATION, classes
 from nvshared.kubelet.offer import Card, Offer, Replicas, card_of, preferred
 from nvshared.kubelet.options import parse, replicas
+from nvshared.kubelet.pod import MIRROR, PREFIX, STATIC, pod
 from nvshared.kubelet.watch import Place, _look
 
 CARD = Card("GPU-0a", 0, "00000000:17:00.0")
@@ -239,11 +240,11 @@ def test_a_file_that_is_of_no_use_is_named(
 
 def test_a_static_pod_is_the_tenant_that_its_control_group_names() -> None:
     meta = {"namespace": "n", "name": "p", "uid": "of-its-mirror"}
-    assert pod(meta)[0].tenant == "pod:of-its-mirror"
+    assert pod({"metadata": meta}).tenant == "pod:of-its-mirror"
     notes = dict.fromkeys((STATIC, MIRROR), "0a" * 16) | {"nvshare.com/weight": "2"}
-    static, ours = pod(meta | {"annotations": notes})
+    static = pod({"metadata": meta | {"annotations": notes}})
     assert static.tenant == f"pod:{'0a' * 16}"
-    assert ours == {"nvshare.com/weight": "2"}
+    assert static.annotations == {"nvshare.com/weight": "2"}
 
 
 @pytest.mark.parametrize("notes", [
@@ -251,7 +252,17 @@ def test_a_static_pod_is_the_tenant_that_its_control_group_names() -> None:
 ])
 def test_a_pod_cannot_name_another_as_its_tenant(notes: dict[str, str]) -> None:
     meta = {"namespace": "n", "name": "p", "uid": "its-own", "annotations": notes}
-    assert pod(meta)[0].tenant == "pod:its-own"
+    assert pod({"metadata": meta}).tenant == "pod:its-own"
+
+
+def test_containers_are_known_by_their_ids() -> None:
+    status = {
+        "initContainerStatuses": [{"name": "before", "containerID": "cri-o://01"}],
+        "containerStatuses": [{"name": "main", "containerID": "containerd://02"}],
+        "ephemeralContainerStatuses": [{"name": "look", "containerID": ""}, {"name": "later"}],
+    }
+    meta = {"namespace": "n", "name": "p", "uid": "u"}
+    assert pod({"metadata": meta, "status": status}).containers == {"01": "before", "02": "main"}
 
 
 @pytest.mark.parametrize("text", ["999999999999999Ti", "0", "0.0Gi", "much"])

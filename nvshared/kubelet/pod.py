@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What we need to know of a pod, from all that the API server says."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PREFIX = "nvshare.com/"
+# Of a static pod's mirror: what the control group is named after. A pod that has an identifier of
+# the API server's there would set the terms of another one.
+STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
+HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
+STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One of this node's."""
+
+    namespace: str
+    name: str
+    uid: str                            # by which the API server knows it
+    tenant: str                         # and nvshared
+    created: str = field(default="", compare=False)
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # that are ours
+    containers: Mapping[str, str] = field(default_factory=dict, compare=False)      # names by id
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def pod(said: Mapping[str, Any]) -> Pod:
+    """From the API server's object. Raises KeyError, TypeError, AttributeError if it is none."""
+    meta, status = said["metadata"], said.get("status") or {}
+    every = meta.get("annotations") or {}
+    uid, named = meta["uid"], every.get(STATIC, "")
+    static = named == every.get(MIRROR) and HASH.fullmatch(named)
+    return Pod(
+        meta["namespace"], meta["name"], uid, f"pod:{named if static else uid}",
+        meta.get("creationTimestamp") or "",
+        {key: text for key, text in every.items() if key.startswith(PREFIX)},
+        {
+            id: one["name"] for kind in STATUSES for one in status.get(kind) or ()
+            if (id := one.get("containerID", "").partition("://")[2])
+        },
+    )

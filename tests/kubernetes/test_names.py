@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pods are called: in nvsharectl and in the metrics, as soon as their programs are there."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.kubernetes.cluster import Cluster, pod
+from tests.system import card
+
+CONF = "/etc/nvshare/nvshared.conf.d/metrics.conf"
+SCRAPE = "from urllib.request import urlopen; print(urlopen('http://127.0.0.1:9402').read().decode())"
+LABELS = 'tenant="pod:default/it",namespace="default",pod="it",container="it",name='
+
+
+@pytest.fixture
+def _metrics(cluster: Cluster) -> Iterator[None]:
+    """Are served meanwhile."""
+    cluster.write(CONF, "[nvshared]\nmetrics = 127.0.0.1:9402\n")
+    cluster.run("systemctl", "restart", "nvshared")
+    yield
+    cluster.run("rm", CONF)
+    cluster.run("systemctl", "restart", "nvshared")
+
+
+@pytest.mark.usefixtures("_metrics")
+def test_a_pod_is_called_by_its_names_from_its_start(
+    cluster: Cluster, record_property: Callable[[str, object], None]
+) -> None:
+    cluster.apply(pod("it"))
+    cluster.until(lambda: cluster.programs() == 1, "its program uses the GPU")
+    began = time.monotonic()
+    cluster.until(lambda: cluster.shares("it"), "nvsharectl tenants shows its name")
+    record_property("seconds from the program to the pod's name", time.monotonic() - began)
+    cluster.until(
+        lambda: LABELS in cluster.output("python3", "-c", SCRAPE), "the metrics have its names")
+    record_property("seconds from the program to names in metrics", time.monotonic() - began)
+    for unit in ("nvshared", "nvshare-kubelet"):
+        cluster.run("systemctl", "restart", unit)
+        cluster.until(lambda: cluster.shares("it"), f"it is known after a restart of {unit}")
+    (client,) = card.clients(cluster)
+    assert client["name"] == "default/it"
+    cluster.finish("it")
