@@ -92,6 +92,8 @@ install-system:
 	install -D -m 644 $(BUILT)/man/nvsharectl.1 $(DESTDIR)/usr/share/man/man1/nvsharectl.1
 	install -D -m 644 -t $(DESTDIR)/usr/share/man/man5 \
 		$(BUILT)/man/nvshared.conf.5 $(BUILT)/man/com.nvshare.5
+	install -D -m 644 -t $(DESTDIR)/usr/share/nvshared/grafana $(wildcard packaging/grafana/*)
+	install -D -m 644 -t $(DESTDIR)/usr/share/nvshared/prometheus $(wildcard packaging/prometheus/*)
 	install -D -m 644 $(BUILT)/completions/bash \
 		$(DESTDIR)/usr/share/bash-completion/completions/nvsharectl
 	install -D -m 644 $(BUILT)/completions/zsh $(DESTDIR)$(ZSHDIR)/_nvsharectl

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus for the tests: the machine's, or Debian's package unpacked into a cache.
+
+Nothing is installed, as Debian's package would start a server of its own.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+PROGRAMS = ("promtool", "prometheus")
+
+
+class NoPrometheus(Exception):
+    """It is not there and could not be fetched; the message says why."""
+
+
+def there() -> Path | None:
+    """The folder with both programs, if nothing has to be fetched."""
+    found = {Path(where).parent for name in PROGRAMS if (where := shutil.which(name))}
+    return found.pop() if len(found) == 1 else _cached() if _cached().is_dir() else None
+
+
+def fetched() -> Path:
+    """The same, fetched with apt where it is not there. Raises NoPrometheus."""
+    return there() or _fetch()
+
+
+def _cached() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nvshare"
+    return cache / "prometheus" / "usr" / "bin"
+
+
+def _fetch() -> Path:
+    place = _cached().parents[1]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as name:
+        folder = Path(name)
+        _run(folder, "apt-get", "-qq", "download", "prometheus")
+        (package,) = folder.glob("*.deb")
+        _run(folder, "dpkg-deb", "-x", str(package), "unpacked")
+        shutil.rmtree(place, ignore_errors=True)
+        (folder / "unpacked").rename(place)
+    return _cached()
+
+
+def _run(folder: Path, *command: str) -> None:
+    try:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise NoPrometheus(f"there is no Prometheus, and no {command[0]} to fetch it") from error
+    except subprocess.CalledProcessError as error:
+        raise NoPrometheus(f"{' '.join(command[:3])} failed: {error.stderr}") from error

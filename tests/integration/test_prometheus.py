@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics, the alert rules and the dashboard, as Prometheus itself sees them."""
+
+import json
+import os
+import pwd
+import re
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nvshared.units import MIB
+from tests.integration import prometheus
+from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.prometheus import NoPrometheus
+from tests.integration.test_kills import BUILD, finish, program
+from tests.integration.test_start import free_port
+
+PACKAGING = ROOT / "packaging"
+ALERTS = PACKAGING / "prometheus" / "alerts.yml"
+EXAMPLE = PACKAGING / "prometheus" / "prometheus.yml"
+ALERT_TESTS = Path(__file__).with_name("alerts.yml")
+INSTALLED = "/usr/share/nvshared/prometheus/alerts.yml"
+NOBODY = 65534                          # a user that every system has
+TENANT = f"user:{pwd.getpwuid(NOBODY if os.geteuid() == 0 else os.getuid()).pw_name}"
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture
+def promtool() -> str:
+    """Where it is. It is not fetched for the short tests."""
+    folder = prometheus.there()
+    if folder is None:
+        pytest.skip("there is no promtool on this machine; make test-long fetches it")
+    return str(folder / "promtool")
+
+
+def silent(command: list[str], said: str = "") -> str:
+    """It succeeds; what it says."""
+    done = subprocess.run(command, input=said, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_promtool_finds_nothing_wrong_with_the_metrics(site: Site, promtool: str) -> None:
+    port = free_port()
+    site.start("--metrics", str(port))
+    site.hook().hello()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    assert "nvshare_client_state{" in text
+    assert silent([promtool, "check", "metrics"], text) == ""
+
+
+def test_each_alert_fires_when_it_should_and_not_otherwise(tmp_path: Path, promtool: str) -> None:
+    (tmp_path / "alerts-under-test.yml").write_text(ALERTS.read_text())
+    tests = tmp_path / "test.yml"
+    tests.write_text(ALERT_TESTS.read_text())
+    silent([promtool, "test", "rules", str(tests)])
+    (config := tmp_path / "prometheus.yml").write_text(
+        EXAMPLE.read_text().replace(INSTALLED, str(ALERTS)))
+    assert str(ALERTS) in config.read_text()
+    said = silent([promtool, "check", "config", str(config)])
+    assert f"{len(rules())} rules found" in said
+
+
+def rules() -> list[dict[str, Any]]:
+    """The alert rules."""
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+class Prometheus:
+    """A server that scrapes one daemon as fast as it can, and evaluates our rules."""
+
+    def __init__(self, binary: Path, folder: Path, scraped: int) -> None:
+        self.port = free_port()
+        config = yaml.safe_load(EXAMPLE.read_text())
+        config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+        config["rule_files"] = [str(ALERTS)]
+        config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{scraped}"]}]
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        with (folder / "prometheus.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [binary, f"--config.file={folder}/prometheus.yml",
+                 f"--storage.tsdb.path={folder}/data",
+                 f"--web.listen-address=127.0.0.1:{self.port}"],
+                cwd=folder, stderr=log,
+            )
+
+    def ask(self, what: str, **arguments: str) -> Any:
+        """Its answer's data; what is wrong with the question is said by the test's failure."""
+        address = f"http://127.0.0.1:{self.port}/api/v1/{what}?{urllib.parse.urlencode(arguments)}"
+        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+            said = json.load(answer)
+        assert said["status"] == "success", said
+        return said["data"]
+
+    def values(self, query: str) -> list[dict[str, Any]]:
+        """Of an expression, now."""
+        found: list[dict[str, Any]] = self.ask("query", query=query)["result"]
+        return found
+
+    def ready(self) -> bool:
+        """Whether it answers."""
+        assert self.process.poll() is None
+        try:
+            return self.ask("query", query="1") is not None
+        except OSError:
+            return False
+
+
+@pytest.fixture
+def server(public_site: Site, tmp_path: Path, eventually: Eventually) -> Iterator[Prometheus]:
+    """One with a daemon that it scrapes, on a card too small for its programs."""
+    try:
+        folder = prometheus.fetched()
+    except NoPrometheus as why:
+        pytest.skip(str(why))
+    port = free_port()
+    site = public_site
+    (site.folder / "nvshared.conf").write_text(
+        f"[gpu]\nreserve = 0\ncontext-reserve = 0\n[tenant {TENANT}]\ncompute-limit = 40\n")
+    site.start("--tq", "200ms", "--capacity", "60MiB", "--metrics", str(port))
+    made = Prometheus(folder / "prometheus", tmp_path, port)
+    eventually(made.ready)
+    yield made
+    made.process.kill()
+    made.process.wait()
+    print((tmp_path / "prometheus.log").read_text())
+
+
+def another_users(site: Site) -> "subprocess.Popen[str]":
+    """A program of the tenant that is limited."""
+    somebody: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        somebody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    process = subprocess.Popen(
+        [str(BUILD / "nvshare-workload"), "--memory", str(24 * MIB), "--chunk", str(2 * MIB),
+         "--until-told", "--kernel-us", "2000"],
+        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+             "NVSHARE_SOCKET": str(site.socket)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        **somebody,
+    )
+    site.started.append(process)
+    return process
+
+
+DASHBOARD = json.loads((PACKAGING / "grafana" / "nvshare.json").read_text())
+VARIABLES = DASHBOARD["templating"]["list"]
+
+
+def filled(query: str) -> str:
+    """As Grafana asks it where nothing is chosen."""
+    given = {variable["name"]: ".*" for variable in VARIABLES}
+    given |= {"__rate_interval": "5s", "__range": "1m"}
+    return re.sub(r"\$(\w+)", lambda name: given[name[1]], query)
+
+
+def figure(found: list[dict[str, Any]]) -> float:
+    """Of the only series on card 0."""
+    (value,) = (one["value"][1] for one in found if one["metric"]["gpu"] == "0")
+    return float(value)
+
+
+def has_data(found: list[dict[str, Any]]) -> bool:
+    """Whether any is a number."""
+    return any(one["value"][1] != "NaN" for one in found)
+
+
+def asked() -> Iterator[tuple[str, bool]]:
+    """Each query of the dashboard, and whether it is for one moment."""
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            yield filled(target["expr"]), target.get("instant", False)
+
+
+@pytest.mark.long
+def test_prometheus_answers_the_dashboard_and_the_alerts(
+    public_site: Site, server: Prometheus, eventually: Eventually
+) -> None:
+    """Programs of which two fit: they swap, one waits, and one is of a tenant with a limit."""
+    programs = [program(public_site, 1, None), program(public_site, 2, None),
+                another_users(public_site)]
+    for busy in (
+        "sum(nvshare_turns_total) > 20", "count(nvshare_client_info) == 3",
+        "max_over_time(nvshare_scheduler_waiting_clients[1m]) > 0",
+    ):
+        eventually(lambda query=busy: bool(server.values(query)))       # type: ignore[misc]
+    for query, instant in asked():
+        eventually(lambda query=query: has_data(server.values(query)))  # type: ignore[misc]
+        if not instant:
+            now = float(server.ask("query", query="time()")["result"][0])
+            span = {"start": str(now - 5), "end": str(now), "step": "1"}
+            assert server.ask("query_range", query=query, **span)["result"], query
+    for variable in VARIABLES[1:]:
+        found = re.fullmatch(r"label_values\((.*), (\w+)\)", filled(variable["query"]["query"]))
+        assert found is not None
+        assert server.ask(f"label/{found[2]}/values", **{"match[]": found[1]})
+    limited = f'nvshare_tenant_held_seconds_total{{tenant="{TENANT}"}}'
+    held = figure(server.values(limited))
+    loaded = {rule["name"]: rule for group in server.ask("rules")["groups"]
+              for rule in group["rules"]}
+    assert loaded.keys() == {rule["alert"] for rule in rules()}
+    for rule in loaded.values():
+        server.values(rule["query"])
+        assert (rule["health"], rule.get("lastError", "")) == ("ok", "")
+    finish(programs)
+    eventually(lambda: not server.values("nvshare_client_info"))
+    assert figure(server.values(limited)) >= held > 0

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard and the alert rules ask for what the daemon tells, and packages bring them.
+
+tests/integration/test_prometheus.py has Prometheus look at them.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nvshared.cli.verbs import VERBS
+from nvshared.report.families import families
+
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
+ALERTS = PACKAGING / "prometheus" / "alerts.yml"
+DASHBOARD = json.loads((PACKAGING / "grafana" / "nvshare.json").read_text())
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+METRIC = re.compile(r"\bnvshare_\w+")
+
+
+def rules() -> list[dict[str, Any]]:
+    """The alert rules."""
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def known() -> set[str]:
+    """All names of series."""
+    names = set(families())
+    (histogram,) = (name for name, one in families().items() if one.type == "histogram")
+    return names | {f"{histogram}_bucket", f"{histogram}_sum", f"{histogram}_count"}
+
+
+def queries() -> Iterator[str]:
+    """Of the dashboard's panels and variables."""
+    for panel in PANELS:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+    yield from (str(variable["query"]) for variable in DASHBOARD["templating"]["list"])
+
+
+def test_alerts_and_dashboard_name_metrics_that_there_are() -> None:
+    named = {name for query in queries() for name in METRIC.findall(query)}
+    assert len(named) > 25
+    assert not named - known()
+    asked = {name for rule in rules() for name in METRIC.findall(rule["expr"])}
+    assert not asked - known()
+
+
+def test_each_alert_is_tested_and_says_what_to_do() -> None:
+    tests = yaml.safe_load((ROOT / "tests" / "integration" / "alerts.yml").read_text())["tests"]
+    assert [one["name"] for one in tests] == [rule["alert"] for rule in rules()]
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    verbs = {verb.name for verb in VERBS}
+    for rule in rules():
+        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert f"| `{rule['alert']}` |" in page
+        said = rule["annotations"]["description"]
+        assert set(re.findall(r"\bnvsharectl (?!\(|\))([a-z-]+)", said)) <= verbs
+
+
+def test_the_dashboard_asks_whom_it_is_told_to_and_nothing_covers_anything() -> None:
+    numbers = [panel["id"] for panel in PANELS]
+    assert len(set(numbers)) == len(numbers)
+    names = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = {name for query in queries() for name in re.findall(r"\$(\w+)", query)}
+    assert used | {"datasource"} == names | {"__rate_interval", "__range"}
+    covered: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"])
+                 for y in range(at["y"], at["y"] + at["h"])}
+        assert not covered & cells, panel["title"]
+        covered |= cells
+        for target in panel.get("targets", ()):
+            assert target["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
+def test_packages_bring_them_all() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "--file=packaging/install.mk", "install-system", "DESTDIR=/there"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )
+    commands = [line.split() for line in done.stdout.splitlines()]
+    for folder in ("grafana", "prometheus"):
+        (brought,) = (one for one in commands if f"/there/usr/share/nvshared/{folder}" in one)
+        there = {str(path.relative_to(ROOT)) for path in (PACKAGING / folder).iterdir()}
+        assert there <= set(brought)
+    assert "\n/usr/share/nvshared\n" in (PACKAGING / "rpm" / "nvshared.spec").read_text()
