@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Prometheus is told: the predecessors' names, and ours in base units.
 
-The manual and docs/monitoring.md describe the metrics by the words here.
+Figures are noted where the scheduler lives, which must not wait for long: they become metrics
+elsewhere. The manual and docs/monitoring.md describe the metrics by the words here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -32,17 +33,33 @@ Table = list[tuple[str, str, Callable[[Thing], float | None]]]
 Signs = list[tuple[str, str, tuple[str, ...], Callable[[Thing], tuple[str, ...] | None]]]
 
 
+class Noted(NamedTuple):
+    """The figures of one metric."""
+
+    kind: type[Family]
+    name: str
+    words: str
+    labels: Sequence[str]
+    samples: list[tuple[Any, ...]]      # as the kind's add_metric takes them: labels, value
+
+    def family(self) -> Family:
+        """The metric; may be made in any thread."""
+        made = self.kind(self.name, self.words, labels=self.labels)
+        for sample in self.samples:
+            made.add_metric(*sample)
+        return made
+
+
 def families() -> dict[str, Family]:
     """All that is told, by name, without figures: for those who describe it."""
-    return {
-        f"{one.name}_total" if one.type == "counter" else one.name: one
-        for one in draw((), (), TenantTotals())
-    }
+    every = [one.family() for one in note((), (), TenantTotals())]
+    return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in every}
 
 
-def draw(
+def note(
     gpus: Iterable[GPU], clients: Iterable[Client], totals: TenantTotals
-) -> list[Family]:
+) -> list[Noted]:
+    """All figures, as of now."""
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
     tenants = [
@@ -50,13 +67,13 @@ def draw(
     return [
         *_signs("nvshare_", (), BUILD, [((), __version__)]),
         *_signs("nvshare_", CARD, CARD_SIGNS, cards),
-        *_families(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
-        *_families(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, cards),
+        *_figures(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
+        *_figures(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, cards),
         _decisions(cards),
         *_signs("nvshare_client_", CLIENT, CLIENT_SIGNS, programs),
-        *_families(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
-        *_families(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, programs),
-        *_families(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants),
+        *_figures(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
+        *_figures(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, programs),
+        *_figures(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants),
     ]
 
 
@@ -146,42 +163,37 @@ TENANT_COUNTERS: Table[Totals] = [
 def _signs(
     prefix: str, labels: Sequence[str], signs: Signs[Thing],
     labelled: Iterable[tuple[Sequence[str], Thing]],
-) -> Iterator[Family]:
-    """The metrics of a table whose figure is always 1."""
+) -> Iterator[Noted]:
+    """Those of a table whose figure is always 1."""
     for name, words, more, say in signs:
-        family = GaugeMetricFamily(prefix + name, words, labels=(*labels, *more))
-        for its_labels, thing in labelled:
-            said = say(thing)
-            if said is not None:
-                family.add_metric((*its_labels, *said), 1)
-        yield family
+        yield Noted(GaugeMetricFamily, prefix + name, words, (*labels, *more), [
+            ((*its_labels, *said), 1)
+            for its_labels, thing in labelled if (said := say(thing)) is not None
+        ])
 
 
-def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Family:
-    family = HistogramMetricFamily(
-        "nvshare_scheduler_decision_seconds", "How long the scheduler took to decide on an event",
-        labels=CARD,
-    )
+def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Noted:
     bounds = [*(str(bound / SECOND) for bound in BOUNDS), "+Inf"]
-    for labels, gpu in cards:
-        so_far = accumulate(gpu.decisions.counts)
-        family.add_metric(
-            labels, list(zip(bounds, so_far, strict=True)), gpu.decisions.sum / SECOND)
-    return family
+    return Noted(
+        HistogramMetricFamily, "nvshare_scheduler_decision_seconds",
+        "How long the scheduler took to decide on an event", CARD, [
+            (labels, list(zip(bounds, accumulate(gpu.decisions.counts), strict=True)),
+             gpu.decisions.sum / SECOND)
+            for labels, gpu in cards
+        ],
+    )
 
 
-def _families(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], prefix: str, labels: Sequence[str],
-    table: Table[Thing], labelled: Iterable[tuple[Sequence[str], Thing]],
-) -> Iterator[Family]:
-    """The metrics of a table, of things with their labels."""
+def _figures(
+    kind: type[Family], prefix: str, labels: Sequence[str], table: Table[Thing],
+    labelled: Iterable[tuple[Sequence[str], Thing]],
+) -> Iterator[Noted]:
+    """Those of a table, of things with their labels."""
     for name, words, figure in table:
-        family = kind(prefix + name, words, labels=labels)
-        for its_labels, thing in labelled:
-            value = figure(thing)
-            if value is not None:
-                family.add_metric(its_labels, value)
-        yield family
+        yield Noted(kind, prefix + name, words, labels, [
+            (its_labels, value)
+            for its_labels, thing in labelled if (value := figure(thing)) is not None
+        ])
 
 
 def _card(gpu: GPU) -> tuple[str, ...]:

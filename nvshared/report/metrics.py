@@ -2,9 +2,9 @@
 """Prometheus metrics over HTTP.
 
 Everything is read from the manager when it is asked for, once in a while at the
-most: anybody may ask, and drawing a thousand clients takes the event loop a while.
+most: anybody may ask, and noting a thousand clients takes the event loop a while.
 The HTTP server has threads of its own, so each scrape waits until the event loop
-has drawn the figures; it never looks at a scheduler while that decides.
+has noted the figures; it never looks at a scheduler while that decides.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from nvshared.errors import NvshareError
 from nvshared.quantity import Endpoint
-from nvshared.report.families import draw
+from nvshared.report.families import Noted, note
 from nvshared.report.scrapes import Answer, listen
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import look
@@ -35,7 +35,7 @@ ANSWERS_KEPT = 4                        # one for each way to ask; a large one h
 
 
 class Figures(Collector):
-    """Draws everything at once, in the event loop it was made in."""
+    """Notes all figures at once, in the event loop it was made in."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -43,15 +43,15 @@ class Figures(Collector):
         for gpu in manager.gpus:
             self._totals.follow(gpu)
         self._loop = asyncio.get_running_loop()
-        self._drawn: Sequence[Metric] = []
-        self._drawn_at = float("-inf")
-        self._awaited: set[Future[Sequence[Metric]]] = set()
+        self._noted: Sequence[Noted] = []
+        self._noted_at = float("-inf")
+        self._awaited: set[Future[Sequence[Noted]]] = set()
         self._closed = False
 
     @property
     def fresh(self) -> bool:
-        """Whether what was drawn last is as good as new; for any thread."""
-        return self._loop.time() - self._drawn_at < FRESH
+        """Whether what was noted last is as good as new; for any thread."""
+        return self._loop.time() - self._noted_at < FRESH
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: registering must not wait for the loop it is called from."""
@@ -59,29 +59,30 @@ class Figures(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Called in a thread of the HTTP server. Raises TimeoutError, CancelledError."""
-        drawing = asyncio.run_coroutine_threadsafe(self._draw(), self._loop)
-        self._awaited.add(drawing)
+        noting = asyncio.run_coroutine_threadsafe(self._note(), self._loop)
+        self._awaited.add(noting)
         if self._closed:
-            drawing.cancel()
+            noting.cancel()
         try:
-            return drawing.result(PATIENCE)
+            noted = noting.result(PATIENCE)
         finally:
-            drawing.cancel()
-            self._awaited.discard(drawing)
+            noting.cancel()
+            self._awaited.discard(noting)
+        return [one.family() for one in noted]
 
     def close(self) -> None:
-        """Called in the loop: who waits for it to draw would wait in vain from now on."""
+        """Called in the loop: who waits for it to note figures would wait in vain from now on."""
         self._closed = True
-        for drawing in tuple(self._awaited):
-            drawing.cancel()
+        for noting in tuple(self._awaited):
+            noting.cancel()
 
-    async def _draw(self) -> Sequence[Metric]:
+    async def _note(self) -> Sequence[Noted]:
         if not self.fresh:
             await look(self._manager.gpus)
             everyone = tuple(self._manager.clients)
-            self._drawn = draw(self._manager.gpus, everyone, self._totals)
-            self._drawn_at = self._loop.time()
-        return self._drawn
+            self._noted = note(self._manager.gpus, everyone, self._totals)
+            self._noted_at = self._loop.time()
+        return self._noted
 
 
 def serve(manager: Manager, where: Endpoint) -> Callable[[], None]:
@@ -126,7 +127,7 @@ class _Answers:
             try:
                 status, headers, body = self._answer(environ)
             except (TimeoutError, CancelledError):
-                logger.debug("figures could not be drawn in time")
+                logger.debug("figures could not be had in time")
             finally:
                 self._turn.release()
         start(status, headers)

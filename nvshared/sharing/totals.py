@@ -5,15 +5,15 @@ A program's own totals end with it. Those of its tenant go on, so that they neve
 many tenants that have no program any more the oldest are forgotten.
 """
 
-from dataclasses import astuple, dataclass
+from operator import add
+from typing import NamedTuple
 
 from nvshared.sharing.gpu import GPU, Client
 
 GONE_KNOWN = 1000                       # tenants of a card without programs that are known
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """Bytes and microseconds."""
 
     held_time: int = 0
@@ -22,8 +22,13 @@ class Totals:
     bytes_in: int = 0
     bytes_out: int = 0
 
-    def __add__(self, other: "Totals") -> "Totals":
-        return Totals(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+    def and_those_of(self, client: Client) -> "Totals":
+        """With what a program had until now."""
+        view = client.gpu.snapshot().clients.get(client.id)
+        if view is None:                # its scheduler failed as it joined
+            return self
+        had = (client.held_time, client.waited, view.turns, view.bytes_in, view.bytes_out)
+        return Totals(*map(add, self, had))
 
 
 class TenantTotals:
@@ -42,21 +47,14 @@ class TenantTotals:
         found = dict(self._gone[gpu])
         for client in gpu.clients.values():
             name = client.tenant
-            found[name] = found.get(name, Totals()) + _had(client)
+            found[name] = found.get(name, Totals()).and_those_of(client)
         return found
 
     def _leaves(self, client: Client) -> None:
         gone, name = self._gone[client.gpu], client.tenant
-        gone[name] = gone.pop(name, Totals()) + _had(client)
+        gone[name] = gone.pop(name, Totals()).and_those_of(client)
         if len(gone) > GONE_KNOWN:
             others = (one for one in client.gpu.clients.values() if one is not client)
             living = {one.tenant for one in others}
             for old in [one for one in gone if one not in living][:-GONE_KNOWN]:
                 del gone[old]
-
-
-def _had(client: Client) -> Totals:
-    view = client.gpu.snapshot().clients.get(client.id)
-    if view is None:                    # its scheduler failed as it joined
-        return Totals()
-    return Totals(client.held_time, client.waited, view.turns, view.bytes_in, view.bytes_out)

@@ -161,7 +161,7 @@ async def test_a_program_that_ended_is_gone_and_its_tenants_totals_are_not(time:
 
     async def told() -> dict[str, float]:
         time.now += SECOND
-        figures._drawn_at = float("-inf")
+        figures._noted_at = float("-inf")
         found = await read(figures)
         assert len(found.get("nvshare_client_info", [])) == len(gpu.clients)
         return {name.removeprefix("nvshare_tenant_"): samples[0][1]

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from nvshared.quantity import Endpoint
 from nvshared.report import metrics, scrapes
+from nvshared.report.families import Noted
 from nvshared.report.metrics import Figures, serve
 from nvshared.report.scrapes import SCRAPES_AT_MOST
 from nvshared.sharing.manager import Manager
@@ -160,14 +161,12 @@ async def test_nobody_stays_for_long(
 async def test_who_never_reads_the_answer_does_not_stay_either(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def draw(figures: Figures) -> list[Metric]:
-        figures._drawn_at = time.monotonic()
-        gauge = GaugeMetricFamily("nvshare_gpu_capacity_bytes", "big", labels=("of",))
-        for number in range(BIG):
-            gauge.add_metric((f"{number}" + "x" * 10_000,), number)
-        return [gauge]
+    async def note(figures: Figures) -> list[Noted]:
+        figures._noted_at = time.monotonic()
+        samples = [((f"{number}" + "x" * 10_000,), number) for number in range(BIG)]
+        return [Noted(GaugeMetricFamily, "nvshare_gpu_capacity_bytes", "big", ("of",), samples)]
 
-    monkeypatch.setattr(Figures, "_draw", draw)
+    monkeypatch.setattr(Figures, "_note", note)
     await site.ask()                    # from now on it is written down
     deaf = [site.connect(ASK, SO_RCVBUF=4096) for _ in range(SCRAPES_AT_MOST)]
     await until(lambda: site.threads() == 1 + SCRAPES_AT_MOST)
@@ -189,29 +188,29 @@ async def test_it_stops_though_people_are_there(site: Site) -> None:
 async def test_it_stops_though_figures_are_waited_for(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop in which they would be drawn is the one that stops it."""
+    """The loop in which they would be noted is the one that stops it."""
     never = asyncio.Event()
 
-    async def draw(_figures: Figures) -> Any:
+    async def note(_figures: Figures) -> Any:
         await never.wait()
 
-    monkeypatch.setattr(Figures, "_draw", draw)
+    monkeypatch.setattr(Figures, "_note", note)
     waiting = [site.connect(ASK) for _ in range(3)]
     await until(lambda: site.threads() == 1 + len(waiting))
     time.sleep(0.1)                     # noqa: ASYNC251 - until one of them waits for this loop
     site.stop()
     assert site.threads() == 0
-    await asyncio.sleep(0)              # what was to be drawn is cancelled
+    await asyncio.sleep(0)              # what was to be noted is cancelled
 
 
-async def test_a_loop_that_draws_nothing_is_said_in_a_line(
+async def test_a_loop_that_notes_nothing_is_said_in_a_line(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def draw(_figures: Figures) -> Any:
+    async def note(_figures: Figures) -> Any:
         await asyncio.sleep(GENEROUS)
 
     monkeypatch.setattr(metrics, "PATIENCE", 0.1)
-    monkeypatch.setattr(Figures, "_draw", draw)
+    monkeypatch.setattr(Figures, "_note", note)
     said = await site.ask()
     assert said.startswith("HTTP/1.0 503 Service Unavailable")
     assert said.endswith("\r\n\r\nnvshared is busy\n")
