@@ -45,7 +45,7 @@ def _whole(text: str) -> int:
 def _memory(text: str) -> int:
     with suppress(ValueError):
         # Kubernetes' 4Gi is our 4GiB, its 4G our 4GB.
-        return _whole(text) * MIB if text.isdecimal() else limit(f"{text}B")
+        return limit(f"{text}B") if text[-1:].isalpha() else _whole(text) * MIB
     raise ValueError("give a number of MiB, or a size such as 4Gi")
 
 

@@ -25,7 +25,8 @@ from tests.system.tree import KUBELETS, NoTree
 __all__ = ["built"]
 
 ROOT = Path(__file__).parents[2]
-MAKE_IMAGE = ROOT / "packaging/kubernetes/image.py"
+MANIFESTS = ROOT / "packaging" / "kubernetes"
+MAKE_IMAGE = MANIFESTS / "image.py"
 VERSIONS = pytest.StashKey[dict[str, str]]()
 TESTS = pytest.StashKey[dict[str, dict[str, object]]]()
 
@@ -73,6 +74,16 @@ def cluster(
         made.run("systemctl", "enable", "--now", "nvshared", "nvshare-kubelet")
         made.until(lambda: made.allocatable() == 10, "ten shares are offered")
         yield made
+
+
+@pytest.fixture(scope="session")
+def manifests(cluster: Cluster) -> str:
+    """packaging/kubernetes, in the node."""
+    there = "/root/manifests"
+    for path in sorted(MANIFESTS.rglob("*")):
+        if path.is_file():
+            cluster.copy(path, f"{there}/{path.relative_to(MANIFESTS)}")
+    return there
 
 
 @pytest.fixture(autouse=True)

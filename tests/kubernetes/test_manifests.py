@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real API server takes the manifests, and a DaemonSet does what the package's unit does."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.kubernetes.cluster import Cluster, pod
+from tests.kubernetes.conftest import MANIFESTS
 from tests.kubernetes.node import ADDRESS, HERE, NAME
 
-MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes"
-THERE = "/root/manifests"
 IMAGE = "localhost/nvshared:1"
-# No kube-proxy is there, so pods find the API server where it is.
+# No kube-proxy is there, so pods find the API server where it is. What makes no sense is refused
+# by nvshare-kubelet, not by the API server.
 OVERLAY = f"""
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -30,17 +28,12 @@ patches:
             env:
             - {{name: KUBERNETES_SERVICE_HOST, value: {ADDRESS}}}
             - {{name: KUBERNETES_SERVICE_PORT, value: "6443"}}
+- patch: |
+    $patch: delete
+    apiVersion: admissionregistration.k8s.io/v1
+    kind: ValidatingAdmissionPolicyBinding
+    metadata: {{name: nvshare-annotations}}
 """
-
-
-@pytest.fixture(scope="module")
-def manifests(cluster: Cluster) -> str:
-    """The folder, in the node."""
-    for path in sorted(MANIFESTS.rglob("*")):
-        if path.is_file():
-            cluster.copy(path, f"{THERE}/{path.relative_to(MANIFESTS)}")
-    cluster.write(f"{THERE}/mine/kustomization.yaml", OVERLAY)
-    return THERE
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in MANIFESTS.glob("examples/*")))
@@ -58,6 +51,7 @@ def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
     )
     cluster.run(
         "ctr", "--namespace=k8s.io", "images", "import", "/var/lib/containerd/image.tar")
+    cluster.write(f"{manifests}/mine/kustomization.yaml", OVERLAY)
     cluster.run("systemctl", "disable", "--now", "nvshare-kubelet")
     cluster.until(lambda: cluster.allocatable() == 0, "the unit's shares are gone")
     cluster.kubectl("label", "node", NAME, "nvidia.com/gpu.present=true")

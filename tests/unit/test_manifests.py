@@ -4,6 +4,7 @@
 The fields that matter; a real API server takes them in tests/kubernetes.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from nvshared.kubelet import options
 from nvshared.kubelet.annotations import MEANINGS
 from nvshared.kubelet.given import CHECKPOINT
 from nvshared.kubelet.plugin import REGISTRY, RESOURCE
+from nvshared.kubelet.pod import PREFIX
 from nvshared.names import DEFAULT_SOCKET
+from nvshared.settings.rules import TERMS
+from tests.kubernetes.values import VALUES
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes"
 BASE = MANIFESTS / "nvshared"
@@ -28,7 +32,7 @@ def documents(path: Path) -> list[Any]:
 def base() -> dict[str, Any]:
     """What kustomize is told to take, by kind."""
     (kustomization,) = documents(BASE / "kustomization.yaml")
-    listed = {BASE / name for name in kustomization["resources"]}
+    listed = {BASE / name for name in kustomization["resources"] if name.endswith(".yaml")}
     assert listed == set(BASE.glob("*.yaml")) - {BASE / "kustomization.yaml"}
     return {one["kind"]: one for path in listed for one in documents(path)}
 
@@ -67,3 +71,25 @@ def test_an_example_asks_for_what_there_is(path: Path) -> None:
             assert parse(text)
         (container,) = pod["spec"]["containers"]
         assert container["resources"]["limits"][RESOURCE] == 1
+
+
+def takes(key: str, text: str) -> bool:
+    """Whether nvshare-kubelet sets a term of this annotation, and nvshared takes it."""
+    term, parse = MEANINGS[key]
+    try:
+        return 1 <= parse(text.strip()) <= TERMS[term].most
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("key", MEANINGS)
+def test_the_values_that_the_policy_is_tried_with_are_what_nvshare_kubelet_takes(key: str) -> None:
+    good, bad = VALUES[key]
+    assert [text for text in good if not takes(key, text)] == []
+    assert [text for text in bad if takes(key, text)] == []
+
+
+def test_the_policy_knows_all_annotations_and_no_others() -> None:
+    (policy, _) = documents(MANIFESTS / "annotations" / "policy.yaml")
+    texts = [one["expression"] for one in policy["spec"]["variables"]]
+    assert set(re.findall(rf'"({PREFIX}[^"]+)"', " ".join(texts))) == MEANINGS.keys()

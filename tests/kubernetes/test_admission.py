@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the API server's own policies refuse of annotations, and make of nvidia.com/gpu.
+
+They are taken by a server that evaluates them, and no webhook is there.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.kubernetes.cluster import RESOURCE, Cluster, pod
+from tests.kubernetes.values import VALUES
+from tests.system.container import Failed
+
+SHARE = "nvshare.com/share"
+WHOLE = "nvidia.com/gpu"
+LIMIT = "nvshare.com/gpu-core-limit"
+
+
+def taken(cluster: Cluster, texts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Which annotations the API server takes, each of a pod of its own."""
+    pods = [pod(f"p{number}", annotations=dict([one])) for number, one in enumerate(texts)]
+    listed = {"apiVersion": "v1", "kind": "List", "items": pods}
+    said = cluster.kubectl(
+        "create", "--dry-run=server", "--filename=-", "--output=name", given=json.dumps(listed),
+        check=False,
+    )
+    return [texts[int(number)] for number in re.findall(r"^pod/p(\d+)$", said, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def policies(cluster: Cluster, manifests: str) -> Iterator[Cluster]:
+    """Both are in force; in other modules they are not."""
+    folders = [f"--kustomize={manifests}/{name}" for name in ("annotations", "nvidia-gpu")]
+    for folder in folders:
+        cluster.kubectl("apply", folder)
+    cluster.kubectl("label", "namespace", "default", f"{SHARE}=true")
+    cluster.until(lambda: not taken(cluster, [(LIMIT, "x")]), "the one is in force")
+    cluster.until(lambda: asked(cluster, WHOLE) == {RESOURCE: "1"}, "the other one is")
+    yield cluster
+    cluster.kubectl("label", "namespace", "default", f"{SHARE}-")
+    for folder in folders:
+        cluster.kubectl("delete", folder)
+    cluster.until(lambda: taken(cluster, [(LIMIT, "x")]), "it is in force no longer")
+
+
+def asked(cluster: Cluster, resource: str, labels: Mapping[str, str] | None = None) -> object:
+    """What becomes of a pod's limits. Its first container asks for nothing."""
+    one = pod("it")
+    one["metadata"]["labels"] = labels or {}
+    one["spec"]["containers"].insert(0, {"name": "beside", "image": "it"})
+    one["spec"]["containers"][1]["resources"] = {"limits": {resource: 1}}
+    said = cluster.kubectl(
+        "create", "--dry-run=server", "--filename=-", "--output=json", given=json.dumps(one))
+    resources = json.loads(said)["spec"]["containers"][1]["resources"]
+    assert resources["requests"] == resources["limits"]
+    return resources["limits"]
+
+
+@pytest.mark.parametrize("key", VALUES)
+def test_the_policy_takes_what_nvshare_kubelet_takes(policies: Cluster, key: str) -> None:
+    good, bad = ([(key, text) for text in texts] for texts in VALUES[key])
+    assert taken(policies, [*bad, *good]) == good
+
+
+def test_an_annotation_that_there_is_not_is_refused(policies: Cluster) -> None:
+    assert not taken(policies, [("nvshare.com/gpu-memory", "4Gi"), ("nvshare.com/", "1")])
+    assert len(taken(policies, [("example.com/weight", "x"), ("nvshare.company/x", "x")])) == 2
+
+
+def test_nonsense_on_a_running_pod_is_refused_and_the_old_value_holds(policies: Cluster) -> None:
+    policies.start_pods(pod("it", annotations={LIMIT: "35"}))
+    policies.until(lambda: policies.terms("it") == {"compute-limit": 35}, "it is heeded")
+    with pytest.raises(Failed, match=f"{LIMIT}: give a whole number from 1 to 100"):
+        policies.kubectl("annotate", "--overwrite", "pod", "it", f"{LIMIT}=350")
+    assert policies.terms("it") == {"compute-limit": 35}
+    assert not policies.refusals("it")
+    policies.finish("it")
+
+
+def test_what_was_wrong_before_does_not_keep_a_pod_from_being_changed(
+    policies: Cluster, manifests: str
+) -> None:
+    policies.kubectl("delete", f"--kustomize={manifests}/annotations")
+    policies.until(lambda: taken(policies, [(LIMIT, "x")]), "nothing is refused")
+    policies.start_pods(pod("it", annotations={LIMIT: "x"}))
+    policies.kubectl("apply", f"--kustomize={manifests}/annotations")
+    policies.until(lambda: not taken(policies, [(LIMIT, "x")]), "it is refused again")
+    policies.kubectl("label", "pod", "it", "some=label")
+    with pytest.raises(Failed, match="denied request"):
+        policies.kubectl("annotate", "--overwrite", "pod", "it", f"{LIMIT}=y")
+    policies.kubectl("annotate", "--overwrite", "pod", "it", f"{LIMIT}=35")
+    policies.until(lambda: policies.terms("it") == {"compute-limit": 35}, "it is put right")
+    policies.finish("it")
+
+
+def test_nvidias_resource_means_a_shared_gpu_where_the_namespace_says_so(policies: Cluster) -> None:
+    assert asked(policies, WHOLE) == {RESOURCE: "1"}
+    assert asked(policies, WHOLE, {SHARE: "false"}) == {WHOLE: "1"}
+    assert asked(policies, RESOURCE) == {RESOURCE: "1"}
+    policies.kubectl("label", "--overwrite", "namespace", "default", f"{SHARE}=no")
+    policies.until(lambda: asked(policies, WHOLE) == {WHOLE: "1"}, "it means a whole one again")
+    policies.kubectl("label", "--overwrite", "namespace", "default", f"{SHARE}=true")
+
+
+def test_a_pod_that_asked_nvidias_plugin_shares(policies: Cluster) -> None:
+    one = pod("it")
+    one["spec"]["containers"][0]["resources"] = {"limits": {WHOLE: 1}}
+    policies.until(lambda: asked(policies, WHOLE) == {RESOURCE: "1"}, "the policy is in force")
+    policies.start_pods(one)
+    policies.finish("it")
