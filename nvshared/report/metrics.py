@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0                          # seconds a scrape waits for the event loop
 FRESH = 1.0                             # seconds for which figures are as good as new ones
-ASKED = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING")
-ANSWERS_KEPT = 4                        # one for each way to ask; a large one has a few MB
+OPENMETRICS = "application/openmetrics-text"
+
+_Answer = tuple[str, list[tuple[str, str]], bytes]      # status, headers, body
 
 
 class Figures(Collector):
@@ -107,38 +108,46 @@ def serve(manager: Manager, where: Endpoint) -> Callable[[], None]:
 
 
 class _Answers:
-    """What is said to a scrape: written down once as long as its figures are fresh.
+    """What is said to a scrape: written down once in each form as long as its figures are fresh.
 
     To write down those of a thousand clients keeps a processor busy for a while. Threads do
-    so one after the other, which leaves the event loop its turns.
+    so one after the other, which leaves the event loop its turns. There are four forms, and
+    nothing else that is asked makes a difference, so nobody can have more written.
     """
 
     def __init__(self, figures: Figures, write: Answer) -> None:
         self._figures = figures
         self._write = write
         self._turn = threading.Lock()   # protects what follows, and is held while that is made
-        self._written: dict[tuple[str, ...], tuple[str, list[tuple[str, str]], bytes]] = {}
+        self._written: dict[tuple[str, str], _Answer] = {}
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         """A WSGI application, called in a thread of the HTTP server."""
-        status, headers = "503 Service Unavailable", [("Content-Type", "text/plain")]
-        body = b"nvshared is busy\n"
-        if self._turn.acquire(timeout=PATIENCE):
+        accept, encoding = environ.get("HTTP_ACCEPT", ""), environ.get("HTTP_ACCEPT_ENCODING", "")
+        form = (OPENMETRICS if OPENMETRICS in accept else "", "gzip" if "gzip" in encoding else "")
+        answer: _Answer = (
+            "503 Service Unavailable", [("Content-Type", "text/plain")], b"nvshared is busy\n")
+        if environ["REQUEST_METHOD"] != "GET":
+            answer = "405 Method Not Allowed", [("Allow", "GET")], b""
+        elif self._turn.acquire(timeout=PATIENCE):
             try:
-                status, headers, body = self._answer(environ)
+                answer = self._answer(form)
             except (TimeoutError, CancelledError):
                 logger.debug("figures could not be had in time")
             finally:
                 self._turn.release()
-        start(status, headers)
-        return [body]
+        start(*answer[:2])
+        return [answer[2]]
 
-    def _answer(self, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
-        asked = tuple(environ.get(name, "") for name in ASKED)
-        if not self._figures.fresh or len(self._written) >= ANSWERS_KEPT:
+    def _answer(self, form: tuple[str, str]) -> _Answer:
+        if not self._figures.fresh:
             self._written.clear()
-        if asked not in self._written:
+        if form not in self._written:
             said: list[tuple[str, list[tuple[str, str]]]] = []
-            body = b"".join(self._write(environ, lambda *words: said.append(words)))
-            self._written[asked] = (*said[0], body)
-        return self._written[asked]
+            asked = {
+                "REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "HTTP_ACCEPT": form[0],
+                "HTTP_ACCEPT_ENCODING": form[1],
+            }
+            body = b"".join(self._write(asked, lambda *words: said.append(words)))
+            self._written[form] = (*said[0], body)
+        return self._written[form]

@@ -31,6 +31,10 @@ INSTALLED = "/usr/share/nvshared/prometheus/alerts.yml"
 NOBODY = 65534                          # a user that every system has
 TENANT = f"user:{pwd.getpwuid(NOBODY if os.geteuid() == 0 else os.getuid()).pw_name}"
 
+# Names of processes.
+HOSTILE = (
+    b'"} 1\n# x', b"\\\"\\n\\\\", b"\xff\xed\xa0\x80\xe2\x80\xae", b'{a="b"}', b" ", b"\n")
+
 Eventually = Callable[[Callable[[], bool]], None]
 
 
@@ -51,12 +55,18 @@ def silent(command: list[str], said: str = "") -> str:
 
 
 def test_promtool_finds_nothing_wrong_with_the_metrics(site: Site, promtool: str) -> None:
+    """Whatever a program calls itself."""
     port = free_port()
     site.start("--metrics", str(port))
-    site.hook().hello()
+    name = Path("/proc/self/comm")
+    ours = name.read_bytes().rstrip(b"\n")
+    for hostile in HOSTILE:
+        name.write_bytes(hostile)
+        site.hook().hello()
+    name.write_bytes(ours)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
-    assert "nvshare_client_state{" in text
+    assert text.count("\nnvshare_client_state{") == len(HOSTILE)
     assert silent([promtool, "check", "metrics"], text) == ""
 
 

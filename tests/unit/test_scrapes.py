@@ -67,14 +67,14 @@ class Site:
             one.sendall(sends)
         return one
 
-    async def ask(self) -> str:
-        """An honest scrape."""
+    async def ask(self, sends: bytes = ASK) -> str:
+        """An honest scrape, or what else is sent."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(ASK)
+        writer.write(sends)
         said = await asyncio.wait_for(reader.read(), GENEROUS)
         writer.close()
         await writer.wait_closed()
-        return said.decode()
+        return said.decode(errors="replace")
 
     def threads(self) -> int:
         """That the server has now."""
@@ -214,3 +214,52 @@ async def test_a_loop_that_notes_nothing_is_said_in_a_line(
     said = await site.ask()
     assert said.startswith("HTTP/1.0 503 Service Unavailable")
     assert said.endswith("\r\n\r\nnvshared is busy\n")
+
+
+ODD = [
+    "GET /favicon.ico HTTP/1.0",
+    "GET /metrics?name[]=nvshare_gpu_info HTTP/1.0", "GET /%ff%00?%ff=%zz&name[]=%ff HTTP/1.0",
+    *(f"GET /{number} HTTP/1.0" for number in range(5)),
+    *(f"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text;version={version}"
+      for version in ("1.0.0", "9.9", "x", "")),
+    *(f"GET /metrics HTTP/1.0\r\nAccept: text/plain;version={version};escaping=x"
+      for version in ("1.0.0", "x", "\N{LATIN SMALL LETTER Y WITH DIAERESIS}")),
+    *(f"GET /metrics HTTP/1.0\r\nAccept-Encoding: {number},gzip;q=0.{number}"
+      for number in range(5)),
+    "GET /metrics HTTP/1.0\r\nContent-Length: -1", "GET /metrics HTTP/1.0\r\nAccept:\r\n folded",
+]
+
+
+async def test_whatever_is_asked_an_answer_is_written_once_for_each_form(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain or OpenMetrics, compressed or not: so much work a second at the most."""
+    written = 0
+    collect = Figures.collect
+
+    def counted(figures: Figures) -> Any:
+        nonlocal written
+        written += 1
+        return collect(figures)
+
+    monkeypatch.setattr(Figures, "collect", counted)
+    monkeypatch.setattr(metrics, "FRESH", GENEROUS)
+    for method in ("POST", "HEAD", "X" * 1000):
+        said = await site.ask(f"{method} /metrics HTTP/1.0\r\n\r\n".encode())
+        assert said.startswith("HTTP/1.0 405 Method Not Allowed")
+    for asked in ODD:
+        assert (await site.ask(f"{asked}\r\n\r\n".encode("latin-1"))).startswith("HTTP/1.0 200 OK")
+    assert written <= 4
+    assert "openmetrics" in await site.ask(
+        b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text;version=1.0.0\r\n\r\n")
+
+
+@pytest.mark.parametrize("sends", [
+    b"\xff\xfe\x00\r\n\r\n", b"GET\r\n\r\n", b"GET /metrics HTTP/9.9\r\n\r\n",
+    b"GET /" + b"x" * 70_000, b"GET /metrics HTTP/1.0\r\n" + b"A: b\r\n" * 200 + b"\r\n",
+    b"GET /metrics HTTP/1.0\r\nA: " + b"x" * 70_000 + b"\r\n\r\n",
+])
+async def test_what_is_no_question_is_refused_without_a_word(site: Site, sends: bytes) -> None:
+    with contextlib.suppress(OSError):
+        assert "200" not in (await site.ask(sends)).partition("\n")[0]
+    assert "nvshare_gpu_capacity_bytes" in await site.ask()
