@@ -17,6 +17,8 @@ TRIM = "NVSHARE_TRIM_CACHES"            # 1: the program gives back what its fra
 MODULES = "PYTHONPATH"
 REQUIRED = "NVSHARE_REQUIRED"           # 1: the program waits for nvshared; 0: it runs unshared
 VERBOSE = "NVSHARE_VERBOSE"             # 1: it says that it waits, and for what
+NAME = "NVSHARE_NAME"                   # what people are shown
+NAME_LONGEST = 88                       # bytes, see libhook/include/nvshare/protocol.h
 
 
 class NotFound(NvshareError, exit_code=ExitCode.NOT_FOUND):
@@ -28,7 +30,14 @@ class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "nvsharectl run [-h] [--verbose] [--socket PATH] -- PROGRAM [ARGUMENT ...]"
+    parser.usage = (
+        "nvsharectl run [-h] [--name NAME] [--verbose] [--socket PATH]\n"
+        "                      -- PROGRAM [ARGUMENT ...]"
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", type=_name,
+        help=f"what to call the program, for all users to see (or set {NAME})",
+    )
     parser.add_argument(
         "--verbose", action="store_true",
         help=f"say when the program waits for two seconds, and for what (or set {VERBOSE})",
@@ -40,6 +49,15 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "command", metavar="PROGRAM", nargs=argparse.REMAINDER,
         help="the program, and its arguments behind it",
+    )
+
+
+def _name(text: str) -> str:
+    if text.strip() and text.isprintable() and len(os.fsencode(text)) <= NAME_LONGEST:
+        return text
+    raise InvalidArgs(
+        f"the program cannot be called {text!r}",
+        f"give letters, digits, signs and blanks: at most {NAME_LONGEST} bytes",
     )
 
 
@@ -55,6 +73,8 @@ def _act(options: Options) -> NoReturn:
         environment[MODULES] = f"{library.program()}{':' + others if others else ''}"
     if options.socket is not None:
         environment[SOCKET_VARIABLE] = options.socket
+    if options.name is not None:
+        environment[NAME] = options.name
     if options.verbose:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
@@ -114,6 +134,7 @@ VERB = Verb(
     ),
     examples=(
         ("nvsharectl run -- python train.py --epochs 3", "one program"),
+        ("nvsharectl run --name 'llama, 3rd try' -- python train.py", "it is shown by that name"),
         ("nvsharectl run -- bash", "a shell; all that is started from it shares the GPU"),
     ),
     configure=_configure,

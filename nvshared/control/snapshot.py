@@ -143,7 +143,8 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
         elif path.startswith(names.CLIENT_PATH + "/"):
             known = _values(interfaces[names.CLIENT_INTERFACE])
             id = _number(path)
-            shown = command(id, known["pid"], known["uid"], known["name"])
+            shown = command(
+                id, known["pid"], known["uid"], known["name"], known["tenant"])
             known |= {"id": id, "gpu": _number(known["gpu"]), "command": shown}
             clients.append(_fill(ClientSnapshot, known))
     found: Snapshot = _fill(Snapshot, _values(manager) | {

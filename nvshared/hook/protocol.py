@@ -40,6 +40,7 @@ class Type(IntEnum):
     COMMIT = 70
     COPIES = 71
     WAITING = 72
+    NAME = 73
 
 
 class Flag(IntFlag):
@@ -126,6 +127,7 @@ class ReportRecord:
     moved: int = 0                      # all others
     took: int = 0
     version: int = VERSION
+    text: str = ""                      # NAME
 
 
 def encode_order(order: OrderRecord) -> bytes:
@@ -166,6 +168,8 @@ def decode_order(packet: bytes) -> OrderRecord:
 
 def encode_report(report: ReportRecord) -> bytes:
     """The bytes of a report."""
+    if report.type is Type.NAME:
+        return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
     *figures, answered, to_pin, stays = astuple(report.memory)
     asks = report.type in ASKS
     return REPORT.pack(
@@ -178,11 +182,16 @@ def encode_report(report: ReportRecord) -> bytes:
 def decode_report(packet: bytes) -> ReportRecord:
     """What a hook says. Raises ProtocolError unless it is one record of a type we know.
 
-    A HELLO of another version is passed on as it is, so that it can be answered.
+    A HELLO of another version is passed on as it is, so that it can be answered, and a NAME, which
+    comes before it.
     """
     kind, version = _head(packet)
     if kind < Type.HELLO:
         raise ProtocolError(f"a {kind.name} came, which only the daemon may send")
+    if kind is Type.NAME:
+        return ReportRecord(
+            kind, version=version, text=TEXT.unpack(packet)[-1].partition(b"\0")[0].decode(
+                errors="ignore"))
     _, _, flags, why, number, *figures, tail, one, other = REPORT.unpack(packet)
     hello = kind is Type.HELLO
     heard, uuid = ((0, 0), tail) if hello else (HEARD.unpack(tail), NO_UUID)
@@ -210,6 +219,6 @@ def _head(packet: bytes) -> tuple[Type, int]:
         kind = Type(code)
     except ValueError:
         raise ProtocolError(f"a record of the unknown type {code} came") from None
-    if version != VERSION and kind is not Type.HELLO:
+    if version != VERSION and kind not in (Type.HELLO, Type.NAME):
         raise ProtocolError(f"a {kind.name} of version {version} came, and we speak {VERSION}")
     return kind, version

@@ -2,6 +2,7 @@
 """One connection's conversation: records in, events to the scheduler; orders in, records out.
 
     hook                         session                      scheduler
+    NAME                 ──────► what the program calls itself
     HELLO(uuid, memory)  ──────► finds the GPU  ────────────► Joined
            LIMITS ◄───────────── the first Limits ◄────────── Limits
     MEMORY, IDLE, STOPPED … ───► the same as events ────────► MemoryChanged, WentIdle, Stopped …
@@ -29,7 +30,7 @@ from typing import Protocol
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
 from nvshared.hook import protocol
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
-from nvshared.machine.peer import Peer
+from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
@@ -76,6 +77,11 @@ class Session:
         """Raises ProtocolError; whoever catches it ends the connection."""
         record = protocol.decode_report(packet)
         if self.finished:
+            return
+        if record.type is Type.NAME:
+            if self.client is not None:
+                raise ProtocolError("a NAME came after HELLO")
+            self.peer = replace(self.peer, title=printable(record.text).strip())
             return
         if self._introduction:
             if record.type is not Type.HELLO or record.number != self._introduction:

@@ -31,6 +31,7 @@ class Peer:
     name: str                           # /proc/PID/comm, 15 characters at most
     command: str                        # its arguments joined by blanks
     tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
+    title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
 
     @property
     def user(self) -> str:

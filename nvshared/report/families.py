@@ -201,8 +201,8 @@ def _card(gpu: GPU) -> tuple[str, ...]:
 
 
 def _client(client: Client) -> tuple[str, ...]:
-    user, pod = client.peer.tenants[0].name, client.pod
+    peer, pod = client.peer, client.pod
     return (
-        *_card(client.gpu), str(client.id), str(client.peer.pid), user, client.tenant,
-        *(("", "") if pod is None else pod[:2]), client.container, client.peer.name,
+        *_card(client.gpu), str(client.id), str(peer.pid), peer.tenants[0].name, client.tenant,
+        *(("", "") if pod is None else pod[:2]), client.container, peer.title or peer.name,
     )

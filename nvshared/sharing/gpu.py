@@ -69,8 +69,8 @@ class Client:
 
     @property
     def name(self) -> str:
-        """What it is called: by its pod, or as the process is."""
-        return self.peer.name if self.pod is None else str(self.pod)
+        """What it is called: what it calls itself, or as its pod is, or the process."""
+        return self.peer.title or (self.peer.name if self.pod is None else str(self.pod))
 
     @property
     def tenant(self) -> str:

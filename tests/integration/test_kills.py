@@ -35,7 +35,9 @@ STATES_TO_TRY = [
 ]
 
 
-def program(site: Site, seed: int, steps: int | None = 24) -> subprocess.Popen[str]:
+def program(
+    site: Site, seed: int, steps: int | None = 24, **environment: str
+) -> subprocess.Popen[str]:
     """One that takes so many steps; None: it goes on until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     process = subprocess.Popen(
@@ -47,6 +49,7 @@ def program(site: Site, seed: int, steps: int | None = 24) -> subprocess.Popen[s
             "NVSHARE_SOCKET": str(site.socket),
             # Slow enough that a load or an eviction is long under way when it is seen.
             "NVSHARE_SIM_COPY_RATE": str(100 << 20),
+            **environment,
         },
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )

@@ -87,6 +87,30 @@ def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
     assert (first["event"], first["tenant"]) == ("tenant-changed", OURS)
 
 
+def test_a_program_is_called_as_it_says_also_by_a_later_daemon(
+    site: Site, bus: str, eventually: Eventually
+) -> None:
+    daemon = site.start("--bus", bus)
+    names = {"my model", "x" * 87, "nvshare-workloa"}
+    programs = [
+        program(site, 1, None, NVSHARE_NAME="my model"), program(site, 2, None),
+        # No letter is cut in two.
+        program(site, 3, None, NVSHARE_NAME="x" * 87 + "\u00e4"),
+    ]
+
+    def shown() -> set[str]:
+        with Control(bus) as control:
+            return {client.name for client in control.snapshot().clients}
+
+    eventually(lambda: shown() == names)
+    daemon.kill()
+    daemon.wait()
+    site.start("--bus", bus)
+    eventually(lambda: shown() == names)
+    assert f"my model[{programs[0].pid}] came" in site.log.read_text()
+    finish(programs)
+
+
 class Allocator:
     """A program that allocates what it is told to."""
 

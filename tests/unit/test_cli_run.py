@@ -57,6 +57,15 @@ def test_the_program_takes_our_place() -> None:
     assert ended.returncode == 3
 
 
+def test_a_program_is_called_as_its_user_wants() -> None:
+    assert run("--name", "my model", "--", "sh", "-c", 'echo "$NVSHARE_NAME"').stdout == (
+        "my model\n")
+    for wrong in ("", " ", "a\x1bb", "\u00e4" * 45):
+        ended = run("--name", wrong, "--", "true")
+        assert ended.returncode == ExitCode.INVALID_ARGS
+        assert f"the program cannot be called {wrong!r}; give letters, digits" in ended.stderr
+
+
 def test_the_socket_of_the_environment_is_passed_on() -> None:
     ended = run("sh", "-c", 'echo "$NVSHARE_SOCKET"', NVSHARE_SOCKET="/run/y.sock")
     assert ended.stdout == "/run/y.sock\n"

@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from nvshared.control.programs import command
 
-NAME = "python"
+NAME = Path(sys.executable).name        # as the kernel calls its process
+TENANT = "user:ada"
 WORDS = ("-c", "print(flush=True), input()", "-m", "ipykernel_launcher", "-f", "a\x1b.json")
 SHOWN = "-c print(flush=True), input() -m ipykernel_launcher -f a?.json"
 
@@ -25,9 +27,15 @@ def session(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def process(session: str) -> Iterator[int]:
     """A kernel's process, as far as /proc shows."""
-    environment = {"JPY_SESSION_NAME": session} if session else {}
+    with running(*WORDS, **{"JPY_SESSION_NAME": session} if session else {}) as pid:
+        yield pid
+
+
+@contextmanager
+def running(*words: str, **environment: str) -> Iterator[int]:
+    """A process with this command line."""
     with subprocess.Popen(
-        [sys.executable, *WORDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={"LANG": "C", **environment},
     ) as popen:
         assert popen.stdout is not None
@@ -45,16 +53,33 @@ def nothing_remembered() -> None:
 def test_its_user_sees_the_command_line_and_which_notebook(process: int, session: str) -> None:
     whole = f"{sys.executable} {SHOWN}"
     short = f"my train.ipynb: {Path(sys.executable).name} {SHOWN}"
-    assert command(1, process, os.geteuid(), NAME) == (short if session else whole)
+    assert command(1, process, os.geteuid(), NAME, TENANT) == (short if session else whole)
 
 
 def test_others_see_its_name(process: int, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert command(1, process, owner, NAME) == NAME
+    assert command(1, process, owner, NAME, TENANT) == NAME
 
 
 def test_a_process_of_another_namespace_is_not_taken_for_it(process: int) -> None:
-    assert command(1, 0, os.geteuid(), NAME) == NAME
+    assert command(1, 0, os.geteuid(), NAME, TENANT) == NAME
     if os.geteuid() == 0:
-        assert command(2, process, 1000, NAME) == NAME
+        assert command(2, process, 1000, NAME, TENANT) == NAME
+
+
+def test_what_a_program_calls_itself_comes_first(process: int) -> None:
+    shown = f"my model: {Path(sys.executable).name} {SHOWN}"
+    assert command(1, process, os.geteuid(), "my model", TENANT) == shown
+    # Its pod's name is no name of its own.
+    ours = command(1, process, os.geteuid(), "lab/train", "pod:lab/train")
+    assert "lab/train" not in ours
+
+
+@pytest.mark.parametrize(("words", "tenant", "title"), [
+    (("ipykernel_launcher", "-f", "/run/kernel-1a2b3c4d-5e6f.json"), TENANT, "kernel-1a2b3c4d: "),
+    (("train.py",), "job:42", "night run: "), (("train.py",), TENANT, sys.executable),
+])
+def test_kernels_and_jobs_are_told_apart(words: tuple[str, ...], tenant: str, title: str) -> None:
+    with running(*WORDS[:2], *words, SLURM_JOB_NAME="night run") as pid:
+        assert command(1, pid, os.geteuid(), NAME, tenant).startswith(title)

@@ -43,7 +43,7 @@ FIELDS = {
     "nvshare_memory": FIGURES,
     "nvshare_report": [
         "type", "version", "flags", "stays", "number", "memory", "uuid", "answered", "to_pin",
-        "commit", "pins", "moved", "took",
+        "commit", "pins", "moved", "took", "text",
     ],
 }
 
@@ -164,7 +164,7 @@ def test_each_field_of_a_report_lies_where_the_header_has_it(
 
 
 orders = st.sampled_from([kind for kind in Type if kind < Type.HELLO])
-reports = st.sampled_from([kind for kind in Type if kind >= Type.HELLO])
+reports = st.sampled_from([kind for kind in Type if Type.HELLO <= kind < Type.NAME])
 flags = st.integers(0, 2**32 - 1)
 
 
@@ -234,6 +234,17 @@ def test_a_reason_to_stay_that_no_hook_has_is_refused(reason: int) -> None:
 
 def test_a_hello_of_another_version_can_be_answered() -> None:
     assert decode_report(encode_report(ReportRecord(Type.HELLO, version=9))).version == 9
+
+
+def test_a_name_lies_where_the_header_has_it(compiled: dict[str, int]) -> None:
+    packet = encode_report(ReportRecord(Type.NAME, text="tr\u00e4in"))
+    assert packet[compiled["nvshare_report.text"]:] == b"tr\xc3\xa4in".ljust(88, b"\0")
+    assert decode_report(packet) == ReportRecord(Type.NAME, text="tr\u00e4in")
+    whole = ReportRecord(Type.NAME, text="x" * 88)      # and no end of it
+    assert decode_report(encode_report(whole)) == whole
+    cut = encode_report(ReportRecord(Type.NAME))[:16] + b"x" * 87 + b"\xc3"
+    assert decode_report(cut).text == "x" * 87
+    assert decode_report(encode_report(ReportRecord(Type.NAME, version=9))).version == 9
 
 
 def test_a_report_is_no_order() -> None:

@@ -87,6 +87,34 @@ def hook(manager: Manager) -> Hook:
     return made
 
 
+def test_a_program_may_say_what_it_is_called(manager: Manager) -> None:
+    made = Hook(manager)
+    made.says(ReportRecord(Type.NAME, text=" tr\x1bain\u202e "))
+    made.says(HELLO)
+    client = made.session.client
+    assert client is not None
+    assert str(client) == f"tr?ain?[{client.peer.pid}]"
+    assert client.peer.name == "python"                 # what the kernel says stays
+    with pytest.raises(ProtocolError, match="a NAME came after HELLO"):
+        made.says(ReportRecord(Type.NAME, text="other"))
+
+
+def test_who_is_taken_over_says_its_name_again(manager: Manager) -> None:
+    made = Hook(manager)
+    made.session.take_over(7)
+    made.says(ReportRecord(Type.NAME, text="train"))
+    made.says(replace(HELLO, number=7))
+    assert made.session.client is not None
+    assert made.session.client.name == "train"
+
+
+def test_a_name_of_another_version_does_not_hide_its_hello(manager: Manager) -> None:
+    made = Hook(manager)
+    made.says(ReportRecord(Type.NAME, text="train", version=9))
+    made.says(replace(HELLO, version=9))
+    assert [one.type for one in made.wire.sent] == [Type.REFUSED]
+
+
 def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
     hook = Hook(manager)
     Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1, 5)]

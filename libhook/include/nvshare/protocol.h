@@ -125,6 +125,9 @@ enum nvshare_type {
     /* A thread has stood at the gate for long, and the program's user wants to know what for.
      * Answered by QUEUED. WANTS in flags, unless it holds a turn already. */
     NVSHARE_WAITING = 72,
+    /* What the program calls itself, for people: `text`, UTF-8, ended by a 0 or by its size.
+     * Only before HELLO. */
+    NVSHARE_NAME = 73,
 };
 
 enum nvshare_flag {
@@ -224,26 +227,32 @@ struct nvshare_report {
     uint16_t flags;                  /* enum nvshare_flag */
     uint16_t stays;                  /* enum nvshare_stays */
     uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
-    struct nvshare_memory memory;
     union {
-        uint8_t uuid[16];            /* HELLO: the GPU, as cuDeviceGetUuid says */
-        struct {                     /* all others */
-            uint64_t answered;       /* questions up to this number are, or nobody awaits it any more */
-            uint64_t to_pin;         /* bytes that these were granted to pin, which are neither in
+        struct {
+            struct nvshare_memory memory;
+            union {
+                uint8_t uuid[16];    /* HELLO: the GPU, as cuDeviceGetUuid says */
+                struct {             /* all others */
+                    uint64_t answered;    /* questions up to this number are, or nobody awaits it
+                                             any more */
+                    uint64_t to_pin; /* bytes that these were granted to pin, which are neither in
                                         the figures yet nor given up */
-        };
-    };
-    union {
-        struct {                     /* HELLO, COMMIT; bytes */
-            uint64_t commit;         /* what it holds; what it asks for */
-            uint64_t pins;           /* COMMIT: how much of that is to be pinned */
-        };
-        struct {                     /* MOVED, STOPPED */
-            uint64_t moved;          /* bytes that this order moved, 0 copied for blocks that never
+                };
+            };
+            union {
+                struct {             /* HELLO, COMMIT; bytes */
+                    uint64_t commit; /* what it holds; what it asks for */
+                    uint64_t pins;   /* COMMIT: how much of that is to be pinned */
+                };
+                struct {             /* MOVED, STOPPED */
+                    uint64_t moved;  /* bytes that this order moved, 0 copied for blocks that never
                                         held anything; with KEEP: that could leave without a copy
                                         now, until the gate opens again */
-            uint64_t took;           /* microseconds */
+                    uint64_t took;   /* microseconds */
+                };
+            };
         };
+        char text[88];               /* NAME */
     };
 };
 

@@ -103,6 +103,13 @@ void client_wake(struct client *client)
     (void)written;
 }
 
+static bool send_name(const struct client *client)
+{
+    struct nvshare_report report = { .type = NVSHARE_NAME, .version = NVSHARE_PROTOCOL_VERSION };
+    memcpy(report.text, client->name, sizeof report.text);
+    return client->name[0] == '\0' || connection_send(client->socket, &report);
+}
+
 void client_send(struct client *client, struct nvshare_report report)
 {
     if (client->socket < 0)
@@ -125,7 +132,8 @@ void client_send(struct client *client, struct nvshare_report report)
     UNCANCELLED;
     /* Only the service thread closes it: it may just be waiting for it, and
      * the number could be somebody else's by then. */
-    if (!connection_send(client->socket, &report))
+    if ((report.type == NVSHARE_HELLO && !send_name(client))
+        || !connection_send(client->socket, &report))
         shutdown(client->socket, SHUT_RDWR);
 }
 

@@ -22,6 +22,7 @@ struct client {
     CUdevice device;
     uint8_t uuid[16];
     unsigned index;                  /* in clients[], and of its two bits in gate_closed */
+    char name[89];                   /* NVSHARE_NAME, as far as a record holds it; "": none */
 
     /* Everything from here on is protected by memory_lock. */
 

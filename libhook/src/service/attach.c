@@ -198,6 +198,8 @@ static struct client *new_client(CUdevice device)
     client->turns = 1;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->wake = -1;
+    const char *name = setting("NVSHARE_NAME");
+    strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
     spares_prepare(client);
     CUuuid uuid;
     CUresult result = HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
