@@ -1,39 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real API server takes the manifests, and a DaemonSet does what the package's unit does."""
+"""A real API server takes the manifests, and DaemonSets do what the package's units do."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from tests.kubernetes.cluster import Cluster, pod
 from tests.kubernetes.conftest import MANIFESTS
-from tests.kubernetes.node import ADDRESS, HERE, NAME
+from tests.kubernetes.node import ADDRESS, HERE, IMAGE, NAME
+from tests.system import card
 
-IMAGE = "localhost/nvshared:1"
-# No kube-proxy is there, so pods find the API server where it is. What makes no sense is refused
-# by nvshare-kubelet, not by the API server.
-OVERLAY = f"""
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [../nvshared]
-images: [{{name: nvshared, newName: localhost/nvshared, newTag: "1"}}]
-patches:
-- patch: |
-    apiVersion: apps/v1
-    kind: DaemonSet
-    metadata: {{name: nvshare-kubelet, namespace: nvshare}}
-    spec:
-      template:
-        spec:
-          containers:
-          - name: nvshare-kubelet
-            env:
-            - {{name: KUBERNETES_SERVICE_HOST, value: {ADDRESS}}}
-            - {{name: KUBERNETES_SERVICE_PORT, value: "6443"}}
-- patch: |
-    $patch: delete
-    apiVersion: admissionregistration.k8s.io/v1
-    kind: ValidatingAdmissionPolicyBinding
-    metadata: {{name: nvshare-annotations}}
-"""
+OWN = "localhost/nvshared:1"
+STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
+KINDS = ",".join((
+    "namespaces", "daemonsets", "configmaps", "serviceaccounts", "clusterroles",
+    "clusterrolebindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
+))
+# No kube-proxy is there, so pods find the API server where it is.
+SERVER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": "6443"}
+# What makes no sense is refused by nvshare-kubelet, not by the API server.
+WITHOUT_POLICY = {
+    "$patch": "delete", "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "nvshare-annotations"},
+}
+SETTINGS = {
+    "apiVersion": "v1", "kind": "ConfigMap",
+    "metadata": {"name": "gpu-sharing", "namespace": "nvshare"},
+    "data": {"nvshared.conf": "[gpu]\ncontext-reserve = 8MiB\n"},
+}
+
+
+def container(
+    name: str, variables: Mapping[str, str], folders: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """A change of the DaemonSet: a container has these besides."""
+    folders = folders or {}
+    return {
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "gpu-sharing", "namespace": "nvshare"},
+        "spec": {"template": {"spec": {
+            "containers": [{
+                "name": name, "env": [{"name": key, "value": variables[key]} for key in variables],
+                "volumeMounts": [{"name": key, "mountPath": folders[key]} for key in folders],
+            }],
+            "volumes": [{"name": key, "hostPath": {"path": folders[key]}} for key in folders],
+        }}},
+    }
+
+
+def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
+    """As an administrator would write it."""
+    name, _, tag = OWN.partition(":")
+    return json.dumps({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": [of], "images": [
+            {"name": "nvshared", "newName": name, "newTag": tag},
+            {"name": "debian", "newName": IMAGE.partition(":")[0], "newTag": "1"},
+        ],
+        "patches": [{"patch": json.dumps(one)} for one in patches],
+    })
+
+
+@pytest.fixture(scope="module")
+def image(cluster: Cluster, manifests: str) -> None:
+    """It is of this very node, whose packages are those that an image would have."""
+    cluster.run(
+        "python3", f"{manifests}/image.py", OWN, "/", "/var/lib/containerd/image.tar",
+        *(f"--without={path}" for path in ("/usr/share/doc", HERE, "/root")),
+    )
+    cluster.run(
+        "ctr", "--namespace=k8s.io", "images", "import", "/var/lib/containerd/image.tar")
+
+
+@contextmanager
+def without(cluster: Cluster, manifests: str, *units: str) -> Iterator[None]:
+    """The node has not these, but may have a strategy, which is gone afterwards."""
+    cluster.run("systemctl", "disable", "--now", *units)
+    cluster.until(lambda: cluster.allocatable() == 0, "the unit's shares are gone")
+    cluster.kubectl("label", "--overwrite", "node", NAME, "nvidia.com/gpu.present=true")
+    try:
+        yield
+    finally:
+        cluster.kubectl(
+            "delete", "--ignore-not-found", f"--kustomize={manifests}/overlays/none")
+        cluster.run("systemctl", "enable", "--now", *units)
+    cluster.until(lambda: cluster.allocatable() == 10, "the unit's shares are back")
+
+
+def pods(cluster: Cluster) -> list[str]:
+    """The strategies of the DaemonSet's pods, which may be on their way out."""
+    listed = cluster.get("pods", "--namespace=nvshare")["items"]
+    return [one["metadata"]["labels"]["nvshare.com/strategy"] for one in listed]
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in MANIFESTS.glob("examples/*")))
@@ -41,21 +101,39 @@ def test_the_api_server_takes_an_example(cluster: Cluster, manifests: str, examp
     cluster.kubectl("create", "--dry-run=server", f"--filename={manifests}/examples/{example}")
 
 
+def test_switching_leaves_nothing_of_the_strategy_before(cluster: Cluster, manifests: str) -> None:
+    """Nothing runs: no node has the label."""
+    cluster.kubectl("create", "namespace", "nvshare")
+    fresh = {}
+    for name in STRATEGIES:             # with all that the API server adds
+        said = cluster.kubectl(
+            "apply", "--dry-run=server", "--output=json",
+            f"--kustomize={manifests}/overlays/{name}")
+        fresh[name] = dict(map(content, json.loads(said)["items"]))
+        assert len(fresh[name]) == len(fresh[STRATEGIES[0]])
+    for name in (*STRATEGIES, STRATEGIES[0]):
+        cluster.kubectl("apply", f"--kustomize={manifests}/overlays/{name}")
+        there = dict(map(content, cluster.get(KINDS, "--namespace=nvshare")["items"]))
+        assert {key: there[key] for key in fresh[name]} == fresh[name]
+        ours = {key for key in there if key[1].startswith(("nvshare", "gpu-", "nvidia"))}
+        assert ours == fresh[name].keys()
+    cluster.kubectl("delete", f"--kustomize={manifests}/overlays/{STRATEGIES[0]}")
+
+
+def content(one: dict[str, Any]) -> tuple[tuple[str, str], Any]:
+    """What an object is called, and is, without what the API server notes about it."""
+    meta = one.pop("metadata")
+    one.pop("status", None)
+    one["labels"] = meta.get("labels")
+    return (one["kind"], meta["name"]), one
+
+
 def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
-    cluster: Cluster, manifests: str
+    cluster: Cluster, manifests: str, image: None
 ) -> None:
-    """The image is of this very node, whose packages are those that an image would have."""
-    cluster.run(
-        "python3", f"{manifests}/image.py", IMAGE, "/", "/var/lib/containerd/image.tar",
-        *(f"--without={path}" for path in ("/usr/share/doc", HERE, "/root")),
-    )
-    cluster.run(
-        "ctr", "--namespace=k8s.io", "images", "import", "/var/lib/containerd/image.tar")
-    cluster.write(f"{manifests}/mine/kustomization.yaml", OVERLAY)
-    cluster.run("systemctl", "disable", "--now", "nvshare-kubelet")
-    cluster.until(lambda: cluster.allocatable() == 0, "the unit's shares are gone")
-    cluster.kubectl("label", "node", NAME, "nvidia.com/gpu.present=true")
-    try:
+    cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
+        "../overlays/nvshared", container("nvshare-kubelet", SERVER), WITHOUT_POLICY))
+    with without(cluster, manifests, "nvshare-kubelet"):
         cluster.kubectl("apply", f"--kustomize={manifests}/mine")
         cluster.until(lambda: cluster.allocatable() == 10, "the pod's shares are there")
         cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
@@ -63,7 +141,68 @@ def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
         cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/weight=x")
         cluster.until(lambda: "cannot be 'x'" in cluster.refusals("it"), "the reason is an event")
         cluster.finish("it")
-    finally:
-        cluster.kubectl("delete", f"--kustomize={manifests}/mine")
-        cluster.run("systemctl", "enable", "--now", "nvshare-kubelet")
-    cluster.until(lambda: cluster.allocatable() == 10, "the unit's shares are back")
+
+
+def test_a_daemon_set_does_all_on_a_node_with_nothing_and_is_switched_off(
+    cluster: Cluster, manifests: str, image: None
+) -> None:
+    cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
+        "../overlays/nvshared-daemonset", SETTINGS, container("nvshare-kubelet", SERVER),
+        container("nvshared", card.ENVIRONMENT, {"card": card.FOLDER}),
+    ))
+    check(cluster, manifests, "nvshared")
+    with without(cluster, manifests, "nvshare-kubelet", "nvshared", "nvshared.socket"):
+        cluster.kubectl("apply", f"--kustomize={manifests}/mine")
+        cluster.until(lambda: cluster.allocatable() == 10, "the pod's shares are there")
+        cluster.kubectl("apply", f"--kustomize={manifests}/check")
+        cluster.kubectl("rollout", "status", "deployment/gpu-validation", "--timeout=120s")
+        half = card.MEMORY * 6 // 10
+        cluster.apply(*(pod(name, half, seed=seed) for seed, name in enumerate("ab", 1)))
+        cluster.until(lambda: inside(cluster).count('"name": "pod:default/') == 2, "both share")
+        cluster.finish("a", "b")
+        cluster.kubectl("apply", f"--kustomize={manifests}/overlays/none")
+        cluster.until(lambda: set(pods(cluster)) == {"none"}, "the other pod is there alone")
+        cluster.until(lambda: cluster.allocatable() == 0, "no share is left")
+
+
+def inside(cluster: Cluster) -> str:
+    """The tenants, asked for in the pod."""
+    return cluster.kubectl(
+        "exec", "--namespace=nvshare", "daemonset/gpu-sharing", "--container=nvshared", "--",
+        "nvsharectl", "tenants", "--json", check=False)
+
+
+@pytest.mark.parametrize("cards", [1, 2])
+def test_without_sharing_as_many_replicas_run_as_there_are_gpus(
+    cluster: Cluster, manifests: str, cards: int
+) -> None:
+    """The node says that it has them, as NVIDIA's device plugin would have it say."""
+    check(cluster, manifests, "nvidia")
+    say(cluster, cards)
+    cluster.kubectl("apply", f"--kustomize={manifests}/check")
+    wanted = ["Pending"] * (2 - cards) + ["Running"] * cards
+    cluster.until(lambda: phases(cluster) == wanted, "as many run as there are")
+    say(cluster, 0)
+
+
+def check(cluster: Cluster, manifests: str, name: str) -> None:
+    """The validation with an image that is there."""
+    patch = {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "gpu-validation"},
+        "spec": {"template": {"spec": {"containers": [
+            {"name": "it", "command": ["/bin/sleep", "infinity"]}]}}},
+    }
+    cluster.write(
+        f"{manifests}/check/kustomization.yaml", kustomization(f"../validation/{name}", patch))
+
+
+def say(cluster: Cluster, cards: int) -> None:
+    """The node has so many GPUs."""
+    patch = {"status": {"capacity": {"nvidia.com/gpu": str(cards)}}}
+    cluster.kubectl("patch", "node", NAME, "--subresource=status", f"--patch={json.dumps(patch)}")
+
+
+def phases(cluster: Cluster) -> list[str]:
+    """Of the validation's pods."""
+    listed = cluster.get("pods", "--selector=app.kubernetes.io/name=gpu-validation")["items"]
+    return sorted(one["status"]["phase"] for one in listed)

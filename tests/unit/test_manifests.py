@@ -4,7 +4,10 @@
 The fields that matter; a real API server takes them in tests/kubernetes.
 """
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,39 @@ from nvshared.kubelet.plugin import REGISTRY, RESOURCE
 from nvshared.kubelet.pod import PREFIX
 from nvshared.names import DEFAULT_SOCKET
 from nvshared.settings.rules import TERMS
+from tests.kubernetes.programs import FOLDER_VARIABLE
 from tests.kubernetes.values import VALUES
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes"
 BASE = MANIFESTS / "nvshared"
+STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
+KUSTOMIZE = shutil.which("kustomize", path=os.pathsep.join(
+    (os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))) or ""
+
+# The fields that our manifests have, of those that Kubernetes and kustomize know.
+TOP = {"apiVersion", "kind", "metadata", "spec", "rules", "roleRef", "subjects", "data"}
+FIELDS = {
+    "Kustomization": {
+        "apiVersion", "kind", "resources", "components", "patches", "images", "labels",
+        "configMapGenerator", "generatorOptions",
+    },
+    "Component": {"apiVersion", "kind", "patches"},
+    "containers": {
+        "name", "image", "command", "args", "env", "ports", "resources", "securityContext",
+        "volumeMounts",
+    },
+    "volumes": {"name", "hostPath", "emptyDir", "configMap"},
+    "volumeMounts": {"name", "mountPath", "mountPropagation", "readOnly"},
+    "securityContext": {
+        "allowPrivilegeEscalation", "capabilities", "privileged", "readOnlyRootFilesystem",
+        "seccompProfile",
+    },
+    "pod": {
+        "automountServiceAccountToken", "containers", "hostPID", "initContainers", "nodeSelector",
+        "priorityClassName", "resourceClaims", "restartPolicy", "serviceAccountName",
+        "terminationGracePeriodSeconds", "tolerations", "volumes",
+    },
+}
 
 
 def documents(path: Path) -> list[Any]:
@@ -29,12 +61,16 @@ def documents(path: Path) -> list[Any]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
+def listed(folder: Path) -> list[Path]:
+    """The files that kustomize is told to take."""
+    (kustomization,) = documents(folder / "kustomization.yaml")
+    paths = [folder / name for name in kustomization.get("resources", [])]
+    return [file for path in paths for file in (listed(path) if path.is_dir() else [path])]
+
+
 def base() -> dict[str, Any]:
-    """What kustomize is told to take, by kind."""
-    (kustomization,) = documents(BASE / "kustomization.yaml")
-    listed = {BASE / name for name in kustomization["resources"] if name.endswith(".yaml")}
-    assert listed == set(BASE.glob("*.yaml")) - {BASE / "kustomization.yaml"}
-    return {one["kind"]: one for path in listed for one in documents(path)}
+    """What they have, by kind."""
+    return {one["kind"]: one for path in listed(BASE) for one in documents(path)}
 
 
 def test_the_daemon_set_has_the_folders_that_nvshare_kubelet_uses() -> None:
@@ -93,3 +129,49 @@ def test_the_policy_knows_all_annotations_and_no_others() -> None:
     (policy, _) = documents(MANIFESTS / "annotations" / "policy.yaml")
     texts = [one["expression"] for one in policy["spec"]["variables"]]
     assert set(re.findall(rf'"({PREFIX}[^"]+)"', " ".join(texts))) == MEANINGS.keys()
+
+
+def unknown(one: Any, name: str = "") -> list[str]:
+    """Fields that nobody knows, with what they are of."""
+    if isinstance(one, list):
+        return [field for part in one for field in unknown(part, name)]
+    if not isinstance(one, dict):
+        return []
+    name = "containers" if name == "initContainers" else name
+    known = FIELDS.get("pod" if "containers" in one else name, one.keys())
+    return [f"{name}.{key}" for key in one.keys() - known] + [
+        field for key, part in one.items() for field in unknown(part, key)]
+
+
+@pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("*.yaml")), ids=str)
+def test_a_manifest_has_no_field_that_is_unknown(path: Path) -> None:
+    for one in documents(path):
+        if path.name == "config.yaml":  # of NVIDIA's device plugin
+            assert one.keys() <= {"version", "flags", "sharing"}
+            continue
+        assert one.keys() <= FIELDS.get(one["kind"], TOP)
+        assert unknown(one) == []
+
+
+def test_the_strategies_are_those_that_the_documentation_compares() -> None:
+    page = (MANIFESTS.parents[1] / "docs" / "strategies.md").read_text()
+    (table, *_) = page.split("\n\n", 3)[3].split("\nWhat each costs")
+    named = set(re.findall(r"`([a-z0-9-]+)`", "".join(
+        line.split("|")[1] for line in table.splitlines()[2:])))
+    assert named == {"-4"} | {name for name in STRATEGIES if not name.endswith("-4")}
+
+
+@pytest.mark.skipif(not KUSTOMIZE, reason="there is no kustomize")
+def test_all_strategies_have_the_same_objects_so_that_one_replaces_another() -> None:
+    found = {}
+    for name in STRATEGIES:
+        built = subprocess.run(
+            [KUSTOMIZE, "build", MANIFESTS / "overlays" / name], capture_output=True, check=True)
+        objects = {(one["kind"], one["metadata"]["name"]): one
+                   for one in yaml.safe_load_all(built.stdout)}
+        found[name] = objects.keys()
+        template = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]
+        assert template["metadata"]["labels"]["nvshare.com/strategy"] == name
+        assert "serviceAccountName" in template["spec"]     # else that of before would stay
+        assert unknown(template) == []
+    assert all(keys == found["none"] for keys in found.values())
