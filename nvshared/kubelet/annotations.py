@@ -12,6 +12,9 @@ terms of their tenants, live.
 nvshared says what it takes. What makes no sense is refused, and what held goes on to hold: an event
 of the pod says why. An annotation that is taken away is a term that is taken back, and all are when
 the pod is gone. Nobody else's terms are touched.
+
+What a claim of DRA gives to a pod holds where no annotation says otherwise, and none can go beyond
+the memory and the time that are claimed.
 """
 
 import logging
@@ -19,6 +22,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -27,7 +31,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
 from nvshared.kubelet.pod import PREFIX, Pod
 from nvshared.names import PRIORITIES
-from nvshared.quantity import limit
+from nvshared.quantity import limit, sized
 from nvshared.units import MIB
 
 logger = logging.getLogger(__name__)
@@ -64,25 +68,44 @@ MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
     f"{PREFIX}priority": ("priority", _priority),
     f"{PREFIX}weight": ("weight", _whole),
 }
+# Terms of which a claim has so much, and an annotation no more; with how it is written.
+CLAIMED: Mapping[str, Callable[[int], str]] = {
+    "memory": sized, "compute-limit": lambda percent: f"{percent} %",
+}
+Claimed = Mapping[Pod, dict[str, int]]  # terms
 
 
 class Terms:
     """What pods are called and ask for, and what of it nvshared knows. A thread tells it."""
 
-    def __init__(self, bus: str, complain: Callable[[Pod, str], None]) -> None:
+    def __init__(
+        self, bus: str, complain: Callable[[Pod, str], None], claimed: Claimed
+    ) -> None:
+        """`claimed`: by pods of before our start; nvshared had been told."""
         self._bus = bus
         self._complain = complain
         self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._pods: dict[str, Pod] = {}                 # as they were last seen, by uid
         self._renamed = False                           # nvshared does not know all their names,
         self._untold: dict[Pod, dict[str, int]] = {}    # or terms; 0 is one that is taken back
-        self._set: dict[Pod, dict[str, int]] = {}       # as nvshared has them from us
+        self._set = {one: dict(terms) for one, terms in claimed.items()}    # as nvshared has them
+        self._asked: dict[Pod, dict[str, int]] = {}     # by annotations that made sense
+        self._claimed = dict(claimed)
+        self._before = set(claimed)                     # of these, pods that nobody has seen yet
+        self._waiting: list[Future[None]] = []          # until nvshared knows a claim
+        self._refused: NvshareError | None = None       # what it said to one
         self._listed = False                            # pods that went may have left terms
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
     def hear(self, news: str, what: Any = None) -> None:
         """What the API server says of pods; or AGAIN: nvshared is back, and may know nothing."""
         self._news.put((news, what))
+
+    def claim(self, claimed: Claimed) -> "Future[None]":
+        """Has these terms hold for pods. The future has a result when nvshared knows them."""
+        known: Future[None] = Future()
+        self.hear("CLAIMED", (claimed, known))
+        return known
 
     def _run(self) -> None:
         trouble = ""
@@ -94,13 +117,23 @@ class Terms:
                     with Daemon(self._bus, PATIENCE) as daemon:
                         self._settle(daemon)
                     trouble = ""
+                    self._answer(self._refused)
                 except NvshareError as error:
+                    self._answer(error)
                     if trouble != (trouble := str(error)):
                         logger.warning("names and annotations of pods have to wait: %s", error)
 
     @property
     def _is_behind(self) -> bool:
-        return self._renamed or bool(self._untold) or self._listed
+        return self._renamed or bool(self._untold or self._waiting) or self._listed
+
+    def _answer(self, error: NvshareError | None) -> None:
+        for known in self._waiting:
+            if error is None:
+                known.set_result(None)
+            else:
+                known.set_exception(error)
+        self._waiting, self._refused = [], None
 
     def _learn(self, news: str, what: Any) -> None:
         if news == "LISTED":
@@ -109,7 +142,15 @@ class Terms:
                 self._forget(one)
             for one in sorted(what, key=lambda one: one.created):
                 self._see(one)
+            for one in self._before:
+                self._claim(one, self._claimed[one] if one.uid in there else {})
+            self._before.clear()
             self._listed = self._renamed = True
+        elif news == "CLAIMED":
+            claimed, known = what
+            for one, terms in claimed.items():
+                self._claim(one, terms)
+            self._waiting.append(known)
         elif news == "AGAIN":
             self._renamed |= bool(self._pods)
             for one, terms in self._set.items():
@@ -134,6 +175,8 @@ class Terms:
 
     def _forget(self, one: Pod) -> None:
         self._read(replace(one, annotations={}), self._pods.pop(one.uid).annotations)
+        self._claim(one, {})
+        self._asked.pop(one, None)
         self._renamed = True
 
     def _read(self, one: Pod, before: Mapping[str, str]) -> None:
@@ -153,8 +196,34 @@ class Terms:
             except ValueError as wrong:
                 self._refuse(one, f"{key} cannot be {texts[key]!r}; {wrong}")
             else:
-                if term:
-                    self._untold.setdefault(one, {})[term] = value
+                if term and self._is_claimed(one, term, value):
+                    self._asked.setdefault(one, {})[term] = value
+                    self._want(one, term)
+
+    def _claim(self, one: Pod, terms: dict[str, int]) -> None:
+        """What a pod's claims give it now."""
+        before = self._claimed.pop(one, {})
+        if terms:
+            self._claimed[one] = terms
+        for term in before.keys() | terms.keys():
+            asked = self._asked.get(one, {})
+            if not self._is_claimed(one, term, asked.get(term, 0)):
+                del asked[term]
+            self._want(one, term)
+
+    def _is_claimed(self, one: Pod, term: str, value: int) -> bool:
+        """Whether an annotation may say this; its pod is told if not."""
+        most = self._claimed.get(one, {}).get(term, 0)
+        if term not in CLAIMED or not 0 < most < value:
+            return True
+        words = CLAIMED[term]
+        self._refuse(one, f"its {term} cannot be {words(value)}: {words(most)} are claimed")
+        return False
+
+    def _want(self, one: Pod, term: str) -> None:
+        """From now on holds what its annotations say, or else its claims."""
+        self._untold.setdefault(one, {})[term] = (
+            self._asked.get(one, {}).get(term, 0) or self._claimed.get(one, {}).get(term, 0))
 
     def _settle(self, daemon: Daemon) -> None:
         """Tells nvshared what it does not know yet. Raises NvshareError if it does not answer."""
@@ -184,6 +253,11 @@ class Terms:
             logger.warning("%s: %s", one, error)
         except InvalidArgs as error:
             self._refuse(one, str(error))
+            claimed = self._claimed.get(one, {}).get(term, 0)
+            if value == claimed:
+                self._refused = error
+            elif self._asked.get(one, {}).pop(term, 0) and claimed and term not in self._set[one]:
+                self._tell(daemon, one, term, claimed)
             return
         else:
             logger.info("%s: %s is %s now", one, term, value or "as it would be without us")
@@ -194,10 +268,12 @@ class Terms:
 
     def _clean(self, daemon: Daemon) -> None:
         """Takes back what pods left that went while nobody looked: no name is known of them."""
+        claimed = {one.tenant for one in self._claimed}
         for tenant in daemon.tenants():
             by_hand = {term.name: 0 for term in tenant.terms if not term.rule}
             kind, _, name = tenant.name.partition(":")
-            if kind == "pod" and "/" not in name and by_hand and not tenant.programs:
+            if kind == "pod" and "/" not in name and by_hand and not tenant.programs and (
+                    tenant.name not in claimed):
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
     def _refuse(self, one: Pod, why: str) -> None:

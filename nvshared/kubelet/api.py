@@ -5,8 +5,8 @@ A pod of a DaemonSet asks with its service account, whose token is replaced from
 host, kubelet's own kubeconfig is at hand: a node may read its pods and write their events. Both are
 read anew for each connection.
 
-One question lists the pods of a node, the next waits for what becomes of them. They come whole: the
-ids of containers stand at their very end.
+One question lists the objects of a node, the next waits for what becomes of them. Pods come whole:
+the ids of containers stand at their very end.
 """
 
 import base64
@@ -14,7 +14,7 @@ import http.client
 import json
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,10 @@ from urllib.parse import urlencode, urlsplit
 import yaml
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.pod import Pod, pod
+from nvshared.kubelet.pod import pod
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-PAGE = 20                               # pods in one answer: each has some 10 KB
+PAGE = 20                               # objects in one answer: each pod has some 10 KB
 LISTEN = 60                             # seconds for which one question waits for news
 PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
 
@@ -73,21 +73,31 @@ class Server:
             raise NvshareError(f"{place.netloc} answers {answer.status}: {said}")
         return answer
 
-    def pods(self, node: str) -> Iterator[tuple[str, Any]]:
-        """LISTED with all pods of a node, then ADDED, MODIFIED or DELETED with one, for ever.
+    def send(self, method: str, path: str, body: Any = None) -> Any:
+        """The object that comes of it. Raises as ask() does."""
+        with self.ask(method, path, body) as answer:
+            return json.load(answer)
 
-        Ends where all of them must be listed anew. Raises as ask() and pod() do.
+    def pods(self, node: str) -> Iterator[tuple[str, Any]]:
+        """Those of a node, as follow() has them. Raises as follow() and pod() do."""
+        return self.follow("/api/v1/pods", f"spec.nodeName={node}", pod)
+
+    def follow(
+        self, path: str, selector: str, read: Callable[[Any], Any]
+    ) -> Iterator[tuple[str, Any]]:
+        """LISTED with all objects, then ADDED, MODIFIED or DELETED with one, for ever.
+
+        Ends where all of them must be listed anew. Raises as ask() and read() do.
         """
-        chosen = {"fieldSelector": f"spec.nodeName={node}"}
-        pods: list[Pod] = []
+        chosen = {"fieldSelector": selector}
+        found: list[Any] = []
         page = {"limit": str(PAGE)}
         while page:
-            with self.ask("GET", f"/api/v1/pods?{urlencode(chosen | page)}") as answer:
-                listed = json.load(answer)
-            pods += map(pod, listed["items"] or ())
+            listed = self.send("GET", f"{path}?{urlencode(chosen | page)}")
+            found += map(read, listed["items"] or ())
             more = listed["metadata"].get("continue")
             page = page | {"continue": more} if more else {}
-        yield "LISTED", pods
+        yield "LISTED", found
         version = listed["metadata"]["resourceVersion"]
         while True:
             wanted = chosen | {
@@ -95,7 +105,7 @@ class Server:
                 "resourceVersion": version,
             }
             with self.ask(
-                "GET", f"/api/v1/pods?{urlencode(wanted)}", patience=LISTEN + PATIENCE
+                "GET", f"{path}?{urlencode(wanted)}", patience=LISTEN + PATIENCE
             ) as answer:
                 for line in answer:
                     news = json.loads(line)
@@ -103,7 +113,7 @@ class Server:
                         return
                     version = news["object"]["metadata"]["resourceVersion"]
                     if news["type"] != "BOOKMARK":
-                        yield news["type"], pod(news["object"])
+                        yield news["type"], read(news["object"])
 
 
 def server(kubeconfig: Path) -> Server:

@@ -11,9 +11,11 @@ from contextlib import suppress
 from functools import partial
 
 from nvshared.errors import NvshareError
+from nvshared.kubelet.cdi import Folders
 from nvshared.kubelet.container import Containers, prepare
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import Options, parse
+from nvshared.kubelet.prepared import Prepared
 from nvshared.kubelet.watch import Place, Seen, Watch, look
 from nvshared.report import command, log, systemd
 
@@ -36,8 +38,12 @@ def _run(argv: Sequence[str] | None) -> None:
 async def _serve(options: Options) -> None:
     """From the first look to the last signal. Raises NvshareError."""
     try:
+        from nvshared.kubelet.driver import Driver
         from nvshared.kubelet.plugin import RESOURCE, Plugin
         from nvshared.kubelet.pods import Pods
+        from nvshared.kubelet.registry import Registered
+        from nvshared.kubelet.runtime import Runtime
+        from nvshared.kubelet.slices import Slices
     except ImportError as error:
         raise NvshareError(
             f"a Python package is missing: {error}",
@@ -51,7 +57,10 @@ async def _serve(options: Options) -> None:
     lock = prepare(options.state)
     notifier = systemd.Notifier(os.environ)
     offer = Offer(options.replicas)
+    containers = Containers(options.socket, options.state, Folders(options.cdi_folder))
+    runtime = Runtime(options.cdi, options.runtime)
     place = Place(options.bus, options.socket, options.kubelet, RESOURCE)
+    ask = partial(look, place)
 
     def learn(seen: Seen) -> None:
         if offer.learn(seen):
@@ -63,6 +72,10 @@ async def _serve(options: Options) -> None:
     def tell(seen: Seen) -> None:
         with suppress(RuntimeError):    # the loop has ended meanwhile
             loop.call_soon_threadsafe(learn, seen)
+
+    def others(offered: dict[str, str]) -> None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(offer.learn_elsewhere, offered)
 
     failures: list[NvshareError] = []
 
@@ -79,28 +92,40 @@ async def _serve(options: Options) -> None:
 
     threading.excepthook = fail
     pods: Pods | None = None
-    learn(await asyncio.to_thread(look, place))
-    plugin = Plugin(
-        offer, Containers(options.socket, options.state, options.cdi), options.kubelet,
-        partial(look, place),
-    )
+    learn(await asyncio.to_thread(ask))
+    pods = Pods(options.bus, options.kubeconfig, options.node, Prepared(options.state))
+    slices: Slices | None = None
+    plugin: Driver | Plugin
+    if options.dra:
+        plugin = Driver(offer, containers, runtime, pods, options.node, ask)
+        slices = Slices(options.kubeconfig, options.node, others)
+    else:
+        plugin = Plugin(offer, containers, runtime, ask)
+    registered = Registered(plugin, options.kubelet)
     watch = None
     try:
-        await plugin.start()
-        pods = Pods(options.bus, options.kubeconfig, options.node)
+        await registered.start()
         watch = Watch(place, tell)
         notifier.ready()
+        if why := await runtime.why_not():
+            logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
         while not stopped.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), PERIOD)
-            if not stopped.is_set() and not plugin.is_there():
-                logger.warning("%s was removed, and is made anew", plugin.path)
-                await plugin.start()
+            news = [asyncio.ensure_future(one) for one in (offer.news(), stopped.wait())]
+            if slices is not None:
+                slices.publish(offer)
+            if runtime.heeds and (offered := offer.offered()):
+                containers.learn(card.uuid for card in offered)
+            await asyncio.wait(news, timeout=PERIOD, return_when=asyncio.FIRST_COMPLETED)
+            for one in news:
+                one.cancel()
+            if not stopped.is_set() and not registered.is_there():
+                logger.warning("%s was removed, and is made anew", registered.path)
+                await registered.start()
         notifier.stopping()
     finally:
         if watch is not None:
             watch.close()
-        await plugin.stop()
+        await registered.stop()
         notifier.close()
         os.close(lock)
     if failures:

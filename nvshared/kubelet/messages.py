@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages that kubelet and a device plugin exchange, described here and made at run time.
+"""The messages that kubelet and its plugins exchange, described here and made at run time.
 
-Two interfaces of Kubernetes: pluginregistration/v1, by which kubelet finds plugins, and
-deviceplugin/v1beta1. Both are frozen. Protobuf makes classes of the descriptions, so there is no
-generated code, which would be bound to one version of protobuf.
+Interfaces of Kubernetes: pluginregistration/v1, by which kubelet finds plugins,
+deviceplugin/v1beta1, dra/v1 with dra-health/v1alpha1, and two questions of CRI's runtime/v1. What
+of them stands here is frozen. Protobuf makes classes of the descriptions, so there is no generated
+code, which would be bound to one version of protobuf.
 
-A field is written as NUMBER TYPE; `*` stands before the type of a repeated one, and `map` is one
-from strings to strings.
+A field is written as NUMBER TYPE; `*` stands before the type of a repeated one, `map` is one from
+strings to strings, and `map TYPE` one from strings to messages.
 """
 
 from typing import Any
@@ -62,6 +63,39 @@ DEVICE_PLUGIN: Described = {
     "PreStartContainerResponse": {},
 }
 
+DRA: Described = {
+    "Claim": {"namespace": "1 string", "uid": "2 string", "name": "3 string"},
+    "Device": {
+        "request_names": "1 *string", "pool_name": "2 string", "device_name": "3 string",
+        "cdi_device_ids": "4 *string", "share_id": "5 string",
+    },
+    "NodePrepareResourcesRequest": {"claims": "1 *Claim"},
+    "NodePrepareResourceResponse": {"devices": "1 *Device", "error": "2 string"},
+    "NodePrepareResourcesResponse": {"claims": "1 map NodePrepareResourceResponse"},
+    "NodeUnprepareResourcesRequest": {"claims": "1 *Claim"},
+    "NodeUnprepareResourceResponse": {"error": "1 string"},
+    "NodeUnprepareResourcesResponse": {"claims": "1 map NodeUnprepareResourceResponse"},
+}
+
+HEALTH: Described = {
+    "NodeWatchResourcesRequest": {},
+    "DeviceIdentifier": {"pool_name": "1 string", "device_name": "2 string"},
+    "DeviceHealth": {
+        "device": "1 DeviceIdentifier",
+        "health": "2 int32",            # an enumeration
+        "last_updated_time": "3 int64", "health_check_timeout_seconds": "4 int64",
+        "message": "5 string",
+    },
+    "NodeWatchResourcesResponse": {"devices": "1 *DeviceHealth"},
+}
+
+RUNTIME: Described = {
+    "VersionRequest": {"version": "1 string"},
+    "VersionResponse": {"runtime_name": "2 string", "runtime_version": "3 string"},
+    "StatusRequest": {"verbose": "1 bool"},
+    "StatusResponse": {"info": "2 map"},
+}
+
 _Field = descriptor_pb2.FieldDescriptorProto
 _PLAIN = {
     "string": _Field.TYPE_STRING, "bool": _Field.TYPE_BOOL, "int32": _Field.TYPE_INT32,
@@ -70,7 +104,7 @@ _PLAIN = {
 
 
 def _add(message: Any, package: str, name: str, words: str) -> None:
-    number, kind = words.split()
+    number, kind, *of = words.split()
     field = message.field.add(name=name, number=int(number))
     field.label = _Field.LABEL_REPEATED if kind[0] == "*" or kind == "map" else (
         _Field.LABEL_OPTIONAL)
@@ -80,7 +114,7 @@ def _add(message: Any, package: str, name: str, words: str) -> None:
         entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
         entry.options.map_entry = True
         _add(entry, package, "key", "1 string")
-        _add(entry, package, "value", "2 string")
+        _add(entry, package, "value", f"2 {of[0] if of else 'string'}")
     if kind in _PLAIN:
         field.type = _PLAIN[kind]
     else:

@@ -7,8 +7,9 @@ shares go by: nobody gets one, and kubelet counts them as unhealthy.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
 
@@ -23,6 +24,8 @@ class Card:
     index: int
     pci_bus_id: str
     trouble: str = ""                   # why it cannot be shared now
+    product: str = ""
+    memory: int = 0                     # bytes
 
     @property
     def names(self) -> set[str]:
@@ -61,6 +64,7 @@ class Offer:
         self._replicas = replicas
         self._cards: tuple[Card, ...] = ()
         self._trouble = "nvshared has not answered yet"     # of all cards
+        self._elsewhere: dict[str, str] = {}                # UUIDs, with the driver that has them
         self._changed = asyncio.Event()
 
     def learn(self, seen: tuple[Card, ...] | NvshareError) -> bool:
@@ -72,19 +76,44 @@ class Offer:
             self._cards, self._trouble = seen, ""
         if before == (self._cards, self._trouble):
             return False
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._tell()
         return True
 
-    async def news(self) -> None:
-        """Returns when something has changed."""
-        await self._changed.wait()
+    def learn_elsewhere(self, devices: Mapping[str, str]) -> None:
+        """What other DRA drivers of this node offer: UUIDs, with the driver's name."""
+        if devices != self._elsewhere:
+            self._elsewhere = dict(devices)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def news(self) -> Coroutine[Any, Any, bool]:
+        """Returns when something has changed, from now on."""
+        return self._changed.wait()
+
+    @property
+    def trouble_of_all(self) -> str:
+        """Why nobody gets a share of any card; "" if that depends on the card."""
+        return self._trouble
+
+    def trouble(self, card: Card) -> str:
+        """Why nobody gets a share of it now; "" if somebody may."""
+        if self._trouble or card.trouble:
+            return self._trouble or card.trouble
+        driver = self._elsewhere.get(card.uuid)
+        return f"{card.uuid} is offered by {driver} already" if driver else ""
+
+    def offered(self) -> dict[Card, int]:
+        """The cards that may be shared, if nothing is wrong; by how many."""
+        return {card: number for card in self._cards if (number := self._replicas.of(card))}
 
     def shares(self) -> dict[str, bool]:
         """All shares, and whether each may be handed out."""
         return {
-            f"{card.uuid}{SEPARATOR}{number}": not (self._trouble or card.trouble)
-            for card in self._cards for number in range(self._replicas.of(card))
+            f"{card.uuid}{SEPARATOR}{number}": not self.trouble(card)
+            for card, replicas in self.offered().items() for number in range(replicas)
         }
 
     def words(self) -> str:
@@ -92,7 +121,7 @@ class Offer:
         if self._trouble:
             return f"no shares: {self._trouble}"
         parts = [
-            f"GPU {card.index}: {card.trouble or f'{self._replicas.of(card)} shares'}"
+            f"GPU {card.index}: {self.trouble(card) or f'{self._replicas.of(card)} shares'}"
             for card in self._cards
         ]
         missing = self._replicas.unknown(self._cards)
@@ -111,7 +140,7 @@ class Offer:
         for share in shares:
             if share not in known:
                 raise InvalidArgs(f"there is no share {share!r}")
-            if trouble := cards[card_of(share)].trouble:
+            if trouble := self.trouble(cards[card_of(share)]):
                 raise NvshareError(trouble)
         counted = Counter(map(card_of, shares))
         if twice := [uuid for uuid, number in counted.items() if number > 1]:

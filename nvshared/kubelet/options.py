@@ -19,6 +19,12 @@ KUBELET = "/var/lib/kubelet"
 KUBECONFIG = "/etc/kubernetes/kubelet.conf"
 NODE_VARIABLE = "NODE_NAME"
 STATE = "/var/lib/nvshare-kubelet"
+CDI = "/var/run/cdi"
+AUTO, ON, OFF = "auto", "on", "off"
+RUNTIMES = tuple(map(Path, (
+    "/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+)))
 MOST = 1000                             # shares of a card
 
 DESCRIPTION = """\
@@ -36,8 +42,8 @@ examples:
       four pods for each GPU
   nvshare-kubelet --replicas 10 --replicas 1=0
       ten, and GPU 1 is not shared
-  nvshare-kubelet --cdi
-      the GPU is added by NVIDIA's CDI device, for container runtimes that heed it
+  nvshare-kubelet --dra
+      pods ask by a ResourceClaim, for a part of a GPU's memory and time
 """
 
 
@@ -46,7 +52,10 @@ class Options:
     """What was asked for."""
 
     replicas: Replicas
-    cdi: bool
+    dra: bool
+    cdi: str
+    cdi_folder: Path
+    runtime: Sequence[Path]
     kubelet: Path
     socket: Path
     state: Path
@@ -68,9 +77,23 @@ def parser() -> argparse.ArgumentParser:
              "address; 0: it is not offered; may be given several times (default: 10)",
     )
     made.add_argument(
-        "--cdi", action="store_true",
-        help="add the GPU by NVIDIA's CDI device (nvidia.com/gpu=UUID), for a container runtime "
-             "that is known to heed it; otherwise NVIDIA_VISIBLE_DEVICES asks NVIDIA's runtime",
+        "--dra", action="store_true",
+        help="serve claims of DRA (device class gpu.nvshare.com) in place of the device plugin; "
+             "needs Kubernetes 1.34 and a container runtime that heeds CDI devices",
+    )
+    made.add_argument(
+        "--cdi", choices=(AUTO, ON, OFF), default=AUTO,
+        help="whether the container runtime heeds CDI devices; auto: it is asked (default: auto)",
+    )
+    made.add_argument(
+        "--cdi-folder", metavar="DIR", type=Path, default=Path(CDI),
+        help=f"where the container runtime looks for CDI files, and ours is written "
+             f"(default: {CDI})",
+    )
+    made.add_argument(
+        "--runtime", metavar="PATH", type=Path,
+        help="the container runtime's socket (default: the first there is of "
+             f"{', '.join(map(str, RUNTIMES))})",
     )
     made.add_argument(
         "--kubelet", metavar="DIR", type=Path, default=Path(KUBELET),
@@ -108,8 +131,10 @@ def parse(arguments: Sequence[str] | None) -> Options:
     """Raises InvalidArgs."""
     given = parser().parse_args(arguments)
     return Options(
-        replicas(given.replicas), given.cdi, given.kubelet.absolute(), given.socket.absolute(),
-        given.state.absolute(), given.bus, given.kubeconfig.absolute(), given.node,
+        replicas(given.replicas), given.dra, given.cdi, given.cdi_folder.absolute(),
+        (given.runtime.absolute(),) if given.runtime else RUNTIMES, given.kubelet.absolute(),
+        given.socket.absolute(), given.state.absolute(), given.bus, given.kubeconfig.absolute(),
+        given.node,
     )
 
 

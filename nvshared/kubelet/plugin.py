@@ -1,118 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC server that kubelet talks to: pluginregistration/v1 and deviceplugin/v1beta1.
-
-Both are served at one socket in kubelet's plugins_registry. Kubelet looks there when it starts
-and whenever something appears: its restart needs nothing of us, and ours only a new socket.
-"""
+"""The device plugin, deviceplugin/v1beta1: kubelet counts shares, and hands them to containers."""
 
 import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-import grpc
-import grpc.aio
-
-from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
+from nvshared.errors import NvshareError
+from nvshared.kubelet import rpc
 from nvshared.kubelet.container import Answer, Containers
-from nvshared.kubelet.messages import DEVICE_PLUGIN, REGISTRATION, classes
+from nvshared.kubelet.messages import DEVICE_PLUGIN, classes
 from nvshared.kubelet.offer import Offer, preferred
+from nvshared.kubelet.registry import Kind
+from nvshared.kubelet.runtime import Runtime
 from nvshared.kubelet.watch import Seen
 
 logger = logging.getLogger(__name__)
 
 RESOURCE = "nvshare.com/gpu"
 VERSION = "v1beta1"
-REGISTRY = "plugins_registry"
-SOCKET = "nvshare.com-gpu-reg.sock"
-LONGEST_PATH = 107                      # bytes of a socket's name
 
-REG = classes("pluginregistration", REGISTRATION)
 DP = classes("v1beta1", DEVICE_PLUGIN)
 
 
 class Plugin:
     """Answers kubelet. `look` asks nvshared anew; it may block."""
 
+    kind = Kind("DevicePlugin", RESOURCE, (VERSION,), "nvshare.com-gpu-reg.sock")
+
     def __init__(
-        self, offer: Offer, containers: Containers, kubelet: Path, look: Callable[[], Seen]
+        self, offer: Offer, containers: Containers, runtime: Runtime, look: Callable[[], Seen]
     ) -> None:
         self._offer = offer
         self._containers = containers
+        self._runtime = runtime
         self._look = look
-        self.path = kubelet / REGISTRY / SOCKET
-        self._server: grpc.aio.Server | None = None
 
-    async def start(self) -> None:
-        """Serves at a new socket, which kubelet notices. Raises NvshareError."""
-        await self.stop()
-        if len(os.fsencode(self.path)) > LONGEST_PATH:
-            raise InvalidArgs(f"{self.path} is too long for a socket: {LONGEST_PATH} bytes at most")
-        if not self.path.parent.parent.is_dir():
-            raise NvshareError(
-                f"there is no folder {self.path.parent.parent}: kubelet is not on this machine",
-                "--kubelet names another folder; kubelet's --root-dir says which",
-            )
-        try:
-            self.path.parent.mkdir(mode=0o750, exist_ok=True)
-            self.path.unlink(missing_ok=True)   # of one of us that was killed
-        except OSError as error:
-            raise NotPermitted(
-                f"cannot make a socket in {self.path.parent}: {error.strerror}", "run it as root"
-            ) from error
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((
-            _handlers("pluginregistration.Registration", REG, {
-                "GetInfo": (self.get_info, "InfoRequest"),
-                "NotifyRegistrationStatus": (self.registered, "RegistrationStatus"),
-            }),
-            _handlers(f"{VERSION}.DevicePlugin", DP, {
-                "GetDevicePluginOptions": (self.options, "Empty"),
-                "ListAndWatch": (self.list_and_watch, "Empty"),
-                "GetPreferredAllocation": (self.preferred, "PreferredAllocationRequest"),
-                "Allocate": (self.allocate, "AllocateRequest"),
-                "PreStartContainer": (self.pre_start, "PreStartContainerRequest"),
-            }, streamed=("ListAndWatch",)),
-        ))
-        before = os.umask(0o177)        # for root alone
-        try:
-            server.add_insecure_port(f"unix:{self.path}")
-        except RuntimeError as error:
-            raise NotPermitted(
-                f"cannot listen at {self.path}: {error}", "run it as root"
-            ) from error
-        finally:
-            os.umask(before)
-        await server.start()
-        self._server = server
-
-    async def stop(self) -> None:
-        """Takes the socket away: kubelet hands out nothing from now on."""
-        if self._server is not None:
-            self.path.unlink(missing_ok=True)
-            await self._server.stop(None)
-            self._server = None
-
-    def is_there(self) -> bool:
-        """Whether kubelet can find us; `kubeadm reset` and the like empty its folder."""
-        return self.path.is_socket()
-
-    async def get_info(self, _request: Any, _context: Any) -> Any:
-        """Who we are."""
-        return REG["PluginInfo"](
-            type="DevicePlugin", name=RESOURCE, endpoint=str(self.path),
-            supported_versions=[VERSION],
-        )
-
-    async def registered(self, status: Any, _context: Any) -> Any:
-        """What kubelet made of that."""
-        if status.plugin_registered:
-            logger.info("kubelet knows %s now", RESOURCE)
-        else:
-            logger.error("kubelet does not take %s: %s", RESOURCE, status.error)
-        return REG["RegistrationStatusResponse"]()
+    def services(self) -> Sequence[rpc.Service]:
+        """What kubelet asks of us."""
+        return (rpc.Service(f"{VERSION}.DevicePlugin", DP, {
+            "GetDevicePluginOptions": (self.options, "Empty"),
+            "ListAndWatch": (self.list_and_watch, "Empty"),
+            "GetPreferredAllocation": (self.preferred, "PreferredAllocationRequest"),
+            "Allocate": (self.allocate, "AllocateRequest"),
+            "PreStartContainer": (self.pre_start, "PreStartContainerRequest"),
+        }, streamed=("ListAndWatch",)),)
 
     async def options(self, _request: Any, _context: Any) -> Any:
         """What kubelet may ask."""
@@ -143,14 +75,17 @@ class Plugin:
     async def allocate(self, request: Any, context: Any) -> Any:
         """What each container gets; or nothing, with the reason, if nvshared does not answer."""
         self._offer.learn(await asyncio.to_thread(self._look))
+        by_cdi = not await self._runtime.why_not()
         try:
+            if by_cdi:
+                self._containers.learn(card.uuid for card in self._offer.offered())
             answers = [
-                self._containers.answer(self._offer.check(one.devices_ids))
+                self._containers.answer(self._offer.check(one.devices_ids), by_cdi=by_cdi)
                 for one in request.container_requests
             ]
         except NvshareError as error:
             logger.error("a pod gets no GPU: %s", error)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"nvshare: {error}")
+            await rpc.refuse(context, f"nvshare: {error}")
         for one in request.container_requests:
             logger.info("a container gets %s", ", ".join(one.devices_ids))
         return DP["AllocateResponse"](container_responses=list(map(_as_message, answers)))
@@ -169,19 +104,3 @@ def _as_message(answer: Answer) -> Any:
         ],
         cdi_devices=[DP["CDIDevice"](name=name) for name in answer.cdi],
     )
-
-
-def _handlers(
-    service: str, messages: dict[str, Any], methods: dict[str, tuple[Any, str]],
-    streamed: tuple[str, ...] = (),
-) -> Any:
-    return grpc.method_handlers_generic_handler(service, {
-        name: (
-            grpc.unary_stream_rpc_method_handler if name in streamed
-            else grpc.unary_unary_rpc_method_handler
-        )(
-            function, request_deserializer=messages[request].FromString,
-            response_serializer=lambda message: message.SerializeToString(),
-        )
-        for name, (function, request) in methods.items()
-    })

@@ -7,11 +7,14 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.annotations import Terms
+from nvshared.kubelet.annotations import PATIENCE, Terms
 from nvshared.kubelet.api import server
+from nvshared.kubelet.claims import Claim, read
 from nvshared.kubelet.pod import Pod
+from nvshared.kubelet.prepared import Prepared
 
 logger = logging.getLogger(__name__)
 
@@ -21,23 +24,52 @@ TROUBLES = (
     NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
     AttributeError,
 )
+CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 
 
 class Pods:
     """Two threads: one listens, and that of Terms tells nvshared."""
 
-    def __init__(self, bus: str, kubeconfig: Path, node: str) -> None:
+    def __init__(self, bus: str, kubeconfig: Path, node: str, prepared: Prepared) -> None:
         self._kubeconfig = kubeconfig
         self._node = node
-        self._terms = Terms(bus, self._complain)
+        self._prepared = prepared
+        self._terms = Terms(bus, self._complain, prepared.terms())
         threading.Thread(target=self._listen, name="pods", daemon=True).start()
 
     def nvshared_is_back(self) -> None:
         """It may know nothing of what it was told."""
         self._terms.hear("AGAIN")
 
+    def ask(self, namespace: str, name: str) -> Any:
+        """What the API server says of a claim. Raises NvshareError."""
+        try:
+            return server(self._kubeconfig).send("GET", CLAIM.format(namespace, name))
+        except TROUBLES as error:
+            raise NvshareError(f"claim {namespace}/{name} is not known: {error}") from error
+
+    def claim(self, said: Any) -> None:
+        """Has a claim's terms hold for its pods. Raises NvshareError if they do not."""
+        known = self._terms.claim(self._prepared.terms(read(said)))
+        try:
+            known.result(3 * PATIENCE)
+        except TimeoutError:
+            raise NvshareError("nvshared does not take the claim's terms in time") from None
+        self._prepared.keep(said)
+
+    def unclaim(self, uid: str) -> None:
+        """Takes them back. Raises NvshareError."""
+        gone = [claim for claim in self._prepared.claims() if claim.uid == uid]
+        if gone:
+            self._terms.claim(self._prepared.terms(without=uid, of=gone))
+            self._prepared.forget(uid)
+
+    def devices(self, claim: Claim) -> set[str]:
+        """All that the pods of a claim have, by it and by others."""
+        return self._prepared.devices(claim)
+
     def _listen(self) -> None:
-        trouble = ""
+        trouble, is_first = "", True
         while True:
             try:
                 for news, what in server(self._kubeconfig).pods(self._node):
@@ -45,10 +77,26 @@ class Pods:
                         logger.info("annotations of the pods of %s are heeded", self._node)
                         trouble = ""
                     self._terms.hear(news, what)
+                    if news == "LISTED" and is_first:
+                        # Only now: a list of later may be older than a claim.
+                        self._prepared.forget_but({pod.uid for pod in what})
+                        is_first = False
+                    elif news == "ADDED":
+                        self._look_again(what)
             except TROUBLES as error:
                 if trouble != (trouble := str(error)):
                     logger.warning("annotations of pods are not heeded: %s", error)
                 time.sleep(PERIOD)
+
+    def _look_again(self, pod: Pod) -> None:
+        """Whether a pod that has come uses a claim that is prepared: kubelet does not say so."""
+        for claim in self._prepared.claims():
+            if claim.is_shareable and pod.uid not in claim.uids:
+                said = self.ask(claim.namespace, claim.name)
+                now = read(said)
+                if now.uid == claim.uid and pod.uid in now.uids:
+                    self._terms.claim(self._prepared.terms(now))
+                    self._prepared.keep(said)
 
     def _complain(self, pod: Pod, why: str) -> None:
         """An event, which `kubectl describe` shows."""

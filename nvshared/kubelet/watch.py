@@ -55,7 +55,8 @@ def _look(daemon: Daemon, place: Place) -> tuple[Card, ...]:
             trouble = f"{uuid} is divided (MIG), and nvshared shares whole cards"
         elif resource := holder(uuid, given):
             trouble = f"{uuid} is handed out as {resource} already"
-        cards.append(Card(uuid, gpu["Index"], gpu["PCIBusID"], trouble))
+        cards.append(Card(
+            uuid, gpu["Index"], gpu["PCIBusID"], trouble, gpu["Name"], gpu["MemoryTotal"]))
     return tuple(cards)
 
 

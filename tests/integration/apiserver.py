@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server as far as the pods of one node are concerned: HTTP over a real socket.
+"""An API server as far as one node is concerned, its pods, claims and ResourceSlices: HTTP over a
+real socket.
 
-It lists and watches pods as Kubernetes does, a few in each answer, forgets old versions when it is
-told to, and takes events. Whoever shows no token, or asks for another node, is sent away.
+It lists and watches as Kubernetes does, a few objects in each answer, forgets old versions when it
+is told to, and takes events. Whoever shows no token, or asks for another node, is sent away.
 """
 
 import json
@@ -15,7 +16,10 @@ from urllib.parse import parse_qs, urlsplit
 from nvshared.kubelet.pod import MIRROR, STATIC
 from tests.integration.fakehook import PATIENCE
 
-PAGE = 2                                # pods in one answer, at most
+PODS = "/api/v1/pods"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/lab/resourceclaims/"
+PAGE = 2                                # objects in one answer, at most
 NODE, TOKEN = "thisnode", "secret"
 HASH = "0a" * 16
 UID = "5e5e5e5e-0000-4000-8000-00000000000"
@@ -26,9 +30,11 @@ class ApiServer:
 
     def __init__(self, folder: Path) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
+        self.slices: dict[str, Any] = {}
+        self.claims: dict[str, Any] = {}    # what is not JSON, too
         self.events: list[dict[str, Any]] = []
         self.news = threading.Condition()
-        self.history: list[tuple[int, str, dict[str, Any]]] = []
+        self.history: list[tuple[int, str, str, dict[str, Any]]] = []
         self.oldest = 0                 # a watch of before is told to list anew
         self.version = 1
         self._port = 0
@@ -110,16 +116,35 @@ class ApiServer:
             assert self.news.wait_for(lambda: len(self.events) > number, PATIENCE)
         return self.events[number]
 
-    def _tell(self, kind: str, pod: dict[str, Any]) -> None:
+    def put_slice(self, one: dict[str, Any], kind: str = "ADDED") -> dict[str, Any]:
+        """Somebody writes it; as it is then."""
+        with self.news:
+            one["metadata"]["resourceVersion"] = str(self.version + 1)
+            self.slices[one["metadata"]["name"]] = one
+            self._tell(kind, one, SLICES)
+        return one
+
+    def remove_slice(self, name: str) -> None:
+        """As kubelet does with all when it starts."""
+        with self.news:
+            self._tell("DELETED", self.slices.pop(name), SLICES)
+
+    def _tell(self, kind: str, what: dict[str, Any], path: str = PODS) -> None:
         with self.news:
             self.version += 1
-            self.history.append((self.version, kind, json.loads(json.dumps(pod))))
+            one = _shown(what) if path == PODS else what
+            one["metadata"]["resourceVersion"] = str(self.version)
+            self.history.append((self.version, path, kind, json.loads(json.dumps(one))))
             self.news.notify_all()
 
+    def listed(self, path: str) -> list[dict[str, Any]]:
+        """All objects there."""
+        return [*map(_shown, self.pods.values())] if path == PODS else [*self.slices.values()]
 
-def _shown(pod: dict[str, Any], version: str = "") -> dict[str, Any]:
+
+def _shown(pod: dict[str, Any]) -> dict[str, Any]:
     meta = {key: value for key, value in pod.items() if key != "status"}
-    return {"metadata": meta | {"resourceVersion": version}, "status": pod.get("status", {})}
+    return {"metadata": meta, "status": pod.get("status", {})}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -133,35 +158,58 @@ class Handler(BaseHTTPRequestHandler):
         asked = {key: value[0] for key, value in parse_qs(place.query).items()}
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             return self._refuse(401, "Unauthorized")
-        if place.path != "/api/v1/pods" or asked["fieldSelector"] != f"spec.nodeName={NODE}":
+        if place.path == f"/api/v1/nodes/{NODE}":
+            return self._answer({"metadata": {"name": NODE, "uid": "of-the-node"}})
+        if place.path.startswith(CLAIMS):
+            name = place.path.removeprefix(CLAIMS)
+            if name not in self.api.claims:
+                return self._refuse(404, f'resourceclaims "{name}" not found')
+            return self._answer(self.api.claims[name])
+        if place.path not in (PODS, SLICES) or asked["fieldSelector"] != f"spec.nodeName={NODE}":
             return self._refuse(403, "pods is forbidden: you are another node")
         self.send_response(200)
         self.end_headers()
         if "watch" in asked:
-            return self._watch(int(asked["resourceVersion"]))
+            return self._watch(place.path, int(asked["resourceVersion"]))
         with self.api.news:
-            pods, begin = [*self.api.pods.values()], int(asked.get("continue", 0))
+            found, begin = self.api.listed(place.path), int(asked.get("continue", 0))
             end = begin + min(PAGE, int(asked["limit"]))
             self._say({
                 "metadata": {
                     "resourceVersion": str(self.api.version),
-                    **({"continue": str(end)} if end < len(pods) else {}),
+                    **({"continue": str(end)} if end < len(found) else {}),
                 },
                 # Kubernetes says null where there are none.
-                "items": [_shown(pod) for pod in pods[begin:end]] or None,
+                "items": found[begin:end] or None,
             })
         return None
 
     def do_POST(self) -> None:
-        """Takes an event."""
+        """Takes an event, or a slice."""
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == SLICES:
+            if said["metadata"]["name"] in self.api.slices:
+                return self._refuse(409, "already exists")
+            return self._answer(self.api.put_slice(said))
         assert self.path == "/api/v1/namespaces/lab/events"
         with self.api.news:
-            self.api.events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.api.events.append(said)
             self.api.news.notify_all()
         self.send_response(201)
         self.end_headers()
+        return None
 
-    def _watch(self, version: int) -> None:
+    def do_PUT(self) -> None:
+        """Replaces a slice, if whoever asks knows what was there."""
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        old = self.api.slices.get(self.path.removeprefix(f"{SLICES}/"))
+        if old is None:
+            return self._refuse(404, "not found")
+        if said["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]:
+            return self._refuse(409, "the object has been modified")
+        return self._answer(self.api.put_slice(said, "MODIFIED"))
+
+    def _watch(self, path: str, version: int) -> None:
         while True:
             with self.api.news:
                 while self.api.runs and version >= max(self.api.oldest, self._last()):
@@ -173,11 +221,18 @@ class Handler(BaseHTTPRequestHandler):
             if too_old:
                 self._say({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
                 return
-            for version, kind, pod in news:
-                self._say({"type": kind, "object": _shown(pod, str(version))})
+            for _, place, kind, one in news:
+                if place == path:
+                    self._say({"type": kind, "object": one})
+            version = news[-1][0]
 
     def _last(self) -> int:
         return self.api.history[-1][0] if self.api.history else 0
+
+    def _answer(self, what: Any) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self._say(what)
 
     def _refuse(self, code: int, message: str) -> None:
         self.send_response(code)

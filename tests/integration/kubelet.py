@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kubelet as far as device plugins are concerned: real gRPC over real sockets.
+"""A kubelet as far as its plugins are concerned: real gRPC over real sockets.
 
-It does what Kubernetes' plugin watcher and device manager do: looks into its plugins_registry,
-asks who is there, connects to the endpoint, listens to its list of devices, and counts all as
-unhealthy when that ends. A socket that is removed and made anew is another plugin. It writes the
-checkpoint of what it has given away.
+It does what Kubernetes' plugin watcher, device manager and DRA manager do: looks into its
+plugins_registry, asks who is there, connects to the endpoint, listens to its list of devices, and
+counts all as unhealthy when that ends. A socket that is removed and made anew is another plugin. It
+writes the checkpoint of what it has given away.
 """
 
 import json
@@ -16,11 +16,14 @@ from typing import Any
 
 import grpc
 
-from nvshared.kubelet.messages import DEVICE_PLUGIN, REGISTRATION, classes
+from nvshared.kubelet.messages import DEVICE_PLUGIN, DRA, HEALTH, REGISTRATION, classes
 from tests.integration.fakehook import PATIENCE
 
 REG = classes("pluginregistration", REGISTRATION)
 DP = classes("v1beta1", DEVICE_PLUGIN)
+DRIVER = "k8s.io.kubelet.pkg.apis.dra.v1"
+CLAIMS, HEALTHS = classes(DRIVER, DRA), classes("v1alpha1", HEALTH)
+WORDS = {1: "Healthy", 2: "Unhealthy"}
 LOOK = 0.02                             # seconds between two looks into the folder
 
 
@@ -33,25 +36,42 @@ class Plugin:
         self.devices: dict[str, str] = {}
         info = self._call("pluginregistration.Registration/GetInfo", REG["InfoRequest"](),
                           REG["PluginInfo"])
-        assert info.type == "DevicePlugin"
-        assert list(info.supported_versions) == ["v1beta1"]
         assert info.endpoint == str(socket)
         self.name = info.name
+        self.is_driver = info.type == "DRAPlugin"
+        assert (info.type, info.name, *info.supported_versions) in (
+            ("DevicePlugin", "nvshare.com/gpu", "v1beta1"),
+            ("DRAPlugin", "gpu.nvshare.com", "v1.DRAPlugin"),
+        )
         self._call("pluginregistration.Registration/NotifyRegistrationStatus",
                    REG["RegistrationStatus"](plugin_registered=True),
                    REG["RegistrationStatusResponse"])
-        self.options = self.call("GetDevicePluginOptions", DP["Empty"](), "DevicePluginOptions")
+        method, request, answer = (
+            "v1beta1.DevicePlugin/ListAndWatch", DP["Empty"](), DP["ListAndWatchResponse"],
+        )
+        if self.is_driver:
+            method, request, answer = (
+                "v1alpha1.DRAResourceHealth/NodeWatchResources",
+                HEALTHS["NodeWatchResourcesRequest"](), HEALTHS["NodeWatchResourcesResponse"],
+            )
         self._stream = self._channel.unary_stream(
-            "/v1beta1.DevicePlugin/ListAndWatch",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=DP["ListAndWatchResponse"].FromString,
-        )(DP["Empty"]())
+            f"/{method}", request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )(request)
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
 
     def call(self, method: str, request: Any, answer: str) -> Any:
         """One of the device plugin's methods. Raises grpc.RpcError."""
         return self._call(f"v1beta1.DevicePlugin/{method}", request, DP[answer])
+
+    def claim(self, method: str, uid: str, name: str) -> Any:
+        """One of the driver's methods, for a claim. Raises grpc.RpcError."""
+        request = CLAIMS[f"{method}Request"]()
+        request.claims.add(namespace="lab", uid=uid, name=name)
+        answer = self._call(f"{DRIVER}.DRAPlugin/{method}", request, CLAIMS[f"{method}Response"])
+        assert list(answer.claims) == [uid]
+        return answer.claims[uid]
 
     def close(self) -> None:
         """Hangs up."""
@@ -68,7 +88,9 @@ class Plugin:
     def _listen(self) -> None:
         with suppress(grpc.RpcError):
             for answer in self._stream:
-                self.devices = {device.ID: device.health for device in answer.devices}
+                self.devices = {
+                    one.device.device_name: WORDS[one.health] for one in answer.devices
+                } if self.is_driver else {one.ID: one.health for one in answer.devices}
                 self._changed()
         self.devices = dict.fromkeys(self.devices, "Unhealthy")
         self._changed()
@@ -132,6 +154,15 @@ class Kubelet:
             request.container_requests.add(devices_ids=devices)
         answer = self._plugin().call("Allocate", request, "AllocateResponse")
         return list(answer.container_responses)
+
+    def prepare(self, name: str, uid: str) -> Any:
+        """The driver's answer for a claim. Raises grpc.RpcError."""
+        return self._plugin().claim("NodePrepareResources", uid, name)
+
+    def unprepare(self, name: str, uid: str) -> str:
+        """Why the driver does not let go of it; "" if it does. Raises grpc.RpcError."""
+        error: str = self._plugin().claim("NodeUnprepareResources", uid, name).error
+        return error
 
     def give_away(self, resource: str, *devices: str) -> None:
         """Has another device plugin's devices stand in the checkpoint."""

@@ -40,7 +40,8 @@ class Node:
         return [
             sys.executable, "-c", "import sys; from nvshared.kubelet.main import main; "
             "sys.exit(main())", "--bus", self.bus.address, "--socket", str(self.site.socket),
-            "--kubelet", str(self.kubelet.folder), "--state", str(self.state), *options,
+            "--kubelet", str(self.kubelet.folder), "--state", str(self.state),
+            "--cdi", "off", *options,
         ]
 
     def daemon(self) -> "subprocess.Popen[str]":

@@ -15,9 +15,15 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.annotations import MEANINGS
 from nvshared.kubelet.api import Server, server
-from nvshared.kubelet.container import Containers
 from nvshared.kubelet.given import CHECKPOINT, elsewhere, holder
-from nvshared.kubelet.messages import DEVICE_PLUGIN, REGISTRATION, classes
+from nvshared.kubelet.messages import (
+    DEVICE_PLUGIN,
+    DRA,
+    HEALTH,
+    REGISTRATION,
+    RUNTIME,
+    classes,
+)
 from nvshared.kubelet.offer import Card, Offer, Replicas, card_of, preferred
 from nvshared.kubelet.options import parse, replicas
 from nvshared.kubelet.pod import MIRROR, PREFIX, STATIC, pod
@@ -55,6 +61,22 @@ WIRE = [
     }]}, b"\x0a\x2a\x0a\x06\x0a\x01k\x12\x01v\x12\x08\x0a\x01c\x12\x01h\x18\x01"
          b"\x1a\x09\x0a\x01c\x12\x01h\x1a\x01p\x22\x06\x0a\x01k\x12\x01v\x2a\x03\x0a\x01n"),
     (DEVICE_PLUGIN, "PreStartContainerRequest", {"devices_ids": ["a"]}, b"\x0a\x01a"),
+    (DRA, "NodePrepareResourcesRequest", {
+        "claims": [{"namespace": "s", "uid": "u", "name": "n"}],
+    }, b"\x0a\x09\x0a\x01s\x12\x01u\x1a\x01n"),
+    (DRA, "NodePrepareResourceResponse", {"devices": [{
+        "request_names": ["r"], "pool_name": "p", "device_name": "d", "cdi_device_ids": ["c"],
+        "share_id": "s",
+    }], "error": "e"},
+     b"\x0a\x0f\x0a\x01r\x12\x01p\x1a\x01d\x22\x01c\x2a\x01s\x12\x01e"),
+    (HEALTH, "NodeWatchResourcesResponse", {"devices": [{
+        "device": {"pool_name": "p", "device_name": "d"}, "health": 2, "last_updated_time": 3,
+        "health_check_timeout_seconds": 4, "message": "m",
+    }]}, b"\x0a\x11\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x20\x04\x2a\x01m"),
+    (RUNTIME, "StatusRequest", {"verbose": True}, b"\x08\x01"),
+    (RUNTIME, "StatusResponse", {"info": {"k": "v"}}, b"\x12\x06\x0a\x01k\x12\x01v"),
+    (RUNTIME, "VersionResponse", {"runtime_name": "n", "runtime_version": "v"},
+     b"\x12\x01n\x1a\x01v"),
 ]
 
 
@@ -65,6 +87,14 @@ def test_messages_are_on_the_wire_as_kubernetes_has_them(
 ) -> None:
     message = classes("v1", described)[name](**fields)
     assert message.SerializeToString(deterministic=True) == wire
+
+
+def test_claims_are_answered_by_their_uids() -> None:
+    for name in ("NodePrepareResource", "NodeUnprepareResource"):
+        answer = classes("v1", DRA)[f"{name}sResponse"]()
+        answer.claims["u"].error = "e"
+        inner = b"\x12\x01e" if name == "NodePrepareResource" else b"\x0a\x01e"
+        assert answer.SerializeToString() == b"\x0a\x08\x0a\x01u\x12\x03" + inner
 
 
 SHARES = st.lists(
@@ -121,9 +151,10 @@ class DividedGPU(Daemon):
 
     def gpus(self) -> list[dict[str, Any]]:
         """One, and one that is lost."""
+        both = {"PCIBusID": "", "Name": "", "MemoryTotal": 0}
         return [
-            {"UUID": "GPU-0a", "Index": 0, "PCIBusID": "", "State": "idle", "MIG": True},
-            {"UUID": "GPU-1b", "Index": 1, "PCIBusID": "", "State": "lost", "MIG": False},
+            both | {"UUID": "GPU-0a", "Index": 0, "State": "idle", "MIG": True},
+            both | {"UUID": "GPU-1b", "Index": 1, "State": "lost", "MIG": False},
         ]
 
 
@@ -151,23 +182,6 @@ def test_what_others_have_is_read_from_kubelets_file(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(NvshareError, match="is not as kubelet writes it"):
         elsewhere(tmp_path, "nvshare.com/gpu")
-
-
-@pytest.mark.parametrize("text", [
-    '{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-0a"}]}',
-    "kind: nvidia.com/gpu\ndevices:\n- name: GPU-0a\n",
-])
-def test_a_cdi_device_is_given_only_if_there_is_one(tmp_path: Path, text: str) -> None:
-    containers = Containers(Path("/run/x/sock"), tmp_path, True, [tmp_path])
-    with pytest.raises(NvshareError, match=r"no CDI file in .* has nvidia\.com/gpu=GPU-0a"):
-        containers.answer(["GPU-0a"])
-    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "nvidia.yaml").write_text(text)
-    answer = containers.answer(["GPU-0a"])
-    assert answer.cdi == ("nvidia.com/gpu=GPU-0a",)
-    assert answer.variables["NVIDIA_VISIBLE_DEVICES"] == "void"
-    with pytest.raises(NvshareError, match="GPU-0ab"):
-        containers.answer(["GPU-0ab"])
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "-1", "1001", "=3", "0=", "0=x", "٣"])

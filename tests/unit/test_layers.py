@@ -39,7 +39,7 @@ PURPOSES: dict[str, str] = {
     "demo": "the demonstration",
     "doctor": "what is wrong, and what to do",
     "cli": "nvsharectl",
-    "kubelet": "nvshare-kubelet: Kubernetes' device plugin",
+    "kubelet": "nvshare-kubelet: Kubernetes' device plugin and DRA driver",
     "daemon": "the daemon, put together",
     "__main__": "python -m nvshared",
 }
@@ -65,7 +65,7 @@ FOREIGN: dict[str, set[str]] = {
     "rich": {"cli", "tui", "demo"},
     "prometheus_client": {"report.metrics", "report.families"},
     "sdnotify": {"report.systemd"},
-    "grpc": {"kubelet.plugin"},
+    "grpc": {"kubelet.rpc"},
     "google": {"kubelet.messages"},
     "yaml": {"kubelet.api"},
 }

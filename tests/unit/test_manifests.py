@@ -16,9 +16,13 @@ import yaml
 
 from nvshared.kubelet import options
 from nvshared.kubelet.annotations import MEANINGS
+from nvshared.kubelet.cdi import STATIC
+from nvshared.kubelet.claims import DRIVER, parameters
+from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.given import CHECKPOINT
-from nvshared.kubelet.plugin import REGISTRY, RESOURCE
+from nvshared.kubelet.plugin import RESOURCE
 from nvshared.kubelet.pod import PREFIX
+from nvshared.kubelet.registry import REGISTRY
 from nvshared.names import DEFAULT_SOCKET
 from nvshared.settings.rules import TERMS
 from tests.kubernetes.programs import FOLDER_VARIABLE
@@ -100,13 +104,45 @@ def test_it_may_do_what_it_does_and_no_more() -> None:
 
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=str)
 def test_an_example_asks_for_what_there_is(path: Path) -> None:
-    for one in documents(path):
+    every = documents(path)
+    templates = [one for one in every if one["kind"] == "ResourceClaimTemplate"]
+    for one in (template["spec"]["spec"]["devices"] for template in templates):
+        (request,) = one["requests"]
+        assert set(request["exactly"]["capacity"]["requests"]) <= {*CONSUMED, "clients"}
+        assert all(parameters(config["opaque"]["parameters"]) for config in one["config"])
+    for one in (one for one in every if one not in templates):
         pod = one["spec"].get("template", one)
         for key, text in pod["metadata"].get("annotations", {}).items():
             _, parse = MEANINGS[key]
             assert parse(text)
         (container,) = pod["spec"]["containers"]
-        assert container["resources"]["limits"][RESOURCE] == 1
+        assert container["resources"].get("limits", {}).get(RESOURCE, 0) + bool(templates) == 1
+
+
+def test_claims_need_no_more_than_they_use() -> None:
+    """Beside what the base has."""
+    folder = MANIFESTS / "claims"
+    (device_class,) = documents(folder / "deviceclass.yaml")
+    assert device_class["metadata"]["name"] == DRIVER
+    assert device_class["spec"]["extendedResourceName"] == RESOURCE
+    (selector,) = device_class["spec"]["selectors"]
+    assert selector["cel"]["expression"] == f'device.driver == "{DRIVER}"'
+    (kustomization,) = documents(folder / "kustomization.yaml")
+    patch = yaml.safe_load(kustomization["patches"][0]["patch"])
+    spec = patch["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert options.parse(container["args"]).dra
+    mounts = {one["mountPath"]: one.get("readOnly", False) for one in container["volumeMounts"]}
+    assert mounts == {options.CDI: False, str(STATIC): True}
+    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
+    assert {one["mountPath"]: one["name"] for one in container["volumeMounts"]} == {
+        path: name for name, path in paths.items()}
+    (role, _) = documents(folder / "account.yaml")
+    allowed = {one["resources"][0]: one["verbs"] for one in role["rules"]}
+    assert allowed == {
+        "resourceclaims": ["get"], "resourceslices": ["list", "watch", "create", "update"],
+        "nodes": ["get"],
+    }
 
 
 def takes(key: str, text: str) -> bool:

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims of DRA between a kubelet, an API server and a container runtime of ours, and the real
+daemon on two simulated cards."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared.kubelet.cdi import FILE
+from nvshared.kubelet.claims import DRIVER
+from nvshared.kubelet.slices import TAINT
+from nvshared.units import GIB, MIB
+from tests.integration.apiserver import NODE, ApiServer
+from tests.integration.fakehook import PATIENCE
+from tests.integration.kubelet_node import Node
+from tests.integration.runtime import Runtime
+from tests.integration.test_kubelet_annotations import Lab
+
+Eventually = Callable[[Callable[[], bool]], None]
+SLICE = f"{NODE}-{DRIVER}"
+UID = "c1a1a1a1-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[ApiServer]:
+    """One that knows no pod yet."""
+    made = ApiServer(tmp_path)
+    yield made
+    if made.runs:
+        made.stop()
+
+
+@pytest.fixture
+def runtime(short_path: Path) -> Iterator[Runtime]:
+    """One that heeds CDI devices."""
+    made = Runtime(short_path)
+    yield made
+    made.stop()
+
+
+class ClaimLab(Lab):
+    """A node that serves claims. There is a pod "old"."""
+
+    def __init__(
+        self, node: Node, api: ApiServer, eventually: Eventually, runtime: Runtime
+    ) -> None:
+        self.runtime, self.cdi = runtime, node.kubelet.folder.parent / "cdi"
+        api.annotate("old")
+        super().__init__(node, api, eventually)
+        self.eventually = eventually
+        eventually(lambda: SLICE in api.slices)
+        self.first, self.second = (one["name"] for one in self.devices())
+
+    def start(self, *options: str) -> None:
+        """Another nvshare-kubelet, which kubelet knows when this returns."""
+        before = self.node.kubelet.registrations
+        self.plugin = self.node.start(
+            "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, "--dra",
+            "--cdi", "auto",
+            "--runtime", str(self.runtime.path), "--cdi-folder", str(self.cdi), *options)
+        self.node.kubelet.wait(lambda: self.node.kubelet.registrations > before)
+
+    def restart(self, *options: str) -> None:
+        """It is killed, and another one starts."""
+        self.plugin.kill()
+        self.plugin.wait()
+        self.start(*options)
+
+    def restart_daemon(self) -> None:
+        """With what it was told gone: the tests' daemons keep nothing."""
+        self.daemon.kill()
+        self.daemon.wait()
+        self.daemon = self.node.daemon()
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Of the slice."""
+        found: list[dict[str, Any]] = self.api.slices[SLICE]["spec"]["devices"]
+        return found
+
+    def are_tainted(self, *wanted: bool) -> None:
+        """Waits until the devices are so."""
+        self.eventually(
+            lambda: SLICE in self.api.slices
+            and [one.get("taints") == [TAINT] for one in self.devices()] == [*wanted])
+
+    def claim(
+        self, name: str = "it", *pods: str, device: str = "", owner: str = "Pod",
+        parameters: Any = None, **capacity: str,
+    ) -> dict[str, Any]:
+        """The scheduler allocates one, for pods."""
+        config = [] if parameters is None else [
+            {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}]
+        found = self.api.claims[name] = {
+            "metadata": {
+                "namespace": "lab", "name": name, "uid": f"{UID}-{name}",
+                "ownerReferences": [{"kind": owner}] if owner else None,
+            },
+            "status": {
+                "allocation": {"devices": {"config": config, "results": [{
+                    "driver": DRIVER, "pool": NODE, "device": device or self.first,
+                    "request": "gpu", "shareID": "s1", "consumedCapacity": capacity,
+                }]}},
+                "reservedFor": [
+                    {"resource": "pods", "name": pod, "uid": self.api.pods[pod]["uid"]}
+                    for pod in pods or ("old",)
+                ],
+            },
+        }
+        return found
+
+    def prepare(self, name: str = "it") -> Any:
+        """What kubelet hears."""
+        return self.node.kubelet.prepare(name, f"{UID}-{name}")
+
+    def refused(self, name: str = "it") -> str:
+        """Why a claim is not prepared."""
+        answer = self.prepare(name)
+        assert not answer.devices
+        found: str = answer.error
+        assert found
+        return found
+
+    def unprepare(self, name: str = "it") -> None:
+        """Its pods have ended."""
+        assert self.node.kubelet.unprepare(name, f"{UID}-{name}") == ""
+
+
+@pytest.fixture
+def lab(node: Node, api: ApiServer, eventually: Eventually, runtime: Runtime) -> ClaimLab:
+    """All of it runs."""
+    return ClaimLab(node, api, eventually, runtime)
+
+
+def test_each_card_is_a_device_of_the_nodes_slice(lab: ClaimLab) -> None:
+    spec = lab.api.slices[SLICE]["spec"]
+    assert (spec["driver"], spec["nodeName"], spec["pool"]["name"]) == (DRIVER, NODE, NODE)
+    assert lab.api.slices[SLICE]["metadata"]["ownerReferences"][0]["uid"] == "of-the-node"
+    assert [one["allowMultipleAllocations"] for one in lab.devices()] == [True, True]
+    assert all(one["attributes"]["memory"]["int"] > 0 for one in lab.devices())
+    lab.node.kubelet.wait(lambda: lab.node.kubelet.devices() == {
+        lab.first: "Healthy", lab.second: "Healthy"})
+
+
+def test_a_claim_becomes_terms_and_a_cdi_device(lab: ClaimLab) -> None:
+    lab.claim(memory="12Gi", compute="50", parameters={"weight": 200, "priority": "background"})
+    (device,) = lab.prepare().devices
+    # They hold when kubelet hears of it: no program of the pod is before them.
+    assert lab.terms(lab.api.tenant("old")) == {
+        "memory": 12 * GIB, "compute-limit": 50, "weight": 200, "priority": 1}
+    assert (device.pool_name, device.device_name, device.share_id) == (NODE, lab.first, "s1")
+    assert list(device.request_names) == ["gpu"]
+    kind, _, name = device.cdi_device_ids[0].partition("=")
+    said = json.loads((lab.cdi / FILE).read_text())
+    assert said["kind"] == kind
+    assert name in [one["name"] for one in said["devices"]]
+    mounts = {one["containerPath"]: Path(one["hostPath"]) for one in (
+        said["containerEdits"]["mounts"])}
+    assert (mounts["/run/nvshare"] / "sock").is_socket()
+    assert (mounts["/usr/lib/nvshare"] / "libnvshare.so").is_file()
+    lab.unprepare()
+    lab.has(lab.api.tenant("old"))
+
+
+def test_it_may_be_prepared_and_let_go_of_any_number_of_times(lab: ClaimLab) -> None:
+    lab.claim(compute="50")
+    first, again = lab.prepare(), lab.prepare()
+    assert first == again
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
+    for _ in range(2):
+        lab.unprepare()
+    lab.has(lab.api.tenant("old"))
+    lab.unprepare("never-there")
+
+
+def test_claims_of_a_pod_are_added_up(lab: ClaimLab) -> None:
+    lab.claim("a", compute="50", memory="64Mi")
+    lab.claim("b", compute="20", memory="64Mi")
+    lab.claim("c", device=lab.second, compute="70")
+    assert lab.prepare("a").devices
+    assert lab.prepare("b").devices
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 70, "memory": 128 * MIB}
+    assert "several GPUs by NVIDIA's CDI devices alone" in lab.refused("c")
+    lab.cdi.joinpath("nvidia.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [
+        {"name": one["attributes"]["uuid"]["string"]} for one in lab.devices()]}))
+    assert "on different GPUs" in lab.refused("c")
+    lab.claim("c", device=lab.second, compute="70", memory="128Mi")
+    (device,) = lab.prepare("c").devices
+    assert device.cdi_device_ids[0] == "nvshare.com/gpu=shared"
+    assert device.cdi_device_ids[1].lower() == f"nvidia.com/gpu={lab.second}"
+    lab.unprepare("a")
+    lab.unprepare("c")
+    lab.has(lab.api.tenant("old"), compute_limit=20, memory=64 * MIB)
+
+
+@pytest.mark.parametrize(("said", "why"), [
+    ({"weight": 5000}, "its weight cannot be 5000; give a whole number from 1 to 1000"),
+    ({"speed": 1}, "there is no parameter 'speed'; there are weight, priority"),
+    ("fast", "its parameters are no object: 'fast'"),
+])
+def test_parameters_that_mean_nothing_are_refused(lab: ClaimLab, said: Any, why: str) -> None:
+    lab.claim(parameters=said)
+    assert why in lab.refused()
+
+
+def test_what_the_api_server_does_not_say_of_a_claim_is_not_guessed(lab: ClaimLab) -> None:
+    assert 'resourceclaims "it" not found' in lab.refused()
+    garbage: Any
+    for garbage in (None, [], {}, {"metadata": {}}, "x", {"metadata": 1, "status": 2}):
+        lab.api.claims["it"] = garbage
+        assert "nvshare:" in lab.refused()
+    lab.claim()["status"] = {}
+    assert f"has nothing of {DRIVER}" in lab.refused()
+    lab.claim()["metadata"]["uid"] = "another"
+    assert "there is another claim of that name now" in lab.refused()
+    lab.claim()["status"]["reservedFor"] = None
+    assert "reserved for no pod" in lab.refused()
+    lab.claim(device="gpu-of-before")
+    assert "there is no device gpu-of-before" in lab.refused()
+    lab.claim()
+    assert lab.prepare().devices
+
+
+def test_garbage_at_the_socket_disturbs_nobody(lab: ClaimLab) -> None:
+    (path,) = (lab.node.kubelet.folder / "plugins_registry").iterdir()
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b""):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(garbage)
+    lab.claim()
+    assert lab.prepare().devices
+
+
+def test_while_the_daemon_is_away_nothing_is_prepared_and_all_is_tainted(lab: ClaimLab) -> None:
+    lab.daemon.kill()
+    lab.daemon.wait()
+    lab.claim()
+    assert "nvshared is not running" in lab.refused()
+    lab.are_tainted(True, True)
+    lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Unhealthy"] * 2)
+    lab.unprepare()                     # pods may end meanwhile
+    lab.daemon = lab.node.daemon()
+    lab.are_tainted(False, False)
+    lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Healthy"] * 2)
+    assert lab.prepare().devices
+
+
+def test_a_runtime_that_drops_cdi_devices_gets_no_claim(lab: ClaimLab) -> None:
+    lab.claim()
+    lab.runtime.version = "1.6.20"
+    assert "containerd 1.6.20 does not heed CDI devices" in lab.refused()
+    lab.runtime.version, lab.runtime.config = "1.7.24", {"enableCDI": False}
+    assert "does not heed CDI devices" in lab.refused()
+    lab.runtime.stop()
+    assert "nobody says whether CDI devices are heeded" in lab.refused()
+    lab.restart("--cdi", "off")
+    assert "--cdi off says" in lab.refused()
+    lab.restart("--cdi", "on")
+    assert lab.prepare().devices
+
+
+def test_claims_outlive_us_and_the_daemon(lab: ClaimLab) -> None:
+    lab.claim(compute="50", parameters={"weight": 200})
+    before = lab.prepare()
+    old = lab.api.tenant("old")
+    lab.plugin.kill()
+    lab.plugin.wait()
+    assert (lab.cdi / FILE).is_file()   # containers start again meanwhile
+    lab.restart_daemon()
+    assert lab.terms(old) == {}
+    lab.start()
+    lab.has(old, compute_limit=50, weight=200)
+    lab.restart_daemon()
+    lab.has(old, compute_limit=50, weight=200)
+    assert lab.prepare() == before
+    lab.unprepare()
+    lab.has(old)
+
+
+def test_a_kubelet_that_restarts_finds_it_and_the_slice_is_made_anew(lab: ClaimLab) -> None:
+    lab.claim(compute="50")
+    before = lab.prepare()
+    lab.node.kubelet.stop()
+    lab.api.remove_slice(SLICE)
+    lab.node.kubelet.start()
+    lab.eventually(lambda: SLICE in lab.api.slices)
+    lab.node.kubelet.wait(lambda: lab.node.kubelet.registrations == 2)
+    assert lab.prepare() == before
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
+
+
+def test_a_claim_that_vanished_while_nobody_looked_is_forgotten(lab: ClaimLab) -> None:
+    lab.claim(compute="50")
+    assert lab.prepare().devices
+    old = lab.api.tenant("old")
+    lab.plugin.kill()
+    lab.plugin.wait()
+    lab.api.delete("old")
+    lab.start()
+    lab.has(old)
+    lab.eventually(lambda: json.loads((lab.node.state / "claims.json").read_text()) == [])
+
+
+def test_an_api_server_that_is_away_keeps_the_prepared(lab: ClaimLab) -> None:
+    lab.claim(compute="50")
+    assert lab.prepare().devices
+    lab.api.stop()
+    assert "claim lab/it is not known" in lab.refused()
+    lab.restart_daemon()
+    lab.has(lab.api.tenant("old"), compute_limit=50)
+    lab.api.start()
+    assert lab.prepare().devices
+
+
+def test_annotations_hold_within_a_claim(lab: ClaimLab) -> None:
+    old = lab.api.tenant("old")
+    lab.api.annotate("old", gpu_memory_limit="32Mi", gpu_core_limit="60", weight="900")
+    lab.has(old, memory=32 * MIB, compute_limit=60, weight=900)
+    lab.claim(memory="64Mi", compute="50", parameters={"weight": 200})
+    assert lab.prepare().devices
+    assert lab.terms(old) == {"memory": 32 * MIB, "compute-limit": 50, "weight": 900}
+    assert "compute-limit cannot be 60 %: 50 % are claimed" in lab.api.event(0)["message"]
+    lab.api.annotate("old", gpu_memory_limit="65Mi", gpu_core_limit="20", weight=None)
+    assert "memory cannot be 65MiB: 64MiB are claimed" in lab.api.event(1)["message"]
+    lab.has(old, memory=32 * MIB, compute_limit=20, weight=200)
+    lab.api.annotate("old", gpu_memory_limit=None)
+    lab.has(old, memory=64 * MIB, compute_limit=20, weight=200)
+    lab.unprepare()
+    lab.has(old, compute_limit=20)
+
+
+def test_an_annotation_that_nvshared_refuses_is_no_way_out_of_a_claim(lab: ClaimLab) -> None:
+    old = lab.api.tenant("old")
+    lab.api.annotate("old", weight="5000")
+    assert "weight" in lab.api.event(0)["message"]
+    lab.claim(parameters={"weight": 200})
+    assert lab.prepare().devices
+    assert lab.terms(old) == {"weight": 200}
+
+
+def test_terms_that_contradict_the_administrators_are_refused(lab: ClaimLab) -> None:
+    old = lab.api.tenant("old")
+    lab.set(old, **{"compute-request": 60})
+    lab.claim(compute="50")
+    assert "contradicts" in lab.refused()
+    lab.set(old, **{"compute-request": 0})
+    assert lab.prepare().devices
+
+
+def test_a_pod_that_comes_to_a_prepared_claim_is_bound_by_it(lab: ClaimLab) -> None:
+    """Kubelet has it prepared once, for the first of them."""
+    lab.claim(compute="50", owner="")
+    assert lab.prepare().devices
+    with lab.api.news:                  # the scheduler reserves it before the pod is on the node
+        lab.api.claims["it"]["status"]["reservedFor"].append(
+            {"resource": "pods", "name": "new", "uid": "5e5e5e5e-0000-4000-8000-000000000001"})
+    lab.api.annotate("new")
+    lab.has(lab.api.tenant("new"), compute_limit=50)
+    lab.unprepare()
+    lab.has(lab.api.tenant("new"))
+    lab.has(lab.api.tenant("old"))
+
+
+def test_a_card_that_another_driver_offers_is_not_shared(lab: ClaimLab) -> None:
+    lab.claim()
+    theirs = {"metadata": {"name": "theirs"}, "spec": {
+        "driver": "gpu.nvidia.com", "nodeName": NODE,
+        "devices": [{"name": "gpu-0", "attributes": lab.devices()[0]["attributes"]}],
+    }}
+    lab.api.put_slice(theirs)
+    lab.are_tainted(True, False)
+    assert "is offered by gpu.nvidia.com already" in lab.refused()
+    lab.api.remove_slice("theirs")
+    lab.are_tainted(False, False)
+    assert lab.prepare().devices
+
+
+def test_a_card_that_a_device_plugin_offers_is_not_shared(lab: ClaimLab) -> None:
+    lab.claim()
+    lab.node.kubelet.give_away("nvidia.com/gpu", lab.devices()[0]["attributes"]["uuid"]["string"])
+    assert "is handed out as nvidia.com/gpu already" in lab.refused()
+    lab.are_tainted(True, False)
+
+
+def test_a_slice_that_somebody_changed_meanwhile_is_written_again(lab: ClaimLab) -> None:
+    lab.api.put_slice(json.loads(json.dumps(lab.api.slices[SLICE])), "MODIFIED")
+    lab.restart()
+    lab.are_tainted(False, False)
+    lab.daemon.kill()
+    lab.daemon.wait()
+    lab.are_tainted(True, True)
+
+
+def test_shares_come_by_cdi_devices_where_they_are_heeded(node: Node, runtime: Runtime) -> None:
+    """The device plugin's, while the runtime is set up anew."""
+    folder = node.kubelet.folder.parent / "cdi"
+    runtime.config = {}
+    node.daemon()
+    node.start("--cdi", "auto", "--runtime", str(runtime.path), "--cdi-folder", str(folder))
+    node.allocatable(20)
+    share, *_, other = sorted(node.kubelet.devices())
+    (answer,) = node.kubelet.allocate([share])
+    assert answer.mounts
+    assert not answer.cdi_devices
+    runtime.config = {"enableCDI": True}
+    (answer,) = node.kubelet.allocate([share])
+    (device,) = answer.cdi_devices
+    assert device.name == f"nvshare.com/gpu={share.partition('::')[0]}"
+    assert not answer.mounts
+    assert not answer.envs
+    assert (folder / FILE).is_file()
+    (answer,) = node.kubelet.allocate([share, other])   # each of our devices names one GPU
+    assert answer.mounts
+
+
+def test_its_end_is_noticed_at_once(lab: ClaimLab) -> None:
+    lab.claim(compute="50")
+    assert lab.prepare().devices
+    lab.plugin.terminate()
+    assert lab.plugin.wait(PATIENCE) == 0
+    assert not list((lab.node.kubelet.folder / "plugins_registry").iterdir())
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}    # pods go on

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a claim of DRA means, what is published for it, and CDI devices."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.kubelet.cdi import Folders
+from nvshared.kubelet.claims import DRIVER, parameters, quantity, read, terms
+from nvshared.kubelet.container import Containers
+from nvshared.kubelet.offer import Card, Offer, Replicas
+from nvshared.kubelet.pod import Pod
+from nvshared.kubelet.prepared import FILE, Prepared
+from nvshared.kubelet.runtime import refusal
+from nvshared.kubelet.slices import TAINT, described, elsewhere
+from nvshared.units import GIB
+
+CARD = Card("GPU-0A", 0, "00000000:17:00.0", "", "NVIDIA H200", 141 * GIB)
+POD = Pod("lab", "train", "p1", "pod:p1")
+
+
+def result(device: str = "gpu-0a", request: str = "gpu", **capacity: str) -> dict[str, Any]:
+    """Of an allocation."""
+    return {
+        "driver": DRIVER, "pool": "node", "device": device, "request": request, "shareID": "s",
+        "consumedCapacity": {"clients": "1", **capacity},
+    }
+
+
+def config(requests: tuple[str, ...] = (), driver: str = DRIVER, **said: object) -> dict[str, Any]:
+    """Of a claim or a class."""
+    return {"requests": [*requests], "opaque": {"driver": driver, "parameters": said}}
+
+
+def claim(
+    *results: dict[str, Any], configs: tuple[dict[str, Any], ...] = (), uid: str = "c1",
+    pods: tuple[str, ...] = ("p1",), owner: str = "Pod",
+) -> dict[str, Any]:
+    """As the API server has it."""
+    return {
+        "metadata": {
+            "namespace": "lab", "name": uid, "uid": uid, "managedFields": [],
+            "ownerReferences": [{"kind": owner}] if owner else [],
+        },
+        "status": {
+            "allocation": {"devices": {"results": [*results], "config": [*configs]}},
+            "reservedFor": [{"resource": "pods", "name": "train", "uid": pod} for pod in pods],
+        },
+    }
+
+
+@pytest.mark.parametrize(("text", "number"), [
+    ("50", 50), ("12Gi", 12 * GIB), ("1.5Ki", 1536), ("4G", 4 * 10**9), ("2k", 2000),
+    ("1500m", 2), ("1e3", 1000), ("1E", 10**18), ("1Ei", 1 << 60), ("2E2", 200), ("1n", 1),
+])
+def test_quantities_are_read_as_kubernetes_writes_them(text: str, number: int) -> None:
+    assert quantity(text) == number
+
+
+@given(st.text())
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    try:
+        assert quantity(text) >= 0
+    except ValueError as wrong:
+        assert "is no quantity" in str(wrong)   # noqa: PT017
+
+
+def test_what_a_claim_consumes_becomes_terms() -> None:
+    found = read(claim(result(memory="12Gi", compute="50")))
+    assert found.uids == ["p1"]
+    assert not found.is_shareable
+    assert terms([found]) == {"memory": 12 * GIB, "compute-limit": 50}
+
+
+def test_what_was_not_asked_for_is_not_limited() -> None:
+    assert terms([read(claim(result(memory="0", compute="0")))]) == {}
+
+
+def test_the_claim_says_more_than_its_class_and_each_only_for_its_requests() -> None:
+    found = read(claim(result(request="gpu/large"), configs=(
+        config(weight=50, priority="high"), config(("gpu",), weight="200"),
+        config(("other",), weight=1), config(driver="gpu.nvidia.com", weight="?"),
+    )))
+    assert terms([found]) == {"weight": 200, "priority": 3}
+
+
+@pytest.mark.parametrize(("said", "why"), [
+    ({"wieght": 1}, "there is no parameter 'wieght'; there are weight, priority"),
+    ({"weight": 0}, "its weight cannot be 0; give a whole number from 1 to 1000"),
+    ({"weight": True}, "its weight cannot be True"), ({"weight": 1.5}, "its weight cannot be 1.5"),
+    ({"weight": None}, "its weight cannot be None"), ({"priority": 3}, "its priority cannot be 3"),
+    ({"priority": "low"}, "give background, normal, high"), ([], "are no object"),
+    (None, "are no object"),
+])
+def test_nonsense_is_refused_with_what_would_be_right(said: object, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        parameters(said)
+
+
+def test_a_claim_that_is_refused_is_named() -> None:
+    with pytest.raises(InvalidArgs, match="claim lab/c1: its weight cannot be 'x'"):
+        read(claim(result(), configs=(config(weight="x"),)))
+    with pytest.raises(InvalidArgs, match=f"claim lab/c1 has nothing of {DRIVER}"):
+        read(claim())
+    with pytest.raises(InvalidArgs, match="'-1' is no quantity"):
+        read(claim(result(memory="-1")))
+
+
+def test_claims_of_one_card_are_added_up_and_cards_must_agree() -> None:
+    two = claim(result(memory="8Gi"), result(memory="4Gi", request="b"))
+    same = claim(result("gpu-1b", memory="12Gi"), uid="c2")
+    assert terms([read(two)]) == {"memory": 12 * GIB}
+    assert terms([read(two), read(same)]) == {"memory": 12 * GIB}
+    other = claim(result("gpu-1b", memory="8Gi"), uid="c2")
+    with pytest.raises(InvalidArgs, match="on different GPUs; give it the same on each"):
+        terms([read(two), read(other)])
+
+
+def test_a_pod_has_one_weight() -> None:
+    light = read(claim(result(), configs=(config(weight=1),)))
+    heavy = read(claim(result(), configs=(config(weight=2),), uid="c2"))
+    with pytest.raises(InvalidArgs, match="a weight of 1 and of 2"):
+        terms([light, heavy])
+
+
+def test_prepared_claims_outlive_a_restart(tmp_path: Path) -> None:
+    prepared = Prepared(tmp_path)
+    prepared.keep(claim(result(memory="1Gi")))
+    prepared.keep(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner=""))
+    again = Prepared(tmp_path)
+    assert again.terms() == {
+        POD: {"memory": 3 * GIB}, Pod("lab", "train", "p2", "pod:p2"): {"memory": 2 * GIB}}
+    assert again.terms(without="c2", of=[again.claims()[1]])[POD] == {"memory": GIB}
+    assert [one.is_shareable for one in again.claims()] == [False, True]
+    again.forget("c2")
+    again.forget("never there")
+    again.forget_but({"p2"})
+    assert Prepared(tmp_path).claims() == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"metadata": {}}]', "null", "\xff"])
+def test_a_file_that_cannot_be_read_counts_as_empty(tmp_path: Path, content: str) -> None:
+    (tmp_path / FILE).write_bytes(content.encode("latin-1"))
+    prepared = Prepared(tmp_path)
+    assert prepared.claims() == []
+    prepared.keep(claim(result()))
+    assert len(Prepared(tmp_path).claims()) == 1
+
+
+def test_a_device_says_what_there_is_of_a_card() -> None:
+    device = described(CARD, 10, is_tainted=False)
+    assert device["name"] == "gpu-0a"
+    assert device["attributes"]["uuid"] == {"string": "GPU-0A"}
+    assert device["attributes"]["memory"] == {"int": 141 * GIB}
+    assert device["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": "0000:17:00.0"}
+    assert quantity(device["capacity"]["memory"]["value"]) == 1410 * GIB
+    policy = device["capacity"]["memory"]["requestPolicy"]
+    assert policy == {
+        "default": "0", "validRange": {"min": "0", "max": str(141 * GIB), "step": "1"}}
+    assert device["capacity"]["clients"]["value"] == "10"
+    assert "taints" not in device
+    assert described(CARD, 10, is_tainted=True)["taints"] == [TAINT]
+
+
+def test_a_card_that_another_driver_offers_is_not_shared() -> None:
+    offer = Offer(Replicas(2))
+    offer.learn((CARD,))
+    slices = {"ours": {"spec": {"driver": DRIVER, "devices": [described(
+        CARD, 1, is_tainted=False)]}}}
+    offer.learn_elsewhere(elsewhere(slices))
+    assert offer.trouble(CARD) == ""
+    for name in ("uuid", "parentUUID"):     # of a part of it
+        slices["theirs"] = {"spec": {"driver": "gpu.nvidia.com", "devices": [
+            {"attributes": {name: {"string": CARD.uuid}}}, {}]}}
+        offer.learn_elsewhere(elsewhere(slices))
+        assert offer.trouble(CARD) == "GPU-0A is offered by gpu.nvidia.com already"
+        assert not any(offer.shares().values())
+
+
+@pytest.mark.parametrize(("name", "version", "said", "heeds"), [
+    ("containerd", "1.6.20~ds1", {}, False), ("containerd", "1.6.20", {"enableCDI": True}, False),
+    ("containerd", "1.7.24", {"enableCDI": True}, True), ("containerd", "1.7.24", {}, False),
+    ("containerd", "1.7.24", {"enableCDI": False}, False),
+    ("containerd", "v2.1.0", {"enableCDI": True}, True), ("containerd", "2.1.0", {}, True),
+    ("containerd", "2.0.1", {"enableCDI": False}, False), ("containerd", "2.0.1", [], True),
+    ("cri-o", "1.27.9", {}, False), ("cri-o", "1.28.0", {}, True), ("docker", "28.0.0", {}, False),
+    ("containerd", "development", {"enableCDI": True}, False),
+])
+def test_a_runtime_that_drops_cdi_devices_is_known(
+    name: str, version: str, said: object, heeds: bool
+) -> None:
+    why = refusal(name, version, json.dumps(said))
+    assert (why == "") is heeds
+    assert heeds or f"{name} {version} does not heed CDI devices" in why
+
+
+# What the specification of CDI and its validation ask of a file.
+VENDOR_CLASS = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9_-]*")
+DEVICE = re.compile(r"[A-Za-z]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")     # before 0.5.0 no digit begins it
+EDITS = {"env": str, "mounts": dict}
+MOUNT = {"hostPath", "containerPath", "options"}
+
+
+def check_cdi(said: dict[str, Any]) -> None:
+    """Fails unless it is valid."""
+    assert set(said) == {"cdiVersion", "kind", "devices", "containerEdits"}
+    assert said["cdiVersion"] == "0.3.0"
+    assert VENDOR_CLASS.fullmatch(said["kind"])
+    names = [device["name"] for device in said["devices"]]
+    assert len(names) == len(set(names)) > 0
+    assert all(map(DEVICE.fullmatch, names))
+    for edits in (said["containerEdits"], *(one["containerEdits"] for one in said["devices"])):
+        assert edits
+        assert set(edits) <= set(EDITS)
+        for variable in edits.get("env", ()):
+            assert re.match(r"[A-Z_]+=.", variable)
+        for mount in edits.get("mounts", ()):
+            assert set(mount) == MOUNT
+            assert mount["hostPath"].startswith("/")
+            assert mount["containerPath"].startswith("/")
+
+
+def test_the_cdi_file_is_valid_and_holds_a_device_for_each_card(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "run", [tmp_path / "etc"])
+    containers = Containers(Path("/run/x/sock"), Path("/state"), folders)
+    containers.learn(["GPU-0a", "GPU-1b"])
+    said = json.loads(folders.file.read_text())
+    check_cdi(said)
+    assert {one["name"]: one["containerEdits"]["env"] for one in said["devices"]} == {
+        "shared": ["NVIDIA_VISIBLE_DEVICES=void"], "GPU-0a": ["NVIDIA_VISIBLE_DEVICES=GPU-0a"],
+        "GPU-1b": ["NVIDIA_VISIBLE_DEVICES=GPU-1b"],
+    }
+    assert said["containerEdits"]["env"] == [
+        "NVSHARE_SOCKET=/run/nvshare/sock", "NVSHARE_REQUIRED=1"]
+    assert all("ro" in mount["options"] for mount in said["containerEdits"]["mounts"])
+    inode = folders.file.stat().st_ino
+    containers.learn(["GPU-0a", "GPU-1b"])
+    assert folders.file.stat().st_ino == inode          # runtimes watch the folder
+    containers.learn(["GPU-1b"])                        # a card that went leaves nothing
+    assert "GPU-0a" not in folders.file.read_text()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [folders.file.name]
+
+
+@pytest.mark.parametrize("text", [
+    '{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-0a"}]}',
+    "kind: nvidia.com/gpu\ndevices:\n- name: GPU-0a\n",
+])
+def test_the_gpu_comes_by_nvidias_device_where_there_is_one(tmp_path: Path, text: str) -> None:
+    containers = Containers(Path("/run/x/sock"), tmp_path, Folders(tmp_path, ()))
+    assert containers.answer(["GPU-0a"], by_cdi=True).cdi == ("nvshare.com/gpu=GPU-0a",)
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "nvidia.yaml").write_text(text)
+    answer = containers.answer(["GPU-0a"], by_cdi=True)
+    assert answer.cdi == ("nvshare.com/gpu=shared", "nvidia.com/gpu=GPU-0a")
+    assert answer.mounts == ()
+    assert answer.variables == {}
+    assert containers.answer(["GPU-0"], by_cdi=True).cdi == ("nvshare.com/gpu=GPU-0",)
+
+
+def test_several_gpus_without_nvidias_devices_come_by_a_variable(tmp_path: Path) -> None:
+    """Each of our devices would set it anew."""
+    containers = Containers(Path("/run/x/sock"), tmp_path, Folders(tmp_path, ()))
+    answer = containers.answer(["GPU-0a", "GPU-1b"], by_cdi=True)
+    assert answer.cdi == ()
+    assert answer.variables["NVIDIA_VISIBLE_DEVICES"] == "GPU-0a,GPU-1b"
+    assert answer.mounts
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    containers = Containers(Path("/s"), tmp_path, Folders(tmp_path / "file" / "cdi", ()))
+    with pytest.raises(NvshareError, match=r"cannot write to .*/file/cdi"):
+        containers.learn(["GPU-0a"])
