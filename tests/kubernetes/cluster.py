@@ -10,12 +10,13 @@ from tests.kubernetes.node import IMAGE, NAME, Node
 from tests.system import card
 
 RESOURCE = "nvshare.com/gpu"
+DRIVER = "gpu.nvshare.com"
 TOLD = "/run/told"                      # a file of a pod's name here has its program end
 
 # As NVIDIA's container runtime would add the driver of a real card.
-DRIVER = {"driver": "/usr/lib/nvshared/nvshared/lib/simulator", "card": card.FOLDER, "told": TOLD}
+FOLDERS = {"driver": "/usr/lib/nvshared/nvshared/lib/simulator", "card": card.FOLDER, "told": TOLD}
 ENVIRONMENT = {
-    "LD_LIBRARY_PATH": DRIVER["driver"], "NVSHARE_SIM_DIR": card.FOLDER,
+    "LD_LIBRARY_PATH": FOLDERS["driver"], "NVSHARE_SIM_DIR": card.FOLDER,
     "NVSHARE_SIM_MEMORY": f"{card.MEMORY}M",
 }
 # Pod security "restricted", and a root that nobody writes to.
@@ -28,9 +29,12 @@ RESTRICTED = {
 
 def pod(
     name: str, memory: int = 16, *, annotations: Mapping[str, str] | None = None,
-    security: Mapping[str, Any] | None = None, seed: int = 1,
+    security: Mapping[str, Any] | None = None, seed: int = 1, claimed: str = "",
 ) -> dict[str, Any]:
-    """One that computes on so many MiB of the GPU until it is told to end; then it checks."""
+    """One that computes on so many MiB of the GPU until it is told to end; then it checks.
+
+    `claimed`: the name of a claim, where it does not ask for a share.
+    """
     # What it writes is for nobody: it finds that the program is gone.
     program = (
         f"while [ ! -e {TOLD}/{name} ]; do sleep 0.1; echo; done | exec nvshare-workload --json "
@@ -45,18 +49,35 @@ def pod(
                 "name": "it", "image": IMAGE, "imagePullPolicy": "Never",
                 "command": ["/bin/sh", "-c", program],
                 "env": [{"name": key, "value": value} for key, value in ENVIRONMENT.items()],
-                "resources": {"limits": {RESOURCE: 1}},
+                "resources": (
+                    {"claims": [{"name": "gpu"}]} if claimed else {"limits": {RESOURCE: 1}}),
                 "securityContext": security or {},
                 "volumeMounts": [
                     {"name": key, "mountPath": path, "readOnly": key != "card"}
-                    for key, path in DRIVER.items()
+                    for key, path in FOLDERS.items()
                 ],
             }],
+            "resourceClaims": (
+                [{"name": "gpu", "resourceClaimName": claimed}] if claimed else []),
             "volumes": [
                 {"name": key, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
-                for key, path in DRIVER.items()
+                for key, path in FOLDERS.items()
             ],
         },
+    }
+
+
+def claim(
+    name: str, capacity: Mapping[str, str] | None = None, **parameters: object
+) -> dict[str, Any]:
+    """A part of a GPU."""
+    exactly = {"deviceClassName": DRIVER, "capacity": {"requests": capacity or {}}}
+    devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    if parameters:
+        devices["config"] = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": devices},
     }
 
 

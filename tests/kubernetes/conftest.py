@@ -57,7 +57,7 @@ def cluster(
         [sys.executable, MAKE_IMAGE, node.IMAGE, root, image, "/bin/sleep", "infinity"], check=True
     )
     found = programs.find()
-    with Cluster(tree, found) as made:
+    with Cluster(tree, found, programs.runtime()) as made:
         request.config.stash[VERSIONS] = {
             name: programs.version(path) for name, path in found.items()
         } | {

@@ -62,17 +62,19 @@ ip link set node0 up
 ip route replace default dev node0
 """
 
-CONTAINERD = """
+CDI = "enable_cdi = "                   # of containerd's configuration
+CONTAINERD = f"""
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "IMAGE"
+  sandbox_image = "{IMAGE}"
   restrict_oom_score_adj = true
+  {CDI}false
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
   options.SystemdCgroup = true
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "/usr/lib/cni"
-""".replace("IMAGE", IMAGE)
+"""
 
 NETWORK = {
     "cniVersion": "0.4.0", "name": "pods", "plugins": [{
@@ -155,12 +157,15 @@ class Node(Container):
 
     groups = UNIFIED if Path("/sys/fs/cgroup/cgroup.controllers").exists() else LEGACY
 
-    def __init__(self, tree: Path, programs: Mapping[str, Path]) -> None:
+    def __init__(
+        self, tree: Path, programs: Mapping[str, Path], runtime: Mapping[str, Path]
+    ) -> None:
         # In memory, beside what is written elsewhere: no overlay can be upon an overlay.
         kept = [f"/var/lib/{name}" for name in ("containerd", "kubelet", "etcd")]
         self.options = " ".join((
             "--capability=all", "--system-call-filter='@keyring bpf perf_event_open'",
             *(f"--bind-ro={program}:{HERE}/{name}" for name, program in programs.items()),
+            *(f"--bind-ro={program}:/usr/bin/{name}" for name, program in runtime.items()),
             *(f'--bind="$2"{folder}:{folder}' for folder in kept),
         ))
         self.groups += "".join(f'mkdir -p "$2"{folder}\n' for folder in kept)
@@ -204,6 +209,12 @@ class Node(Container):
         self.write("/etc/containerd/config.toml", CONTAINERD)
         self.write("/etc/cni/net.d/10-pods.conflist", json.dumps(NETWORK))
         self.run("systemctl", "enable", "--now", "--quiet", "ground")
+        self.run("systemctl", "restart", "containerd")
+
+    def heed_cdi_devices(self, *, heed: bool) -> None:
+        """Has containerd do so, or not; by default 1.7 does not."""
+        said = f"{CDI}{str(heed).lower()}"
+        self.run("sed", "-i", f"s/{CDI}.*/{said}/", "/etc/containerd/config.toml")
         self.run("systemctl", "restart", "containerd")
 
     def import_image(self, file: Path) -> None:

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 FOLDER_VARIABLE = "NVSHARE_KUBERNETES"
+# In place of the distribution's, where the folder has them: Debian 12's knows no CDI devices.
+RUNTIME = ("containerd", "containerd-shim-runc-v2")
 NAMES = (
     "kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "etcd", "kubectl",
 )
@@ -18,6 +20,13 @@ def find() -> dict[str, Path]:
     path = os.pathsep.join((os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))
     found = {name: shutil.which(name, path=path) for name in NAMES}
     return {name: Path(place).resolve() for name, place in found.items() if place}
+
+
+def runtime() -> dict[str, Path]:
+    """A container runtime of the folder's own, if it has one."""
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or "/nowhere")
+    found = {name: folder / name for name in RUNTIME}
+    return found if all(path.is_file() for path in found.values()) else {}
 
 
 def missing() -> str:

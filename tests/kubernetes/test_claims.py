@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods claim parts of a GPU (DRA), from a real scheduler and kubelet, and get no more."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared.units import MIB
+from tests.kubernetes.cluster import DRIVER, Cluster, claim, deployment, pod
+from tests.kubernetes.test_device_plugin import first_process, main_process
+from tests.system.conftest import leave_out
+
+CLASS = Path(__file__).parents[2] / "packaging/kubernetes/claims/deviceclass.yaml"
+DROP_IN = "/etc/systemd/system/nvshare-kubelet.service.d/claims.conf"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cdi(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
+    """The container runtime heeds CDI devices."""
+    version = cluster.output("containerd", "--version")
+    number = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
+    if number is None or tuple(map(int, number.groups())) < (1, 7, 2):
+        leave_out(request.config, f"{version} knows no CDI devices; another one may lie in "
+                                  "the folder that has Kubernetes' programs")
+    cluster.heed_cdi_devices(heed=True)
+    yield
+    cluster.heed_cdi_devices(heed=False)
+
+
+@pytest.fixture(scope="module")
+def _claims(cluster: Cluster, _cdi: None) -> Iterator[None]:
+    """The administrator has chosen claims in place of the device plugin."""
+    cluster.write(DROP_IN, "[Service]\nExecStart=\nExecStart=/usr/bin/nvshare-kubelet --dra\n")
+    cluster.run("systemctl", "daemon-reload")
+    cluster.run("systemctl", "restart", "nvshare-kubelet")
+    cluster.kubectl("apply", "--filename=-", given=CLASS.read_text())
+    cluster.until(lambda: devices(cluster), "the GPU is offered")
+    yield
+    cluster.kubectl("delete", "--filename=-", given=CLASS.read_text())
+    cluster.run("rm", DROP_IN)
+    cluster.run("systemctl", "daemon-reload")
+    cluster.run("systemctl", "restart", "nvshare-kubelet")
+    cluster.until(lambda: cluster.allocatable() == 10, "the shares are back")
+
+
+@pytest.fixture(autouse=True)
+def _no_claims_left(cluster: Cluster, _nothing_left: None) -> Iterator[None]:
+    """Each test's claims end with it, before its pods: they go when these are gone."""
+    yield
+    cluster.kubectl("delete", "resourceclaim", "--all", "--wait=false")
+
+
+def devices(cluster: Cluster) -> list[dict[str, Any]]:
+    """Of the node's slice."""
+    found = cluster.get("resourceslices")["items"]
+    return [one for each in found if each["spec"]["driver"] == DRIVER
+            for one in each["spec"]["devices"]]
+
+
+def events(cluster: Cluster, name: str) -> str:
+    """What kubelet says of a pod."""
+    uid = cluster.get("pod", name)["metadata"]["uid"]
+    return cluster.kubectl(
+        "get", "events", f"--field-selector=involvedObject.uid={uid}",
+        "--output=jsonpath={.items[*].message}")
+
+
+def test_the_device_plugin_gives_cdi_devices_where_they_are_heeded(cluster: Cluster) -> None:
+    cluster.start_pods(pod("one"))
+    process = f"/proc/{first_process(cluster, 'one')}"
+    environment = cluster.run("cat", f"{process}/environ").stdout.split("\0")
+    assert "NVSHARE_REQUIRED=1" in environment
+    assert "/usr/lib/nvshare/libnvshare.so" in cluster.output("cat", f"{process}/maps")
+    mounts = cluster.output("cat", f"{process}/mounts").splitlines()
+    (options,) = [line.split()[3] for line in mounts if line.split()[1] == "/usr/lib/nvshare"]
+    assert {"ro", "nodev"} <= set(options.split(","))   # the latter in our CDI file alone
+    cluster.finish("one")
+
+
+@pytest.mark.usefixtures("_claims")
+class TestClaims:
+    """With --dra."""
+
+    def test_the_node_offers_one_device_that_claims_share(self, cluster: Cluster) -> None:
+        (device,) = devices(cluster)
+        assert device["allowMultipleAllocations"]
+        assert set(device["capacity"]) == {"memory", "compute", "clients"}
+        assert "taints" not in device
+        assert device["attributes"]["uuid"]["string"].lower() == device["name"]
+        cluster.until(lambda: cluster.allocatable() == 0, "no share is offered besides")
+
+    def test_of_50_40_and_40_percent_two_run_and_then_the_third(self, cluster: Cluster) -> None:
+        parts = {"a": "50", "b": "40", "c": "40"}
+        cluster.apply(*(claim(name, {"compute": part}) for name, part in parts.items()))
+        cluster.start_pods(pod("a", claimed="a"), pod("b", claimed="b"))
+        cluster.apply(pod("c", claimed="c"))
+        cluster.until(
+            lambda: cluster.get("pod", "c")["status"].get("conditions"), "the third is judged")
+        (condition,) = cluster.get("pod", "c")["status"]["conditions"]
+        assert condition["reason"] == "Unschedulable"
+        assert "cannot allocate all claims" in condition["message"]
+        assert cluster.terms("a") == {"compute-limit": 50}
+        assert cluster.terms("b") == {"compute-limit": 40}
+        cluster.finish("b")
+        cluster.until(lambda: cluster.shares("c"), "the third uses the GPU")
+        assert cluster.terms("c") == {"compute-limit": 40}
+        cluster.finish("a", "c")
+
+    def test_a_claims_memory_is_the_limit_of_its_program(self, cluster: Cluster) -> None:
+        cluster.apply(claim("small", {"memory": "32Mi"}), pod("large", 64, claimed="small"))
+        cluster.until(lambda: cluster.has_ended("large"), "it has ended")
+        assert "out of memory" in cluster.kubectl("logs", "large")
+        assert "OOMKilled" not in cluster.kubectl("get", "pod", "large", "--output=yaml")
+
+    def test_weight_and_priority_are_parameters(self, cluster: Cluster) -> None:
+        cluster.apply(claim("it", weight=300, priority="background"))
+        cluster.start_pods(pod("it", claimed="it"))
+        assert cluster.terms("it") == {"weight": 300, "priority": 1}
+        cluster.finish("it")
+
+    def test_nonsense_is_refused_with_the_reason(self, cluster: Cluster) -> None:
+        cluster.apply(claim("it", wieght=300), pod("it", claimed="it"))
+        cluster.until(
+            lambda: "there is no parameter 'wieght'" in events(cluster, "it"), "kubelet says why")
+        assert cluster.phase("it") == "Pending"
+
+    def test_annotations_hold_within_the_claim(self, cluster: Cluster) -> None:
+        cluster.apply(claim("it", {"memory": "64Mi", "compute": "50"}))
+        cluster.start_pods(pod("it", claimed="it"))
+        limit = "nvshare.com/gpu-memory-limit"
+        cluster.kubectl("annotate", "pod", "it", f"{limit}=48")
+        cluster.until(lambda: cluster.terms("it")["memory"] == 48 * MIB, "it is heeded")
+        cluster.kubectl("annotate", "--overwrite", "pod", "it", f"{limit}=65")
+        cluster.until(lambda: "64MiB are claimed" in cluster.refusals("it"), "it is refused")
+        assert cluster.terms("it") == {"memory": 48 * MIB, "compute-limit": 50}
+        cluster.kubectl("annotate", "pod", "it", f"{limit}-")
+        cluster.until(lambda: cluster.terms("it")["memory"] == 64 * MIB, "the claim holds again")
+        cluster.finish("it")
+
+    def test_a_share_is_a_claim_that_kubernetes_makes(self, cluster: Cluster) -> None:
+        cluster.start_pods(pod("one"), pod("two"))
+        status = cluster.get("pod", "one")["status"]["extendedResourceClaimStatus"]
+        made = cluster.get("resourceclaim", status["resourceClaimName"])
+        (result,) = made["status"]["allocation"]["devices"]["results"]
+        assert result["driver"] == DRIVER
+        assert cluster.terms("one") == {}       # what was not claimed is not limited
+        cluster.finish("one", "two")
+
+    def test_while_nvshared_is_away_no_pod_starts_and_then_it_does(self, cluster: Cluster) -> None:
+        cluster.run("systemctl", "stop", "nvshared")
+        cluster.until(lambda: "taints" in devices(cluster)[0], "the device is tainted")
+        cluster.apply(claim("it", {"compute": "50"}), pod("it", claimed="it"))
+        cluster.until(lambda: cluster.get("pod", "it")["status"].get("conditions"), "it is judged")
+        assert cluster.phase("it") == "Pending"
+        cluster.run("systemctl", "start", "nvshared")
+        cluster.until(lambda: cluster.shares("it"), "it uses the GPU")
+        cluster.finish("it")
+
+    def test_kubelet_shows_the_health_of_a_pods_device(self, cluster: Cluster) -> None:
+        cluster.apply(claim("it"))
+        cluster.start_pods(pod("it", claimed="it"))
+
+        def health() -> str:
+            return cluster.kubectl("get", "pod", "it", "--output=jsonpath={.status"
+                                   ".containerStatuses[0].allocatedResourcesStatus"
+                                   "[0].resources[0].health}")
+
+        cluster.until(lambda: health() == "Healthy", "it is healthy")
+        cluster.run("systemctl", "stop", "nvshared")
+        cluster.until(lambda: health() == "Unhealthy", "it is not")
+        cluster.run("systemctl", "start", "nvshared")
+        cluster.until(lambda: health() == "Healthy", "it is healthy again")
+        cluster.finish("it")
+
+    @pytest.mark.parametrize("unit", ["kubelet", "nvshared", "nvshare-kubelet", "containerd"])
+    def test_claims_outlive_whatever_is_killed(self, cluster: Cluster, unit: str) -> None:
+        cluster.apply(*(claim(name, {"compute": "40"}, weight=300) for name in ("old", "new")))
+        cluster.start_pods(pod("old", claimed="old"))
+        process, killed = first_process(cluster, "old"), main_process(cluster, unit)
+        cluster.run("kill", "-KILL", killed)
+        cluster.until(lambda: main_process(cluster, unit) not in ("0", killed), "systemd starts it")
+        wanted = {"compute-limit": 40, "weight": 300}
+        cluster.start_pods(pod("new", claimed="new"))
+        cluster.until(lambda: cluster.terms("old") == wanted, "its terms hold")
+        assert cluster.terms("new") == wanted
+        assert first_process(cluster, "old") == process
+        tenant = cluster.tenant("old")
+        cluster.finish("old", "new")
+        cluster.until(lambda: tenant not in cluster.tenants(), "its terms went with it")
+
+    def test_after_a_reboot_all_comes_back_by_itself(self, cluster: Cluster) -> None:
+        wanted = deployment("it")
+        wanted["spec"]["template"]["spec"] |= {
+            key: pod("it", claimed="it")["spec"][key] for key in ("containers", "resourceClaims")}
+        cluster.apply(claim("it", {"compute": "40"}), wanted)
+        cluster.until(lambda: cluster.programs() == 1, "it uses the GPU")
+        cluster.reboot()
+        cluster.until(cluster.is_ready, "the node is ready")
+        cluster.until(lambda: cluster.programs() == 1, "it uses the GPU again")
+        (one,) = [one for name, one in cluster.tenants().items() if name.startswith("pod:")]
+        assert ("compute-limit", 40) in {(term["name"], term["value"]) for term in one["terms"]}
+
+    def test_it_is_small(
+        self, cluster: Cluster, record_property: Callable[[str, object], None]
+    ) -> None:
+        status = cluster.output("cat", f"/proc/{main_process(cluster, 'nvshare-kubelet')}/status")
+        resident = int(next(
+            line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+        record_property("MiB of nvshare-kubelet", round(resident / 1024, 1))
+        assert resident * 1024 <= 45 * MIB
