@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -21,6 +22,7 @@ from functools import partial
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
 from nvshared.errors import NvshareError
+from nvshared.history import History
 from nvshared.hook.listening import Listening
 from nvshared.hook.server import Server, descriptors, most_clients
 from nvshared.machine.nvml import NVML, Facts
@@ -118,6 +120,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
                 kept.follow(gpu)
             if trace is not None:
                 trace.add(gpu)
+        history = _history(config, stack, manager)
         if config.metrics:
             from nvshared.report.metrics import serve
 
@@ -125,7 +128,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
         if config.bus != "none":
             from nvshared.bus import publish
 
-            publication = await publish(manager, config.bus)
+            publication = await publish(manager, config.bus, history)
             stack.push_async_callback(publication.close)
         server = Server(
             manager, listening, config, _descriptors(config), partial(journal.complain, limited),
@@ -173,6 +176,17 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config])
     safe.follow(manager)
     ControlGroups(monotonic, timer).follow(manager)
     return manager
+
+
+def _history(config: Config, stack: AsyncExitStack, manager: Manager) -> History | None:
+    if config.state_dir is None or config.history is None:
+        return None
+    timer = _timer(asyncio.get_running_loop())
+    history = History(config.state_dir, config.history, monotonic, timer, time.time)
+    stack.callback(history.close)
+    for gpu in manager.gpus:
+        history.follow(gpu)
+    return history
 
 
 def _timer(loop: asyncio.AbstractEventLoop) -> Timer:

@@ -12,6 +12,7 @@
     ├── NoDriver                no NVIDIA driver, or no library to ask it
     │   ├── NoGPU               a driver, but it knows no GPU
     │   └── DriverUnready       a driver that does not let us in, or does not answer
+    ├── NoHistory               what tenants used is not kept, or cannot be read
     ├── NotKept                 a change holds, but could not be written down
     ├── AlreadyRunning          another nvshared has the socket or the bus name
     ├── NotRunning              nobody answers for com.nvshare
@@ -120,6 +121,10 @@ class NoGPU(NoDriver):
 
 class DriverUnready(NoDriver, exit_code=ExitCode.FAILURE):
     """There is a driver that does not let us in, or does not answer; a moment later it may."""
+
+
+class NoHistory(NvshareError, bus_name=OURS + "NoHistory"):
+    """What tenants used is not kept, or cannot be read."""
 
 
 class NotKept(NvshareError, bus_name=OURS + "NotKept"):

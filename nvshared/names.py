@@ -30,6 +30,7 @@ ACTION_SET_ANTI_THRASH = "com.nvshare.set-anti-thrash"
 ACTION_MANAGE_CLIENTS = "com.nvshare.manage-clients"
 ACTION_NAME_PODS = "com.nvshare.name-pods"
 ACTION_RELOAD = "com.nvshare.reload"
+ACTION_VIEW_HISTORY = "com.nvshare.view-history"
 ACTION_SET_LOG_LEVEL = "com.nvshare.set-log-level"
 
 SOCKET_VARIABLE = "NVSHARE_SOCKET"

@@ -20,6 +20,7 @@ UNITS = {
 }
 TIMES = {
     "": SECOND, "s": SECOND, "ms": MILLISECOND, "us": 1, "min": 60 * SECOND, "h": 3600 * SECOND,
+    "d": 86400 * SECOND,
 }
 LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
 LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds

@@ -17,12 +17,13 @@ from typing import Any
 
 from bench.simulate.day import SPAN, Outcome, Wanted, figures, part, settings, simulate
 from bench.simulate.kinds import HOUR, KINDS
-from bench.simulate.plot import svg, terminal
 from nvshared import quantity
 from nvshared.errors import NvshareError
 from nvshared.quantity import sized
+from nvshared.tui.plot import svg, terminal
 
 DEFAULT = Wanted()
+HOURS_APART = 3                         # on a plot
 HEAD = (
     "                 of the cards' time, %         waits, s      late, times     moved, TiB",
     "kind      tenants    had  entitled      median   99 %   median   99 %   out     in"
@@ -105,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.decisions:
         found["decision_us"] = decisions(outcome)
     if given.svg is not None:
-        given.svg.write_text(svg(outcome.shares, wanted.hours))
+        marks = [(hour / wanted.hours, f"{hour}:00")
+                 for hour in range(0, int(wanted.hours) + 1, HOURS_APART)]
+        given.svg.write_text(svg(outcome.shares, marks))
     if given.json:
         print(json.dumps(found, indent=1))
         return 0

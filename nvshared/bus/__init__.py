@@ -13,18 +13,21 @@ in tree.py, which also announces changes. publication.py holds all of this toget
 """
 
 from nvshared.bus.publication import Publication
+from nvshared.history import History
 from nvshared.sharing.manager import Manager
 
 __all__ = ["Publication", "publish"]
 
 
-async def publish(manager: Manager, bus: str) -> Publication:
+async def publish(
+    manager: Manager, bus: str, history: History | None = None
+) -> Publication:
     """Puts the manager on "system", "session" or the bus at an address, as com.nvshare.
 
     Raises BusUnavailable if there is no such bus, NotPermitted if it does not
     let us own the name, AlreadyRunning if somebody else does.
     """
-    publication = Publication(manager, bus)
+    publication = Publication(manager, bus, history)
     try:
         await publication.open()
     except BaseException:

@@ -8,12 +8,23 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from nvshared import __version__, names
+from nvshared.bus import history
 from nvshared.bus.authority import Caller
 from nvshared.bus.client import setter
-from nvshared.bus.members import ANYONE, Body, Changes, Interface, Property, SignalMember, method
+from nvshared.bus.members import (
+    ANYONE,
+    Body,
+    Changes,
+    Interface,
+    Owned,
+    Property,
+    SignalMember,
+    method,
+)
 from nvshared.dbus.types import Variant
 from nvshared.dbus.writing import begin, end, pad, put_text
 from nvshared.errors import NvshareError
+from nvshared.history import History
 from nvshared.machine.peer import printable
 from nvshared.machine.tenant import Kind
 from nvshared.sharing.gpu import Client
@@ -69,8 +80,9 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
         ),
     )
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, history: History | None = None) -> None:
         self._manager = manager
+        self._history = history
         self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
 
     @method("SetTQ", "seconds:u", action=names.ACTION_SET_TQ)
@@ -171,6 +183,14 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
     def get_tenant(self, _caller: Caller, tenant: str) -> list[Any]:
         """One of them, or what would hold for one that is not there."""
         return _row(self._manager.tenancy.tenant(tenant))
+
+    @method("GetHistory", history.TAKES, history.GIVES,
+            action=Owned(names.ACTION_VIEW_HISTORY, history.obstacle))
+    async def get_history(self, caller: Caller, *asked: Any) -> Body:
+        """What was used, by the caller alone or by everyone."""
+        *what, everyone = asked
+        uid = None if everyone else await caller.uid()
+        return await history.answer(self._manager, self._history, uid, *what)
 
     @method("PreemptGPU", "gpu:s", action=names.ACTION_MANAGE_CLIENTS)
     def preempt_gpu(self, _caller: Caller, gpu: str) -> None:

@@ -21,6 +21,7 @@ from nvshared.bus.standard import ObjectManager, standard
 from nvshared.bus.tree import Tree
 from nvshared.dbus.address import locate
 from nvshared.errors import NvshareError
+from nvshared.history import History
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler.actions import Action, BudgetWanted
 from nvshared.scheduler.events import ClientEvent, Event, Tick
@@ -37,7 +38,7 @@ RETRY = 1.0                             # seconds between attempts to get back o
 class Publication:
     """One manager on one bus, from `open` to `close`."""
 
-    def __init__(self, manager: Manager, bus: str) -> None:
+    def __init__(self, manager: Manager, bus: str, history: History | None = None) -> None:
         self._bus = bus
         self._tree = Tree(MANAGER_PATH)
         self._connection: BusConnection | None = None
@@ -47,7 +48,7 @@ class Publication:
         self._limited: set[int] = set()         # clients with a share of the time
         self._gpus: dict[GPU, GPUInterface] = {}
         self._manager = manager
-        self._face = ManagerInterface(manager)
+        self._face = ManagerInterface(manager, history)
         objects = ObjectManager(self._tree, lambda: look(manager.gpus))
         self._export(MANAGER_PATH, objects, self._face)
         self._export(LOG_CONTROL_PATH, LogControl())

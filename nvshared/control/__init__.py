@@ -25,6 +25,7 @@ from nvshared.names import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from nvshared.control.history import History
     from nvshared.control.snapshot import Snapshot, Turn
     from nvshared.control.tenants import Tenant
 
@@ -161,6 +162,19 @@ class Daemon:
         """What all pods are called: UID, namespace, name, and containers' names by their ids."""
         self._change("SetPods", "a(sssa{ss})", [list(pod) for pod in pods])
 
+    def history(
+        self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
+    ) -> "History":
+        """What was used, by the caller or by everyone, in steps of so many microseconds or at once.
+
+        `by` is user, tenant or gpu; `names`: so many of them, those that used most; 0: all.
+        """
+        from nvshared.control.history import history
+
+        answer = self._change(
+            "GetHistory", "tttssub", since, until, step, by, gpu, names, everyone)
+        return history(*answer)
+
     def suspend(self, client: int) -> None:
         """Has it leave the card and wait."""
         self._change("SuspendClient", "u", client)
@@ -187,14 +201,14 @@ class Daemon:
         else:
             self._change(f"SetGPU{what}", "s" + signature, gpu, *value)
 
-    def _change(self, member: str, signature: str = "", *body: object) -> None:
+    def _change(self, member: str, signature: str = "", *body: object) -> list[Any]:
         question = Question(MANAGER_PATH, MANAGER_INTERFACE, member, signature, body)
         try:
-            self._connection.ask(question)
+            return self._connection.ask(question)[0]
         except PasswordNeeded:
             from nvshared.control.agent import at_a_terminal, password_agent
 
             if not at_a_terminal():
                 raise
             with password_agent():
-                self._connection.ask(question, interactive=True)
+                return self._connection.ask(question, interactive=True)[0]

@@ -92,6 +92,7 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     before, doubts = client.memory, client.doubts
     room, host = client.charged, client.host_counted
     client.silenced = False
+    client.tally.fill(before, now)
     client.memory = said
     if client.account:
         client.doubts = Doubts(

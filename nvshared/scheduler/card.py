@@ -13,6 +13,7 @@ from nvshared.scheduler.groups import Groups
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.scheduler.share import Line, Ration, Share
 from nvshared.scheduler.snapshot import Counters
+from nvshared.scheduler.usage import Division
 from nvshared.scheduler.yielding import Yielding
 
 NO_TERMS = TenantTerms()
@@ -59,6 +60,7 @@ class Card:
     yielding: dict[Way, Yielding] = field(
         default_factory=lambda: {way: Yielding() for way in Way})   # see bus_sharing.py
     counters: Counters = Counters()
+    division: Division = field(default_factory=Division)        # of the time, see usage.py
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
     places: Iterator[int] = field(default_factory=lambda: count(1))
@@ -74,6 +76,7 @@ class Card:
             self.rations.setdefault(name, Ration(name)) for name in client.tenants)
         for account in client.billed:
             account.members.add(client.id)
+        client.tally.division = self.division
         self.clients[client.id] = client
 
     def remove(self, id: int) -> ScheduledClient | None:

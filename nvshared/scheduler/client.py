@@ -5,7 +5,7 @@ Only states and figures live here. Who changes them: turns.py the phase, move.py
 what is on its way, commit.py the promises.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
@@ -15,6 +15,7 @@ from nvshared.scheduler.events import Evidence, Memory
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority, Terms
 from nvshared.scheduler.share import Held, Ration, Share
+from nvshared.scheduler.usage import Division, Tally
 from nvshared.units import SECOND
 
 
@@ -193,6 +194,10 @@ class ScheduledClient:
     reopened: int = 0
     reopened_in_row: int = 0
     failures: int = 0
+    tally: Tally = field(init=False)    # for the history
+
+    def __post_init__(self) -> None:
+        self.tally = Tally(Division(), self.since)
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -365,6 +370,8 @@ class ScheduledClient:
         drains = (phase is Phase.DRAINING) - (self.phase is Phase.DRAINING)
         for account in self.billed if runs or drains else ():
             account.turn(now, runs, drains)
+        if runs + drains:
+            self.tally.hold(now, runs + drains)
         self.held_before = held
         self.drained_before = self.time_drained(now)
         self.waited_before = self.time_waited(now)

@@ -81,6 +81,8 @@ def measure(card: Card, client: ScheduledClient) -> bool:
     card.pace = cost.paced(card.pace, turn.lacked, took)
     client.cost = moving(card, client, turn.lacked)
     card.count(handover=took)
+    client.tally.handovers += 1
+    client.tally.handover += took
     return True
 
 

@@ -28,7 +28,8 @@ from nvshared.scheduler.forecast import Forecast
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, Snapshot
-from nvshared.scheduler.views import Queue, Views
+from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.views import Queue, Views, usage
 
 
 class Scheduler:
@@ -80,6 +81,11 @@ class Scheduler:
         """A client's figures, as its last record said; nothing of one that is gone."""
         found = self._card.clients.get(client)
         return events.Memory() if found is None else found.memory
+
+    def usage(self, client: int, now: int) -> Usage:
+        """What a client has used of the card; nothing, if it is gone."""
+        found = self._card.clients.get(client)
+        return Usage() if found is None else usage(found, max(now, self._card.now))
 
     def stopping(self, client: int) -> bool:
         """Whether it owes an answer to STOP."""

@@ -14,6 +14,7 @@ from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.snapshot import ClientView
+from nvshared.scheduler.usage import MIB_SECOND, Usage
 
 
 class Views(Mapping[int, ClientView]):
@@ -79,4 +80,16 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         reopened=client.reopened,
         failures=client.failures,
         terms=client.terms,
+    )
+
+
+def usage(client: ScheduledClient, now: int) -> Usage:
+    """All that a client has used until now."""
+    tally = client.tally
+    tally.fill(client.memory, now)
+    running = tally.division.at(now) - tally.began if client.open else 0
+    return Usage(
+        int(tally.gpu + running), client.time_held(now), client.time_waited(now), client.turns,
+        tally.handovers, tally.handover, client.bytes_in, client.bytes_out,
+        tally.card // MIB_SECOND, tally.host // MIB_SECOND,
     )

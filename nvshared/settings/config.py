@@ -21,7 +21,7 @@ from nvshared import quantity
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.quantity import Amount, Endpoint
 from nvshared.settings.rules import Rule
-from nvshared.units import MILLISECOND, SECOND
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
 METRICS_PORT = 9402                     # promised by the predecessors
@@ -74,6 +74,14 @@ def _bus(text: str) -> str:
     raise ValueError("give system, session, none, or an address such as unix:path=/run/bus")
 
 
+def _history(text: str) -> int | None:
+    if text == "off":
+        return None
+    if not 4 * MIB <= (value := quantity.size(text)) <= 64 * GIB:
+        raise ValueError("give a size from 4MiB to 64GiB, or off")
+    return value
+
+
 def _mode(text: str) -> str:
     if text not in MODES:
         raise ValueError("give auto, on or off")
@@ -115,6 +123,10 @@ class Config:
         "nvshared", _path_or_none, None,
         "folder that keeps settings changed at run time through a restart, or none",
         metavar="DIR", words="none", variable="STATE_DIRECTORY")
+    history: int | None = _setting(
+        "nvshared", _history, 64 * MIB,
+        "how large the file in state-dir may be that keeps what users and tenants used: a size "
+        "from 4MiB to 64GiB, or off", metavar="SIZE", words="64MiB")
     max_clients: int = _setting(
         "nvshared", quantity.positive, 4096, "connections at most, of all users together",
         metavar="N")

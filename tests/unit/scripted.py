@@ -29,6 +29,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot, Wait
+from nvshared.scheduler.usage import Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, SECOND
@@ -94,6 +95,7 @@ class Scripted:
         self.holders: tuple[int, ...] = ()
         self.queue: tuple[int, ...] = ()
         self.waits: dict[int, Wait] = {}
+        self.used: dict[int, Usage] = {}        # by clients
         self._clients: dict[int, ClientView] = {}
         self._moves: dict[tuple[int, int], MoveOrder] = {}
         self._stopping: set[int] = set()
@@ -138,6 +140,10 @@ class Scripted:
     def memory(self, client: int) -> Memory:
         """As Scheduler.memory."""
         return self._clients[client].memory if client in self._clients else Memory()
+
+    def usage(self, client: int, now: int) -> Usage:
+        """As Scheduler.usage."""
+        return self.used.get(client, Usage())
 
     def stopping(self, client: int) -> bool:
         """As Scheduler.stopping."""

@@ -28,6 +28,7 @@ PURPOSES: dict[str, str] = {
     "machine": "what the machine is and has",
     "settings": "what an administrator has set",
     "sharing": "the GPUs, their clients, and the terms for these",
+    "history": "what tenants used, kept",
     "report": "what the daemon says: journal, metrics, trace, systemd",
     "hook": "the daemon's side of the library's protocol",
     "dbus": "D-Bus, for both sides: addresses, messages, bytes",

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon keeps of what programs used, against its trace of all that happened."""
+
+import signal
+import sqlite3
+import time
+from collections import Counter
+
+import pytest
+
+from nvshared.history.store import FIELDS, STEPS
+from nvshared.hook.protocol import Type
+from nvshared.machine.tenant import user
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.fakehook import pump
+from tests.integration.test_turns import LARGE, SMALL, wanting
+
+NEAR = 20                               # us, of what is rounded
+OPTIONS = ("--tq", "3600", "--trace", "{}/trace", "--state-dir", "{}/state")
+
+
+def start(site: Site, *options: str) -> None:
+    site.start(*(one.format(site.folder) for one in OPTIONS), *options)
+
+
+def stop(site: Site) -> None:
+    site.started[-1].send_signal(signal.SIGTERM)
+    site.started[-1].wait()
+
+
+def kept(site: Site) -> dict[str, int]:
+    """Sums over all cards and tenants, the same for each length of steps."""
+    file = sqlite3.connect(site.folder / "state" / "history.db")
+    sums = [
+        file.execute(
+            f"SELECT {', '.join(f'sum({name})' for name in FIELDS)} FROM usage "
+            "JOIN step ON step.id = step WHERE length = ?", (length,)).fetchone()
+        for length in STEPS
+    ]
+    users = file.execute("SELECT DISTINCT user FROM party").fetchall()
+    file.close()
+    assert users == [(user(0),)]
+    assert sums[0] == sums[1] == sums[2]
+    return dict(zip(FIELDS, sums[0], strict=True))
+
+
+def traced(site: Site) -> Counter[str]:
+    """The same from the trace, as far as it has that."""
+    found: Counter[str] = Counter()
+    holds: dict[int, set[int]] = {}
+    before = 0
+    for line in site.trace():
+        passed, before = line["at"] - before, line["at"]
+        found["gpu"] += passed * sum(bool(some) for some in holds.values())
+        found["held"] += passed * sum(map(len, holds.values()))
+        match line.get("report") or line.get("event"):
+            case "turn-started":
+                holds.setdefault(line["gpu"], set()).add(line["client"])
+            case "turn-ended":
+                holds[line["gpu"]].discard(line["client"])
+            case "evicted":
+                found["bytes_out"] += line["bytes"]
+            case "loaded":
+                found["bytes_in"] += line["bytes"]
+    return found
+
+
+def said(site: Site) -> Counter[str]:
+    """How often each report is in the trace."""
+    return Counter(line["report"] for line in site.trace() if "report" in line)
+
+
+def test_what_is_kept_is_what_happened_also_through_a_restart(site: Site) -> None:
+    start(site)
+    one = wanting(site, LARGE)
+    pump([one], lambda: one.running)
+    two = wanting(site, LARGE)
+    for holder, waiter in ((one, two), (two, one)) * 3:
+        pump([one, two], lambda holder=holder: holder.running and holder.paced)  # type: ignore[misc]
+        holder.say(Type.IDLE)
+        pump([one, two], lambda waiter=waiter: waiter.running)      # type: ignore[misc]
+    short = wanting(site, SMALL, 1)
+    pump([one, two, short], lambda: short.running)
+    beside = wanting(site, SMALL, 1)
+    pump([one, two, short, beside], lambda: beside.running)
+    for hook in (one, two, short, beside):
+        hook.close()
+    while said(site)["turn-ended"] < 9:
+        time.sleep(0.01)
+    stop(site)
+    trace, file = traced(site), kept(site)
+    assert file["turns"] == said(site)["turn-started"] == 9
+    assert file["handovers"] == 6
+    assert (file["bytes_in"], file["bytes_out"]) == (trace["bytes_in"], trace["bytes_out"])
+    assert trace["bytes_out"] >= 6 * (2 * LARGE - 1024 * MIB)
+    for name in ("gpu", "held"):
+        assert file[name] == pytest.approx(trace[name], abs=NEAR)
+    assert file["gpu"] < file["held"]   # two held the second card at once
+
+    start(site)                         # nobody is there, and nothing is counted again
+    stop(site)
+    assert kept(site) == file
+
+
+def test_a_daemon_that_keeps_no_history_makes_no_file(site: Site) -> None:
+    start(site, "--history", "off")
+    hook = wanting(site, SMALL)
+    pump([hook], lambda: hook.running)
+    stop(site)
+    assert not (site.folder / "state" / "history.db").exists()
+    assert "history" not in site.log.read_text()
+
+
+def test_a_file_that_is_none_of_ours_is_put_aside_and_sharing_goes_on(site: Site) -> None:
+    state = site.folder / "state"
+    state.mkdir()
+    (state / "history.db").write_text("my diary\n" * 1000)
+    start(site)
+    hook = wanting(site, SMALL)
+    pump([hook], lambda: hook.running)
+    hook.close()
+    stop(site)
+    assert (state / "history.db.aside-1").read_text() == "my diary\n" * 1000
+    assert kept(site)["turns"] == 1
+    (line,) = [line for line in site.log.read_text().splitlines() if "history" in line]
+    assert line.endswith(
+        f"{state}/history.db is put aside as history.db.aside-1 and a new history begun: "
+        "it is broken: file is not a database")
+    assert (state / "history.db").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl history: what it takes, and what it makes of an answer."""
+
+from pathlib import Path
+
+import pytest
+
+from nvshared.cli import plot, when
+from nvshared.cli.main import main
+from nvshared.control.history import History, history
+from nvshared.errors import ExitCode, InvalidArgs, NvshareError
+from nvshared.units import SECOND
+
+DAY = 86400 * SECOND
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("--since", "soon"), "'soon' is no moment; give how long ago, as in 7d or 90min, or a date"),
+    (("--since", "2026-13-01"), "'2026-13-01' is no moment"),
+    (("--since", "1815-06-18"), "'1815-06-18' is no moment"),
+    (("--since", "3"), "'3' is no moment"),
+    (("--since", "1h", "--until", "2h"), "the time ends before it begins; give an earlier --since"),
+    (("--step", "1s"), "the step cannot be '1s'; give minute, hour, day"),
+    (("--top", "0"), "'0' is no number of names; give a whole number from 1 to 1000"),
+    (("--plot", "--csv"), "a plot, --csv and --json do not go together; give one of them"),
+    (("--plot", "a.gif"), "no plot can be written to 'a.gif'; give FILE.svg or FILE.png"),
+    (("--by", "colour"), "WHAT cannot be 'colour'; give one of user, tenant, gpu"),
+])
+def test_what_cannot_be_meant_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert main(["history", *arguments]) == ExitCode.INVALID_ARGS
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"nvsharectl: {words}")
+
+
+@pytest.mark.parametrize("text", ["2026-11-01", "2026-11-01T08:30", "2026-11-01 08:30:15"])
+def test_dates_are_of_the_local_time_zone(text: str) -> None:
+    assert when.shown(when.moment(text)) == (text.replace("T", " ") + " 00:00")[:16]
+
+
+def test_moments_before_now() -> None:
+    assert when.moment("2d") < when.moment("30h") < when.moment("90min") < when.moment("now")
+    assert when.moment("yesterday") < when.moment("today") <= when.moment("now")
+    assert when.moment("999999999d") > 0
+    with pytest.raises(InvalidArgs):
+        when.step("day or so")
+
+
+FOUND: History = history(0, 4 * DAY, DAY, [
+    [0, "", "", DAY // 4, *[0] * 9, {}], [0, "alice", "", DAY, *[0] * 9, {}],
+    [2 * DAY, "bob", "", DAY // 2, *[0] * 9, {}],
+], "")
+
+
+def test_a_plot_is_of_the_time_of_all_cards() -> None:
+    shares = plot._shares(FOUND, {"": "others", "alice": "alice", "bob": "bob"}, 2)
+    assert list(shares.items()) == [
+        ("alice", [0.5, 0, 0, 0]), ("bob", [0, 0, 0.25, 0]), ("others", [0.125, 0, 0, 0])]
+
+
+def test_a_png_is_made_by_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"": "others", "alice": "alice", "bob": "bob"}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NvshareError, match="rsvg-convert, which is not installed; install it"):
+        plot.draw(str(tmp_path / "used.png"), FOUND, labels, 1)
+    converter = tmp_path / plot.CONVERTER
+    converter.write_text("#!/bin/sh\n/bin/cat >/dev/null; printf PNG\n")
+    converter.chmod(0o755)
+    plot.draw(str(tmp_path / "used.PNG"), FOUND, labels, 1)
+    assert (tmp_path / "used.PNG").read_bytes() == b"PNG"
+    converter.write_text("#!/bin/sh\n/bin/cat >/dev/null; echo no font >&2; exit 1\n")
+    with pytest.raises(NvshareError, match="rsvg-convert failed: no font"):
+        plot.draw(str(tmp_path / "used.png"), FOUND, labels, 1)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history: what is collected, put together, and found again."""
+
+import sqlite3
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nvshared.errors import InvalidArgs
+from nvshared.history.collector import Collector
+from nvshared.history.figures import EVERYBODY, MOST, Asked, Batch, Party, Used, joined
+from nvshared.history.query import MOST_ROWS, demand, find
+from nvshared.history.store import STEPS, Store
+from nvshared.machine.nvml import Sample
+from nvshared.machine.tenant import Kind, Tenant
+from nvshared.scheduler.usage import Usage
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
+from nvshared.units import SECOND
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, script
+from tests.unit.scripted import joined as join
+
+DAY = 86400
+NOON = 20_000 * DAY + DAY // 2
+ALICE = Party(1000, "alice", "user:alice")
+JOB = Party(1000, "alice", "job:7")
+BOB = Party(1001, "bob", "user:bob")
+UUID = FACTS.uuid
+
+
+def used(gpu: int, **more: int) -> Usage:
+    return Usage(gpu=gpu, **more)
+
+
+PARTIES = st.builds(
+    lambda uid, tenant: Party(uid, f"u{uid}", tenant),
+    st.integers(0, 6), st.sampled_from(["", "job:1", "job:2", "job:3", "unit:a.service"]))
+USED = st.dictionaries(PARTIES, st.builds(Usage, *[st.integers(0, 1000)] * 10), max_size=25)
+
+
+@settings(max_examples=50)
+@given(USED, st.integers(1, 12))
+def test_the_smallest_are_put_together_and_nothing_is_lost(parties: Used, most: int) -> None:
+    found = joined(parties, most)
+    assert len(found) <= max(most, 0)
+    assert [sum(one) for one in zip(*found.values(), strict=True)] == [
+        sum(one) for one in zip(*parties.values(), strict=True)]
+    if len(parties) <= most:
+        assert found == parties
+    by_user: Counter[int] = Counter()
+    for party, usage in found.items():
+        by_user[party.uid] += usage.gpu
+    for uid in {party.uid for party in parties}:
+        own = sum(usage.gpu for party, usage in parties.items() if party.uid == uid)
+        # Whose tenants are put together remains known as long as there are few users.
+        assert by_user[uid] == own or (EVERYBODY in found and by_user[uid] <= own)
+    kept = [party for party in found if party in parties and party.tenant and party != EVERYBODY]
+    lost = [party for party in parties if party not in found]
+    if kept and lost and EVERYBODY not in found:
+        assert min(parties[party].gpu for party in kept) >= max(
+            parties[party].gpu for party in lost)
+
+
+class Machine:
+    """A manager and a collector, with a wall clock that can be set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        script(monkeypatch)
+        self.time = Time()
+        self.set = NOON - self.time.now / SECOND
+        self.usage: dict[int, Usage] = {}
+        monkeypatch.setattr(
+            Scripted, "usage", lambda _, client, now: self.usage.get(client, Usage()))
+        self.batches: list[tuple[int, Batch]] = []
+        manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
+        self.gpus = [manager.add(facts, Sample(), gather=False) for facts in (FACTS, OTHER)]
+        self.collector = Collector(
+            self.time.clock, self.time.timer, self.wall, lambda *one: self.batches.append(one))
+        for gpu in self.gpus:
+            self.collector.follow(gpu)
+        self.ids = iter(range(1, 100))
+
+    def wall(self) -> float:
+        return self.set + self.time.now / SECOND
+
+    def joins(self, party: Party, gpu: int = 0) -> Client:
+        kind, name = party.tenant.split(":")
+        client = join(self.gpus[gpu], next(self.ids), Noted())
+        client.peer = replace(client.peer, owner=party.uid, tenants=(
+            Tenant(Kind.USER, party.user), *([Tenant(Kind(kind), name)] if kind != "user" else [])))
+        return client
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def test_what_was_used_is_delivered_each_minute_and_once(machine: Machine) -> None:
+    alice, bob = machine.joins(ALICE), machine.joins(BOB, 1)
+    machine.time.pass_by(20 * SECOND)
+    machine.usage = {alice.id: used(9, turns=1), bob.id: used(4)}
+    machine.time.pass_by(60 * SECOND)
+    assert machine.batches == [
+        (NOON, {UUID: {ALICE: used(9, turns=1)}, OTHER.uuid: {BOB: used(4)}})]
+    machine.usage[alice.id] = used(15, turns=1)
+    machine.time.pass_by(60 * SECOND)
+    assert machine.batches[1:] == [(NOON + 60, {UUID: {ALICE: used(6)}})]
+    machine.time.pass_by(600 * SECOND)      # nothing is used, so nothing is delivered
+    assert len(machine.batches) == 2
+
+
+def test_a_short_program_is_not_lost_and_the_timer_rests_without_any(machine: Machine) -> None:
+    client = machine.joins(JOB)
+    machine.time.pass_by(SECOND)
+    machine.usage[client.id] = used(7)
+    machine.gpus[0].leave(client)
+    machine.usage.clear()
+    second = machine.joins(JOB)
+    machine.usage[second.id] = used(5)
+    machine.gpus[0].leave(second)
+    assert not machine.batches
+    machine.time.pass_by(60 * SECOND)
+    assert machine.batches == [(NOON, {UUID: {JOB: used(12)}})]
+    machine.time.pass_by(60 * SECOND)
+    assert not [one for one in machine.time.timers if one[1] == machine.collector._minute_is_over]
+
+
+def test_a_clock_that_is_set_costs_nothing(machine: Machine) -> None:
+    client = machine.joins(ALICE)
+    machine.time.pass_by(60 * SECOND)
+    for number, jump in enumerate((-3600, +7200, -10 * DAY, 0), 1):
+        machine.set += jump
+        machine.usage[client.id] = used(number)
+        machine.time.pass_by(60 * SECOND)
+    assert [batch for _, batch in machine.batches] == [{UUID: {ALICE: used(1)}}] * 4
+    starts = [start for start, _ in machine.batches]
+    assert starts[1] - starts[0] == pytest.approx(7200, abs=120)
+    assert all(start % 60 == 0 for start in starts)
+
+
+def test_what_a_program_says_of_itself_breaks_no_sum(machine: Machine) -> None:
+    client = machine.joins(ALICE)
+    for number in (1, 2):
+        machine.usage[client.id] = used(0, bytes_in=number << 70)
+        machine.collector.flush()
+    assert {batch[UUID][ALICE].bytes_in for _, batch in machine.batches} == {MOST}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "history.db", 64 << 20)
+
+
+def found(store: Store, since: int, until: int, step: int = 0, by: str = "user", **more: Any
+          ) -> list[tuple[int, str, int]]:
+    asked = Asked(since, until, step, by)._replace(**more)
+    demand(asked)
+    with store.file.opened() as file:
+        return [(row.start, row.name, row.usage.gpu) for row in find(file, asked).rows]
+
+
+def test_what_was_kept_is_found_by_whatever_is_asked(store: Store) -> None:
+    store.add([
+        (NOON, {UUID: {ALICE: used(5), JOB: used(2)}, OTHER.uuid: {BOB: used(4)}}),
+        (NOON + 60, {UUID: {ALICE: used(1), BOB: used(1)}}),
+    ])
+    whole = (NOON - 600, NOON + 600)
+    start = whole[0]
+    assert found(store, *whole) == [(start, "alice", 8), (start, "bob", 5)]
+    assert found(store, *whole, by="tenant") == [
+        (start, "user:alice", 6), (start, "user:bob", 5), (start, "job:7", 2)]
+    assert found(store, *whole, by="gpu") == [(start, UUID, 9), (start, OTHER.uuid, 4)]
+    assert found(store, *whole, card=OTHER.uuid) == [(start, "bob", 4)]
+    assert found(store, *whole, uid=1001) == [(start, "bob", 5)]
+    assert found(store, *whole, uid=7) == []
+    assert found(store, *whole, by="tenant", most=1) == [(start, "", 7), (start, "user:alice", 6)]
+    assert found(store, NOON, NOON + 120, 60, uid=1001) == [(NOON, "bob", 4), (NOON + 60, "bob", 1)]
+    assert found(store, NOON + 61, NOON + 62) == [(NOON + 60, "alice", 1), (NOON + 60, "bob", 1)]
+    assert found(store, NOON + 120, NOON + 600) == []
+    with store.file.opened() as file:
+        rows = find(file, Asked(*whole, 0, "tenant")).rows
+    assert [row.user for row in rows] == ["alice", "bob", "alice"]
+
+
+def test_the_finest_steps_that_reach_back_answer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STEPS, 60, (24, 9))
+    monkeypatch.setitem(STEPS, 3600, (48, 9))
+    begin, days = NOON - DAY // 2, 4
+    end = begin + days * DAY
+    for hour in range(days * 24):
+        store.add([(begin + hour * 3600, {UUID: {ALICE: used(1)}})])
+    assert found(store, begin, end) == [(begin, "alice", 24 * days)]
+    with store.file.opened() as file:
+        steps = {back: find(file, Asked(end - back * 3600, end, 1, "user")) for back in (
+            24, 25, 48, 49, 24 * days, 240 * days)}
+    assert {back: answer.step for back, answer in steps.items()} == {
+        24: 60, 25: 3600, 48: 3600, 49: DAY, 24 * days: DAY, 240 * days: DAY}
+    assert [sum(row.usage.gpu for row in steps[back].rows) for back in (24, 25, 48, 49)] == [
+        24, 25, 48, 72]
+
+
+@given(st.lists(st.tuples(
+    st.integers(0, 4000), st.sampled_from([ALICE, JOB, BOB]), st.integers(0, 100)), max_size=30))
+def test_sums_are_those_of_a_slow_reference(said: list[tuple[int, Party, int]]) -> None:
+    """Over minutes, hours and days, in any order of the clock."""
+    store = Store(Path("unused"), 0)
+    store.file._open = sqlite3.connect(":memory:", isolation_level=None)
+    store.file._which = store.file._there()
+    store.file._check(store.file._open)
+    for minute, party, gpu in said:
+        store.add([(NOON + minute * 60, {UUID: {party: used(gpu)}})])
+    for length in STEPS:
+        expected: Counter[tuple[int, Party]] = Counter()
+        there = set()
+        for minute, party, gpu in said:
+            start = NOON + minute * 60
+            expected[start - start % length, party] += gpu
+            there.add((start - start % length, party))
+        rows = store.file._open.execute(
+            "SELECT start, uid, user, tenant, gpu FROM usage JOIN step ON step.id = step "
+            "JOIN party ON party.id = party WHERE length = ?", (length,)).fetchall()
+        assert {((row[0], Party(*row[1:4])), row[4]) for row in rows} == {
+            (key, expected[key]) for key in there}
+    store.file.close()
+
+
+@pytest.mark.parametrize(("asked", "sentence"), [
+    (Asked(5, 5, 0, "user"), "ends before it begins"),
+    (Asked(-1, 5, 0, "user"), "ends before it begins"),
+    (Asked(0, 1 << 62, 0, "user"), "ends before it begins"),
+    (Asked(0, 9, 0, "colour"), "cannot be shown by 'colour'; give user, tenant, gpu"),
+])
+def test_what_makes_no_sense_is_refused(asked: Asked, sentence: str) -> None:
+    with pytest.raises(InvalidArgs, match=sentence):
+        demand(asked)
+
+
+def test_an_answer_is_no_longer_than_a_bus_carries(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvshared.history.query.MOST_ROWS", 10)
+    assert MOST_ROWS > 10
+    store.add([(NOON + 60 * number, {UUID: {ALICE: used(1)}}) for number in range(11)])
+    with pytest.raises(InvalidArgs, match="more than 10 lines; ask for a shorter time"):
+        found(store, NOON, NOON + 3600, 60)
+    assert len(found(store, NOON, NOON + 600, 60)) == 10
+
+
+def test_so_many_steps_and_parties_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STEPS, 60, (5, 3))
+    many = {Party(uid, f"u{uid}", f"user:u{uid}"): used(uid) for uid in range(1, 9)}
+    for number in range(9):
+        store.add([(NOON + 60 * number, {UUID: many})])
+    with store.file.opened() as file:
+        lengths = Counter(length for (length,) in file.execute("SELECT length FROM step"))
+        most = file.execute(
+            "SELECT max(n) FROM (SELECT count(*) AS n FROM usage JOIN step ON step.id = step "
+            "WHERE length = 60 GROUP BY step)").fetchone()
+    assert lengths == {60: 5, 3600: 1, DAY: 1}
+    assert most == (3,)
+    assert found(store, NOON + 480, NOON + 540) == [
+        (NOON + 480, "", 21), (NOON + 480, "u8", 8), (NOON + 480, "u7", 7)]
+    assert sum(gpu for _, _, gpu in found(store, NOON, NOON + 3600)) == 9 * 36

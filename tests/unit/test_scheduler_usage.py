@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is counted for the history, against sums that are made at each event."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.scheduler.actions import ClientState
+from nvshared.scheduler.events import Event, Left
+from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.usage import MIB_SECOND, Division
+from nvshared.units import MIB, SECOND
+from tests.unit.scheduler_world import World
+
+NEAR = 2                                # us, of a sum of thousands of parts
+WANTING = {ClientState.WAITING, ClientState.LIMITED, ClientState.LOADING, ClientState.CROWDED}
+
+
+class Watched(World):
+    """Adds up, from event to event, what each program has."""
+
+    def __init__(self, settings: Settings, seed: int) -> None:
+        self.seen = 1_000_000
+        self.gpu: Counter[int] = Counter()
+        self.parts: dict[int, float] = {}
+        self.waited: Counter[int] = Counter()
+        self.card: Counter[int] = Counter()
+        self.busy = 0
+        self.gone = 0.0                 # of those who left
+        super().__init__(settings, seed, jobs=True)
+
+    def tell(self, event: Event) -> None:
+        """Sums, then decides."""
+        self.sum_up()
+        if isinstance(event, Left):
+            self.compare(event.client)
+            self.gone += self.parts.pop(event.client, 0)
+        super().tell(event)
+
+    def sum_up(self) -> None:
+        """Until now."""
+        passed, self.seen = self.now - self.seen, self.now
+        now = self.scheduler.snapshot()
+        for holder in now.holders:
+            self.parts[holder] = self.parts.get(holder, 0) + passed / len(now.holders)
+        self.busy += passed if now.holders else 0
+        for id, client in self.scheduler._card.clients.items():
+            self.card[id] += passed * client.memory.filled
+            self.waited[id] += passed if client.phase.value in WANTING else 0
+
+    def compare(self, id: int) -> None:
+        """What the scheduler says is what was added up."""
+        found = self.scheduler.usage(id, self.now)
+        assert found.gpu == pytest.approx(self.parts.get(id, 0), abs=NEAR)
+        assert found.card_memory == self.card[id] // MIB_SECOND
+        assert found.waited == self.waited[id]
+        assert found.gpu <= found.held + NEAR
+        assert found.handovers <= found.turns
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_cards_time_is_divided_among_those_who_hold_it(seed: int) -> None:
+    world = Watched(Settings(
+        capacity=1024 * MIB, total=1024 * MIB, host_budget=4096 * MIB, step=128 * MIB,
+        tq=SECOND // 2, anti_thrash=AntiThrash.AUTO, gather=0), seed)
+    hooks = [world.join() for _ in range(5)]
+    world.advance(SECOND // 10)
+    for number, hook in enumerate(hooks):
+        hook.allocate((100 + 150 * number) * MIB)
+    for second in range(12):
+        for hook in [*world.hooks.values()]:
+            hook.compute(world.random.randint(1, SECOND))
+        world.advance(SECOND)
+        if second == 6:
+            world.kill(hooks[1])
+    world.advance(5 * SECOND)
+    world.sum_up()
+    for id in world.hooks:
+        world.compare(id)
+    used = [world.scheduler.usage(id, world.now) for id in world.hooks]
+    assert sum(one.gpu for one in used) + world.gone == pytest.approx(world.busy, abs=10 * NEAR)
+    assert world.busy > 5 * SECOND
+    assert sum(one.handovers for one in used) > 0
+    assert sum(one.handover for one in used) <= world.scheduler.snapshot().counters.handover
+
+
+def test_one_that_is_gone_has_used_nothing() -> None:
+    world = World(Settings(capacity=MIB, total=MIB, host_budget=0, gather=0))
+    assert not any(world.scheduler.usage(7, world.now))
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 4)), max_size=60))
+def test_parts_are_found_whatever_comes_and_goes(steps: list[tuple[int, int]]) -> None:
+    """Who holds it toggles; of each the part is `each` when it ends less `each` when it began."""
+    division, now, busy = Division(), 0, 0
+    began: dict[int, float] = {}
+    parts, expected = dict.fromkeys(range(5), 0.0), dict.fromkeys(range(5), 0.0)
+    for passed, who in steps:
+        now += passed
+        for one in began:
+            expected[one] += passed / len(began)
+        busy += passed if began else 0
+        if who in began:
+            ended = division.turn(now, -1)
+            parts[who] += ended - began.pop(who)
+        else:
+            began[who] = division.turn(now, 1)
+    for who, each in began.items():
+        parts[who] += division.at(now) - each
+    assert sum(parts.values()) == pytest.approx(busy, abs=1)
+    for who, part in expected.items():
+        assert parts[who] == pytest.approx(part, abs=1)
