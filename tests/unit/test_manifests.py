@@ -129,6 +129,9 @@ def test_claims_need_no_more_than_they_use() -> None:
     assert selector["cel"]["expression"] == f'device.driver == "{DRIVER}"'
     (kustomization,) = documents(folder / "kustomization.yaml")
     patch = yaml.safe_load(kustomization["patches"][0]["patch"])
+    (daemon_set,) = documents(BASE / "daemonset.yaml")
+    for name in ("name", "namespace"):
+        assert patch["metadata"][name] == daemon_set["metadata"][name]
     spec = patch["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert options.parse(container["args"]).dra
