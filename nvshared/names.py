@@ -19,7 +19,7 @@ TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME
 # What can be set for one, with what holds where nothing is: no limit of memory in bytes, none of
 # the time in percent.
 USUAL_TERMS = {"memory": 0, "host-memory": 0, "compute-limit": 100, "compute-request": 0,
-               "priority": 2, "weight": 100}
+               "priority": 2, "weight": 100, "suspended": 0}
 PRIORITIES = {"background": 1, "normal": 2, "high": 3}
 
 UNKNOWN = (1 << 64) - 1                 # what a figure of type t is that nobody knows

@@ -26,6 +26,8 @@ def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
     values: dict[str, int | str] = {f"{_PLAIN[term]}": now.value(term) for term in terms}
     if "priority" in values:
         values["priority"] = named(now.value("priority"))
+    if "suspended" in values:
+        values["suspended"] = bool(values["suspended"])
     show(options, {"tenant": now.name, **values}, lambda: _print(now, terms))
 
 
@@ -42,6 +44,8 @@ def value(term: "Term") -> str:
         return sized(term.value) if term.value else "no limit"
     if term.name == "priority":
         return named(term.value)
+    if term.name == "suspended":
+        return "yes" if term.value else "no"
     if term.name == "compute-request":
         return f"{term.value} %" if term.value else "none"
     if term.name == "compute-limit":
@@ -85,6 +89,7 @@ def _request(name: str, percent: int) -> str:
 _PLAIN = {
     "memory": "memory_limit", "host-memory": "host_limit", "compute-limit": "compute_limit",
     "compute-request": "compute_request", "priority": "priority", "weight": "weight",
+    "suspended": "suspended",
 }
 _SENTENCES: dict[str, Callable[[str, int], str]] = {
     "memory": _memory,
@@ -93,4 +98,5 @@ _SENTENCES: dict[str, Callable[[str, int], str]] = {
     "compute-request": _request,
     "priority": lambda name, priority: f"The priority of {name} is {named(priority)}",
     "weight": lambda name, weight: f"The weight of {name} is {weight}",
+    "suspended": lambda name, on: f"The programs of {name} are {'' if on else 'not '}suspended",
 }

@@ -103,14 +103,6 @@ def _target(text: str) -> int | str:
     )
 
 
-def add_client(parser: argparse.ArgumentParser) -> None:
-    """PID and --gpu G, for verbs that change a program on one card or on all that it uses."""
-    parser.add_argument(
-        "pid", metavar="PID", type=process, help="the program, as nvsharectl clients shows it"
-    )
-    add_gpu(parser, "all that it uses")
-
-
 def add_everywhere(parser: argparse.ArgumentParser, *, default: object) -> None:
     """The options that may stand before the verb or after it."""
     parser.add_argument(

@@ -145,7 +145,8 @@ class ScheduledClient:
     doubts: Doubts = Doubts()
     false: int = 0                      # of what it said it filled, when last looked
     silenced: bool = False              # it is mute, and has what its evidence says
-    terms: Terms = Terms()
+    own: Terms = Terms()                # what is set for it,
+    terms: Terms = Terms()              # and what holds: it is suspended with its tenants, too
     quota: Quota | None = None          # where terms limit its time; see compute.py
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase,

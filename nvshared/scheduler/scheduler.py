@@ -188,7 +188,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
     terms.bound(card, client)
     for account in client.rations:
         compute.ration(card, account)
-    order.weigh(card, *client.shares)
+    terms.change(card, client, client.own)
     if event.running:
         gate.take_over(card, client)
     elif event.wants:

@@ -8,6 +8,7 @@ limits the time.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nvshared.quantity import sized
 from nvshared.scheduler import compute, order
@@ -16,8 +17,11 @@ from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.settings import TenantTerms, Terms
 
 
-def change(card: Card, client: ScheduledClient, terms: Terms) -> None:
-    """From now on they are these."""
+def change(card: Card, client: ScheduledClient, own: Terms) -> None:
+    """From now on they are these, and it is suspended if one of its tenants is."""
+    client.own = own
+    suspended = own.suspended or any(card.terms_for(name).suspended for name in client.tenants)
+    terms = replace(own, suspended=suspended)
     resumed = client.terms.suspended and not terms.suspended
     rationed = client.terms.compute_limit != terms.compute_limit
     order.bill(card, client)
@@ -47,6 +51,10 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
                     bound(card, client)     # which is told at once, as it counts as changed
             card.groups.settle()
             domains.drop(tenant)
+    if terms.suspended != before.suspended:
+        for client in card.everyone:
+            if tenant in client.tenants:
+                change(card, client, client.own)
     if terms.priority is not before.priority:
         for client in card.everyone:
             if tenant in client.tenants:

@@ -29,7 +29,7 @@ from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import PRIORITIES, TENANT_KINDS
-from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, share, weight
+from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, share, switch, weight
 from nvshared.scheduler.quota import UNLIMITED
 
 SECTION = "tenant"
@@ -85,6 +85,7 @@ TERMS: Mapping[str, Term] = {
         "priority", max(PRIORITIES.values()),
         ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), _priority),
     "weight": Term("weight", HEAVIEST, f"1 to {HEAVIEST}", weight),
+    "suspended": Term("suspended", 1, "1", lambda text: int(switch(text))),
 }
 
 

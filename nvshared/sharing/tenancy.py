@@ -169,6 +169,8 @@ class Tenancy:
             settings.setdefault(TERMS[one.term].setting, one.value)
         if "priority" in settings:
             settings["priority"] = Priority(settings["priority"])
+        if "suspended" in settings:
+            settings["suspended"] = bool(settings["suspended"])
         return TenantTerms(**settings)
 
     def tenants(self) -> list[TenantView]:

@@ -149,7 +149,7 @@ def limits(client: "ClientSnapshot") -> str:
 
 def _limits(
     memory: int, compute: int, weight: int, host: int = 0, request: int = 0,
-    priority: int = USUAL_TERMS["priority"],
+    priority: int = USUAL_TERMS["priority"], suspended: int = 0,
 ) -> str:
     parts = []
     if memory:
@@ -164,6 +164,8 @@ def _limits(
         parts.append(f"w{weight}")
     if priority != USUAL_TERMS["priority"]:
         parts.append(named(priority))
+    if suspended:
+        parts.append("suspended")
     return ",".join(parts)
 
 
@@ -190,7 +192,7 @@ TENANTS = [
     Column("LIMITS", lambda tenant: _limits(
         tenant.value("memory"), tenant.value("compute-limit"), tenant.value("weight"),
         tenant.value("host-memory"), tenant.value("compute-request"),
-        tenant.value("priority")) or "-"),
+        tenant.value("priority"), tenant.value("suspended")) or "-"),
     Column("FROM", lambda tenant: sources(tenant) or "-", give=Give(6)),
 ]
 

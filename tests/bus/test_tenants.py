@@ -129,6 +129,11 @@ async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl:
     assert ruled.tenancy.terms("user:alice").priority is Priority.BACKGROUND
     assert json.loads((await ctl("priority", "user:alice", "none", "--json")).out) == {
         "tenant": "user:alice", "priority": "normal"}
+    ended = await ctl("suspend", "user:alice")
+    assert ended.out.splitlines()[0] == "The programs of user:alice are suspended."
+    assert ruled.tenancy.terms("user:alice").suspended
+    assert json.loads((await ctl("resume", "user:alice", "--json")).out) == {
+        "tenant": "user:alice", "suspended": False}
     ruled.tenancy.name({"pod:7d1c": Pod("lab", "train", {})})
     assert json.loads((await ctl("weight", "pod:lab/train", "7", "--json")).out) == {
         "tenant": "pod:lab/train", "weight": 7,

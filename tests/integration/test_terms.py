@@ -5,6 +5,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from nvshared.units import MIB
 from tests.bus.service import private_bus
 from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import pump
+from tests.integration.test_doctor import PROGRAM
 from tests.integration.test_kills import BUILD, await_state, finish, program
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
@@ -83,6 +85,30 @@ def test_a_suspended_program_is_off_the_card_and_ends_right_after_it_is_resumed(
     assert (view(control, victim).resident, turns) == (0, view(control, victim).turns)
     control.resume(client)
     finish([victim])
+
+
+def test_a_suspended_tenants_programs_are_off_the_card_through_a_restart(
+    site: Site, bus: str, start: Callable[..., Control], eventually: Eventually,
+    tmp_path: Path,
+) -> None:
+    def ctl(*arguments: str) -> None:
+        command = [sys.executable, "-c", PROGRAM, *arguments, "--bus", bus]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+    options = ("--tq", "100ms", "--state-dir", str(tmp_path))
+    control = start(*options)
+    one = program(site, 1, None)
+    eventually(lambda: bool(control.snapshot().clients))
+    ours = view(control, one).tenant
+    ctl("suspend", "--wait", ours)
+    assert (view(control, one).state, view(control, one).resident) == ("suspended", 0)
+    site.started[0].terminate()
+    site.started[0].wait()
+    control = start(*options)
+    eventually(lambda: bool(control.snapshot().clients))
+    assert view(control, one).state == "suspended"
+    ctl("resume", ours)
+    finish([one])
 
 
 def test_preempting_hands_the_card_on(

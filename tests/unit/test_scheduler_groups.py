@@ -230,6 +230,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                     priority=data.draw(st.sampled_from(Priority)),
                     compute_request=data.draw(st.sampled_from([0, 30])),
                     host_limit=data.draw(st.sampled_from([0, 512 * MIB])),
+                    suspended=data.draw(st.booleans()),
                 ))
         world.advance(data.draw(st.integers(0, 900)) * 1000)
 

@@ -21,7 +21,7 @@ from nvshared.scheduler.events import Preempted, TenantChanged, TermsChanged
 from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms, Terms
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
-from tests.unit.scheduler_world import World
+from tests.unit.scheduler_world import World, tenants_of
 
 SETTINGS = Settings(
     capacity=4 * GIB, total=4 * GIB, host_budget=16 * GIB, step=256 * MIB, tq=SECOND
@@ -61,12 +61,15 @@ class Tenancy(World):
         self.terms.clear()              # a daemon does not remember them
 
     def _check_action(self, action: Order | Report, starting: set[int]) -> None:
-        terms = self.terms.get(action.client, Terms())
-        if isinstance(action, Stop) and terms.suspended:
+        suspended = self.terms.get(action.client, Terms()).suspended or any(
+            self.tenant_terms[name].suspended
+            for name in tenants_of(action.client) if name in self.tenant_terms
+        )
+        if isinstance(action, Stop) and suspended:
             return                      # needs no other reason
         if isinstance(action, Run | TurnStarted):
             running = action.client not in starting     # told what has changed, until it may stop
-            assert running or not terms.suspended, "it is suspended, and started"
+            assert running or not suspended, "it is suspended, and started"
         super()._check_action(action, starting)
 
 
@@ -107,6 +110,34 @@ def test_a_suspended_client_leaves_although_nobody_needs_the_room() -> None:
     world.put(alone, suspended=False)
     world.advance(SECOND)
     assert alone.open
+
+
+def test_with_a_tenant_its_programs_are_suspended_and_those_to_come() -> None:
+    world = Tenancy()
+    world.jobs = True
+    hooks = [world.program(LARGE // 2) for _ in range(4)]
+    world.advance(3 * SECOND)
+    name = tenants_of(hooks[0].id)[0]
+    inside = [hook for hook in hooks if name in tenants_of(hook.id)]
+    world.put_tenant(name, TenantTerms(suspended=True))
+    while name not in tenants_of((late := world.program(SMALL)).id):
+        pass
+    inside.append(late)
+    world.put(inside[0], suspended=True)
+    world.advance(3 * SECOND)
+    runs = [hook.runs for hook in inside]
+    world.advance(10 * SECOND)
+    assert [hook.resident for hook in inside] == [0] * len(inside)
+    assert [hook.runs for hook in inside] == runs
+    assert all(hook.open for hook in hooks if hook not in inside)
+    world.restart()
+    world.advance(10 * SECOND)
+    assert [hook.runs for hook in inside] == runs
+    world.put(inside[0], suspended=True)
+    world.put_tenant(name, TenantTerms())
+    world.advance(10 * SECOND)
+    assert inside[0].runs == runs[0]    # what is set for a program alone stays
+    assert all(hook.runs > before for hook, before in zip(inside[1:], runs[1:], strict=True))
 
 
 @pytest.mark.parametrize("moment", range(0, 400_000, 50_000))
