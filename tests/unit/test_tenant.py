@@ -89,6 +89,8 @@ PLACES = {
 
     "job": ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", "job:42"),
     "job on a named node": ("0::/system.slice/n1_slurmstepd.scope/job_42/step_batch", "job:42"),
+    "batch script, Debian's 22.05": (
+        "0::/system.slice/gpuhost_slurmstepd.scope/job_3/step_batch/user/task_special", "job:3"),
     "job, v1": (v1("/slurm/uid_1000/job_42/step_0/task_0"), "job:42"),
     "job with names of nodes, v1": (v1("/slurm_n1/uid_1000/job_42/step_0"), "job:42"),
     "job's daemon": ("0::/system.slice/slurmd.service", "unit:slurmd.service"),
