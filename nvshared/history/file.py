@@ -87,13 +87,12 @@ class File:
             self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
             cached_statements=32)
         try:
+            self._check(file)           # before anything that may write to one that is not ours
             for pragma in (
-                f"page_size = {PAGE}", "auto_vacuum = INCREMENTAL", "journal_mode = TRUNCATE",
-                "synchronous = FULL", "cache_size = -512", "temp_store = MEMORY",
+                "journal_mode = TRUNCATE", "synchronous = FULL", "cache_size = -512",
+                "temp_store = MEMORY", f"max_page_count = {self.pages}",
             ):
                 file.execute(f"PRAGMA {pragma}").fetchall()
-            self._check(file)
-            file.execute(f"PRAGMA max_page_count = {self.pages}")
         except sqlite3.DatabaseError as error:
             file.close()
             if error.sqlite_errorcode & 0xFF in UNLIKE_OURS:
@@ -106,7 +105,9 @@ class File:
 
     def _check(self, file: sqlite3.Connection) -> None:
         """Raises Foreign for a file that is none of ours. Makes one of an empty file."""
-        if not number(file, "SELECT count(*) FROM sqlite_master"):
+        if not self.path.stat().st_size:
+            file.execute(f"PRAGMA page_size = {PAGE}")
+            file.execute("PRAGMA auto_vacuum = INCREMENTAL")
             with transaction(file):
                 for statement in self._schema.split(";")[:-1]:
                     file.execute(statement)

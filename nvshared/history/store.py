@@ -93,7 +93,7 @@ class Store:
                 with transaction(file):
                     self._drop(file, length, max(least, there * 7 // 8))
         if number(file, "PRAGMA page_count") > self.file.pages:    # it was allowed more before
-            file.execute("PRAGMA incremental_vacuum").fetchall()
+            file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page
             file.execute(f"PRAGMA max_page_count = {self.file.pages}").fetchall()
 
     def _used_pages(self, file: sqlite3.Connection) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history: what is collected, put together, and found again."""
 
-import sqlite3
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -207,16 +207,20 @@ def test_the_finest_steps_that_reach_back_answer(
         24, 25, 48, 72]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(
     st.integers(0, 4000), st.sampled_from([ALICE, JOB, BOB]), st.integers(0, 100)), max_size=30))
 def test_sums_are_those_of_a_slow_reference(said: list[tuple[int, Party, int]]) -> None:
     """Over minutes, hours and days, in any order of the clock."""
-    store = Store(Path("unused"), 0)
-    store.file._open = sqlite3.connect(":memory:", isolation_level=None)
-    store.file._which = store.file._there()
-    store.file._check(store.file._open)
-    for minute, party, gpu in said:
-        store.add([(NOON + minute * 60, {UUID: {party: used(gpu)}})])
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "history.db", 0)
+        store.add([(NOON + minute * 60, {UUID: {party: used(gpu)}}) for minute, party, gpu in said])
+        with store.file.opened() as file:
+            rows = {length: file.execute(
+                "SELECT start, uid, user, tenant, gpu FROM usage JOIN step ON step.id = step "
+                "JOIN party ON party.id = party WHERE length = ?", (length,)).fetchall()
+                for length in STEPS}
+        store.file.close()
     for length in STEPS:
         expected: Counter[tuple[int, Party]] = Counter()
         there = set()
@@ -224,12 +228,8 @@ def test_sums_are_those_of_a_slow_reference(said: list[tuple[int, Party, int]]) 
             start = NOON + minute * 60
             expected[start - start % length, party] += gpu
             there.add((start - start % length, party))
-        rows = store.file._open.execute(
-            "SELECT start, uid, user, tenant, gpu FROM usage JOIN step ON step.id = step "
-            "JOIN party ON party.id = party WHERE length = ?", (length,)).fetchall()
-        assert {((row[0], Party(*row[1:4])), row[4]) for row in rows} == {
+        assert {((row[0], Party(*row[1:4])), row[4]) for row in rows[length]} == {
             (key, expected[key]) for key in there}
-    store.file.close()
 
 
 @pytest.mark.parametrize(("asked", "sentence"), [

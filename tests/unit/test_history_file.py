@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of the history under attack: full disks, power cuts, what others have left there."""
+
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nvshared.history import keeper as keeping
+from nvshared.history.figures import Asked, Batch, Party
+from nvshared.history.file import PAGE
+from nvshared.history.keeper import KEPT, Keeper
+from nvshared.history.query import find
+from nvshared.history.store import FILE_NAME, STEPS, Store
+from nvshared.scheduler.usage import Usage
+from tests.unit.test_history import ALICE, NOON, UUID, used
+
+ROOT = Path(__file__).parents[2]
+MINUTE = {UUID: {ALICE: used(1)}}
+WRITER = textwrap.dedent("""
+    import sys
+    from pathlib import Path
+    from nvshared.history.store import Store
+    from tests.unit.test_history_file import MINUTE, NOON
+    store = Store(Path(sys.argv[1]), 0)
+    for number in range(int(sys.argv[2]), 1 << 30):
+        store.add([(NOON + 60 * number, MINUTE)])
+        print(number, flush=True)
+""")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / FILE_NAME
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    """Whose thread this is."""
+    monkeypatch.setattr(Keeper, "_do", lambda self, task: task())
+    keeper = Keeper(tmp_path, 0)
+    yield keeper
+    keeper._store.file.close()
+
+
+def seconds(path: Path, length: int = 60) -> int:
+    """All that is kept."""
+    with sqlite3.connect(path) as file:
+        assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        (found,) = file.execute(
+            "SELECT coalesce(sum(gpu), 0) FROM usage JOIN step ON step.id = step WHERE length = ?",
+            (length,)).fetchone()
+    file.close()
+    return int(found)
+
+
+def text(path: Path) -> None:
+    path.write_text("a diary\n" * 999)
+
+
+def nothing_like_it(path: Path) -> None:
+    Store(path, 0).add([(NOON, MINUTE)])
+    path.write_bytes(path.read_bytes()[:4096] + b"\xa5" * (path.stat().st_size - 4096))
+
+
+def cut_off(path: Path) -> None:
+    Store(path, 0).add([(NOON, MINUTE)])
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def another_programs(path: Path) -> None:
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE usage (a)")
+    file.close()
+
+
+def newer(path: Path) -> None:
+    Store(path, 0).add([(NOON, MINUTE)])
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA user_version = 2")
+    file.close()
+
+
+def other_tables(path: Path) -> None:
+    Store(path, 0).add([(NOON, MINUTE)])
+    with sqlite3.connect(path) as file:
+        file.execute("ALTER TABLE usage RENAME COLUMN turns TO spins")
+    file.close()
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(("make", "why"), [
+    (text, "it is broken: file is not a database"),
+    (nothing_like_it, "it is broken: "),
+    (cut_off, "it is broken: "),
+    (another_programs, "another program made it"),
+    (newer, "it is of version 2, and we know 1"),
+    (other_tables, "it is broken: no such column: turns"),
+    (folder, "it is no file"),
+    (pipe, "it is no file"),
+])
+def test_what_is_not_ours_is_put_aside_whole(
+    path: Path, keeper: Keeper, make: Callable[[Path], None], why: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make(path)
+    before = path.read_bytes() if path.is_file() else b""
+    keeper.keep(NOON, MINUTE)
+    keeper.keep(NOON + 60, MINUTE)
+    assert seconds(path) == 2
+    aside = path.with_name(f"{FILE_NAME}.aside-1")
+    assert aside.exists()
+    assert not before or aside.read_bytes() == before
+    (line,) = caplog.messages
+    assert line.startswith(f"{path} is put aside as {aside.name} and a new history begun: {why}")
+    path.unlink()
+    make(path)
+    caplog.clear()
+    keeper.keep(NOON + 120, MINUTE)
+    assert path.with_name(f"{FILE_NAME}.aside-2").exists()
+    assert aside.exists()
+
+
+def test_one_that_breaks_while_it_is_used_is_put_aside(path: Path, keeper: Keeper) -> None:
+    for number in range(30):
+        keeper.keep(NOON + 60 * number, MINUTE)
+    whole = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\x5a" * (whole - 4096))
+    keeper._store.file._open.execute("PRAGMA cache_size = 0")      # type: ignore[union-attr]
+    for number in range(30, 40):
+        keeper.keep(NOON + 60 * number, MINUTE)
+    assert path.with_name(f"{FILE_NAME}.aside-1").stat().st_size == whole
+    assert seconds(path) == 10
+
+
+def test_one_that_is_taken_away_is_begun_anew(path: Path, keeper: Keeper) -> None:
+    keeper.keep(NOON, MINUTE)
+    path.rename(path.with_name("kept elsewhere"))
+    keeper.keep(NOON + 60, MINUTE)
+    assert seconds(path) == 1
+    assert seconds(path.with_name("kept elsewhere")) == 1
+
+
+def test_a_full_disk_costs_nothing_that_an_hour_of_memory_holds(
+    path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    keeper.keep(NOON, MINUTE)
+    add = Store.add
+
+    def full(_self: Store, _batches: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Store, "add", full)
+    for number in range(1, 3 * KEPT):
+        keeper.keep(NOON + 60 * number, MINUTE)
+    assert len(keeper._waiting) == KEPT
+    answers: list[object] = []
+    keeper._answer(Asked(NOON, NOON + 86400, 0, "user"), lambda found: found,
+                   lambda found, error: answers.append((found.missing, error)))
+    assert answers == [("database or disk is full", None)]
+    monkeypatch.setattr(Store, "add", add)
+    keeper.keep(NOON + 60 * 3 * KEPT, MINUTE)
+    assert seconds(path) == 3 * KEPT + 1
+    assert caplog.messages == [
+        f"{path} is not written, and tried again each minute: database or disk is full",
+        f"{path} is written again"]
+    assert not keeper._waiting
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    """A small one, in a mount namespace of its own."""
+    program = textwrap.dedent(f"""
+        import sys
+        from pathlib import Path
+        from nvshared.history.keeper import Keeper
+        from tests.unit.test_history_file import MINUTE, NOON, seconds
+        Keeper._do = lambda self, task: task()
+        folder = Path({str(tmp_path)!r})
+        keeper = Keeper(folder, 0)
+        keeper.keep(NOON, MINUTE)
+        waste = folder / "waste"
+        with waste.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+        for number in range(1, 20):
+            keeper.keep(NOON + 3600 * number, MINUTE)
+        assert keeper._waiting, "there was room"
+        assert seconds(folder / "history.db") < 20
+        waste.unlink()
+        keeper.keep(NOON + 3600 * 20, MINUTE)
+        assert not keeper._waiting, keeper._trouble
+        print(seconds(folder / "history.db"))
+    """)
+    mount = f"mount -t tmpfs -o size=128k none {tmp_path} && exec {sys.executable} -c \"$0\""
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, program], cwd=ROOT, check=False,
+        capture_output=True, text=True)
+    if "unshare failed" in ended.stderr or "mount:" in ended.stderr:
+        pytest.skip("no mount namespace can be had here")
+    assert (ended.returncode, ended.stdout) == (0, "21\n"), ended.stderr
+
+
+def test_a_folder_that_cannot_be_had_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Keeper, "_do", lambda self, task: task())
+    state = tmp_path / "state"
+    state.write_text("in the way")
+    keeper = Keeper(state, 0)
+    for number in range(3):
+        keeper.keep(NOON + number * 60, MINUTE)
+    answers: list[object] = []
+    keeper._answer(Asked(NOON, NOON + 60, 0, "user"), lambda found: found,
+                   lambda _found, error: answers.append(str(error)))
+    (line,), (answer,) = caplog.messages, answers
+    assert line.startswith(f"{state}/{FILE_NAME} is not written, and tried again each minute: ")
+    assert str(answer).startswith(f"{state}/{FILE_NAME} cannot be read: ")
+    state.unlink()
+    keeper.keep(NOON + 180, MINUTE)
+    keeper._store.file.close()
+    assert seconds(state / FILE_NAME) == 4
+
+
+def test_a_fault_of_ours_costs_one_minute_and_not_the_thread(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = Keeper(tmp_path, 0)
+    keeper.keep(NOON, {UUID: {Party(1, "\udc00", "user:x"): used(1)}})
+    keeper.keep(NOON + 60, MINUTE)
+    keeper.close()
+    assert seconds(tmp_path / FILE_NAME) == 1
+    assert [record.message for record in caplog.records] == ["the history has a fault"]
+
+
+def test_it_grows_to_its_size_and_the_oldest_go_first(path: Path) -> None:
+    store = Store(path, 0)
+    store.file.pages = pages = 72
+    names = [f"unit:u{one}/{'x' * 90}-{{}}.service" for one in range(20)]
+    minutes = 130
+    for number in range(minutes):
+        batch: Batch = {UUID: {
+            Party(one, f"u{one}", name.format(number % 9)): Usage(*[1 << 40] * 10)
+            for one, name in enumerate(names)}}
+        store.add([(NOON + 60 * number, batch)])
+        assert path.stat().st_size <= pages * PAGE
+    with store.file.opened() as file:
+        first, last, count = file.execute(
+            "SELECT min(start), max(start), count(*) FROM step WHERE length = 60").fetchone()
+        found = find(file, Asked(NOON, NOON + 60 * minutes, 0, "gpu"))
+    assert last == NOON + 60 * (minutes - 1)
+    assert first == last - 60 * (count - 1) > NOON
+    # The hours have it all.
+    assert sum(row.usage.gpu for row in found.rows) == minutes * 20 << 40
+    store.file.close()
+    assert seconds(path) == count * 20 << 40
+
+
+def test_one_that_may_be_smaller_now_shrinks(path: Path) -> None:
+    store = Store(path, 0)
+    store.add([
+        (NOON + 60 * minute, {
+            f"{UUID}{card}": {
+                Party(one, f"u{one}", f"user:u{one}"): Usage(*[1 << 40] * 10) for one in range(50)}
+            for card in range(4)})
+        for minute in range(70)])
+    store.file.close()
+    before = path.stat().st_size
+    store = Store(path, 0)
+    store.file.pages = pages = before // PAGE // 3
+    store.add([(NOON + 60 * 300, MINUTE)])
+    assert path.stat().st_size <= pages * PAGE
+    store.file.close()
+    assert 0 < seconds(path) < seconds(path, 3600)
+
+
+def killed(path: Path, rounds: int) -> None:
+    """Writers that are killed in the middle, one after the other."""
+    written = 0
+    for number in range(rounds):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(written)], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        said = [int(writer.stdout.readline()) for _ in range(3 + number % 5)]
+        os.kill(writer.pid, signal.SIGKILL)
+        said += [int(line) for line in writer.stdout if line.endswith("\n")]
+        writer.wait()
+        writer.stdout.close()
+        there = [seconds(path, length) for length in STEPS]
+        assert there == [there[0]] * 3
+        # What it said is there; one more may be, as it was killed before it could say so.
+        assert there[0] in (said[-1] + 1, said[-1] + 2)
+        written = there[0]
+
+
+def test_kill_9_costs_nothing_that_was_written(path: Path) -> None:
+    killed(path, 3)
+
+
+@pytest.mark.long
+def test_kill_9_many_times(path: Path) -> None:
+    killed(path, 100)
+
+
+def test_a_write_that_was_cut_short_is_undone(path: Path) -> None:
+    """As a power cut leaves it: the journal is on disk, the file is half written."""
+    store = Store(path, 0)
+    store.add([(NOON, MINUTE)])
+    with store.file.opened() as file:
+        file.execute("PRAGMA cache_size = 1")       # so that it writes before it commits
+        file.execute("PRAGMA cache_spill = 1")
+        file.execute("BEGIN IMMEDIATE")
+        for number in range(1, 60):
+            store._add(file, 60, NOON + number * 60, {
+                UUID: {Party(one, f"u{one}", "") : used(1) for one in range(60)}})
+        image, journal = path.read_bytes(), path.with_name(f"{FILE_NAME}-journal").read_bytes()
+        file.execute("ROLLBACK")
+    assert len(image) > 3 * 4096
+    assert any(journal)
+    store.file.close()
+    path.write_bytes(image)
+    path.with_name(f"{FILE_NAME}-journal").write_bytes(journal)
+    again = Store(path, 0)
+    again.add([(NOON + 60, MINUTE)])
+    again.file.close()
+    assert seconds(path) == 2
+    assert not list(path.parent.glob("*.aside*"))
+
+
+def test_what_waits_is_written_when_the_daemon_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(tmp_path, 0)
+    monkeypatch.setattr(keeping, "PATIENCE", 600)
+    for number in range(20):
+        keeper.keep(NOON + 60 * number, MINUTE)
+    keeper.close()
+    assert seconds(tmp_path / FILE_NAME) == 20
