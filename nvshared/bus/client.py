@@ -74,6 +74,7 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         Property("HeldUSec", "t", Changes.SILENT, lambda self: self._client.held_time),
         Property("WaitedUSec", "t", Changes.SILENT, lambda self: self._client.waited),
         Property("WaitingUSec", "t", Changes.SILENT, lambda self: self._client.waiting),
+        Property("IdleUSec", "t", Changes.SILENT, lambda self: self._client.idle),
         Property(
             "ExpectedUSec", "t", Changes.SILENT,
             lambda self: UNKNOWN if self._client.expected is None else self._client.expected,

@@ -81,6 +81,7 @@ class ClientSnapshot:
     held_usec: int
     waited_usec: int
     waiting_usec: int                   # this time; 0: it does not wait
+    idle_usec: int                      # this time; 0: it waits, or may use the card
     expected_usec: int | None           # about how much longer
     position: int                       # in the queue; 1: next; 0: in none
     turns: int

@@ -41,6 +41,7 @@ class ClientView:
     held_time: int                      # time with the gate open, until Snapshot.now
     waited: int                         # time wanting it open, until Snapshot.now,
     waiting: int | None                 # and the part of this wait; None: it does not wait
+    idle: int | None                    # since its gate was shut and nobody stood there; or None
     turns: int
     bytes_in: int                       # brought to the card
     bytes_out: int                      # moved to the host

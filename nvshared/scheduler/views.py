@@ -74,6 +74,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         held_time=client.time_held(card.now),
         waited=client.time_waited(card.now),
         waiting=card.now - client.wanted if client.waits else None,
+        idle=card.now - client.since if client.phase is Phase.IDLE else None,
         turns=client.turns,
         bytes_in=client.bytes_in,
         bytes_out=client.bytes_out,

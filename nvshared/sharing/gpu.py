@@ -80,8 +80,7 @@ class Client:
     @property
     def container(self) -> str:
         """The name of the pod's container that it is in; "" where nobody knows it."""
-        pod = self.pod
-        return "" if pod is None else pod.containers.get(self.peer.tenant.container, "")
+        return "" if self.pod is None else self.pod.containers.get(self.peer.tenant.container, "")
 
     def set_terms(self, terms: ClientTerms) -> None:
         """This is set for it from now on."""
@@ -124,6 +123,11 @@ class Client:
         """How long it has been waiting, this time; 0: it does not."""
         waiting = self.view.waiting
         return 0 if waiting is None else waiting + self.gpu.since()
+
+    @property
+    def idle(self) -> int:
+        """How long it has been idle, this time; 0: it waits, or may use the card."""
+        return 0 if self.view.idle is None else self.view.idle + self.gpu.since()
 
     @property
     def position(self) -> int:

@@ -128,6 +128,8 @@ def tenant(client: "ClientSnapshot") -> str:
 
 
 _TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NARROWEST))
+_IDLE = Column("IDLE", lambda client: duration(client.idle_usec) if client.idle_usec else "-",
+               right=True, give=Give(6))
 _STAYS = Column("STAYS", lambda client: client.stays or "-", give=Give(3))
 _LIMITS = Column("LIMITS", lambda client: limits(client) or "-", give=Give(3))
 
@@ -135,6 +137,7 @@ _LIMITS = Column("LIMITS", lambda client: limits(client) or "-", give=Give(3))
 def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
     """CLIENTS, and what else there is to say of one of them: whose it is, what is set for it."""
     more = {
+        _IDLE: any(client.idle_usec for client in clients),
         _TENANT: any(tenant(client) for client in clients),
         _STAYS: any(client.stays for client in clients),
         _LIMITS: any(limits(client) for client in clients),

@@ -13,7 +13,10 @@ from nvshared.scheduler.snapshot import Wait
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.bus.service import NOBODY, Peeper, a_client, decide
+from tests.bus.test_commands import Run, ctl
 from tests.unit.scripted import Scripted
+
+__all__ = ["ctl"]                       # a fixture
 
 PROPERTIES = "org.freedesktop.DBus.Properties"
 
@@ -24,19 +27,23 @@ async def properties(other: Peeper, path: str, interface: str) -> dict[str, obje
 
 
 async def test_how_long_a_program_waits_and_about_how_much_longer(
-    manager: Manager, other: Peeper
+    manager: Manager, other: Peeper, ctl: Run
 ) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = client.gpu.scheduler
     assert isinstance(scheduler, Scripted)
     shown = await properties(other, client_path(client.id), CLIENT_INTERFACE)
     assert (shown["WaitingUSec"], shown["ExpectedUSec"], shown["Position"]) == (0, 0, 0)
+    assert shown["IdleUSec"] == 0
 
     view = client.view
     scheduler.waits = {client.id: Wait(2, 1000 * SECOND)}
-    scheduler._clients[client.id] = replace(view, waiting=5 * SECOND)
+    scheduler._clients[client.id] = replace(view, waiting=5 * SECOND, idle=7 * SECOND)
     decide(client)
     shown = await properties(other, client_path(client.id), CLIENT_INTERFACE)
+    assert isinstance(shown["IdleUSec"], int)
+    assert shown["IdleUSec"] >= 7 * SECOND
+    assert "IDLE" in (await ctl("clients")).out.splitlines()[0]
     assert shown["Position"] == 2
     waiting, expected = shown["WaitingUSec"], shown["ExpectedUSec"]
     assert isinstance(waiting, int)

@@ -8,7 +8,7 @@ import pytest
 
 from nvshared.scheduler import quantum
 from nvshared.scheduler.actions import Action, Run, TurnEnd
-from nvshared.scheduler.events import TermsChanged
+from nvshared.scheduler.events import TermsChanged, Tick
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
@@ -124,3 +124,19 @@ def test_seconds_of_quantum_and_idle_windows_are_told_together() -> None:
     told = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]
     assert replace(told[-1], idle_window=0) == Run(
         1, 30 * SECOND, pace=True, report_idle=True, report_copies=True)
+
+
+def test_people_see_how_long_a_program_has_had_nothing_to_do() -> None:
+    talk = Talk()
+    talk.run(1, 70)
+    talk.join(2, 70)
+    talk.wait(10)
+    talk.tell(Tick())
+    assert talk.view(2).idle == 10 * SECOND
+    assert talk.view(1).idle is None            # whether it does something is not asked
+    talk.want(2)
+    assert talk.view(2).idle is None
+    talk.obey(talk.wait(30))
+    talk.wait(5)
+    talk.tell(Tick())
+    assert talk.view(1).idle is None            # it waits for its next turn
