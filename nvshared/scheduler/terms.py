@@ -43,8 +43,9 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
         (card.tenancies, terms.memory_limit, before.memory_limit, ""),
         (card.domains, terms.host_limit, before.host_limit, " of host memory"),
     ):
-        if limit != old:
-            words = f"all programs of {tenant} together are limited to {sized(limit)}{what}"
+        if limit != old or (limit and terms.shown != before.shown):
+            whose = terms.shown or tenant
+            words = f"all programs of {whose} together are limited to {sized(limit)}{what}"
             domains.resize(tenant, limit or None, words, term=bool(limit))
             for client in card.clients.values():
                 if tenant in client.tenants:

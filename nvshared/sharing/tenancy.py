@@ -171,6 +171,8 @@ class Tenancy:
             settings["priority"] = Priority(settings["priority"])
         if "suspended" in settings:
             settings["suspended"] = bool(settings["suspended"])
+        if settings and self._pods.pod(name) is not None:
+            settings["shown"] = self._pods.shown(name)
         return TenantTerms(**settings)
 
     def tenants(self) -> list[TenantView]:

@@ -27,6 +27,7 @@ from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, p
 
 ALICE, POD = Tenant(Kind.USER, "alice"), Tenant(Kind.POD, "7d1c")
 TRAIN = Pod("lab", "train", {"9f1c": "main"})
+SHOWN = "pod:lab/train"
 KNOWN = ", ".join(TERMS)
 RULES = (
     Rule("user:*", "memory", 60 * GIB, "a.conf:2"), Rule("user:*", "weight", 50, "a.conf:3"),
@@ -83,7 +84,8 @@ def test_what_is_set_is_told_before_the_first_program_comes(daemon: Daemon) -> N
     daemon.joins(ALICE, POD)
     alice = TenantTerms(memory_limit=40 * GIB, compute_limit=50, weight=200)
     assert daemon.heard[0][:2] == [
-        TenantChanged("user:alice", alice), TenantChanged("pod:7d1c", TenantTerms(weight=7)),
+        TenantChanged("user:alice", alice),
+        TenantChanged("pod:7d1c", TenantTerms(weight=7, shown=SHOWN)),
     ]
     assert isinstance(joined := daemon.heard[0][2], Joined)
     assert joined.tenants == ("pod:7d1c", "user:alice")    # the outermost first
@@ -121,7 +123,7 @@ def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon
     daemon.manager.reload()
     assert daemon.told() == [
         TenantChanged("user:alice", TenantTerms(60 * GIB, 50)),
-        TenantChanged("pod:7d1c", TenantTerms(compute_limit=30)),
+        TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, shown=SHOWN)),
     ]
     daemon.set("user:alice", memory=4 * GIB, compute_limit=100)
     assert daemon.told() == [TenantChanged("user:alice", TenantTerms(4 * GIB, 50))]
@@ -353,7 +355,8 @@ def test_a_pod_goes_by_its_uid_until_its_name_is_known(daemon: Daemon) -> None:
     assert (str(client), client.tenant, client.container) == (
         "lab/train[11]", "pod:lab/train", "main")
     # A rule may be for the name. What was set for the UID stays.
-    assert daemon.told() == [TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, weight=7))]
+    assert daemon.told() == [
+        TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, weight=7, shown=SHOWN))]
     daemon.manager.tenancy.name({str(POD): TRAIN})
     assert renamed == [client]
     assert daemon.manager.tenancy.tenant("pod:lab/train") == daemon.manager.tenancy.tenant(
