@@ -11,7 +11,7 @@ from tests.system import card
 
 CONF = "/etc/nvshare/nvshared.conf.d/metrics.conf"
 SCRAPE = "from urllib.request import urlopen; print(urlopen('http://127.0.0.1:9402').read().decode())"
-LABELS = 'tenant="pod:default/it",namespace="default",pod="it",container="it",name='
+LABELS = {'tenant="pod:default/it"', 'namespace="default"', 'pod="it"', 'container="it"'}
 
 
 @pytest.fixture
@@ -33,8 +33,13 @@ def test_a_pod_is_called_by_its_names_from_its_start(
     began = time.monotonic()
     cluster.until(lambda: cluster.shares("it"), "nvsharectl tenants shows its name")
     record_property("seconds from the program to the pod's name", time.monotonic() - began)
-    cluster.until(
-        lambda: LABELS in cluster.output("python3", "-c", SCRAPE), "the metrics have its names")
+
+    def labelled() -> bool:
+        lines = cluster.output("python3", "-c", SCRAPE).splitlines()
+        (info,) = (line for line in lines if line.startswith("nvshare_client_info{"))
+        return set(info[info.index("{") + 1:info.index("}")].split(",")) >= LABELS
+
+    cluster.until(labelled, "the metrics have its names")
     record_property("seconds from the program to names in metrics", time.monotonic() - began)
     for unit in ("nvshared", "nvshare-kubelet"):
         cluster.run("systemctl", "restart", unit)
