@@ -97,3 +97,22 @@ def test_packages_bring_them_all() -> None:
         there = {str(path.relative_to(ROOT)) for path in (PACKAGING / folder).iterdir()}
         assert there <= set(brought)
     assert "\n/usr/share/nvshared\n" in (PACKAGING / "rpm" / "nvshared.spec").read_text()
+
+
+def test_prometheus_operator_finds_the_daemon_of_the_overlay() -> None:
+    overlay = PACKAGING / "kubernetes" / "overlays" / "nvshared-daemonset"
+    daemons = yaml.safe_load((overlay / "daemonset.yaml").read_text())
+    (labels,) = yaml.safe_load((overlay / "kustomization.yaml").read_text())["labels"]
+    containers = daemons["spec"]["template"]["spec"]["containers"]
+    (port,) = [port for one in containers for port in one.get("ports", ())]
+    assert f"\nmetrics = {port['containerPort']}\n" in (overlay / "nvshared.conf").read_text()
+    text = (PACKAGING / "prometheus" / "kubernetes.yaml").read_text()
+    hosts, pods = yaml.safe_load_all(text)
+    assert {one["metadata"]["namespace"] for one in (hosts, pods, daemons)} == {"nvshare"}
+    assert pods["spec"]["selector"]["matchLabels"].items() <= labels["pairs"].items()
+    (endpoint,) = pods["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == port["name"]
+    assert f"$1:{port['containerPort']}" in [one.get("replacement") for one
+                                            in hosts["spec"]["relabelings"]]
+    assert endpoint["honorLabels"]
+    assert hosts["spec"]["honorLabels"]
