@@ -16,9 +16,10 @@ from prometheus_client.core import (
 )
 
 from nvshared import __version__
+from nvshared.scheduler.usage import Usage
 from nvshared.sharing.durations import BOUNDS
 from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.totals import TenantTotals, Totals
+from nvshared.sharing.totals import TenantTotals
 from nvshared.units import SECOND
 
 CARD = ("gpu", "uuid")
@@ -62,8 +63,11 @@ def note(
     """All figures, as of now."""
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
+    used = [(labels, client.usage) for labels, client in programs]
     tenants = [
-        ((*labels, name), had) for labels, gpu in cards for name, had in totals.of(gpu).items()]
+        ((*labels, name), usage) for labels, gpu in cards
+        for name, usage in totals.of(gpu).items()
+    ]
     return [
         *_signs("nvshare_", (), BUILD, [((), __version__)]),
         *_signs("nvshare_", CARD, CARD_SIGNS, cards),
@@ -72,7 +76,7 @@ def note(
         _decisions(cards),
         *_signs("nvshare_client_", CLIENT, CLIENT_SIGNS, programs),
         *_figures(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
-        *_figures(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, programs),
+        *_figures(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, used),
         *_figures(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants),
     ]
 
@@ -143,21 +147,26 @@ CLIENT_GAUGES: Table[Client] = [
      lambda client: client.memory.pinned),
     ("host_bytes", "Host memory held for what is swapped", lambda client: client.memory.host),
 ]
-CLIENT_COUNTERS: Table[Client] = [
-    ("held_seconds", "Time in which the program was allowed to use the GPU",
-     lambda client: client.held_time / SECOND),
-    ("waited_seconds", "Time in which it waited for the GPU",
-     lambda client: client.waited / SECOND),
-]
-TENANT_COUNTERS: Table[Totals] = [
-    ("held_seconds", "Time in which programs of the tenant were allowed to use the GPU",
-     lambda had: had.held_time / SECOND),
-    ("waited_seconds", "Time in which they waited for the GPU",
-     lambda had: had.waited / SECOND),
-    ("turns", "Turns that they began", lambda had: had.turns),
-    ("loaded_bytes", "Bytes of theirs brought to the GPU", lambda had: had.bytes_in),
-    ("evicted_bytes", "Bytes of theirs moved to the host", lambda had: had.bytes_out),
-]
+
+
+def _usage(whose: str) -> Table[Usage]:
+    return [
+        ("gpu_seconds", f"Time of the GPU that {whose} has had: divided among those who may use it",
+         lambda used: used.gpu / SECOND),
+        ("held_seconds", f"Time in which {whose} was allowed to use the GPU",
+         lambda used: used.held / SECOND),
+        ("waited_seconds", f"Time in which {whose} waited for the GPU",
+         lambda used: used.waited / SECOND),
+        ("turns", f"Turns of {whose} that have begun", lambda used: used.turns),
+        ("handover_seconds", f"Time that it took to have the memory of {whose} on the GPU",
+         lambda used: used.handover / SECOND),
+        ("loaded_bytes", f"Bytes of {whose} brought to the GPU", lambda used: used.bytes_in),
+        ("evicted_bytes", f"Bytes of {whose} moved to the host", lambda used: used.bytes_out),
+    ]
+
+
+CLIENT_COUNTERS = _usage("the program")[:3]     # for so many, no more
+TENANT_COUNTERS = _usage("the tenant")
 
 
 def _signs(

@@ -29,6 +29,7 @@ from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
+from nvshared.scheduler.usage import Usage
 from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
 from nvshared.sharing.pods import Pod
@@ -108,15 +109,9 @@ class Client:
         return self.gpu.snapshot().clients[self.id]
 
     @property
-    def held_time(self) -> int:
-        """Time with its gate open, until now: the scheduler counts up to its last event."""
-        return self.view.held_time + self._since(self.id in self.gpu.snapshot().holders)
-
-    @property
-    def waited(self) -> int:
-        """Time wanting it open, until now."""
-        limited = self.view.state is actions.ClientState.LIMITED
-        return self.view.waited + self._since(limited or self.id in self.gpu.snapshot().queue)
+    def usage(self) -> Usage:
+        """All that it has used of the card, until now."""
+        return self.gpu.scheduler.usage(self.id, self.gpu.now)
 
     @property
     def waiting(self) -> int:
@@ -153,9 +148,6 @@ class Client:
              one.bytes_in, one.reason)
             for one in reversed(self.recent.turns)
         ]
-
-    def _since(self, counting: bool) -> int:
-        return self.gpu.since() if counting else 0
 
 
 class GPU:

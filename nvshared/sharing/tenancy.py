@@ -250,7 +250,7 @@ class Tenancy:
             sum(memory.allocated for memory in figures),
             sum(memory.resident for memory in figures),
             sum(memory.pinned for memory in figures),
-            sum(client.held_time for client in clients),
+            sum(client.usage.held for client in clients),
             tuple(self._pods.shown(one) for one in others if one != name),
             tuple(self._found(name)),
         )

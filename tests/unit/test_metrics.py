@@ -14,6 +14,7 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.families import CLIENT, families
 from nvshared.report.metrics import Figures
 from nvshared.scheduler.events import Memory, MemoryChanged, Stays, Tick
+from nvshared.scheduler.usage import Usage
 from nvshared.sharing import totals
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
@@ -152,9 +153,8 @@ async def test_a_program_that_ended_is_gone_and_its_tenants_totals_are_not(time:
     gpu = made.gpus[0]
     def a_program() -> Client:
         client = a_client(made)
-        scheduler = Scripted.latest
-        scheduler._clients[client.id] = replace(
-            scheduler._clients[client.id], held_time=5 * SECOND, waited=3 * SECOND, turns=2,
+        Scripted.latest.used[client.id] = Usage(
+            gpu=4 * SECOND, held=5 * SECOND, waited=3 * SECOND, turns=2, handover=SECOND,
             bytes_in=GIB, bytes_out=2 * GIB,
         )
         return client
@@ -168,8 +168,9 @@ async def test_a_program_that_ended_is_gone_and_its_tenants_totals_are_not(time:
                 for name, samples in found.items() if name.startswith("nvshare_tenant_")}
 
     first = a_program()
-    one = {"held_seconds_total": 5, "waited_seconds_total": 3, "turns_total": 2,
-           "loaded_bytes_total": GIB, "evicted_bytes_total": 2 * GIB}
+    one = {"gpu_seconds_total": 4, "held_seconds_total": 5, "waited_seconds_total": 3,
+           "turns_total": 2, "handover_seconds_total": 1, "loaded_bytes_total": GIB,
+           "evicted_bytes_total": 2 * GIB}
     two = {name: 2 * value for name, value in one.items()}
     assert await told() == one
     gpu.leave(first)
@@ -217,14 +218,15 @@ async def test_decisions_are_counted_by_what_they_take(time: Time) -> None:
     assert found["nvshare_scheduler_decision_seconds_sum"][0][1] == 0.02
 
 
-async def test_times_go_on_while_nothing_happens(time: Time) -> None:
+async def test_times_go_on_while_nothing_happens(
+    time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = manager(time)
-    holder, waiter = a_client(made), a_client(made)
-    scheduler = made.gpus[0].scheduler
-    assert isinstance(scheduler, Scripted)
-    scheduler.holders, scheduler.queue = (holder.id,), (waiter.id,)
-    made.gpus[0].tell(MemoryChanged(waiter.id, waiter.memory, wants=True))
+    client, began = a_client(made), time.now
+    monkeypatch.setattr(
+        Scripted.latest, "usage",
+        lambda id, now: Usage(held=now - began) if id == client.id else None)
     time.now += 3600 * SECOND
     found = await scraped(made)
-    assert [value for _, value in found["nvshare_client_held_seconds_total"]] == [3600, 0]
-    assert [value for _, value in found["nvshare_client_waited_seconds_total"]] == [0, 3600]
+    assert [value for _, value in found["nvshare_client_held_seconds_total"]] == [3600]
+    assert [value for _, value in found["nvshare_tenant_held_seconds_total"]] == [3600]

@@ -104,7 +104,7 @@ def test_people_see_the_programs_of_a_lost_card() -> None:
     gpu.join(client, Memory(allocated=GIB), running=False, wants=False, commit=0)
     gpu.lose("it fell off the bus")
     assert client.view.memory.allocated == GIB
-    assert (client.held_time, client.waited) == (0, 0)
+    assert (client.usage.held, client.usage.waited) == (0, 0)
     assert link.orders[-1] == Run(1)
     gpu.leave(client)
     assert not gpu.clients
