@@ -6,6 +6,7 @@
 
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,19 @@ def manifests(cluster: Cluster) -> str:
         if path.is_file():
             cluster.copy(path, f"{there}/{path.relative_to(MANIFESTS)}")
     return there
+
+
+@pytest.fixture(scope="module")
+def cdi(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
+    """The container runtime heeds CDI devices."""
+    version = cluster.output("containerd", "--version")
+    number = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
+    if number is None or tuple(map(int, number.groups())) < (1, 7, 2):
+        leave_out(request.config, f"{version} knows no CDI devices; another one may lie in "
+                                  "the folder that has Kubernetes' programs")
+    cluster.heed_cdi_devices(heed=True)
+    yield
+    cluster.heed_cdi_devices(heed=False)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods claim parts of a GPU (DRA), from a real scheduler and kubelet, and get no more."""
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,16 @@ import pytest
 from nvshared.units import MIB
 from tests.kubernetes.cluster import DRIVER, Cluster, claim, deployment, pod
 from tests.kubernetes.test_device_plugin import first_process, main_process
-from tests.system.conftest import leave_out
 
 CLASS = Path(__file__).parents[2] / "packaging/kubernetes/claims/deviceclass.yaml"
 DROP_IN = "/etc/systemd/system/nvshare-kubelet.service.d/claims.conf"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cdi(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
-    """The container runtime heeds CDI devices."""
-    version = cluster.output("containerd", "--version")
-    number = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
-    if number is None or tuple(map(int, number.groups())) < (1, 7, 2):
-        leave_out(request.config, f"{version} knows no CDI devices; another one may lie in "
-                                  "the folder that has Kubernetes' programs")
-    cluster.heed_cdi_devices(heed=True)
-    yield
-    cluster.heed_cdi_devices(heed=False)
+pytestmark = pytest.mark.usefixtures("cdi")
 
 
 @pytest.fixture(scope="module")
-def _claims(cluster: Cluster, _cdi: None) -> Iterator[None]:
+def _claims(cluster: Cluster, cdi: None) -> Iterator[None]:
     """The administrator has chosen claims in place of the device plugin."""
     cluster.write(DROP_IN, "[Service]\nExecStart=\nExecStart=/usr/bin/nvshare-kubelet --dra\n")
     cluster.run("systemctl", "daemon-reload")

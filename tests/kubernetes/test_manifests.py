@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.cluster import Cluster, pod
+from tests.kubernetes.cluster import Cluster, claim, pod
 from tests.kubernetes.conftest import MANIFESTS
 from tests.kubernetes.node import ADDRESS, HERE, IMAGE, NAME
 from tests.system import card
@@ -141,6 +141,23 @@ def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
         cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/weight=x")
         cluster.until(lambda: "cannot be 'x'" in cluster.refusals("it"), "the reason is an event")
         cluster.finish("it")
+
+
+def test_a_daemon_set_serves_claims_in_place_of_the_units_shares(
+    cluster: Cluster, manifests: str, image: None, cdi: None
+) -> None:
+    """As itself, not as the node: its account may do what it does."""
+    cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
+        "../claims", container("nvshare-kubelet", SERVER)))
+    with without(cluster, manifests, "nvshare-kubelet"):
+        cluster.kubectl("apply", f"--kustomize={manifests}/mine")
+        cluster.apply(claim("it", {"compute": "50"}))
+        cluster.start_pods(pod("it", claimed="it"), pod("other"))
+        assert cluster.terms("it") == {"compute-limit": 50}
+        cluster.kubectl("delete", "resourceslices", "--all")
+        cluster.until(lambda: cluster.get("resourceslices")["items"], "the slice is there again")
+        cluster.finish("it", "other")
+        cluster.kubectl("delete", f"--kustomize={manifests}/mine")
 
 
 def test_a_daemon_set_does_all_on_a_node_with_nothing_and_is_switched_off(
