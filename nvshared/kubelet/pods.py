@@ -77,24 +77,24 @@ class Pods:
                         logger.info("annotations of the pods of %s are heeded", self._node)
                         trouble = ""
                     self._terms.hear(news, what)
-                    if news == "LISTED" and is_first:
-                        # Only now: a list of later may be older than a claim.
-                        self._prepared.forget_but({pod.uid for pod in what})
+                    there = {pod.uid for pod in what} if news == "LISTED" else {what.uid}
+                    if is_first:        # only now: a list of later may be older than a claim
+                        self._prepared.forget_but(there)
                         is_first = False
-                    elif news == "ADDED":
-                        self._look_again(what)
+                    if news in ("LISTED", "ADDED"):
+                        self._look_again(there)
             except TROUBLES as error:
                 if trouble != (trouble := str(error)):
                     logger.warning("annotations of pods are not heeded: %s", error)
                 time.sleep(PERIOD)
 
-    def _look_again(self, pod: Pod) -> None:
-        """Whether a pod that has come uses a claim that is prepared: kubelet does not say so."""
+    def _look_again(self, pods: set[str]) -> None:
+        """Whether pods that have come use a claim that is prepared: kubelet does not say so."""
         for claim in self._prepared.claims():
-            if claim.is_shareable and pod.uid not in claim.uids:
+            if claim.is_shareable and pods - set(claim.uids):
                 said = self.ask(claim.namespace, claim.name)
                 now = read(said)
-                if now.uid == claim.uid and pod.uid in now.uids:
+                if now.uid == claim.uid and pods & set(now.uids):
                     self._terms.claim(self._prepared.terms(now))
                     self._prepared.keep(said)
 
