@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws docs/images/top.svg: what `nvsharectl top` shows while programs take turns.
+"""Draws docs/images/top-*.svg: the screens of `nvsharectl top` while programs take turns.
 
-`make screenshot` runs it. Nothing in the picture is made up. A daemon of its own shares
+`make screenshot` runs it. Nothing in the pictures is made up. A daemon of its own shares
 this machine's GPU, or a simulated one, between programs that do not fit together, and
 the dashboard draws what that daemon answers.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
+from rich.text import Text
 
 from nvshared import library
 from nvshared.control import Daemon
@@ -25,39 +26,48 @@ from nvshared.control.snapshot import Snapshot
 from nvshared.demo.gpu import DemoGPU, find
 from nvshared.demo.process import running
 from nvshared.demo.service import service
-from nvshared.tui.dashboard import dashboard
-from nvshared.tui.rates import rates
+from nvshared.tui.actions import looked, settled
+from nvshared.tui.rows import who
+from nvshared.tui.screen import draw
+from nvshared.tui.state import Opened, Screen, State
 from nvshared.units import GIB, MIB
 
-PICTURE = Path(__file__).with_name("images") / "top.svg"
+PICTURES = Path(__file__).with_name("images")
+WIDTHS = (80, 130, 200)                 # characters
+HEIGHT, TALL = 20, 36                   # lines of the list, and of what is read
 BUSY = {"training": 0.61, "inference": 0.54}       # of the card's memory
 IDLE = {"notebook": 0.2}
+UNSHARED = {"renderer": 0.02}
 SIMULATED_MEMORY = 2 * GIB
 CHUNKS = 16                             # allocations of each program
 WORK = ["--steps", "1000000", "--kernel-us", "40000", "--cpu-ms", "300"]
 LOOK = 0.1                              # seconds between two looks at the daemon
-WINDOW = 10.0                           # seconds over which rates are taken, at least
+HISTORY = 150.0                         # seconds that the graphs show
 PATIENCE = 90.0
-WIDTH = 96                              # characters
 FONTS = "ui-monospace, DejaVu Sans Mono, Menlo, Consolas"
 FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-async def picture(simulate: bool) -> str:
-    """Runs the programs until there is something to see; that, as SVG."""
+async def pictures(simulate: bool, seconds: float) -> dict[str, str]:
+    """Runs the programs until there is something to see; all screens, as SVG, by name."""
     with tempfile.TemporaryDirectory(prefix="nvshare-", dir="/tmp") as name:
         folder = Path(name)
         gpu = _whole(await find(folder, simulate))
         async with AsyncExitStack() as stack:
             daemon = await stack.enter_async_context(service(gpu, folder))
-            for program, share in {**IDLE, **BUSY}.items():
-                work = ["--hold"] if program in IDLE else WORK
+            for program, share in {**IDLE, **BUSY, **UNSHARED}.items():
+                work = WORK if program in BUSY else ["--hold"]
                 memory = _memory(int(gpu.capacity * share))
+                environment = gpu.without_sharing() if program in UNSHARED else gpu.with_sharing()
                 await stack.enter_async_context(running(
-                    [*_command(folder / program), *memory, *work], gpu.with_sharing(),
+                    [*_command(folder / program), *memory, *work], environment,
                     stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
                 ))
-            return _drawn(*await _moment(daemon.bus))
+            states = await _states(daemon.bus, seconds)
+    return {
+        f"{screen}-{width}": _drawn(f"nvsharectl top, {screen}", state, width)
+        for screen, state in states.items() for width in WIDTHS
+    }
 
 
 def _whole(gpu: DemoGPU) -> DemoGPU:
@@ -81,19 +91,27 @@ def _memory(size: int) -> list[str]:
     return ["--memory", str(chunk * CHUNKS), "--chunk", str(chunk)]
 
 
-async def _moment(bus: str) -> tuple[Snapshot, Snapshot, float]:
-    """A moment worth a picture, one before it, and the seconds between the two."""
-    began: tuple[float, Snapshot] | None = None
+async def _states(bus: str, seconds: float) -> dict[str, State]:
+    """The dashboard at a moment worth a picture, after some minutes' looks; its screens."""
+    state, worth = State(), False
     with Daemon(bus) as client:
-        end = time.monotonic() + PATIENCE
-        while (now := time.monotonic()) < end:
-            snapshot = await asyncio.to_thread(client.snapshot)
-            if snapshot.gpus[0].turns > len(BUSY):
-                began = began or (now, snapshot)
-                if now - began[0] > WINDOW and _tells(snapshot):
-                    return began[1], snapshot, now - began[0]
+        began = time.monotonic()
+        while not worth or time.monotonic() - began < seconds:
+            if time.monotonic() - began > seconds + PATIENCE:
+                raise TimeoutError(f"nothing worth a picture within {PATIENCE:.0f} seconds")
             await asyncio.sleep(LOOK)
-    raise TimeoutError(f"nothing worth a picture within {PATIENCE:.0f} seconds")
+            snapshot = await asyncio.to_thread(client.snapshot)
+            state, worth = looked(state, snapshot, time.monotonic()), _tells(snapshot)
+        waiting = next(one for one in snapshot.clients if one.state == "waiting")
+        state = settled(replace(state, selected=who(waiting)))
+        tenant = await asyncio.to_thread(client.tenant, waiting.tenant)
+        turns = await asyncio.to_thread(client.turns, waiting.id)
+    opened = Opened(who(waiting), waiting, (tenant,), tuple(turns))
+    return {
+        "main": state,
+        "details": replace(state, screen=Screen.DETAILS, opened=opened),
+        "help": replace(state, screen=Screen.HELP),
+    }
 
 
 def _tells(snapshot: Snapshot) -> bool:
@@ -105,13 +123,14 @@ def _tells(snapshot: Snapshot) -> bool:
     return running_now.swapped == 0 and all(client.swapped for client in states.values())
 
 
-def _drawn(before: Snapshot, now: Snapshot, seconds: float) -> str:
+def _drawn(title: str, state: State, width: int) -> str:
     console = Console(
-        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+        record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
-    console.print(dashboard(now, rates(before, now, seconds)))
+    height = HEIGHT if state.screen is Screen.MAIN else TALL
+    console.print(Text("\n").join(draw(state, width, height).lines), soft_wrap=True)
     drawn = console.export_svg(
-        title="nvsharectl top", theme=DIMMED_MONOKAI, unique_id="nvsharectl-top"
+        title=title, theme=DIMMED_MONOKAI, unique_id=f"nvsharectl-{state.screen.value}-{width}"
     )
     # Whoever shows the picture takes a font of their own, and asks no other server for one.
     drawn = FONT.sub("", drawn).replace("Fira Code", FONTS)
@@ -121,6 +140,11 @@ def _drawn(before: Snapshot, now: Snapshot, seconds: float) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--simulate", action="store_true", help="do not look for a real GPU")
-    parser.add_argument("--output", type=Path, default=PICTURE, help="the file; %(default)s")
+    parser.add_argument(
+        "--output", type=Path, default=PICTURES, help="the folder; %(default)s")
+    parser.add_argument(
+        "--seconds", type=float, default=HISTORY, help="what the graphs show; %(default)s")
     options = parser.parse_args()
-    options.output.write_text(asyncio.run(picture(options.simulate)), encoding="utf-8")
+    options.output.mkdir(exist_ok=True)
+    for name, picture in asyncio.run(pictures(options.simulate, options.seconds)).items():
+        (options.output / f"top-{name}.svg").write_text(picture, encoding="utf-8")

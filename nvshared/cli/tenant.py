@@ -11,6 +11,7 @@ from nvshared.errors import InvalidArgs
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import sized
 from nvshared.tui.tables import named
+from nvshared.tui.terms import source
 
 if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant, Term
@@ -36,26 +37,6 @@ def _print(now: "Tenant", terms: Mapping[str, int]) -> None:
         print(f"{_SENTENCES[term](now.name, now.value(term))}{_because(now.holding(term))}.")
     if not now.programs:
         print("It has no program that uses a GPU now.")
-
-
-def value(term: "Term") -> str:
-    """What is set, as people would write it."""
-    if term.name in ("memory", "host-memory"):
-        return sized(term.value) if term.value else "no limit"
-    if term.name == "priority":
-        return named(term.value)
-    if term.name == "suspended":
-        return "yes" if term.value else "no"
-    if term.name == "compute-request":
-        return f"{term.value} %" if term.value else "none"
-    if term.name == "compute-limit":
-        return f"{term.value} %" if term.value < USUAL_TERMS[term.name] else "no limit"
-    return str(term.value)
-
-
-def source(term: "Term") -> str:
-    """Where it comes from."""
-    return f"[tenant {term.rule}] in {term.place}" if term.rule else "set by hand"
 
 
 def _because(term: "Term | None") -> str:

@@ -5,22 +5,15 @@ import argparse
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show, show_table
-from nvshared.cli.tenant import source, value
 from nvshared.cli.verb import Options, Verb, tenant
 from nvshared.control import Daemon
 from nvshared.quantity import counted
 from nvshared.tui.quantities import duration, size
-from nvshared.tui.tables import TENANTS, Column, plain
+from nvshared.tui.tables import TENANTS, plain
+from nvshared.tui.terms import TERMS
 
 if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant
-
-TERMS = [
-    Column("TERM", lambda term: term.name),
-    Column("VALUE", value, right=True),
-    Column("FROM", source),
-]
-
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -4,28 +4,16 @@
 import argparse
 import json
 import os
-import select
-import signal
 import sys
-import termios
 import time
-import tty
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
 
 from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
-from nvshared.errors import InvalidArgs, NvshareError
-
-if TYPE_CHECKING:
-    from nvshared.control.snapshot import Snapshot
+from nvshared.errors import InvalidArgs
 
 SHORTEST = 0.1                          # seconds; faster is not seen, only paid for
 LONGEST = 3600.0
-DUMB = ("dumb", "unknown")              # terminals on which rich draws nothing live
-WINDOW = 15.0                           # seconds over which rates are taken, two looks at least
+DUMB = ("dumb", "unknown")              # terminals on which nothing can be drawn twice
 
 
 def _interval(text: str) -> float:
@@ -50,12 +38,14 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _act(options: Options) -> None:
     if options.json:
         _stream(options)
-    elif sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in DUMB:
-        _watch(options)
+    elif not sys.stdin.isatty() or not sys.stdout.isatty():
+        raise InvalidArgs("top needs a terminal", "for one look, use: nvsharectl status")
+    elif os.environ.get("TERM") in DUMB:
+        _print(options)
     else:
-        raise InvalidArgs(
-            "top needs a terminal that can be drawn on", "for one look, use: nvsharectl status"
-        )
+        from nvshared.cli.watch import watch
+
+        watch(options.bus, options.interval)
 
 
 def _stream(options: Options) -> None:
@@ -66,97 +56,36 @@ def _stream(options: Options) -> None:
             time.sleep(options.interval)
 
 
-def _watch(options: Options) -> None:
-    from rich.console import Console, Group, RenderableType
-    from rich.live import Live
-    from rich.text import Text
+def _print(options: Options) -> None:
+    """One picture below the other, on a terminal that can do no more."""
+    from rich.console import Console
 
-    from nvshared.tui.dashboard import dashboard
-    from nvshared.tui.rates import rates
+    from nvshared.tui.dashboard import Dashboard
+    from nvshared.tui.past import Past
 
-    keys = Text("q quits", style="dim")
-    history: deque[tuple[float, Snapshot]] = deque()
-    daemon: Daemon | None = None
-    screen = Live(console=Console(), screen=True, auto_refresh=False)
-    with _ended_in_order(), _keys_at_once(), screen as live:
-        try:
-            while True:
-                shown: RenderableType
-                try:
-                    daemon = daemon or Daemon(options.bus)
-                    now = daemon.snapshot()
-                except NvshareError as error:
-                    # It may be on its way back: look again at the next turn.
-                    if daemon is not None:
-                        daemon.close()
-                    daemon = None
-                    history.clear()
-                    shown = Text(f"{error}", style="yellow")
-                else:
-                    moment = time.monotonic()
-                    history.append((moment, now))
-                    while len(history) > 2 and moment - history[0][0] > WINDOW:
-                        history.popleft()
-                    began, before = history[0]
-                    height = max(1, live.console.height - 1)    # the keys stand below
-                    shown = dashboard(now, rates(before, now, moment - began), height)
-                live.update(Group(shown, keys), refresh=True)
-                if _quits(options.interval):
-                    return
-        except KeyboardInterrupt:
-            return
-        finally:
-            if daemon is not None:
-                daemon.close()
-
-
-def _quits(seconds: float) -> bool:
-    """Waits that long for a key. Whether it says to end, as does a terminal that is gone."""
-    terminal = sys.stdin.fileno()
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if select.select([terminal], [], [], left)[0]:
-            # Not through sys.stdin, whose buffer select() does not see.
-            struck = os.read(terminal, 64)
-            if not struck or b"q" in struck.lower():
-                return True
-    return False
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Whoever is told to end gives the screen back first, and then ends as told."""
-
-    def end(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _keys_at_once() -> Iterator[None]:
-    """Keys are read as they are struck, and the terminal is left as it was found."""
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        tty.setcbreak(sys.stdin)
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+    past = Past()
+    with Daemon(options.bus) as daemon:
+        while True:
+            now = daemon.snapshot()
+            past = past.after(now, time.monotonic())
+            Console().print(Dashboard(now, past))
+            time.sleep(options.interval)
 
 
 VERB = Verb(
     name="top",
     summary="watch who has each GPU, and memory move",
     description=(
-        "Shows each GPU and its programs, live: how full the card is, who holds it (▶) and who "
-        "waits, whose memory is on the card (█) and whose in host memory (▒), and how often the "
-        "GPU changes hands. The key q quits. On a terminal that is too low for all GPUs, GPUs "
-        "where nothing happens get one line each, or are only counted."
+        "Shows each GPU, live: how full the card is, and for the last minutes how much it was "
+        "used, how many programs waited, and how much memory came in and went out. Below stand "
+        "the programs: who holds a GPU (▶), whose memory is on the card (█) and whose in host "
+        "memory (▒), who waits, since when, and about how much longer; and programs that use a "
+        "GPU without sharing it. The arrows select a program, Enter shows its details: whose it "
+        "is, its memory, what is set for it and where that comes from, its last turns. m, c, w, "
+        "s, r and p limit its memory or time, set its weight, suspend, resume and preempt, and "
+        "ask first. / filters, < and > sort, ? shows all keys, q quits. A mouse selects, sorts "
+        "and scrolls. A small terminal shows less of each GPU; one that cannot be drawn on "
+        "(TERM=dumb) gets one picture below the other."
     ),
     examples=(
         ("nvsharectl top", "once a second"),

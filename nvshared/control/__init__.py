@@ -38,11 +38,17 @@ _OBJECTS = Question(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetMana
 class Daemon:
     """A connection to nvshared. All methods raise an NvshareError when they fail."""
 
-    def __init__(self, bus: str = "system", patience: float | None = None) -> None:
-        """`bus` is system, session or an address; an answer may take `patience` seconds."""
+    def __init__(
+        self, bus: str = "system", patience: float | None = None, *, asks: bool = True
+    ) -> None:
+        """`bus` is system, session or an address; an answer may take `patience` seconds.
+
+        `asks`: on this terminal, for the password that polkit wants, where it wants one.
+        """
         from nvshared.control.connection import ControlConnection
 
         self._connection = ControlConnection(bus, patience)
+        self._asks = asks
 
     def __enter__(self) -> Self:
         return self
@@ -208,7 +214,7 @@ class Daemon:
         except PasswordNeeded:
             from nvshared.control.agent import at_a_terminal, password_agent
 
-            if not at_a_terminal():
+            if not self._asks or not at_a_terminal():
                 raise
             with password_agent():
                 return self._connection.ask(question, interactive=True)[0]

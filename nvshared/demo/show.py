@@ -17,7 +17,7 @@ from rich.text import Text
 from nvshared.control.snapshot import Snapshot
 from nvshared.demo.handovers import Turn
 from nvshared.demo.workload import Event, Task
-from nvshared.tui.dashboard import dashboard
+from nvshared.tui.dashboard import Dashboard
 from nvshared.tui.quantities import size
 
 ENDED = {"finished", "checked", "failed"}
@@ -145,7 +145,7 @@ class Picture(Show):
     def _draw(self) -> None:
         parts: list[RenderableType] = [Text(self._title, style="bold")]
         if self._snapshot is not None:
-            parts.append(dashboard(self._snapshot))
+            parts.append(Dashboard(self._snapshot))
         bars = Table.grid(padding=(0, 2))
         for progress in self._programs.values():
             bars.add_row(

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs the dashboard shows in a frame, which in a line, and which not, if it is low."""
+"""How much of each GPU the dashboard shows: graphs, a frame, a line, or only that it is there."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nvshared.control.snapshot import GPUSnapshot, Snapshot
 
-FRAME = 4                               # lines of a GPU without its clients
+FRAME = 4                               # lines of a GPU without graphs,
+WITH_GRAPHS = 4                         # and of one with them, beside these
+GRAPHS = 2                              # one below the other
+HEIGHTS = (3, 2, 1)                     # of a graph
+ROWS = 5                                # of the list below, where there are so many
 QUIET = frozenset({"idle", "suspended"})
 
 
@@ -15,55 +19,38 @@ class Arrangement:
     """All by index of the GPU."""
 
     framed: tuple[GPUSnapshot, ...]
-    rooms: tuple[int | None, ...]       # lines for the clients of each; None: what they need
+    graphs: int = 0                     # the height of each; 0: there are none
     lines: tuple[GPUSnapshot, ...] = ()
     left_out: int = 0                   # GPUs
 
 
-def arranged(snapshot: Snapshot, height: int | None) -> Arrangement:
+def arranged(snapshot: Snapshot, height: int | None, below: int = 0) -> Arrangement:
     """Fits into `height` lines, one at least; None: as many as it takes.
 
-    If there is no room for all frames, GPUs with something going on come first.
+    `below`: lines that are wanted for what stands below. If there is no room for all frames, GPUs
+    with something going on come first.
     """
+    number = len(snapshot.gpus)
     if height is None:
-        return Arrangement(snapshot.gpus, (None,) * len(snapshot.gpus))
-    least = {gpu.index: FRAME + (2 if snapshot.of(gpu) else 0) for gpu in snapshot.gpus}
+        return Arrangement(snapshot.gpus)
+    for graphs in HEIGHTS:
+        # High graphs are for terminals that have room for everything.
+        needed = below if graphs > 1 else min(below, max(ROWS, height // 2))
+        if number * (WITH_GRAPHS + GRAPHS * graphs) + needed <= height:
+            return Arrangement(snapshot.gpus, graphs)
+    room = max(1, height - min(below, max(ROWS, height // 2)))
     shown = sorted(snapshot.gpus, key=lambda gpu: _rank(snapshot, gpu))
-    if sum(least.values()) > height:
-        if len(shown) > height:
-            shown = shown[:max(0, height - 1)]
-        framed = _framed(shown, least, height - len(shown))
-    else:
-        framed = set(least)
-    lines = [gpu for gpu in shown if gpu.index not in framed]
-    frames = _by_index(gpu for gpu in shown if gpu.index in framed)
-    found = rooms([len(snapshot.of(gpu)) for gpu in frames], height - len(lines))
-    return Arrangement(frames, tuple(found), _by_index(lines), len(snapshot.gpus) - len(shown))
+    if len(shown) > room:
+        shown = shown[:room - 1]
+    framed = set(_indices(shown[:max(0, room - len(shown)) // (FRAME - 1)]))
+    return Arrangement(
+        _by_index(gpu for gpu in shown if gpu.index in framed), 0,
+        _by_index(gpu for gpu in shown if gpu.index not in framed), number - len(shown),
+    )
 
 
-def rooms(clients: Sequence[int], height: int) -> list[int]:
-    """How many lines each GPU's clients get: what they need, or else an equal part of what is left.
-
-    One at least, even if that is too much.
-    """
-    left = height - sum(FRAME + (1 if number else 0) for number in clients)
-    found = [0] * len(clients)
-    order = sorted(range(len(clients)), key=lambda at: clients[at])
-    for done, at in enumerate(order):
-        found[at] = min(clients[at], max(1, left // (len(order) - done)))
-        left -= found[at]
-    return found
-
-
-def _framed(ranked: Sequence[GPUSnapshot], least: dict[int, int], spare: int) -> set[int]:
-    """Those for whose frames `spare` lines are enough, beside one line of each; the first ones."""
-    found = set()
-    for gpu in ranked:
-        spare -= least[gpu.index] - 1
-        if spare < 0:
-            break
-        found.add(gpu.index)
-    return found
+def _indices(gpus: Sequence[GPUSnapshot]) -> list[int]:
+    return [gpu.index for gpu in gpus]
 
 
 def _rank(snapshot: Snapshot, gpu: GPUSnapshot) -> tuple[bool, int, int]:

@@ -1,16 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bar as wide as there is room: so much of this, so much of that, out of a whole."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions
-from rich.measure import Measurement
-from rich.segment import Segment
-from rich.style import Style
-
 NARROWEST = 8                           # characters
-WIDEST = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +34,3 @@ class Bar:
             found.append(min(count, width - drawn))
             drawn += found[-1]
         return found
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        width = min(options.max_width, WIDEST)
-        counts = self.characters(width)
-        for part, count in zip(self.parts, counts, strict=True):
-            yield Segment(part.character * count, Style.parse(part.style))
-        yield Segment(self.rest * (width - sum(counts)), Style.parse("dim"))
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(NARROWEST, min(options.max_width, WIDEST))

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of text and bars in columns, as wide as there is room where they are drawn."""
+"""Lines of text and bars in columns, as wide as there is room."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-from rich.console import Console, ConsoleOptions
-from rich.table import Table
 from rich.text import Text
 
 from nvshared.tui.bar import NARROWEST, Bar
+from nvshared.tui.canvas import bar, fit
 from nvshared.tui.tables import Give, fitted, shortened
 
 GAP = 1
+PART = 6                                # a bar is at least so large a part of a wide line
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """One column."""
 
     give: Give = Give()
@@ -24,40 +23,53 @@ class Place:
     right: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Where there is little room, columns give way as those of the tables do."""
+class Grid(NamedTuple):
+    """Lines, and where each column begins and ends; one that is left out does nowhere."""
 
-    places: Sequence[Place]
-    lines: Sequence[Sequence[Text | Bar]]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        natural = [
-            max([place.wide, *(_width(line[at], place.most) for line in self.lines)])
-            for at, place in enumerate(self.places)
-        ]
-        gives = [place.give for place in self.places]
-        widths = fitted(gives, natural, options.max_width, GAP)
-        drawn = Table.grid(padding=(0, GAP))
-        for at, (place, wide) in enumerate(zip(self.places, widths, strict=True)):
-            if wide and any(isinstance(line[at], Bar) for line in self.lines):
-                drawn.add_column(ratio=1)       # it has what is left
-            elif wide:
-                drawn.add_column(
-                    width=wide, no_wrap=True, overflow="ellipsis",
-                    justify="right" if place.right else "left",
-                )
-        for line in self.lines:
-            drawn.add_row(*(
-                _cut(cell, wide) for cell, wide in zip(line, widths, strict=True) if wide
-            ))
-        yield drawn
+    lines: list[Text]
+    spans: list[tuple[int, int]]
 
 
-def _width(cell: Text | Bar, most: int | None) -> int:
-    wide = NARROWEST if isinstance(cell, Bar) else cell.cell_len
+def grid(
+    places: Sequence[Place], rows: Sequence[Sequence[Text | Bar]], width: int,
+    seen: Collection[int] | None = None,
+) -> Grid:
+    """Where there is little room, columns give way as those of the tables do.
+
+    `seen`: the rows that are to be drawn; columns are as wide as all of them need.
+    """
+    natural = [
+        max([place.wide, *(_natural(row[at], place.most, width) for row in rows)])
+        for at, place in enumerate(places)
+    ]
+    widths = fitted([place.give for place in places], natural, width, GAP)
+    spare = width - sum(widths) - GAP * (sum(map(bool, widths)) - 1)
+    for at, place in enumerate(places):
+        if widths[at] and spare > 0 and any(isinstance(row[at], Bar) for row in rows):
+            more = spare if place.most is None else min(spare, max(0, place.most - widths[at]))
+            widths[at], spare = widths[at] + more, spare - more
+    spans, start = [], 0
+    for wide in widths:
+        spans.append((start, start + wide))
+        start += wide + GAP if wide else 0
+    lines = [
+        fit(Text(" " * GAP).join(
+            _cell(cell, wide, right=place.right)
+            for place, cell, wide in zip(places, row, widths, strict=True) if wide
+        ), width)
+        for number, row in enumerate(rows) if seen is None or number in seen
+    ]
+    return Grid(lines, spans)
+
+
+def _natural(cell: Text | Bar, most: int | None, width: int) -> int:
+    wide = max(NARROWEST, width // PART) if isinstance(cell, Bar) else cell.cell_len
     return wide if most is None else min(wide, most)
 
 
-def _cut(cell: Text | Bar, wide: int) -> Text | Bar:
-    return cell if isinstance(cell, Bar) else Text(shortened(cell.plain, wide), style=cell.style)
+def _cell(cell: Text | Bar, wide: int, *, right: bool) -> Text:
+    if isinstance(cell, Bar):
+        return bar(cell, wide)
+    if cell.cell_len > wide:
+        cell = Text(shortened(cell.plain, wide), style=cell.style)
+    return fit(cell, wide, right=right)

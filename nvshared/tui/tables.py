@@ -124,7 +124,7 @@ def tenant(client: "ClientSnapshot") -> str:
     kind, _, name = client.tenant.partition(":")
     owner, slash, id = name.rpartition("/")
     long = len(id) >= LONG_ID and set(id) <= set("0123456789abcdef-")
-    return "" if kind == "user" else f"{kind}:{owner}{slash}{id[:SHORT_ID] if long else id}"
+    return "" if kind in ("user", "") else f"{kind}:{owner}{slash}{id[:SHORT_ID] if long else id}"
 
 
 _TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NARROWEST))

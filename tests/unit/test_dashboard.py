@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures: they fit, they say what is so, and they can be read without colours."""
+"""Tables, bars and quantities: they fit, and they can be read without colours."""
 
 import io
-import re
 from dataclasses import replace
 
 import pytest
@@ -12,9 +11,7 @@ from rich.console import Console
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.bar import Bar, Part
-from nvshared.tui.dashboard import dashboard
 from nvshared.tui.quantities import duration, quantum, size
-from nvshared.tui.rates import Rates, rates
 from nvshared.tui.tables import (
     CLIENTS,
     client_columns,
@@ -53,54 +50,6 @@ def drawn(what: object, width: int) -> list[str]:
     console.print(what)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
-
-
-@pytest.mark.parametrize(("microseconds", "shown"), [
-    (100_000, "auto (100ms)"), (123_456, "auto (123ms)"), (994_999, "auto (994ms)"),
-    (1_234_567, "auto (1.2s)"), (9_500_000, "auto (9.5s)"), (29_800_000, "auto (29s)"),
-])
-def test_a_quantum_that_is_auto_is_shown_with_what_it_comes_to(
-    microseconds: int, shown: str
-) -> None:
-    card = replace(CARD, tq_auto=True, tq_usec=microseconds)
-    (cell,) = [column.cell(card) for column in gpu_columns(SHARED) if column.name == "TQ"]
-    assert cell == shown
-    now = replace(SHARED, gpus=(card,))
-    assert f"TQ {shown} " in drawn(dashboard(now), 80)[-1]
-    shared = replace(SHARED, gpus=(replace(card, state="shared"),))
-    assert "TQ auto " in drawn(dashboard(shared), 80)[-1]
-
-
-@pytest.mark.parametrize("width", [80, 140, 300])
-def test_the_dashboard_fits(width: int) -> None:
-    lines = drawn(dashboard(SHARED, {0: Rates(1.25, 20.0 * GIB, 21.5 * GIB)}), width)
-    assert all(len(line) <= width for line in lines)
-    assert len(lines) == 7              # nothing is wrapped
-    text = "\n".join(lines)
-    for words in ("GPU 0 H100 80GB HBM3", "79.0 of 80.0 GiB", "75 turns/min", "in 20.0G/s"):
-        assert words in text
-    (holder,) = [line for line in lines if "▶" in line]
-    assert "python3[4711]" in holder
-    assert "held 4.2s" in holder
-    assert "▒" not in holder
-    (waiter,) = [line for line in lines if "python3[123456]" in line]
-    assert "4000000" in waiter
-    assert "waited 1h05m" in waiter
-    assert waiter.count("▒") > waiter.count("█") > 0
-
-
-def test_a_dashboard_of_what_nobody_knows() -> None:
-    unknown = replace(CARD, memory_used=None, utilization=None, temperature=None, power=None)
-    lines = drawn(dashboard(replace(SHARED, gpus=(unknown,))), 80)
-    ours = 2 * GIB + 77 * GIB           # pinned and resident of both
-    assert f"{(ours + GIB) / GIB:.1f} of 80.0 GiB" in lines[1]
-    assert "None" not in "\n".join(lines)
-
-
-def test_a_dashboard_of_no_gpu() -> None:
-    assert drawn(dashboard(replace(SHARED, gpus=(), clients=())), 80) == [
-        "nvshared manages no GPU."
-    ]
 
 
 @pytest.mark.parametrize("width", [80, 99, 100, 140])
@@ -163,12 +112,6 @@ def test_on_a_narrow_terminal_whole_columns_go_and_no_number_is_cut(width: int) 
         assert "200M,30%,w7" in lines[2].split()
     (gpu,) = drawn(table(gpu_columns(now), now.gpus, width), width)[2:]
     assert "[123456]" in gpu
-    top = drawn(dashboard(now), width)
-    assert len(top) == 7
-    assert all(len(line) <= width for line in top)
-    for pid, state in (("[4711]", "running"), ("[123456]", "waiting")):
-        (line,) = [line for line in top if pid in line]
-        assert state in line
 
 
 @given(
@@ -207,15 +150,6 @@ def test_sizes(count: float | None, text: str) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(int(seconds * 1e6)) == text
-
-
-def test_rates() -> None:
-    later = replace(CARD, turns=10, bytes_in=CARD.bytes_in + 3 * GIB)
-    now = replace(SHARED, gpus=(later,))
-    assert rates(SHARED, now, 1.5) == {0: Rates(2.0, 2.0 * GIB, 0.0)}
-    assert rates(now, SHARED, 1.5) == {}        # the daemon was restarted
-    assert rates(replace(SHARED, gpus=()), now, 1.5) == {}
-    assert rates(SHARED, now, 0.0) == {}
 
 
 @pytest.mark.parametrize(("microseconds", "text"), [
@@ -293,101 +227,6 @@ def test_why_nothing_of_a_program_leaves_has_a_column_where_there_is_one() -> No
     assert "STAYS" not in plain(client_columns([HOLDER]), [HOLDER])
 
 
-@pytest.mark.parametrize("width", [80, 140])
-def test_the_longest_there_is_fits_the_dashboard(width: int) -> None:
-    one = Snapshot("1.0", 30, 30_000_000, False, "auto", (LONG,), (LONGEST,))
-    lines = drawn(dashboard(one, {0: Rates(99.0, 99.9 * GIB, 99.9 * GIB)}), width)
-    assert all(len(line) <= width for line in lines)
-    assert len(lines) == 6
-    text = "\n".join(lines)
-    for words in (
-        "287.0 of 288.0 GiB  97%  61C  1234W", "5940 turns/min", "out 99.9G/s", "1.0G outside",
-        "[4194304]", "suspended", "289G",
-    ):
-        assert words in text
-
-
-def many(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
-    first = 1 + 1000 * gpu
-    return tuple(
-        replace(WAITER, id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)
-    )
-
-
-@pytest.mark.parametrize("height", [23, 40])
-@pytest.mark.parametrize("counts", [(1, 100), (100, 100), (0, 7), (5, 0)])
-def test_the_dashboard_is_no_higher_than_the_terminal(
-    height: int, counts: tuple[int, int]
-) -> None:
-    cards = (replace(CARD, holders=(50,)), replace(CARD, index=1, holders=()))
-    clients = tuple(
-        replace(one, state="running") if one.id == 50 else one
-        for gpu, count in enumerate(counts) for one in many(count, gpu)
-    )
-    one = Snapshot("1.0", 30, 30_000_000, False, "auto", cards, clients)
-    lines = drawn(dashboard(one, height=height), 80)
-    assert len(lines) <= height
-    text = "\n".join(lines)
-    shown = sum("python3[" in line for line in lines)
-    left_out = [int(n) for n in re.findall(r"and (\d+) more", text)]
-    assert shown + sum(left_out) == sum(counts)
-    if sum(counts) < 10:
-        assert not left_out
-    if counts[0] == 100:
-        assert "▶ python3[50]" in text  # who holds it is not left out
-
-
-def cards(count: int, busy: tuple[int, ...], clients: int = 3) -> Snapshot:
-    """GPUs with as many clients each; on the busy ones somebody waits."""
-    return Snapshot(
-        "1.0", 30, 30_000_000, False, "auto",
-        tuple(replace(CARD, index=at, holders=(), state="shared") for at in range(count)),
-        tuple(
-            replace(one, state="waiting") if at in busy else one
-            for at in range(count) for one in many(clients, at)
-        ),
-    )
-
-
-@pytest.mark.parametrize("clients", [0, 1, 3])
-@pytest.mark.parametrize("height", range(1, 60, 4))
-@pytest.mark.parametrize("count", [1, 2, 3, 8, 16])
-def test_each_gpu_has_a_frame_or_a_line_or_is_counted(
-    count: int, height: int, clients: int
-) -> None:
-    lines = drawn(dashboard(cards(count, (1, 2), clients), height=height), 80)
-    assert len(lines) <= height
-    shown = [int(n) for line in lines for n in re.findall(r"^(?:╭─ )?GPU (\d+)", line)]
-    left_out = [int(n) for line in lines for n in re.findall(r"^and (\d+) more GPUs", line)]
-    assert len(shown) == len(set(shown)) == count - sum(left_out)
-    frames = sum(line.startswith("╭") for line in lines)
-    assert frames == sum(line.startswith("╰") for line in lines)        # none is cut open
-    assert not left_out or not frames
-    if count * 7 <= height:
-        assert frames == count
-
-
-def test_where_something_goes_on_comes_first() -> None:
-    text = "\n".join(drawn(dashboard(cards(8, (5,)), height=23), 80))
-    assert "╭─ GPU 5 " in text
-    (line,) = re.findall("^GPU 7 .*", text, re.MULTILINE)
-    for words in ("H100", "79.0/80.0G", "97%", "shared", "1 waiting"):
-        assert words in line
-    lines = drawn(dashboard(cards(8, (5,)), height=3), 80)
-    assert [line[:5] for line in lines[:2]] == ["GPU 0", "GPU 5"]
-    assert lines[2].rstrip() == "and 6 more GPUs: nvsharectl status"
-
-
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 140])
-def test_the_line_of_a_gpu_fits_and_keeps_who_holds_it(width: int) -> None:
-    now = replace(SHARED, gpus=(replace(CARD, holders=(2,)),))
-    (line,) = drawn(dashboard(now, height=2), width)
-    assert len(line) <= width
-    assert line.startswith("GPU 0 ")
-    assert "[123456]" in line
-    assert "turns" in line
-
-
 @pytest.mark.parametrize(("tenant", "shown"), [
     ("unit:train.service", "unit:train.service"),
     ("unit:alice/notes.service", "unit:alice/notes.service"),
@@ -405,8 +244,3 @@ def test_whose_a_program_is_is_shown_where_it_is_more_than_its_users(
     assert shown in row.split()
     assert shown not in other
     assert "TENANT" not in plain(client_columns([HOLDER]), [HOLDER])
-    without, beside = (drawn(dashboard(replace(SHARED, clients=(some, WAITER))), 120)
-                       for some in (HOLDER, one))
-    assert shown not in "\n".join(without)
-    assert shown in beside[4].split()
-    assert beside[5].split()[:4] == without[5].split()[:4]      # of the other there is no more

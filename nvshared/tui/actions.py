@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of the dashboard's state when a key is struck, or the daemon has said something.
+
+Nothing here knows a terminal or asks the daemon. What is to be asked of it is returned as a wish.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+
+from nvshared.control.snapshot import ClientSnapshot, Snapshot, Turn
+from nvshared.control.tenants import Tenant
+from nvshared.tui.commands import BY_KEY, KINDS, parsed
+from nvshared.tui.keys import Click, Event, Key, Wheel
+from nvshared.tui.quantities import process
+from nvshared.tui.rows import SORTS, UNSHARED, all_rows, rows, who
+from nvshared.tui.state import Command, Frame, Opened, Prompt, Row, Screen, Sort, State
+
+NOTCH = 3                               # lines of text, and rows, that a notch of the wheel is
+
+
+class Wish(Enum):
+    """What the dashboard wants, where that is no command for the daemon."""
+
+    QUIT = "quit"
+    REDRAW = "redraw"                   # all of it: something else wrote on the terminal
+    LOOK = "look"                       # at the daemon, at once
+
+
+Answer = tuple[State, Wish | Command | None]
+
+
+def looked(
+    state: State, snapshot: Snapshot, moment: float,
+    tenants: Sequence[Tenant] = (), turns: Sequence[Turn] = (),
+) -> State:
+    """The daemon has said how things stand; the last two of the program that is opened."""
+    state = replace(
+        state, snapshot=snapshot, past=state.past.after(snapshot, moment), trouble="")
+    if state.opened is not None:
+        now = {who(one): one for one in all_rows(snapshot)}.get(state.opened.who)
+        opened = replace(state.opened, ended=now is None)
+        if now is not None:
+            opened = replace(opened, client=now)
+            if tenants:
+                opened = replace(opened, tenants=tuple(tenants), turns=tuple(turns))
+        state = replace(state, opened=opened)
+    return settled(state)
+
+
+def failed(state: State, words: str) -> State:
+    """It does not answer. What was seen last stays; what it counted begins anew."""
+    return replace(state, trouble=words)
+
+
+def settled(state: State) -> State:
+    """With something selected, if there is anything: the same, or what is in its place."""
+    shown = [who(one) for one in rows(state)]
+    if state.selected in shown:
+        return replace(state, at=shown.index(state.selected))
+    at = min(state.at, len(shown) - 1)
+    return replace(state, selected=shown[at] if shown else None, at=max(0, at))
+
+
+def act(state: State, event: Event, frame: Frame) -> Answer:
+    """Somebody struck a key or used the mouse; `frame` is what is seen."""
+    match event:
+        case Wheel(notches):
+            return _moved(state, notches * NOTCH, frame), None
+        case Click(column, line):
+            for hit in frame.hits:
+                if hit.line == line and hit.start <= column < hit.end:
+                    return _clicked(state, hit.means, frame)
+            return state, None
+        case Key(name):
+            return _struck(replace(state, words=""), name, frame)
+
+
+def _clicked(state: State, means: Key | Sort | Row, frame: Frame) -> Answer:
+    match means:
+        case Key(name):
+            return _struck(replace(state, words=""), name, frame)
+        case Sort(column):
+            return _sorted_by(state, column), None
+        case Row(clicked) if clicked == state.selected and not (state.prompt or state.question):
+            return _opened(state)
+        case Row(clicked):
+            return settled(replace(state, selected=clicked)), None
+
+
+def _struck(state: State, key: str, frame: Frame) -> Answer:
+    if key == "redraw":
+        return state, Wish.REDRAW
+    if state.question is not None:
+        return _answered(state, state.question, key)
+    if state.prompt is not None:
+        return _typed(state, state.prompt, key), None
+    if key in ("q", "Q"):
+        return state, Wish.QUIT
+    if key in ("?", "h", "f1"):
+        if state.screen is Screen.HELP:
+            return _back(state), None
+        return replace(state, screen=Screen.HELP, behind=state.screen, scroll=0), None
+    if key in ("escape", "left", "backspace"):
+        return _back(state), None
+    if key in _STEPS or key in ("pgup", "pgdn"):
+        page = max(1, frame.page - 1)
+        return _moved(state, _STEPS.get(key, -page if key == "pgup" else page), frame), None
+    if state.screen is Screen.HELP:
+        return state, None
+    if key in BY_KEY:
+        return _asked(state, BY_KEY[key]), None
+    if state.screen is Screen.MAIN:
+        return _in_list(state, key)
+    return state, None
+
+
+def _in_list(state: State, key: str) -> Answer:
+    match key:
+        case "enter" | "right" | "d":
+            return _opened(state)
+        case "/" | "f":
+            return replace(state, prompt=Prompt("filter", None, state.filter)), None
+        case "<" | "," | "backtab":
+            return _sorted_next(state, -1), None
+        case ">" | "." | "tab":
+            return _sorted_next(state, 1), None
+        case "i" | "I":
+            return settled(replace(state, reverse=not state.reverse)), None
+    return state, None
+
+
+_END = 1 << 30
+_STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -_END, "g": -_END, "end": _END, "G": _END}
+
+
+def _moved(state: State, steps: int, frame: Frame) -> State:
+    if state.screen is Screen.MAIN:
+        last = len(rows(state)) - 1
+        return settled(replace(state, selected=None, at=max(0, min(last, state.at + steps))))
+    return replace(state, scroll=max(0, min(frame.last, frame.first + steps)))
+
+
+def _back(state: State) -> State:
+    """One step: out of help, out of the details, out of the filter."""
+    match state.screen:
+        case Screen.HELP:
+            return replace(state, screen=state.behind, scroll=0)
+        case Screen.DETAILS:
+            return replace(state, screen=Screen.MAIN, opened=None, scroll=0)
+        case Screen.MAIN:
+            return settled(replace(state, filter=""))
+
+
+def _opened(state: State) -> Answer:
+    client = _meant(state)
+    if client is None:
+        return state, None
+    opened = Opened(who(client), client)
+    return replace(state, screen=Screen.DETAILS, opened=opened, scroll=0, words=""), Wish.LOOK
+
+
+def _meant(state: State) -> ClientSnapshot | None:
+    """The program that is looked at or selected."""
+    if state.screen is Screen.DETAILS and state.opened is not None:
+        return state.opened.client
+    return next((one for one in rows(state) if who(one) == state.selected), None)
+
+
+def _sorted_by(state: State, column: str) -> State:
+    """Once more: the other way round."""
+    reverse = not state.reverse if column == state.sort else False
+    return settled(replace(state, sort=column, reverse=reverse, first=0))
+
+
+def _sorted_next(state: State, step: int) -> State:
+    names = [*SORTS]
+    column = names[(names.index(state.sort) + step) % len(names)]
+    return settled(replace(state, sort=column, reverse=False))
+
+
+def _asked(state: State, verb: str) -> State:
+    """Somebody wants to change something: first what is needed for it, then whether to do it."""
+    client = _meant(state)
+    if client is None:
+        return replace(state, words="No program is selected.")
+    if obstacle := _obstacle(state, verb, client):
+        return replace(state, words=obstacle)
+    if KINDS[verb].prompt:
+        return replace(state, prompt=Prompt(verb, client))
+    return replace(state, question=Command(verb, client))
+
+
+def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
+    """Why that cannot be done to a program; "": it can."""
+    name = process(client)
+    if _now(state, client) is None:
+        return f"{name} has ended."
+    if client.state == UNSHARED and verb != "preempt":
+        return f"{name} does not share the GPU: nvshared has no hold on it."
+    if verb == "resume" and not client.suspended:
+        return f"{name} is not suspended."
+    if verb == "suspend" and client.suspended:
+        return f"{name} is suspended already: r resumes it."
+    return ""
+
+
+def _now(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
+    """The same program as it is now: it may have ended, or have another id in another daemon."""
+    known = [] if state.snapshot is None else all_rows(state.snapshot)
+    return next((one for one in known if who(one) == who(client)), None)
+
+
+def _answered(state: State, command: Command, key: str) -> Answer:
+    match key:
+        case "y" | "Y":
+            state = replace(state, question=None)
+            if state.trouble:
+                return replace(state, words=f"Nothing was changed: {state.trouble}."), None
+            client = _now(state, command.client)
+            if client is None:
+                return replace(state, words=f"{command.name} has ended."), None
+            return replace(state, words="…"), command._replace(client=client)
+        case "n" | "N" | "q" | "escape" | "enter" | "left" | "backspace":
+            return replace(state, question=None, words="Nothing was changed."), None
+    return state, None
+
+
+def _typed(state: State, prompt: Prompt, key: str) -> State:
+    match key:
+        case "escape":
+            before = "" if prompt.verb == "filter" else state.filter
+            return settled(replace(state, prompt=None, filter=before))
+        case "enter":
+            return _entered(state, prompt)
+        case "backspace":
+            prompt = prompt._replace(text=prompt.text[:-1])
+        case "clear":
+            prompt = prompt._replace(text="")
+        case _ if len(key) == 1:
+            prompt = prompt._replace(text=prompt.text + key)
+        case _:
+            return state
+    state = replace(state, prompt=prompt)
+    # What is filtered is seen as it is typed.
+    return settled(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
+
+
+def _entered(state: State, prompt: Prompt) -> State:
+    if prompt.client is None:           # the filter
+        return replace(state, prompt=None)
+    if not prompt.text.strip():
+        return replace(state, prompt=None, words="Nothing was changed.")
+    try:
+        value = parsed(prompt.verb, prompt.text)
+    except ValueError as wrong:
+        return replace(state, words=f"{wrong}.")
+    state = replace(state, prompt=None)
+    if obstacle := _obstacle(state, prompt.verb, prompt.client):
+        return replace(state, words=obstacle)
+    return replace(state, question=Command(prompt.verb, prompt.client, value))

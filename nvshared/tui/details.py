@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The details of one program."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from rich.text import Text
+
+from nvshared.control.snapshot import ClientSnapshot, Snapshot
+from nvshared.control.tenants import Tenant
+from nvshared.names import USUAL_TERMS
+from nvshared.quantity import counted, sized
+from nvshared.tui.bar import Bar, Part
+from nvshared.tui.canvas import bar, fit, frame, wrapped
+from nvshared.tui.panels import RESIDENT, SWAPPED
+from nvshared.tui.quantities import duration, process, size
+from nvshared.tui.rows import UNSHARED
+from nvshared.tui.state import Opened
+from nvshared.tui.tables import STATES, user
+from nvshared.tui.terms import source, value
+from nvshared.tui.waiting import reason, since
+
+BESIDE = 120                            # columns from which turns stand beside the rest
+LABEL = 12
+STAYS = {
+    "undrained": "its work does not end, or cannot be waited for",
+    "unseen": "it may submit work that the library does not see",
+    "given": "it gave memory to a device or library that may use it at any time",
+    "kept": "it frees nothing when it is told to",
+}
+
+
+def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
+    """As long as it takes."""
+    client = opened.client
+    inner = width - 4
+    wide = width >= BESIDE
+    half = (inner - 3) // 2 if wide else inner
+    lines = _ended(opened, inner) + _about(snapshot, client, opened.tenants, inner)
+    left = _memory(snapshot, client, half) + _time(snapshot, client, half)
+    left += _terms(client, opened.tenants, half)
+    right = _turns(opened, inner - 3 - half if wide else inner)
+    if wide:
+        lines += [
+            Text.assemble(fit(one, half), "   ", two)
+            for one, two in zip_longest(left, right, fillvalue=Text())
+        ]
+    else:
+        lines += left + right
+    title = Text.assemble((process(client), "bold"), f" on GPU {client.gpu}")
+    state = Text("ended" if opened.ended else client.state)
+    state.stylize("red" if opened.ended else STATES.get(client.state, ""))
+    return frame(lines, width, title=title, note=state)
+
+
+def _ended(opened: Opened, width: int) -> list[Text]:
+    if not opened.ended:
+        return []
+    words = wrapped("It has ended. This is what was known of it last.", width)
+    return [Text(line.plain, style="bold yellow") for line in words]
+
+
+def _about(
+    snapshot: Snapshot, client: ClientSnapshot, tenants: Sequence[Tenant], width: int
+) -> list[Text]:
+    name, *more = wrapped(client.command, max(1, width - LABEL))
+    found = [_labelled("Command", name), *(_labelled("", line) for line in more[:3])]
+    whose = f"{user(client.uid)}, uid {client.uid}"
+    if client.state == UNSHARED:
+        words = f"It does not share the GPU, and holds {size(client.pinned)} of it."
+        return [*found, _labelled("User", whose), _labelled("Sharing", words)]
+    found.append(_labelled("User", whose))
+    within = tenants[0].within if tenants else ()
+    words = f"{client.tenant}, in {', '.join(within)}" if within else client.tenant
+    found += _folded("Tenant", words, width)
+    words = client.state
+    if client.idle_usec:
+        words += f", for {duration(client.idle_usec)}"
+    if waits := reason(snapshot, client):
+        words = f"waits {waits}"
+        if client.position:
+            words += f"; number {client.position} in the queue"
+        if times := since(client):
+            words += f"; {times}"
+    return [*found, *_folded("State", words, width)]
+
+
+def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
+    whole = next((gpu.memory_total for gpu in snapshot.gpus if gpu.index == client.gpu), 1)
+    picture = Bar(whole, (
+        Part(client.resident, RESIDENT, "green"), Part(client.pinned, "▓", "cyan"),
+        Part(client.swapped, SWAPPED, "yellow"),
+    ), rest="░")
+    found = [Text(), Text("Memory", style="bold"), bar(picture, width)]
+    for mark, style, amount, words in (
+        (RESIDENT, "green", client.resident, "on the GPU"),
+        (SWAPPED, "yellow", client.swapped, "in host memory"),
+        ("▓", "cyan", client.pinned, "on the GPU, and cannot leave it"),
+    ):
+        found.append(Text.assemble((mark, style), f" {size(amount):>6} ", (words, "dim")))
+    found.append(Text(f"  {size(client.allocated + client.pinned):>6} in all"))
+    if client.stays:
+        why = STAYS.get(client.stays, client.stays)
+        found += wrapped(f"Nothing of it leaves: {why}.", width)
+    return found
+
+
+def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
+    if client.state == UNSHARED:
+        return []
+    return [
+        Text(), Text("Time", style="bold"),
+        *wrapped(
+            f"It held the GPU for {duration(client.held_usec)} in {counted(client.turns, 'turn')} "
+            f"and waited for {duration(client.waited_usec)}. {size(client.bytes_in)} came in, "
+            f"{size(client.bytes_out)} moved out.", width),
+    ]
+
+
+def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> list[Text]:
+    """What is set for the program, then what holds for its tenants, and where that stands."""
+    if client.state == UNSHARED:
+        return []
+    found = [Text(), Text("Terms", style="bold")]
+    own = [
+        ("memory", sized(client.memory_limit), client.memory_limit > 0),
+        ("compute-limit", f"{client.compute_limit} %",
+         client.compute_limit < USUAL_TERMS["compute-limit"]),
+        ("weight", str(client.weight), client.weight != USUAL_TERMS["weight"]),
+        ("suspended", "yes", client.suspended),
+    ]
+    rows = [(name, what, "set for this program") for name, what, there in own if there]
+    for one in tenants:
+        rows += [
+            (term.name, value(term), f"{one.name}: {source(term)}")
+            for term in one.terms if term is one.holding(term.name)
+        ]
+    if not rows:
+        return [*found, Text("Nothing is set for it or its tenants.", style="dim")]
+    wide = max(len(what) for _, what, _ in rows)
+    return found + [
+        line for name, what, where in rows
+        for line in _hung(Text(f"{name:<16}{what:>{wide}}  "), where, width)
+    ]
+
+
+def _turns(opened: Opened, width: int) -> list[Text]:
+    if opened.client.state == UNSHARED:
+        return []
+    found = [Text(), Text("Last turns", style="bold")]
+    if not opened.turns:
+        return [*found, Text("It has had none.", style="dim")]
+    found.append(fit(Text("    BEGAN   LASTED   WAITED  BROUGHT IN  ENDED", style="dim"), width))
+    return found + [
+        fit(Text(
+            f"{duration(turn.ago_usec):>9} {duration(turn.held_usec):>8} "
+            f"{duration(turn.waited_usec):>8}  {size(turn.bytes_in):>10}  "
+            f"{turn.reason or 'it goes on'}"), width)
+        for turn in opened.turns
+    ]
+
+
+def _labelled(label: str, what: Text | str) -> Text:
+    return Text.assemble((f"{label:<{LABEL}}", "dim"), what)
+
+
+def _folded(label: str, words: str, width: int) -> list[Text]:
+    first, *more = wrapped(words, max(1, width - LABEL))
+    return [_labelled(label, first), *(_labelled("", line) for line in more)]
+
+
+def _hung(lead: Text, words: str, width: int) -> list[Text]:
+    first, *more = wrapped(words, max(8, width - lead.cell_len))
+    blanks = " " * lead.cell_len
+    return [Text.assemble(lead, first), *(Text.assemble(blanks, line) for line in more)]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the keys of the dashboard do: the line at its bottom, and the page that `?` shows."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from nvshared.tui.canvas import fit, wrapped
+from nvshared.tui.commands import KINDS
+from nvshared.tui.keys import Key
+from nvshared.tui.state import Hit, Screen
+
+# By screen: the key that a click means, how it is written, what it does. Later ones are left out
+# first where there is little room.
+_BASIC = (("?", "?", "help"), ("q", "q", "quit"))
+_CHANGES = tuple((kind.key, kind.key, kind.label) for kind in KINDS.values())
+KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
+    Screen.MAIN: (
+        *_BASIC, ("down", "↑↓", "select"), ("enter", "Enter", "details"), ("/", "/", "filter"),
+        (">", "<>", "sort"), ("i", "i", "reverse"), *_CHANGES,
+    ),
+    Screen.DETAILS: (*_BASIC, ("escape", "Esc", "back"), ("down", "↑↓", "scroll"), *_CHANGES),
+    Screen.HELP: (*_BASIC, ("escape", "Esc", "back"), ("down", "↑↓", "scroll")),
+}
+
+_PAGE: tuple[tuple[str, str], ...] = (
+    ("The list", ""),
+    ("↑ ↓ j k", "selects a program; PgUp, PgDn, Home and End go farther"),
+    ("Enter d", "shows its details: whose it is, its memory, its terms, its last turns"),
+    ("/", "filters: each word is to be found in a GPU (gpu0), a tenant (user:alice), a state "
+          "or a command; Esc takes the filter away"),
+    ("< >", "chooses the column that sorts; i turns the order round"),
+    ("Mouse", "a click selects, another one opens; a click on a heading sorts; the wheel scrolls. "
+              "To select text as usual, hold Shift"),
+    ("", ""),
+    ("Changes, each of which asks first", ""),
+    *((kind.key, f"{verb}: {kind.label}" if verb not in kind.label else kind.label)
+      for verb, kind in KINDS.items()),
+    ("", ""),
+    ("What is shown", ""),
+    ("▶", "this program has the GPU now"),
+    ("█ ▒", "its memory: on the card, and in host memory; a full bar would be the whole card"),
+    ("STATE", "waiting: for its turn; loading: its memory comes in; idle: it wants no turn; "
+              "limited: it has had its share of the time; crowded: others, who do not share, hold "
+              "too much; unshared: nvshare has no part in it"),
+    ("HELD", "how long it has had the GPU in all"),
+    ("WAITS LEFT", "how long it has been waiting this time, and about how much longer"),
+    ("LIMITS", "what is set for it: memory, share of the time, weight, as in 20.0G,50%,w200"),
+    ("TQ", "the time quantum: how long a program keeps the GPU while others wait"),
+    ("", ""),
+    ("Anywhere", ""),
+    ("? q", "this page; quits. Ctrl-L draws everything anew"),
+)
+
+
+def page(width: int) -> list[Text]:
+    """All of it, as long as it takes."""
+    label = 12
+    found: list[Text] = []
+    for key, words in _PAGE:
+        if not words:
+            found.append(fit(Text(key, style="bold"), width))
+            continue
+        lines = wrapped(words, max(1, width - label))
+        found.append(Text.assemble(fit(Text(f"  {key}", style="bold cyan"), label), lines[0]))
+        found += [Text.assemble(" " * label, line) for line in lines[1:]]
+    return [fit(line, width) for line in found]
+
+
+def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[Hit]]:
+    """The line at the bottom, behind `lead`, and what clicks on it mean."""
+    found, hits = fit(lead, min(lead.cell_len, width)), []
+    for key, written, label in KEYS[screen]:
+        room = len(written) + 1 + len(label) + 2
+        if found.cell_len + room - 2 > width:
+            break
+        hits.append(Hit(line, found.cell_len, found.cell_len + room - 2, Key(key)))
+        found.append(written, "bold cyan").append(f" {label}  ", "dim")
+    return fit(found, width), hits

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of programs below the GPUs.
+
+A program's bar is as long as its memory is to its card's: solid on the card, shaded in host memory.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rich.text import Text
+
+from nvshared.control.snapshot import ClientSnapshot, Snapshot
+from nvshared.tui.bar import Bar, Part
+from nvshared.tui.grid import Place, grid
+from nvshared.tui.panels import RESIDENT, SWAPPED
+from nvshared.tui.quantities import command, duration, size
+from nvshared.tui.rows import UNSHARED, who
+from nvshared.tui.state import Hit, Row, Sort, State
+from nvshared.tui.tables import NARROWEST, STATES, Give, limits, tenant, user
+from nvshared.tui.waiting import left
+
+LEAD = 3                                # what is selected, and who holds a GPU
+LONGEST_BAR = 40
+SELECTED, HOLDS = "›", "▶"
+STYLE = {**STATES, UNSHARED: "dim"}
+
+
+class Heading(NamedTuple):
+    """A column."""
+
+    name: str                           # one of SORTS; "": it cannot be sorted by
+    cell: Callable[[ClientSnapshot], str | Bar]
+    place: Place
+
+
+def _headings(snapshot: Snapshot, clients: Sequence[ClientSnapshot]) -> list[Heading]:
+    """What there is something to say of."""
+    totals = {gpu.index: gpu.memory_total for gpu in snapshot.gpus}
+
+    def memory(one: ClientSnapshot) -> Bar:
+        return Bar(totals.get(one.gpu, 1), (
+            Part(one.resident + one.pinned, RESIDENT, "green"),
+            Part(one.swapped, SWAPPED, "yellow"),
+        ))
+
+    found = [
+        Heading("GPU", lambda one: str(one.gpu), Place(Give(3), right=True)),
+        Heading("PID", lambda one: str(one.pid or "?"), Place(right=True)),
+        Heading("USER", lambda one: user(one.uid), Place(Give(6, NARROWEST), most=16)),
+    ]
+    if any(tenant(one) for one in clients):
+        found.append(Heading("TENANT", tenant, Place(Give(6, NARROWEST), most=32)))
+    found += [
+        Heading("STATE", lambda one: one.state, Place(wide=9)),
+        Heading("", memory, Place(Give(4), most=LONGEST_BAR)),
+        Heading("MEM", lambda one: size(one.allocated + one.pinned), Place(wide=5, right=True)),
+        Heading("RESIDENT", lambda one: size(one.resident + one.pinned),
+                Place(Give(9), right=True)),
+        Heading("HELD", _held, Place(Give(8), wide=6, right=True)),
+        Heading("WAITS", _waits, Place(Give(2), wide=6, right=True)),
+        Heading("LEFT", left, Place(Give(2), wide=6, right=True)),
+    ]
+    if any(one.idle_usec for one in clients):
+        found.append(Heading("IDLE", _idle, Place(Give(7), wide=6, right=True)))
+    if any(limits(one) for one in clients):
+        found.append(Heading("LIMITS", limits, Place(Give(5))))
+    found.append(Heading("COMMAND", command, Place(Give(1, len("COMMAND")))))
+    return found
+
+
+def _held(client: ClientSnapshot) -> str:
+    return "" if client.state == UNSHARED else duration(client.held_usec)
+
+
+def _waits(client: ClientSnapshot) -> str:
+    return duration(client.waiting_usec) if client.waiting_usec else ""
+
+
+def _idle(client: ClientSnapshot) -> str:
+    return duration(client.idle_usec) if client.idle_usec else ""
+
+
+def listing(
+    state: State, clients: Sequence[ClientSnapshot], first: int, page: int, width: int, line: int
+) -> tuple[list[Text], list[Hit]]:
+    """A line of headings, and `page` programs from the `first` on. The first line is number `line`.
+
+    Columns are as wide as all programs need, so that nothing moves when somebody scrolls.
+    """
+    assert state.snapshot is not None
+    headings = _headings(state.snapshot, clients)
+    holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
+    mark = "▲" if state.reverse else "▼"
+    titles: list[Text | Bar] = [
+        Text(one.name + (mark if one.name == state.sort else ""),
+             style="bold underline" if one.name == state.sort else "bold")
+        for one in headings
+    ]
+    cells = [[_cell(one, client) for one in headings] for client in clients]
+    seen = {0, *range(first + 1, first + page + 1)}     # the headings, and these programs
+    (title, *lines), spans = grid(
+        [one.place for one in headings], [titles, *cells], width - LEAD, seen)
+    found = [Text.assemble(" " * LEAD, title)]
+    hits = [
+        Hit(line, start + LEAD, end + LEAD, Sort(one.name))
+        for one, (start, end) in zip(headings, spans, strict=True) if one.name and end > start
+    ]
+    for client, line_of_it in zip(clients[first:first + page], lines, strict=True):
+        selected = who(client) == state.selected
+        holds = client.id in holders
+        row = Text.assemble(
+            SELECTED if selected else " ", (HOLDS if holds else " ", "green"), " ",
+            line_of_it,
+        )
+        if client.state == UNSHARED:
+            row.stylize("dim")
+        if selected:
+            row.stylize("reverse")
+        hits.append(Hit(line + len(found), 0, width, Row(who(client))))
+        found.append(row)
+    return found, hits
+
+
+def _cell(heading: Heading, client: ClientSnapshot) -> Text | Bar:
+    cell = heading.cell(client)
+    if isinstance(cell, Bar):
+        return cell
+    return Text(cell, style=STYLE.get(client.state, "") if heading.name == "STATE" else "")

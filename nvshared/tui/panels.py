@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs at the top of the dashboard: how full each is, what moves, who waits.
+
+    ╭─ GPU 0 H200 ─────────────────────────────────────────────────────────╮
+    │ ████████████████████████████████░░░░░ 119.2 of 139.7 GiB  97%  61C   │
+    │ use     ▂▂▅▇▇██▇▇██████████▆▇██ 97% │ in  ▁▁▂▁▁▁▅▁▁▁▂▅▁▁▁▃▁▁  9.8G/s │
+    │ waiting ▁▁▁▁▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅   1 │ out ▁▁▂▁▁▁▅▁▁▁▂▅▁▁▁▃▁▁  9.8G/s │
+    │ bob[4712] waits for alice[4711]: 3.9s so far, about 26s more         │
+    ╰──────────────────────────────── 28 turns/min · turns · auto · TQ 30s ─╯
+"""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from rich.text import Text
+
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
+from nvshared.tui.arrangement import arranged
+from nvshared.tui.bar import NARROWEST as NARROWEST_BAR
+from nvshared.tui.bar import Bar, Part
+from nvshared.tui.canvas import bar, fit, frame
+from nvshared.tui.graph import graph
+from nvshared.tui.grid import Place, grid
+from nvshared.tui.past import SPAN, Past, Rates
+from nvshared.tui.quantities import gibibytes, quantum_of, size
+from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Give, holder
+from nvshared.tui.waiting import sentence
+
+RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
+BETWEEN = " │ "                         # two graphs
+FIGURE = 10                             # characters of the number beside a graph
+STYLES = {"use": "green", "waiting": "yellow", "in": "cyan", "out": "magenta"}
+WHO = 24                                # characters of a process
+
+
+def gpus(
+    snapshot: Snapshot, past: Past, width: int, height: int | None, below: int
+) -> list[Text]:
+    """In `height` lines at most, with as much of each as there is room for; see arrangement.py."""
+    shown = arranged(snapshot, height, below)
+    found: list[Text] = []
+    for gpu in shown.framed:
+        found += _framed(snapshot, gpu, past, width, shown.graphs)
+    if shown.lines:
+        found += _lines(snapshot, shown.lines, width)
+    if shown.left_out:
+        found.append(fit(Text(f"and {shown.left_out} more GPUs", style="dim"), width))
+    return found
+
+
+def _framed(
+    snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int, height: int
+) -> list[Text]:
+    inner = width - 4
+    rates = past.rates(gpu.index)
+    lines = [_memory(gpu, snapshot.of(gpu), inner)]
+    lines += _graphs(gpu, past, rates, inner, height) if height else [_movement(gpu, rates)]
+    note = Text(f" · {gpu.anti_thrash} · TQ {quantum_of(gpu)}")
+    if height:
+        lines.append(Text(sentence(snapshot, gpu), style="yellow" if gpu.queue_length else "dim"))
+        turns = f"{gpu.turns} turns" if rates is None else f"{rates.turns * 60:.0f} turns/min"
+        note.append(f" · {turns} · graphs: {SPAN / 60:.0f} min")
+    return frame(
+        lines, width,
+        title=Text.assemble((f"GPU {gpu.index}", "bold"), " ", gpu.name.removeprefix("NVIDIA ")),
+        note=Text.assemble((gpu.state, STATES.get(gpu.state, "")), note),
+        style="red" if gpu.state == "lost" else "bright_black",
+    )
+
+
+def _used(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> int:
+    """How full the card is: as the driver says, or else as far as we know."""
+    ours = sum(client.resident + client.pinned for client in clients)
+    return gpu.outside + ours if gpu.memory_used is None else gpu.memory_used
+
+
+def _memory(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot], width: int) -> Text:
+    used = _used(gpu, clients)
+    figures = f" {gibibytes(used)} of {gibibytes(gpu.memory_total)} GiB"
+    for value, form in (
+        (gpu.utilization, "{:.0%}"), (gpu.temperature, "{:.0f}C"), (gpu.power, "{:.0f}W"),
+    ):
+        figures += "" if value is None else f"  {form.format(value)}"
+    room = max(NARROWEST_BAR, width - len(figures))
+    whole = Bar(gpu.memory_total, (Part(used, RESIDENT, "green"),), rest=EMPTY)
+    return bar(whole, room).append(figures)
+
+
+def _movement(gpu: GPUSnapshot, rates: Rates | None) -> Text:
+    parts = [f"{gpu.turns} turns"]
+    if rates is not None:
+        parts = [
+            f"{rates.turns * 60:.0f} turns/min",
+            f"in {size(rates.bytes_in)}/s",
+            f"out {size(rates.bytes_out)}/s",
+        ]
+    parts.append(f"{gpu.queue_length} waiting")
+    if gpu.outside:
+        parts.append(f"{size(gpu.outside)} outside")
+    return Text("   ".join(parts), style="dim")
+
+
+def _graphs(
+    gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int, height: int
+) -> list[Text]:
+    """Four in a square: use and waiting on the left, memory in and out on the right."""
+    half = (width - len(BETWEEN)) // 2
+    use = "-" if gpu.utilization is None else f"{gpu.utilization:.0%}"
+    came, left = ("-", "-") if rates is None else (
+        f"{size(rates.bytes_in)}/s", f"{size(rates.bytes_out)}/s")
+    square = (("use", use), ("in", came)), (("waiting", str(gpu.queue_length)), ("out", left))
+    # Both ways on one scale.
+    busiest = max([1.0, *(value or 0 for what in ("in", "out")
+                          for value in past.series(gpu.index, what, _wide(half)))])
+    lines = []
+    for row in square:
+        pictures = [
+            _graph(gpu, past, what, figure, room, height, busiest)
+            for (what, figure), room in zip(
+                row, (half, width - len(BETWEEN) - half), strict=True)
+        ]
+        lines += [
+            Text.assemble(one, (BETWEEN, "bright_black"), two)
+            for one, two in zip_longest(*pictures, fillvalue=Text())
+        ]
+    return lines
+
+
+def _wide(room: int) -> int:
+    return max(1, room - len("waiting ") - FIGURE)
+
+
+def _graph(
+    gpu: GPUSnapshot, past: Past, what: str, figure: str, room: int, height: int, busiest: float
+) -> list[Text]:
+    values = past.series(gpu.index, what, _wide(room))
+    most, scale = busiest, f"of {size(busiest)}"
+    if what == "waiting":
+        most = max([1.0, *(value or 0 for value in values)])
+        scale = f"of {most:.0f}"
+    elif what == "use":
+        most, scale = 1.0, "of 100%"
+    words = [figure, scale]
+    found = []
+    for row, cells in enumerate(graph(values, most, height)):
+        label = what if row == 0 else ""
+        number = words[row] if row < len(words) else ""
+        found.append(Text.assemble(
+            fit(label, len("waiting ")), (cells, STYLES[what]), fit(number, FIGURE, right=True)))
+    return found
+
+
+def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[Text]:
+    """A line for each GPU that has no frame."""
+    places = (
+        Place(), Place(Give(5, NARROWEST), most=20), Place(Give(4)), Place(Give(2), right=True),
+        Place(Give(6), wide=4, right=True), Place(wide=9), Place(Give(0, PROCESS), most=WHO),
+        Place(Give(3), right=True),
+    )
+    lines: list[list[Text | Bar]] = []
+    for gpu in some:
+        used = _used(gpu, snapshot.of(gpu))
+        lines.append([
+            Text(f"GPU {gpu.index}", style="bold"),
+            Text(gpu.name.removeprefix("NVIDIA ")),
+            Bar(gpu.memory_total, (Part(used, RESIDENT, "green"),), rest=EMPTY),
+            Text(f"{gibibytes(used)}/{gibibytes(gpu.memory_total)}G"),
+            Text("" if gpu.utilization is None else f"{gpu.utilization:.0%}"),
+            Text(gpu.state, style=STATES.get(gpu.state, "")),
+            Text(holder(snapshot, gpu)),
+            Text(f"{gpu.queue_length} waiting", style="dim"),
+        ])
+    return grid(places, lines, width).lines

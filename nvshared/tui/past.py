@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last minutes of each GPU, from one look at the daemon after the other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from nvshared.control.snapshot import GPUSnapshot, Snapshot
+
+SPAN = 300.0                            # seconds that are kept
+WINDOW = 15.0                           # over which rates are taken; two looks at least
+
+
+class Figures(NamedTuple):
+    """Of one GPU at one look."""
+
+    turns: int
+    bytes_in: int
+    bytes_out: int
+    use: float | None
+    waiting: int
+
+
+class Look(NamedTuple):
+    """At all of them, by index."""
+
+    moment: float                       # seconds, by any clock that never goes back
+    gpus: dict[int, Figures]
+
+
+class Rates(NamedTuple):
+    """Of one GPU, per second."""
+
+    turns: float
+    bytes_in: float
+    bytes_out: float
+
+
+# What is drawn of two looks at a GPU, so many seconds apart; None: it cannot be told.
+Measure = Callable[[Figures, Figures, float], float | None]
+MEASURES: dict[str, Measure] = {
+    "use": lambda _, now, __: now.use,
+    "waiting": lambda _, now, __: now.waiting,
+    "in": lambda before, now, seconds: (now.bytes_in - before.bytes_in) / seconds,
+    "out": lambda before, now, seconds: (now.bytes_out - before.bytes_out) / seconds,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """All looks of the last SPAN seconds."""
+
+    looks: tuple[Look, ...] = ()
+
+    def after(self, snapshot: Snapshot, moment: float) -> "Past":
+        """With one look more."""
+        kept = tuple(look for look in self.looks if moment - look.moment <= SPAN)
+        return Past((*kept, Look(moment, {gpu.index: _figures(gpu) for gpu in snapshot.gpus})))
+
+    def rates(self, gpu: int) -> Rates | None:
+        """Of the last WINDOW; None: there was no look before, or the daemon was started since."""
+        recent: list[tuple[float, Figures]] = []
+        for look in reversed(self.looks):
+            if gpu not in look.gpus or (recent and _went_back(look.gpus[gpu], recent[-1][1])):
+                break
+            recent.append((look.moment, look.gpus[gpu]))
+            if len(recent) > 1 and recent[0][0] - look.moment >= WINDOW:
+                break
+        if len(recent) < 2:
+            return None
+        (now, last), (then, first) = recent[0], recent[-1]
+        seconds = now - then
+        return None if seconds <= 0 else Rates(
+            (last.turns - first.turns) / seconds, (last.bytes_in - first.bytes_in) / seconds,
+            (last.bytes_out - first.bytes_out) / seconds,
+        )
+
+    def series(self, gpu: int, what: str, cells: int) -> list[float | None]:
+        """One of MEASURES over SPAN in so many equal parts, the latest last: the mean of each.
+
+        None where nobody looked.
+        """
+        if not self.looks or cells < 1:
+            return [None] * max(0, cells)
+        step = SPAN / cells
+        last = int(self.looks[-1].moment / step)        # parts stand still while time goes on
+        sums, numbers = [0.0] * cells, [0] * cells
+        for before, now in pairwise(self.looks):
+            at = int(now.moment / step) - last + cells - 1
+            if at < 0 or gpu not in before.gpus or gpu not in now.gpus:
+                continue
+            old, new = before.gpus[gpu], now.gpus[gpu]
+            seconds = now.moment - before.moment
+            if seconds <= 0 or _went_back(old, new):
+                continue
+            value = MEASURES[what](old, new, seconds)
+            if value is not None:
+                sums[at] += value
+                numbers[at] += 1
+        return [total / number if number else None
+                for total, number in zip(sums, numbers, strict=True)]
+
+
+def _figures(gpu: GPUSnapshot) -> Figures:
+    return Figures(gpu.turns, gpu.bytes_in, gpu.bytes_out, gpu.utilization, gpu.queue_length)
+
+
+def _went_back(before: Figures, now: Figures) -> bool:
+    """Another daemon counts."""
+    return any(b > n for b, n in zip(before[:3], now[:3], strict=True))

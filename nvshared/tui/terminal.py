@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A terminal that is drawn on: keys as they are struck, lines where they belong.
+
+However it ends (a key, Ctrl-C, SIGTERM, an exception), the terminal is as it was found. Ctrl-Z
+gives it back until the program goes on.
+"""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn, Self
+
+from rich.console import Console
+from rich.text import Text
+
+from nvshared.tui.keys import Event, Keys
+
+# Another screen, no cursor, and buttons and wheel of the mouse as SGR 1006 has them.
+TAKE = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h\x1b[2J"
+GIVE = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
+LONE = 0.05                             # seconds after which Escape was the key and nothing more
+# For terminals that have none of our characters.
+ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─…·▼▲↑↓▏", "#%+._.,-=+*>>|++++-~-v^^v_")
+
+
+class Terminal:
+    """Standard input and output."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+        self._keys = Keys()
+        self._shown: list[str] = []
+        self._reading, self._waking = os.pipe()
+        for end in (self._reading, self._waking):
+            os.set_blocking(end, False)
+
+    def __enter__(self) -> Self:
+        self._found = termios.tcgetattr(sys.stdin)
+        self._handlers = {
+            number: signal.signal(number, handler) for number, handler in (
+                (signal.SIGTERM, _end), (signal.SIGHUP, _end), (signal.SIGTSTP, self._stop),
+                (signal.SIGCONT, self._go_on), (signal.SIGWINCH, self._go_on),
+            )
+        }
+        signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
+        self._take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError, termios.error):      # it may be gone
+            self._give()
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        found = os.get_terminal_size(sys.stdout.fileno())
+        if 0 in found:                      # it does not know
+            found = shutil.get_terminal_size()
+        return found.columns, found.lines
+
+    def wake(self) -> None:
+        """Has `events` return. Any thread may call it."""
+        with suppress(BlockingIOError):     # it is going to wake anyhow
+            os.write(self._waking, b"\0")
+
+    def events(self) -> list[Event]:
+        """What was struck; nothing if woken, or after a signal. Raises EOFError at its end."""
+        terminal = sys.stdin.fileno()
+        patience = LONE if self._keys.unfinished else None
+        ready, _, _ = select.select([terminal, self._reading], [], [], patience)
+        if not ready:
+            return self._keys.pause()
+        if self._reading in ready:
+            os.read(self._reading, 4096)
+        if terminal not in ready:
+            return []
+        # Not through sys.stdin, whose buffer select() does not see.
+        struck = os.read(terminal, 4096)
+        if not struck:
+            raise EOFError
+        return self._keys.feed(struck)
+
+    def show(self, lines: Sequence[Text]) -> None:
+        """Writes those lines that are not there already."""
+        with self._console.capture() as captured:
+            self._console.print(Text("\n").join(lines), soft_wrap=True, highlight=False, end="")
+        drawn = captured.get().split("\n")
+        if not (sys.stdout.encoding or "").lower().startswith("utf"):
+            drawn = [line.translate(ASCII) for line in drawn]
+        before = self._shown if len(self._shown) == len(drawn) else [""] * len(drawn)
+        self._write("".join(
+            f"\x1b[{number};1H{line}" for number, (line, old) in enumerate(
+                zip(drawn, before, strict=True), 1) if line != old
+        ))
+        self._shown = drawn
+
+    def forget(self) -> None:
+        """Something else has been written: all lines are to be drawn anew."""
+        self._shown = []
+        self._write("\x1b[2J")
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Gives it back for a while."""
+        self._give()
+        try:
+            yield
+        finally:
+            self._take()
+
+    def _take(self) -> None:
+        tty.setcbreak(sys.stdin)
+        self._shown = []
+        self._write(TAKE)
+
+    def _give(self) -> None:
+        self._write(GIVE)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._found)
+
+    def _write(self, text: str) -> None:
+        encoding = sys.stdout.encoding or "ascii"
+        data = text.encode(encoding, "replace")
+        while data:
+            data = data[os.write(sys.stdout.fileno(), data):]
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        """SIGTSTP: as any program, but with the terminal given back before."""
+        self._give()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)        # here it stands still
+        signal.signal(number, self._stop)
+
+    def _go_on(self, number: int, _frame: FrameType | None) -> None:
+        """SIGCONT, also after a SIGSTOP; or SIGWINCH, which leaves lines anywhere."""
+        if number == signal.SIGCONT:
+            self._take()
+        else:
+            self.forget()
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    """Whoever is told to end gives the screen back first, and then ends as told."""
+    raise SystemExit(128 + number)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl top at a terminal: keys, changes, and what becomes of the terminal."""
+
+import signal
+
+import pytest
+from dbus_next.constants import MessageType
+
+from nvshared.names import BUS_NAME
+from nvshared.scheduler.events import TermsChanged
+from nvshared.scheduler.settings import Terms
+from nvshared.sharing.manager import Manager
+from nvshared.units import GIB
+from tests.bus.service import PrivateBus, a_client, peeper, published
+from tests.bus.test_authority import polkit_on, somebody
+from tests.bus.test_commands import NVSHARECTL, Run, ctl
+from tests.bus.test_terminal import on_a_terminal
+from tests.unit.scripted import Scripted
+
+__all__ = ["ctl", "somebody"]           # fixtures
+TOP = (*NVSHARECTL, "top", "-i", "0.2")
+GIVEN_BACK = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
+
+
+async def test_a_limit_from_within(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+    client = a_client(manager, manager.gpus[0])
+    shown = await on_a_terminal(
+        *TOP, NVSHARE_BUS=private.address, steps=[
+            (b"python", b"m"), (b"Memory limit", b"20GiB\r"), (b"y/n", b"y"),
+            (b"may allocate 20GiB on GPU 0.", b"s"), (b"y/n", b"n"),
+            (b"Nothing was changed.", b"q"),
+        ])
+    assert "Traceback" not in shown
+    assert client.terms.in_force == Terms(memory_limit=20 * GIB)
+    scheduler = client.gpu.scheduler
+    assert isinstance(scheduler, Scripted)
+    changes = [one for one in scheduler.events if isinstance(one, TermsChanged)]
+    assert changes == [TermsChanged(client.id, Terms(memory_limit=20 * GIB))]
+
+
+async def test_details_and_help(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+    client = a_client(manager, manager.gpus[0])
+    shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
+        (b"python", b"\r"), (b"Nothing is set", b"?"), (b"asks first", b"\x1b"),
+        (b"Nothing is set", b"\x1b[<0;1;24M"), (b"asks first", b"q"),     # a click on the last line
+    ])
+    assert str(client.peer.tenant) in shown
+    assert GIVEN_BACK in shown
+
+
+async def test_a_program_that_ends_while_its_details_are_open(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
+    client = a_client(manager, manager.gpus[0])
+    shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
+        (b"python", b"\r"), (b"Nothing is set", lambda: client.gpu.leave(client)),
+        (b"It has ended.", b"s"), (b"python[4999999] has ended.", b"\x1b"),
+        (b"No program uses a GPU", b"q"),
+    ])
+    assert "Traceback" not in shown
+
+
+async def test_a_daemon_that_is_started_again(manager: Manager, private: PrivateBus) -> None:
+    a_client(manager, manager.gpus[0])
+    shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
+        (b"It is asked again", b"/"), (b"Filter", b"pyth\r"), (b"filter pyth", b"q"),
+    ])
+    assert "nvshared is not running" in shown
+    async with published(manager, private.address):
+        shown = await on_a_terminal(
+            *TOP, NVSHARE_BUS=private.address, steps=[(b"python", b"q")])
+    assert "not running" not in shown
+
+
+async def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
+    a_client(manager, manager.gpus[0])
+    shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
+        (b"python", signal.SIGTSTP), (b"\x1b[?1049l", signal.SIGCONT),
+        (b"python", signal.SIGWINCH), (b"python", b"q"),
+    ])
+    assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2
+
+
+@pytest.mark.parametrize(("key", "code"), [(b"q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
+async def test_it_ends_also_while_the_daemon_is_silent(
+    private: PrivateBus, key: bytes | signal.Signals, code: int
+) -> None:
+    async with peeper(private.address) as silent:
+        silent.bus.add_message_handler(
+            lambda message: message.message_type is MessageType.METHOD_CALL)
+        await silent.bus.request_name(BUS_NAME)
+        shown = await on_a_terminal(
+            *TOP, NVSHARE_BUS=private.address, expected=code, steps=[(b"nvshared is asked", key)])
+    assert GIVEN_BACK in shown
+
+
+async def test_a_refusal_is_a_sentence(
+    manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = a_client(manager, manager.gpus[0])
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
+    async with published(manager, "system"), polkit_on(private.address):
+        shown = await on_a_terminal(*TOP, NVSHARE_BUS="system", steps=[
+            (b"python", b"s"), (b"y/n", b"y"), (b"is not permitted to uid", b"q")])
+    assert "Traceback" not in shown
+    assert client.terms.in_force == Terms()

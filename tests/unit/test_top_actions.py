@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keys and mouse do to the dashboard, and what they ask of the daemon."""
+
+from dataclasses import replace
+
+import pytest
+
+from nvshared.tui.actions import Wish, act, failed, looked
+from nvshared.tui.keys import Click, Wheel
+from nvshared.tui.rows import SORTS, rows, who
+from nvshared.tui.screen import draw
+from nvshared.tui.state import Command, Row, Screen, Sort, State
+from nvshared.units import GIB
+from tests.unit.test_dashboard import HOLDER
+from tests.unit.top_scene import IDLE, SCENE, WAITS, scene, seen, strike, text, typed
+
+
+def selected(state: State) -> int:
+    """The process."""
+    assert state.selected is not None
+    return state.selected[1]
+
+
+@pytest.mark.parametrize(("keys", "pid"), [
+    ([], 4711), (["down"], 123456), (["j", "j"], 77), (["end"], 99), (["down", "up"], 4711),
+    (["up"], 4711), (["end", "down"], 99), (["G", "g"], 4711), (["pgdn"], 99),
+    (["end", "pgup"], 4711), (["end", "home"], 4711), (["k", "k", "j"], 123456),
+])
+def test_selection(keys: list[str], pid: int) -> None:
+    assert selected(strike(seen(), *keys)[0]) == pid
+
+
+def test_a_page_is_what_is_seen_of_the_list() -> None:
+    state = seen(scene(1, [100]))
+    down, _ = strike(state, "pgdn", width=80, height=24)
+    page = draw(state, 80, 24).page
+    assert 5 < page < 24
+    assert down.at == page - 1
+    assert strike(down, "pgup", width=80, height=24)[0].at == 0
+
+
+def test_the_selection_stays_with_its_program_and_closes_up_behind_one_that_ends() -> None:
+    state, _ = strike(seen(), "down")
+    turned = looked(state, replace(SCENE, clients=(WAITS, HOLDER, IDLE)), 1001.0)
+    assert selected(turned) == 123456
+    gone = looked(turned, replace(SCENE, clients=(HOLDER, IDLE)), 1002.0)
+    assert selected(gone) == 77
+    none = looked(gone, replace(SCENE, clients=(), gpus=()), 1003.0)
+    assert none.selected is None
+    struck, _ = strike(none, "down", "up", "end", "enter", "m", "s")
+    assert struck.words == "No program is selected."
+
+
+def test_a_daemon_that_is_started_again_loses_nothing() -> None:
+    state, _ = strike(seen(), "down", ">", "/", *"python", "enter")
+    gone = failed(state, "nvshared is not running")
+    assert "nvshared is not running" in text(gone)
+    assert "123456" in text(gone)       # what was seen last
+    again = tuple(replace(one, id=one.id + 10) for one in SCENE.clients)
+    back = looked(gone, replace(SCENE, clients=again), 1060.0)
+    assert "not running" not in text(back)
+    assert (back.selected, back.sort, back.filter) == (state.selected, "PID", "python")
+
+
+@pytest.mark.parametrize(("words", "pids"), [
+    ("wait", [123456]), ("gpu0", [4711, 123456, 77, 99]), ("gpu:1", []), ("GPU0 Notebook", [77]),
+    ("user:root", [4711, 123456, 77, 99]), ("unit:lab", [77]), ("unshared", [99]),
+    ("[4711]", [4711]), ("train.py running", [4711]),
+])
+def test_filter(words: str, pids: list[int]) -> None:
+    state, _ = strike(seen(), "/", *words)
+    assert [one.pid for one in rows(state)] == pids     # as it is typed
+    state, _ = strike(state, "enter")
+    assert [one.pid for one in rows(state)] == pids
+    assert state.prompt is None
+    assert len(rows(strike(state, "escape")[0])) == 4
+    assert len(rows(strike(seen(), "/", *words, "escape")[0])) == 4
+
+
+def test_what_is_typed_can_be_corrected() -> None:
+    state, _ = strike(seen(), "/", *"waitq", "backspace", "up", "f1")
+    assert state.filter == "wait"
+    assert strike(state, "clear")[0].filter == ""
+
+
+@pytest.mark.parametrize("column", SORTS)
+def test_sort(column: str) -> None:
+    state = seen()
+    hit = replace(state, sort=column)
+    order = [who(one) for one in rows(hit)]
+    assert len(order) == 4
+    around, _ = strike(hit, "i")
+    compare = SORTS[column][0]
+    values = [compare(one) for one in rows(around)]
+    assert values == sorted(values, reverse=not SORTS[column][1])
+    assert [who(one) for one in rows(strike(around, "i")[0])] == order
+
+
+def test_the_largest_comes_first_and_columns_are_chosen_one_after_the_other() -> None:
+    assert [one.pid for one in rows(replace(seen(), sort="MEM"))] == [4711, 123456, 77, 99]
+    state, _ = strike(seen(), ">")
+    assert state.sort == list(SORTS)[1]
+    assert strike(state, "<")[0].sort == "GPU"
+    assert strike(seen(), "<")[0].sort == list(SORTS)[-1]
+    assert strike(replace(state, reverse=True), ">")[0].reverse is False
+
+
+def test_mouse() -> None:
+    state = seen()
+    frame = draw(state, 130, 40)
+    for hit in frame.hits:
+        state, wish = act(seen(), Click(hit.start, hit.line), frame)
+        match hit.means:
+            case Row(clicked) if clicked == seen().selected:
+                assert (state.screen, wish) == (Screen.DETAILS, Wish.LOOK)
+            case Row(clicked):
+                assert (state.selected, state.screen) == (clicked, Screen.MAIN)
+            case Sort(column):
+                assert state.sort == column
+                assert state.reverse is (column == "GPU")       # it is sorted by that already
+    assert act(seen(), Click(0, 39), frame)[0].screen is Screen.HELP    # on "? help"
+    assert act(seen(), Click(129, 38), frame) == (seen(), None)
+    many = seen(scene(1, [100]))
+    down, _ = act(many, Wheel(2), draw(many, 80, 24))
+    assert down.at == 6
+    assert act(down, Wheel(-1), draw(down, 80, 24))[0].at == 3
+
+
+def test_help_and_details_scroll_and_go_back_to_where_they_came_from() -> None:
+    state, wishes = strike(seen(), "enter", width=80, height=12)
+    assert wishes == [Wish.LOOK]
+    state, _ = strike(state, "down", "down", width=80, height=12)
+    assert state.scroll == 2
+    inner, _ = strike(state, "?", "end", "q", width=80, height=12)
+    assert inner.scroll == draw(inner, 80, 12).last > 0
+    back, _ = strike(inner, "escape", "escape", width=80, height=12)
+    assert (back.screen, back.opened) == (Screen.MAIN, None)
+    assert strike(seen(), "?", "?")[0].screen is Screen.MAIN
+
+
+def test_quit_and_redraw() -> None:
+    assert strike(seen(), "q")[1] == [Wish.QUIT]
+    assert strike(State(), "q")[1] == [Wish.QUIT]
+    assert strike(seen(), "redraw")[1] == [Wish.REDRAW]
+    assert strike(seen(), "/", "q")[1] == []
+
+
+@pytest.mark.parametrize(("key", "typing", "verb", "value", "asked"), [
+    ("m", "20GiB", "memory", 20 * GIB, "to 20GiB of memory?"),
+    ("m", "none", "memory", 0, "as much as there is"),
+    ("c", "50%", "compute", 50, "at most 50 % of the time?"),
+    ("c", "none", "compute", 100, "no limit?"),
+    ("w", "200", "weight", 200, "the weight 200"), ("w", "none", "weight", 100, "weight 100"),
+    ("s", "", "suspend", 0, "Suspend python3[4711]?"),
+    ("p", "", "preempt", 0, "End the present turns on GPU 0 at once"),
+])
+@pytest.mark.parametrize("details", [False, True])
+def test_changes_are_asked_for_first(
+    key: str, typing: str, verb: str, value: int, asked: str, details: bool
+) -> None:
+    state, _ = strike(seen(), *(["enter"] if details else []), key)
+    if typing:
+        assert "python3[4711]: " in text(state)
+        state, wishes = typed(state, typing)
+        assert wishes == []
+    assert asked in text(state)
+    assert "y/n" in text(state)
+    for no in ("n", "escape", "enter", "q"):
+        refused, wishes = strike(state, no)
+        assert (wishes, refused.question, refused.words) == ([], None, "Nothing was changed.")
+    assert strike(state, "x", "down")[0].question is not None   # no answer
+    state, wishes = strike(state, "y")
+    assert wishes == [Command(verb, HOLDER, value)]
+    assert state.question is None
+
+
+@pytest.mark.parametrize(("key", "typing", "words"), [
+    ("m", "much", "'much' will not do: give a size"), ("m", "0", "'0' will not do: give 1 to"),
+    ("c", "101", "'101' will not do: give a percentage"), ("w", "0", "'0' will not do: give"),
+    ("w", "5000", "'5000' will not do"),
+])
+def test_nonsense_is_one_sentence_and_can_be_corrected(key: str, typing: str, words: str) -> None:
+    state, wishes = typed(strike(seen(), key)[0], typing)
+    assert state.words.startswith(words)
+    assert wishes == []
+    assert state.prompt is not None
+    assert state.prompt.text == typing
+    assert words[:30] in text(state, 80)
+    assert typed(strike(seen(), key)[0], "")[0].words == "Nothing was changed."
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    assert strike(seen(), "r")[0].words == "python3[4711] is not suspended."
+    suspended = seen(replace(SCENE, clients=(replace(HOLDER, suspended=True),)))
+    assert strike(suspended, "s")[0].words == "python3[4711] is suspended already: r resumes it."
+    assert strike(suspended, "r")[0].question is not None
+    outsider, _ = strike(seen(), "end")
+    for key in "mcwsr":
+        assert "blender[99] does not share the GPU" in strike(outsider, key)[0].words
+
+
+def test_a_program_that_ends_while_somebody_looks_at_it_or_types() -> None:
+    without = replace(SCENE, clients=(WAITS, IDLE))
+    opened, _ = strike(seen(), "enter")
+    gone = looked(opened, without, 1001.0)
+    assert "It has ended. This is what was known of it last." in text(gone)
+    assert "train.py" in text(gone)
+    assert strike(gone, "s")[0].words == "python3[4711] has ended."
+    assert strike(gone, "escape")[0].screen is Screen.MAIN
+    typing, _ = strike(seen(), "m", *"1GiB")
+    state, wishes = strike(looked(typing, without, 1001.0), "enter")
+    assert (state.words, state.question, wishes) == ("python3[4711] has ended.", None, [])
+    asked, _ = strike(seen(), "s")
+    state, wishes = strike(looked(asked, without, 1001.0), "y")
+    assert (state.words, wishes) == ("python3[4711] has ended.", [])
+
+
+def test_a_command_goes_to_the_program_that_was_meant_also_in_another_daemon() -> None:
+    asked, _ = strike(seen(), "s")
+    others = (replace(WAITS, id=1), replace(HOLDER, id=2))
+    _, (wish,) = strike(looked(asked, replace(SCENE, clients=others), 1001.0), "y")
+    assert isinstance(wish, Command)
+    assert (wish.client.id, wish.name) == (2, "python3[4711]")
+    lost, wishes = strike(failed(asked, "nvshared is not running"), "y")
+    assert (lost.words, wishes) == ("Nothing was changed: nvshared is not running.", [])

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What terminals send, as events."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.tui.keys import Click, Event, Key, Keys, Wheel
+
+
+@pytest.mark.parametrize(("data", "events"), [
+    (b"q", [Key("q")]), (b"jk", [Key("j"), Key("k")]), (b"\r", [Key("enter")]),
+    (b"\x7f", [Key("backspace")]), ("é".encode(), [Key("é")]), (b"\x00\x01", []),
+    (b"\x1b[A\x1b[B", [Key("up"), Key("down")]), (b"\x1bOA", [Key("up")]),
+    (b"\x1b[5~\x1b[6~", [Key("pgup"), Key("pgdn")]),
+    (b"\x1b[H\x1b[1~\x1bOH", [Key("home")] * 3), (b"\x1b[F\x1b[4~\x1bOF", [Key("end")] * 3),
+    (b"\x1bOP\x1b[11~", [Key("f1")] * 2), (b"\x1b[Z", [Key("backtab")]),
+    (b"\x1b[1;5A", [Key("up")]),        # with Ctrl
+    (b"\x1b[3;2~x", [Key("delete"), Key("x")]),
+    (b"\x1b[200~", []),                 # what we do not know does nothing
+    (b"\x1bq", [Key("escape"), Key("q")]),
+    (b"\x1b[<0;10;3M", [Click(9, 2)]), (b"\x1b[<0;10;3m", []),      # let go
+    (b"\x1b[<64;1;1M\x1b[<65;1;1M", [Wheel(-1), Wheel(1)]),
+    (b"\x1b[<2;10;3M", []),             # another button
+    (b"\x1b[<0;M", []),
+])
+def test_keys_and_mouse(data: bytes, events: list[Event]) -> None:
+    keys = Keys()
+    assert keys.feed(data) == events
+    assert not keys.unfinished
+    piecewise = Keys()
+    found = [event for at in range(len(data)) for event in piecewise.feed(data[at:at + 1])]
+    assert found == events
+
+
+def test_escape_alone_is_a_key_once_nothing_follows() -> None:
+    keys = Keys()
+    assert keys.feed(b"\x1b") == []
+    assert (keys.unfinished, keys.pause()) == (True, [Key("escape")])
+    assert (keys.unfinished, keys.pause()) == (False, [])
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_do_harm(data: bytes) -> None:
+    keys = Keys()
+    keys.feed(data)
+    keys.pause()
+    assert not keys.unfinished
+    assert keys.feed(b"qqqq")[-1:] == [Key("q")]

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last minutes, and the small graphs of them."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.control.snapshot import Snapshot
+from nvshared.tui.graph import LEVELS, graph
+from nvshared.tui.past import SPAN, WINDOW, Past, Rates
+from nvshared.units import GIB
+from tests.unit.test_dashboard import CARD, SHARED
+
+
+def at(turns: int, gib_in: int = 0, use: float | None = 0.5, waiting: int = 0) -> Snapshot:
+    card = replace(
+        CARD, turns=turns, bytes_in=gib_in * GIB, bytes_out=0, utilization=use,
+        queue_length=waiting)
+    return replace(SHARED, gpus=(card,))
+
+
+def past(*looks: tuple[float, Snapshot]) -> Past:
+    found = Past()
+    for moment, snapshot in looks:
+        found = found.after(snapshot, moment)
+    return found
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    assert past().rates(0) is None
+    assert past((1, at(7))).rates(0) is None
+    assert past((1, at(7)), (3, at(11, 6))).rates(0) == Rates(2, 3 * GIB, 0)
+    assert past((1, at(7)), (3, at(11, 6))).rates(1) is None
+    long = past((0, at(0)), *((100 + n, at(n, n)) for n in range(40)))
+    assert long.rates(0) == Rates(1, GIB, 0)
+
+
+def test_another_daemon_counts_anew() -> None:
+    restarted = past((1, at(50, 50)), (2, at(0)), (3, at(3, 3)))
+    assert restarted.rates(0) == Rates(3, 3 * GIB, 0)
+    assert past((1, at(50)), (2, at(0))).rates(0) is None
+    assert restarted.series(0, "in", 300)[-3:] == [None, None, 3 * GIB]
+
+
+def test_a_series_is_the_mean_of_each_part() -> None:
+    found = past(*((n, at(n, 2 * n, use=n / 10, waiting=n)) for n in range(11)))
+    assert found.series(0, "waiting", 300)[-10:] == list(range(1, 11))
+    assert found.series(0, "in", 300)[-10:] == [2 * GIB] * 10
+    assert found.series(0, "out", 300)[-10:] == [0] * 10
+    assert found.series(0, "use", 300)[:-10] == [None] * 290
+    assert found.series(0, "waiting", 60)[-3:] == [2.5, 7, 10]
+    assert found.series(0, "use", 0) == []
+    assert found.series(3, "use", 5) == [None] * 5
+
+
+def test_no_more_is_kept_than_is_shown() -> None:
+    long = past(*((n, at(n)) for n in range(0, 1000, 5)))
+    assert long.looks[0].moment >= 995 - SPAN - 5
+    assert WINDOW < SPAN
+    assert past((0, at(0, use=None)), (1, at(1, use=None))).series(0, "use", 5) == [None] * 5
+
+
+def test_a_graph() -> None:
+    assert graph([None, 0, 0.001, 0.5, 1, 2], 1) == [" ▁▂▄██"]
+    assert graph([0, 0.5, 0.75, 1], 1, 2) == ["  ▄█", "▁███"]
+    assert graph([], 1, 3) == ["", "", ""]
+    assert graph([3], 0) == ["▁"]
+
+
+@given(
+    st.lists(st.none() | st.floats(0, 1e12), max_size=30), st.floats(0, 1e12), st.integers(1, 4))
+def test_graphs_are_as_large_as_they_should_be(
+    values: list[float | None], most: float, height: int
+) -> None:
+    lines = graph(values, most, height)
+    assert [len(line) for line in lines] == [len(values)] * height
+    assert set("".join(lines)) <= set(LEVELS)
+    for column, value in zip(zip(*lines, strict=True), values, strict=True):
+        assert (column == (" ",) * height) is (value is None)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.3, 7.7, 1e6])
+def test_time_goes_on_and_parts_stand_still(moment: float) -> None:
+    """What is older than the latest part looks the same a moment later."""
+    looks = [(moment + n, at(n, n % 7)) for n in range(100)]
+    before, after = past(*looks).series(0, "in", 30), past(*looks[:-1]).series(0, "in", 30)
+    assert before[-10:-1] in ([*after[-10:-1]], [*after[-9:-1], after[-1]])

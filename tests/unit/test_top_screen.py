@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard fits terminals of all sizes, and says what is so without colours."""
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from nvshared.control.snapshot import Turn
+from nvshared.control.tenants import Tenant, Term
+from nvshared.tui.actions import failed, looked
+from nvshared.tui.keys import Key
+from nvshared.tui.screen import draw
+from nvshared.tui.state import Row, Screen, Sort, State
+from nvshared.units import GIB, SECOND
+from tests.unit.test_dashboard import CARD, HOLDER, LONG, LONGEST, SHARED, WAITER
+from tests.unit.top_scene import IDLE, SCENE, WAITS, lines, prose, scene, seen, strike, text
+
+WIDTHS = (60, 79, 80, 100, 119, 120, 130, 200, 250)
+HEIGHTS = (12, 13, 18, 24, 40, 80)
+ALICE = Tenant(
+    "unit:lab.service", 1, 4 * GIB, 0, 0, SECOND, ("user:alice",),
+    (Term("weight", 200, "unit:*", "/etc/nvshared.conf:12"), Term("weight", 50, "", "")),
+)
+TURNS = (Turn(SECOND, SECOND, 2 * SECOND, GIB, ""), Turn(40 * SECOND, 30 * SECOND, 0, 0, "quantum"))
+
+
+def screens(state: State) -> list[State]:
+    """Each that can be seen from there."""
+    details, _ = strike(state, "enter")
+    if details.snapshot is not None:
+        details = looked(details, details.snapshot, 2000.0, (ALICE,), TURNS)
+    return [
+        state, details, strike(state, "?")[0], strike(state, "/", *"gpu0 wait")[0],
+        strike(state, "m", *"20GiB")[0], strike(state, "p")[0],
+        failed(state, "nvshared is not running; start it with: systemctl start nvshared"),
+        replace(state, words="python3[4711] is suspended on GPU 0. " * 9),
+    ]
+
+
+STATES = {
+    "nothing yet": State(), "one look": seen(), "busy": seen(looks=30),
+    "no GPU": seen(replace(SHARED, gpus=(), clients=())),
+    "long": seen(replace(SHARED, gpus=(LONG,), clients=(LONGEST,)), 3),
+    "100 programs": seen(scene(1, [100], [0])), "8 GPUs": seen(scene(8, [3, 0, 20], [2, 5])),
+    "quiet": seen(scene(16, [0])),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("all_of_them", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_every_screen_fits_every_terminal(name: str, all_of_them: bool) -> None:
+    found = list(product(screens(STATES[name]), WIDTHS, HEIGHTS))
+    for one, width, height in found if all_of_them else found[::61]:
+        lines(one, width, height)       # which looks at each line's length
+
+
+@pytest.mark.parametrize(("width", "height"), [(20, 24), (39, 80), (200, 7), (1, 1), (12, 3)])
+def test_a_terminal_that_is_too_small_gets_a_sentence(width: int, height: int) -> None:
+    shown = " ".join(text(seen(), width, height).split())
+    if width * height > 200:
+        assert shown == f"top needs 40 columns and 8 lines; here are {width} and {height}. q quits."
+
+
+@pytest.mark.parametrize("width", [80, 140, 250])
+def test_what_is_so_is_seen(width: int) -> None:
+    shown = text(seen(looks=3), width)
+    for words in (
+        "GPU 0 H100 80GB HBM3", "79.0 of 80.0 GiB", "97%", "61C", "412W", "turns · auto · TQ 30s",
+        "python3[123456] waits for python3[4711]: 3.9s, about 26s more",
+    ):
+        assert words in shown
+    (holder,) = [line for line in shown.splitlines() if "▶" in line]
+    assert " 4711 " in holder
+    assert "▒" not in holder
+    (waiter,) = [line for line in shown.splitlines() if re.search(r" 123456 .* waiting ", line)]
+    assert waiter.count("▒") > waiter.count("█") > 0
+    assert "  3.9s   ~26s " in waiter
+    (outsider,) = [line for line in shown.splitlines() if "blender" in line]
+    for words in (" 99 ", "unshared", "3.0G"):
+        assert words in outsider
+
+
+def test_what_nobody_knows_is_not_made_up() -> None:
+    unknown = replace(CARD, memory_used=None, utilization=None, temperature=None, power=None)
+    waits = replace(WAITER, waiting_usec=SECOND, expected_usec=None, state="crowded", position=0)
+    shown = text(seen(replace(SHARED, gpus=(unknown,), clients=(HOLDER, waits))))
+    ours = 57 * GIB + 22 * GIB          # resident and pinned of both
+    assert f"{(ours + GIB) / GIB:.1f} of 80.0 GiB" in shown
+    assert "None" not in shown
+    assert re.search(r" crowded .* 1.0s +\? ", shown)
+
+
+@pytest.mark.parametrize(("microseconds", "words"), [
+    (100_000, "auto (100ms)"), (123_456, "auto (123ms)"), (994_999, "auto (994ms)"),
+    (1_234_567, "auto (1.2s)"), (9_500_000, "auto (9.5s)"), (29_800_000, "auto (29s)"),
+])
+def test_a_quantum_that_is_auto_is_shown_with_what_it_comes_to(
+    microseconds: int, words: str
+) -> None:
+    card = replace(CARD, tq=-(-microseconds // SECOND), tq_usec=microseconds, tq_auto=True)
+    assert f"TQ {words} " in text(seen(replace(SHARED, gpus=(card,))))
+    shared = replace(card, state="shared")
+    assert "TQ auto " in text(seen(replace(SHARED, gpus=(shared,))))
+
+
+def test_no_gpu_no_program_nothing_found() -> None:
+    assert "nvshared manages no GPU." in text(seen(replace(SHARED, gpus=(), clients=())))
+    nobody = replace(SHARED, clients=())
+    assert "No program uses a GPU through nvshare." in text(seen(nobody))
+    none, _ = strike(seen(), "/", *"nowhere", "enter")
+    assert "No program has 'nowhere' in it. Esc takes the filter away." in text(none)
+
+
+@pytest.mark.parametrize("height", [12, 40])
+@pytest.mark.parametrize("counts", [[1, 30], [0, 7]])
+def test_all_programs_can_be_reached(height: int, counts: list[int]) -> None:
+    state = seen(scene(2, counts))
+    found: set[int] = set()
+    for _ in range(sum(counts)):
+        frame = draw(state, 80, height)
+        state = replace(state, first=frame.first)
+        found |= {hit.means.who[1] for hit in frame.hits if isinstance(hit.means, Row)}
+        assert any(line.plain.startswith("›") for line in frame.lines)
+        state, _ = strike(state, "down", width=80, height=height)
+    assert len(found) == sum(counts)
+
+
+@pytest.mark.parametrize("each", [0, 3])
+@pytest.mark.parametrize("height", [12, 24, 37, 56])
+@pytest.mark.parametrize("cards", [1, 3, 16])
+def test_each_gpu_has_a_frame_or_a_line_or_is_counted(
+    cards: int, height: int, each: int
+) -> None:
+    shown = lines(seen(scene(cards, [each], [1, 2])), 80, height)
+    indices = [int(n) for line in shown for n in re.findall(r"^(?:╭─ )?GPU (\d+) ", line)]
+    left_out = [int(n) for line in shown for n in re.findall(r"^and (\d+) more GPUs", line)]
+    assert len(indices) == len(set(indices)) == cards - sum(left_out)
+    frames = sum(line.startswith("╭") for line in shown)
+    assert frames == sum(line.startswith("╰") for line in shown)        # none is cut open
+    assert not left_out or not frames
+
+
+def test_where_something_goes_on_comes_first() -> None:
+    shown = text(seen(scene(8, [3], [5])), 80, 18)
+    assert "╭─ GPU 5 " in shown or shown.startswith("GPU 0")
+    low = lines(seen(scene(8, [3], [5])), 80, 12)
+    assert any(line.startswith("GPU 5 ") for line in low)
+    assert any(line.startswith("and ") for line in low)
+
+
+def test_details_say_whose_it_is_what_holds_for_it_and_what_it_had() -> None:
+    state, _ = strike(seen(), "down", "down", "enter")
+    state = looked(state, SCENE, 1002.0, (ALICE,), TURNS)
+    assert state.screen is Screen.DETAILS
+    shown = prose(state, 80)
+    for words in (
+        "python3[77] on GPU 0", "python3 -m notebook", "unit:lab.service, in user:alice",
+        "4.0G in host memory", "weight", "200", "[tenant unit:*] in /etc/nvshared.conf:12",
+        "quantum", "it goes on", "40s",
+    ):
+        assert words in shown
+    assert "50 set by hand" not in shown        # as it does not hold
+    beside = text(state, 200, 40)
+    assert re.search("Memory +Last turns", beside)
+
+
+def test_details_of_what_waits_and_of_what_does_not_share() -> None:
+    state, _ = strike(seen(), "down", "enter")
+    shown = prose(state)
+    assert "waits for python3[4711]; number 1 in the queue; 3.9s, about 26s more" in shown
+    state, _ = strike(seen(), "end", "enter")
+    assert "It does not share the GPU, and holds 3.0G of it." in text(state)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"state": "limited"}, "its time is limited"), ({"state": "loading"}, "its memory to come in"),
+    ({"state": "crowded"}, "memory that is not shared (blender[99] has 3.0G)"),
+    ({"state": "suspended"}, "to be resumed"),
+])
+def test_what_a_program_waits_for(changes: dict[str, str], words: str) -> None:
+    now = replace(SCENE, clients=(HOLDER, replace(WAITS, **changes), IDLE))    # type: ignore[arg-type]
+    state, _ = strike(seen(now), "down", "enter")
+    assert words in prose(state)
+
+
+def test_everything_that_is_seen_can_be_pointed_at() -> None:
+    frame = draw(seen(), 130, 40)
+    for hit in frame.hits:
+        words = frame.lines[hit.line].plain[hit.start:hit.end].strip()
+        match hit.means:
+            case Sort(column):
+                assert words.rstrip("▼▲") == column
+            case Row((_, pid)):
+                assert f" {pid} " in words
+            case Key():
+                assert words
+    kinds = [type(hit.means) for hit in frame.hits]
+    assert kinds.count(Row) == 4
+    assert kinds.count(Sort) > 8
+    assert kinds.count(Key) > 5
+
+
+def test_the_help_page_names_every_key_that_changes_something() -> None:
+    shown = text(strike(seen(), "?")[0], 100, 60)
+    for words in ("suspend", "resume", "preempt", "memory limit", "weight", "sorts", "Shift"):
+        assert words in shown

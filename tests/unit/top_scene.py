@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs and programs for the tests of the dashboard, and how it is read."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nvshared.control.snapshot import ClientSnapshot, Snapshot, Unshared
+from nvshared.tui.actions import Wish, act, looked
+from nvshared.tui.keys import Key
+from nvshared.tui.screen import draw
+from nvshared.tui.state import Command, State
+from nvshared.units import GIB, SECOND
+from tests.unit.test_dashboard import CARD, HOLDER, SHARED, WAITER
+
+WAITS = replace(WAITER, waiting_usec=int(3.9 * SECOND), expected_usec=26 * SECOND, position=1)
+IDLE = replace(
+    HOLDER, id=3, pid=77, state="idle", command="python3 -m notebook", tenant="unit:lab.service",
+    allocated=4 * GIB, resident=0, swapped=4 * GIB, pinned=0,
+)
+OUTSIDER = Unshared(99, 0, "blender", 3 * GIB)
+SCENE = replace(
+    SHARED, gpus=(replace(CARD, unshared=(OUTSIDER,)),), clients=(HOLDER, WAITS, IDLE))
+
+
+def seen(scene: Snapshot = SCENE, looks: int = 1) -> State:
+    """The dashboard after it has looked so often, once a second."""
+    state = State()
+    for moment in range(looks):
+        state = looked(state, scene, 1000.0 + moment)
+    return state
+
+
+def lines(state: State, width: int = 130, height: int = 40) -> list[str]:
+    """As a terminal without colours shows them; none is wider or narrower than it."""
+    frame = draw(state, width, height)
+    assert [line.cell_len for line in frame.lines] == [width] * height
+    return [line.plain.rstrip() for line in frame.lines]
+
+
+def text(state: State, width: int = 130, height: int = 40) -> str:
+    """The same in one piece."""
+    return "\n".join(lines(state, width, height))
+
+
+def prose(state: State, width: int = 130, height: int = 60) -> str:
+    """The same without frames, so that sentences are whole."""
+    return " ".join(text(state, width, height).replace("│", " ").split())
+
+
+def strike(
+    state: State, *keys: str, width: int = 130, height: int = 40
+) -> tuple[State, list[Wish | Command]]:
+    """One key after the other, each on what the one before has brought about."""
+    wishes = []
+    for key in keys:
+        state, wish = act(state, Key(key), draw(state, width, height))
+        wishes += [] if wish is None else [wish]
+    return state, wishes
+
+
+def typed(state: State, words: str) -> tuple[State, list[Wish | Command]]:
+    """Each character, and Enter."""
+    return strike(state, *words, "enter")
+
+
+def programs(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
+    """Idle ones."""
+    first = 1 + 1000 * gpu
+    return tuple(
+        replace(WAITER, id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)
+    )
+
+
+def scene(cards: int, programs_each: Sequence[int], busy: Sequence[int] = ()) -> Snapshot:
+    """So many GPUs with programs; on busy ones somebody waits."""
+    return Snapshot(
+        "1.0", 30, 30_000_000, False, "auto",
+        tuple(replace(CARD, index=at, holders=(), state="shared") for at in range(cards)),
+        tuple(
+            replace(one, state="waiting", waiting_usec=SECOND) if at in busy else one
+            for at in range(cards) for one in programs(programs_each[at % len(programs_each)], at)
+        ),
+    )
