@@ -70,7 +70,8 @@ def service(memory: int, *options: str, module: str = "nvshared") -> Iterator[Se
         errors = stack.enter_context((folder / "log").open("w+"))
         daemon = subprocess.Popen(
             [sys.executable, "-m", module, "--config", str(folder / "conf"), "--bus", bus,
-             "--socket", str(folder / "sock"), "--max-clients-per-user", "4096", *options],
+             "--socket", str(folder / "sock"), "--max-clients-per-user", "4096",
+             "--state-dir", str(folder / "state"), *options],
             env=environment, cwd=ROOT, stderr=errors,
         )
         stack.callback(_end_well, daemon, folder / "log")

@@ -122,6 +122,11 @@ def _total(found: "History") -> list["Used"]:
 def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> list[Column]:
     labels = {**labels, TOTAL: "total"}
     length = found.step_usec or found.until_usec - found.since_usec
+
+    def share(row: "Used") -> str:
+        of = 1 if by == "gpu" and row.name != TOTAL else cards
+        return f"{row.gpu_usec / (length * of):.1%}"
+
     whole_days = found.step_usec % (86400 * SECOND) == 0
     columns = [
         Column("FROM", lambda row: shown(row.start_usec, day_only=whole_days)),
@@ -129,8 +134,7 @@ def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> l
         Column("USER", lambda row: row.user or "-", give=Give(5, 4)),
         Column("GPU-SECONDS", lambda row: f"{row.gpu_usec / SECOND:.0f}", right=True,
                short="GPU-SEC"),
-        Column("SHARE", lambda row: f"{row.gpu_usec / (length * cards):.1%}", right=True,
-               give=Give(1)),
+        Column("SHARE", share, right=True, give=Give(1)),
         Column("HELD", lambda row: duration(row.held_usec), right=True, give=Give(8)),
         Column("WAITED", lambda row: duration(row.waited_usec), right=True, give=Give(2)),
         Column("TURNS", lambda row: str(row.turns), right=True, give=Give(6)),

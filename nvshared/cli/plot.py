@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvshared.cli.verb import Options
-from nvshared.cli.when import STEPS, shown
+from nvshared.cli.when import STEPS, aligned, shown
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.tui.plot import svg, terminal
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 NAMES = 7                               # besides others, so that each has a colour
 POINTS = 240                            # of a picture
-LABELS = 6
+LABELS = 8                              # at most, along the time
+APART = [unit * number for unit, numbers in (
+    (STEPS["minute"], (1, 5, 15, 30)), (STEPS["hour"], (1, 2, 3, 6, 12)),
+    (STEPS["day"], (1, 2, 7, 14, 30, 90, 180, 365)),
+) for number in numbers]
 SUFFIXES = (".svg", ".png")
 CONVERTER = "rsvg-convert"
 
@@ -79,11 +83,13 @@ def _shares(found: "History", labels: dict[str, str], cards: int) -> dict[str, l
 
 
 def _marks(found: "History") -> list[tuple[float, str]]:
-    span = found.until_usec - found.since_usec
-    days = span > LABELS * STEPS["day"]
+    """At whole hours or days of the local time zone."""
+    since, span = found.since_usec, found.until_usec - found.since_usec
+    apart = next((one for one in APART if span < LABELS * one), APART[-1])
+    first = aligned(since, apart) + (apart if aligned(since, apart) < since else 0)
     return [
-        (at / LABELS, shown(found.since_usec + span * at // LABELS, day_only=days))
-        for at in range(LABELS + 1)
+        ((at - since) / span, shown(at, day_only=True) if apart >= STEPS["day"] else shown(at)[5:])
+        for at in range(first, since + span, apart)
     ]
 
 

@@ -27,7 +27,8 @@ largest AS (
 SELECT :since + (start - :since) / :step * :step AS first,
     CASE WHEN name IN largest THEN name ELSE '' END AS shown,
     CASE WHEN min(user) = max(user) THEN min(user) ELSE '' END, {sums}
-FROM part GROUP BY first, shown ORDER BY first, total(gpu) DESC, total(held) DESC, shown
+FROM part GROUP BY first, shown
+ORDER BY first, shown = '', total(gpu) DESC, total(held) DESC, shown
 LIMIT {most_rows}
 """
 

@@ -75,3 +75,17 @@ def test_a_png_is_made_by_another_program(
     converter.write_text("#!/bin/sh\n/bin/cat >/dev/null; echo no font >&2; exit 1\n")
     with pytest.raises(NvshareError, match="rsvg-convert failed: no font"):
         plot.draw(str(tmp_path / "used.png"), FOUND, labels, 1)
+
+
+@pytest.mark.parametrize("days", [1, 7, 30, 1000])
+def test_what_stands_along_a_plot_is_of_whole_hours(days: int) -> None:
+    since = when.moment("2026-02-03 04:05")
+    found = FOUND._replace(since_usec=since, until_usec=since + days * DAY)
+    marks = plot._marks(found)
+    assert 3 <= len(marks) <= plot.LABELS
+    hour = when.STEPS["hour"]
+    for place, label in marks:
+        assert 0 <= place < 1
+        at = round((since + place * days * DAY) / hour) * hour
+        assert when.shown(at).partition(" ")[0].endswith(label.partition(" ")[0])
+        assert place == (at - since) / (days * DAY)

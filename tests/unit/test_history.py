@@ -179,7 +179,7 @@ def test_what_was_kept_is_found_by_whatever_is_asked(store: Store) -> None:
     assert found(store, *whole, card=OTHER.uuid) == [(start, "bob", 4)]
     assert found(store, *whole, uid=1001) == [(start, "bob", 5)]
     assert found(store, *whole, uid=7) == []
-    assert found(store, *whole, by="tenant", most=1) == [(start, "", 7), (start, "user:alice", 6)]
+    assert found(store, *whole, by="tenant", most=1) == [(start, "user:alice", 6), (start, "", 7)]
     assert found(store, NOON, NOON + 120, 60, uid=1001) == [(NOON, "bob", 4), (NOON + 60, "bob", 1)]
     assert found(store, NOON + 61, NOON + 62) == [(NOON + 60, "alice", 1), (NOON + 60, "bob", 1)]
     assert found(store, NOON + 120, NOON + 600) == []
@@ -267,5 +267,5 @@ def test_so_many_steps_and_parties_are_kept(store: Store, monkeypatch: pytest.Mo
     assert lengths == {60: 5, 3600: 1, DAY: 1}
     assert most == (3,)
     assert found(store, NOON + 480, NOON + 540) == [
-        (NOON + 480, "", 21), (NOON + 480, "u8", 8), (NOON + 480, "u7", 7)]
+        (NOON + 480, "u8", 8), (NOON + 480, "u7", 7), (NOON + 480, "", 21)]
     assert sum(gpu for _, _, gpu in found(store, NOON, NOON + 3600)) == 9 * 36
