@@ -195,9 +195,9 @@ VERB = Verb(
         "WAITED count each program by itself. HAND-OVERS are turns for which memory had to move, "
         "IN and OUT what moved. GPU-GIBH and HOST-GIBH are memory on the GPU, and host memory for "
         "what was away, in GiB times hours. Kept are minutes for two days, hours for two months "
-        "and days for five years; the finest that reach back as far as --since are shown. The "
-        "last minute is lost if the machine goes down, and what is used while nvshared does not "
-        "run is not counted."
+        "and days (of UTC) for five years; where minutes have gone, --since and --until mean the "
+        "hour or day around them. The last minute is lost if the machine goes down, and what is "
+        "used while nvshared does not run is not counted."
     ),
     examples=(
         ("nvsharectl history", "the last seven days"),

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the history: sums over a time, by user, tenant or card, in steps."""
+"""What is asked of the history: sums over a time, by user, tenant or card, in steps.
+
+A time is put together of days, of hours at its ends and of minutes at theirs: coarse steps are
+fewer, and keep more parties apart. Where fine ones have gone, the time is that of coarser ones.
+"""
 
 import sqlite3
+from collections.abc import Iterator
+from itertools import pairwise
 
 from nvshared.errors import InvalidArgs
 from nvshared.history.figures import OTHERS, Asked, Found, Row
@@ -16,11 +22,12 @@ LATEST = 1 << 40                        # seconds since 1970
 # total() cannot overflow, whatever programs have said of themselves.
 _SUMS = ", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)
 _QUERY = """
-WITH part AS (
-    SELECT start, {name} AS name, user, {fields} FROM usage
-    JOIN step ON step.id = step JOIN party ON party.id = party JOIN card ON card.id = card
-    WHERE length = :length AND start >= :since AND start < :until
-        AND (:card = '' OR uuid = :card) AND (:uid IS NULL OR uid = :uid)),
+WITH piece (long, low, high) AS (VALUES {pieces}),
+part AS (
+    SELECT start, {name} AS name, user, {fields} FROM piece
+    JOIN step ON length = long AND start >= low AND start < high
+    JOIN usage ON usage.step = step.id JOIN party ON party.id = party JOIN card ON card.id = card
+    WHERE (:card = '' OR uuid = :card) AND (:uid IS NULL OR uid = :uid)),
 largest AS (
     SELECT name FROM part WHERE name != ''
     GROUP BY name ORDER BY total(gpu) DESC, total(held) DESC, name LIMIT :most)
@@ -44,16 +51,20 @@ def demand(asked: Asked) -> None:
 
 
 def find(file: sqlite3.Connection, asked: Asked) -> Found:
-    """Looks it up in the finest steps that reach back so far. Raises InvalidArgs."""
-    length = _length(file, asked.since)
-    since = asked.since - asked.since % length
-    until = -(-asked.until // length) * length
-    step = -(-asked.step // length) * length
+    """Looks it up. Raises InvalidArgs for what would be too much."""
+    kept = _kept(file)
+    since, until = _rounded(kept, asked.since, asked.until)
+    reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
+    step = -(-asked.step // reach) * reach
+    # A step has whole pieces.
+    lengths = [one for one in STEPS if not step or step % one == since % one == 0]
+    pieces = [*_pieces(kept, sorted(lengths, reverse=True), since, until)]
     query = _QUERY.format(
-        name=NAMES[asked.by], fields=", ".join(FIELDS), sums=_SUMS, most_rows=MOST_ROWS + 1)
+        pieces=", ".join(map(str, pieces)) or "(0, 0, 0)", name=NAMES[asked.by],
+        fields=", ".join(FIELDS), sums=_SUMS, most_rows=MOST_ROWS + 1)
     rows = file.execute(query, {
-        "length": length, "since": since, "until": until, "step": step or until - since,
-        "card": asked.card, "uid": asked.uid, "most": min(asked.most or MOST_NAMES, MOST_NAMES),
+        "since": since, "step": step or until - since, "card": asked.card, "uid": asked.uid,
+        "most": min(asked.most or MOST_NAMES, MOST_NAMES),
     }).fetchall()
     if len(rows) > MOST_ROWS:
         raise InvalidArgs(f"the answer would have more than {MOST_ROWS} lines",
@@ -65,8 +76,36 @@ def find(file: sqlite3.Connection, asked: Asked) -> Found:
     ])
 
 
-def _length(file: sqlite3.Connection, since: int) -> int:
-    """Seconds of the finest steps of which none from this moment on has been dropped."""
+def _kept(file: sqlite3.Connection) -> dict[int, int]:
+    """For each length the moment from which on all steps are there."""
     dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
-    whole = (length for length in STEPS if since >= dropped.get(length, -length) + length)
-    return next(whole, max(STEPS))
+    return {length: dropped.get(length, -length) + length for length in STEPS}
+
+
+def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:
+    """To the finest steps that are there at both ends."""
+    lengths = sorted(STEPS)
+    begin = next((one for one in lengths if kept[one] <= since), lengths[0])
+    end = lengths[-1]
+    for coarser, finer in pairwise(reversed(lengths)):
+        if kept[finer] > until - until % coarser:
+            break
+        end = finer
+    return since - since % begin, -(-until // end) * end
+
+
+def _pieces(
+    kept: dict[int, int], lengths: list[int], since: int, until: int
+) -> Iterator[tuple[int, int, int]]:
+    """Length, beginning and end of what covers a time together, of the coarsest steps that do."""
+    if not lengths or since >= until:
+        return
+    length, *finer = lengths
+    low = -(-max(since, kept[length]) // length) * length
+    high = until - until % length
+    if low < high:
+        yield length, low, high
+        yield from _pieces(kept, finer, since, low)
+        yield from _pieces(kept, finer, high, until)
+    else:
+        yield from _pieces(kept, finer, since, until)

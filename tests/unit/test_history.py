@@ -188,26 +188,45 @@ def test_what_was_kept_is_found_by_whatever_is_asked(store: Store) -> None:
     assert [row.user for row in rows] == ["alice", "bob", "alice"]
 
 
-def test_the_finest_steps_that_reach_back_answer(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@settings(max_examples=20)
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 9)), min_size=1, max_size=25),
+    st.sampled_from([(9, 9, 9), (99, 9, 9), (9, 99, 9), (99, 99, 99)]),
+    st.lists(st.tuples(
+        st.integers(-2000, 5000), st.integers(1, 6000), st.sampled_from([0, 1, 60, 90, 1440])),
+        min_size=1, max_size=8),
+)
+def test_any_time_is_found_as_exactly_as_it_is_kept(
+    said: list[tuple[int, int]], kept: tuple[int, ...], questions: list[tuple[int, int, int]]
 ) -> None:
-    monkeypatch.setitem(STEPS, 60, (24, 9))
-    monkeypatch.setitem(STEPS, 3600, (48, 9))
-    begin, days = NOON - DAY // 2, 4
-    end = begin + days * DAY
-    for hour in range(days * 24):
-        store.add([(begin + hour * 3600, {UUID: {ALICE: used(1)}})])
-    assert found(store, begin, end) == [(begin, "alice", 24 * days)]
-    with store.file.opened() as file:
-        steps = {back: find(file, Asked(end - back * 3600, end, 1, "user")) for back in (
-            24, 25, 48, 49, 24 * days, 240 * days)}
-    assert {back: answer.step for back, answer in steps.items()} == {
-        24: 60, 25: 3600, 48: 3600, 49: DAY, 24 * days: DAY, 240 * days: DAY}
-    assert [sum(row.usage.gpu for row in steps[back].rows) for back in (24, 25, 48, 49)] == [
-        24, 25, 48, 72]
+    """Against a list of all that was said. Of what was kept, each moment is counted once."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        for (length, (_, parties)), most in zip([*STEPS.items()], kept, strict=True):
+            patch.setitem(STEPS, length, (most, parties))
+        store = Store(Path(folder) / "history.db", 0)
+        store.add([(NOON + minute * 60, {UUID: {ALICE: used(gpu)}}) for minute, gpu in said])
+        with store.file.opened() as file:
+            coarsest = dict(file.execute("SELECT length, start FROM dropped")).get(DAY, 0) + DAY
+            for back, minutes, step in questions:
+                since = max(NOON + back * 60, coarsest)
+                asked = Asked(since, since + minutes * 60, step * 60, "user")
+                answer = find(file, asked)
+                assert answer.since <= asked.since < asked.until <= answer.until
+                assert asked.since - answer.since < DAY
+                assert answer.until - asked.until < DAY
+                sums: Counter[int] = Counter()
+                for minute, gpu in said:
+                    at = NOON + minute * 60 - answer.since
+                    whole = answer.step or answer.until - answer.since
+                    if 0 <= at < answer.until - answer.since:
+                        sums[answer.since + at // whole * whole] += gpu
+                assert {row.start: row.usage.gpu for row in answer.rows} == sums
+                if all(len(said) <= most for most in kept):
+                    assert (answer.since, answer.until) == (asked.since, asked.until)
+        store.file.close()
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(
     st.integers(0, 4000), st.sampled_from([ALICE, JOB, BOB]), st.integers(0, 100)), max_size=30))
 def test_sums_are_those_of_a_slow_reference(said: list[tuple[int, Party, int]]) -> None:
