@@ -8,6 +8,7 @@
 The event loop sums up what the schedulers count, once a minute, and never waits for the disk.
 """
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -47,7 +48,9 @@ class History:
         """
         if self._clock() - self._asked >= FRESH:
             self._asked = self._clock()
-            self._collector.flush()
+            collected = asyncio.Event()
+            self._collector.collect(collected.set)
+            await collected.wait()
         return await self._keeper.ask(asked, shape)
 
     def close(self) -> None:

@@ -5,7 +5,9 @@ The schedulers count from when a client joined, so a daemon that was started aga
 twice. What was used while there was none is not known to anybody.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from operator import sub
 
 from nvshared.clock import Clock, Timer
@@ -18,6 +20,7 @@ from nvshared.units import SECOND
 Wall = Callable[[], float]              # seconds since 1970; may be set, and step back
 
 MINUTE = 60
+SLICE = 50                              # clients that are looked at without a pause
 PARTIES = 1024                          # that one minute keeps apart on a card
 
 
@@ -43,11 +46,29 @@ class Collector:
         gpu.client_new.connect(self._comes)
         gpu.happens.connect(self._happens)
 
+    def collect(self, done: Callable[[], None]) -> None:
+        """Delivers what was used until now, and calls `done`. Hand-overs wait for a slice of it."""
+        self._slice(iter([*self._clients]), done)
+
+    def _slice(self, clients: Iterator[int], done: Callable[[], None]) -> None:
+        now, some = self._clock(), [*islice(clients, SLICE)]
+        for id in some:
+            if id in self._clients:
+                self._note(self._clients[id], now)
+        if some:
+            self._timer(now, partial(self._slice, clients, done))
+        else:
+            self._deliver_all()
+            done()
+
     def flush(self) -> None:
-        """Delivers what was used until now."""
+        """Delivers what was used until now, at once."""
         now = self._clock()
         for client in self._clients.values():
             self._note(client, now)
+        self._deliver_all()
+
+    def _deliver_all(self) -> None:
         began, self._began = self._began, self._wall()
         if self._used:
             used, self._used = self._used, {}
@@ -87,6 +108,8 @@ class Collector:
 
     def _minute_is_over(self) -> None:
         self._disarm = None
-        self.flush()
-        if self._clients:
+        self.collect(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._clients and self._disarm is None:
             self._arm()

@@ -20,6 +20,7 @@ def take_over(card: Card, client: ScheduledClient) -> None:
     """An earlier daemon let it run: it has a turn, from now on."""
     client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
     client.turns += 1
+    client.tally.taken_over = 1
     card.count(turns=1)
     client.enter(Phase.RUNNING, card.now)
 

@@ -58,6 +58,7 @@ class Tally:
     since: int                          # of its present figures of memory
     gpu: float = 0
     began: float = 0                    # `each`, when its gate opened
+    taken_over: int = 0                 # turns that an earlier daemon began
     handovers: int = 0
     handover: int = 0
     card: int = 0                       # byte-microseconds

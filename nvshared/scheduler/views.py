@@ -90,7 +90,8 @@ def usage(client: ScheduledClient, now: int) -> Usage:
     tally.fill(client.memory, now)
     running = tally.division.at(now) - tally.began if client.open else 0
     return Usage(
-        int(tally.gpu + running), client.time_held(now), client.time_waited(now), client.turns,
-        tally.handovers, tally.handover, client.bytes_in, client.bytes_out,
+        int(tally.gpu + running), client.time_held(now), client.time_waited(now),
+        client.turns - tally.taken_over, tally.handovers, tally.handover,
+        client.bytes_in, client.bytes_out,
         tally.card // MIB_SECOND, tally.host // MIB_SECOND,
     )

@@ -103,6 +103,26 @@ def test_what_is_kept_is_what_happened_also_through_a_restart(site: Site) -> Non
     assert kept(site) == file
 
 
+def test_a_program_that_outlives_the_daemon_is_counted_once(site: Site) -> None:
+    start(site)
+    hook = wanting(site, SMALL)
+    pump([hook], lambda: hook.running)
+    stop(site)
+    first = kept(site)
+    assert (first["turns"], first["bytes_in"]) == (1, SMALL)
+    hook.close()
+    start(site)
+    hook.connect()
+    assert hook.hello() is not None
+    hook.close()
+    while said(site)["turn-ended"] < 2:
+        time.sleep(0.01)
+    stop(site)
+    both = kept(site)
+    assert (both["turns"], both["bytes_in"]) == (1, SMALL)
+    assert both["held"] > first["held"] > 0
+
+
 def test_a_daemon_that_keeps_no_history_makes_no_file(site: Site) -> None:
     start(site, "--history", "off")
     hook = wanting(site, SMALL)

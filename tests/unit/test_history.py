@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs
-from nvshared.history.collector import Collector
+from nvshared.history.collector import SLICE, Collector
 from nvshared.history.figures import EVERYBODY, MOST, Asked, Batch, Party, Used, joined
 from nvshared.history.query import MOST_ROWS, demand, find
 from nvshared.history.store import STEPS, Store
@@ -83,7 +83,7 @@ class Machine:
             self.time.clock, self.time.timer, self.wall, lambda *one: self.batches.append(one))
         for gpu in self.gpus:
             self.collector.follow(gpu)
-        self.ids = iter(range(1, 100))
+        self.ids = iter(range(1, 1000))
 
     def wall(self) -> float:
         return self.set + self.time.now / SECOND
@@ -113,6 +113,20 @@ def test_what_was_used_is_delivered_each_minute_and_once(machine: Machine) -> No
     assert machine.batches[1:] == [(NOON + 60, {UUID: {ALICE: used(6)}})]
     machine.time.pass_by(600 * SECOND)      # nothing is used, so nothing is delivered
     assert len(machine.batches) == 2
+
+
+def test_a_thousand_programs_are_looked_at_between_other_things(machine: Machine) -> None:
+    clients = [machine.joins(ALICE) for _ in range(3 * SLICE)]
+    machine.usage = {client.id: used(1) for client in clients}
+    done: list[int] = []
+    machine.collector.collect(lambda: done.append(1))
+    slices = 0
+    while not done:
+        slices += 1
+        machine.gpus[0].leave(clients[-slices])     # and nobody is counted twice
+        machine.time.pass_by(0)
+        assert slices <= 4
+    assert machine.batches == [(NOON, {UUID: {ALICE: used(3 * SLICE)}})]
 
 
 def test_a_short_program_is_not_lost_and_the_timer_rests_without_any(machine: Machine) -> None:
