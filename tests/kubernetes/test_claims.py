@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods claim parts of a GPU (DRA), from a real scheduler and kubelet, and get no more."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from nvshared.units import MIB
 from tests.kubernetes.cluster import DRIVER, Cluster, claim, deployment, pod
+from tests.kubernetes.conftest import MANIFESTS
 from tests.kubernetes.test_device_plugin import first_process, main_process
+from tests.kubernetes.values import PARAMETERS
 
-CLASS = Path(__file__).parents[2] / "packaging/kubernetes/claims/deviceclass.yaml"
+CLAIMS = MANIFESTS / "claims"
+CLASS = CLAIMS / "deviceclass.yaml"
 DROP_IN = "/etc/systemd/system/nvshare-kubelet.service.d/claims.conf"
 
 
@@ -46,6 +50,26 @@ def devices(cluster: Cluster) -> list[dict[str, Any]]:
     found = cluster.get("resourceslices")["items"]
     return [one for each in found if each["spec"]["driver"] == DRIVER
             for one in each["spec"]["devices"]]
+
+
+def taken(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Which parameters the API server takes: in a claim, in a template and in a class."""
+    claims = [claim(f"c{number}", **one) for number, one in enumerate(said)]
+    for number, one in enumerate(said):     # also where there are none
+        config = [{"opaque": {"driver": DRIVER, "parameters": one}}]
+        claims[number]["spec"]["devices"]["config"] = config
+        claims += [
+            claims[number] | {"kind": "ResourceClaimTemplate", "spec": {
+                "spec": claims[number]["spec"]}},
+            claims[number] | {"kind": "DeviceClass", "spec": {"config": config}},
+        ]
+    listed = {"apiVersion": "v1", "kind": "List", "items": claims}
+    printed = cluster.kubectl(
+        "create", "--dry-run=server", "--filename=-", "--output=name", given=json.dumps(listed),
+        check=False)
+    names = re.findall(r"/c(\d+)$", printed, re.MULTILINE)
+    assert all(names.count(name) == 3 for name in names)
+    return [said[number] for number in sorted(map(int, set(names)))]
 
 
 def events(cluster: Cluster, name: str) -> str:
@@ -114,6 +138,17 @@ class TestClaims:
         cluster.until(
             lambda: "there is no parameter 'wieght'" in events(cluster, "it"), "kubelet says why")
         assert cluster.phase("it") == "Pending"
+
+    def test_the_api_server_refuses_it_by_a_policy(self, cluster: Cluster) -> None:
+        good, bad = PARAMETERS
+        policy = (CLAIMS / "policy.yaml").read_text()
+        cluster.kubectl("apply", "--filename=-", given=policy)
+        try:
+            cluster.until(lambda: not taken(cluster, bad[:1]), "it is in force")
+            assert taken(cluster, bad) == []
+            assert taken(cluster, good) == [*good]
+        finally:
+            cluster.kubectl("delete", "--filename=-", given=policy)
 
     def test_annotations_hold_within_the_claim(self, cluster: Cluster) -> None:
         cluster.apply(claim("it", {"memory": "64Mi", "compute": "50"}))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What annotations may be, and what not: for nvshare-kubelet and for the API server's policy."""
+"""What annotations and the parameters of claims may be, and what not: for nvshare-kubelet and for
+the API server's policies."""
 
 from collections.abc import Mapping
 
@@ -28,3 +29,18 @@ VALUES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("background", " normal", "high\n"), ("", "High", "low", "2", "normal high", "none")),
     "nvshare.com/weight": ((*WHOLE, "101", "1000"), (*NO_NUMBER, "1001")),
 }
+
+# Of claims: good ones, bad ones.
+PARAMETERS: tuple[tuple[dict[str, object], ...], tuple[dict[str, object], ...]] = (
+    (
+        {}, {"weight": 1}, {"weight": 1000}, {"weight": "200"}, {"priority": "background"},
+        {"weight": 300, "priority": "high"},
+    ),
+    (
+        {"wieght": 1}, {"weight": 0}, {"weight": -1}, {"weight": 1001}, {"weight": 1.5},
+        {"weight": True}, {"weight": None}, {"weight": [1]}, {"weight": {}}, {"weight": "x"},
+        {"weight": ""}, {"weight": " 7"}, {"weight": "7\n"}, {"priority": 2}, {"priority": "low"},
+        {"priority": "High"}, {"priority": None}, {"priority": ["high"]}, {"": 1},
+        {"weight": 100, "memory": "1Gi"},
+    ),
+)

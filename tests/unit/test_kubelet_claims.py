@@ -20,6 +20,7 @@ from nvshared.kubelet.prepared import FILE, Prepared
 from nvshared.kubelet.runtime import refusal
 from nvshared.kubelet.slices import TAINT, described, elsewhere
 from nvshared.units import GIB
+from tests.kubernetes.values import PARAMETERS
 
 CARD = Card("GPU-0A", 0, "00000000:17:00.0", "", "NVIDIA H200", 141 * GIB)
 POD = Pod("lab", "train", "p1", "pod:p1")
@@ -101,6 +102,14 @@ def test_the_claim_says_more_than_its_class_and_each_only_for_its_requests() -> 
 def test_nonsense_is_refused_with_what_would_be_right(said: object, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         parameters(said)
+
+
+def test_the_values_that_the_policy_is_tried_with_are_what_nvshare_kubelet_takes() -> None:
+    good, bad = PARAMETERS
+    assert all(len(parameters(said)) == len(said) for said in good)
+    for said in bad:
+        with pytest.raises(ValueError, match=r"parameter|cannot be"):
+            parameters(said)
 
 
 def test_a_claim_that_is_refused_is_named() -> None:
