@@ -136,6 +136,12 @@ class Cluster(Node):
         return self.kubectl(
             "get", "events", chosen, "--output=jsonpath={.items[*].message}")
 
+    def last_said(self, unit: str, words: str) -> tuple[float, str]:
+        """When a unit wrote a line with these words to its journal last, and the line."""
+        entry = json.loads(self.output(
+            "journalctl", f"--unit={unit}", "--output=json", "--lines=1", f"--grep={words}"))
+        return int(entry["__REALTIME_TIMESTAMP"]) / 1e6, entry["MESSAGE"]
+
     def shares(self, name: str) -> bool:
         """Whether a pod's program uses the GPU."""
         found = self.tenants().get(self.tenant(name))

@@ -13,14 +13,17 @@ def test_annotations_of_a_running_pod_are_its_tenants_terms(
 ) -> None:
     cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
     cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "the first one is heeded")
+    began = time.time()
     cluster.kubectl(
         "annotate", "pod", "it", "nvshare.com/gpu-core-limit=35",
         "nvshare.com/gpu-memory-limit=64", "nvshare.com/weight-",
     )
-    began = time.monotonic()
+    ended = time.time()
     wanted = {"compute-limit": 35, "memory": 64 * MIB}
     cluster.until(lambda: cluster.terms("it") == wanted, "the others are heeded")
-    record_property("seconds from annotate to nvsharectl tenants", time.monotonic() - began)
+    when, _ = cluster.last_said("nvshare-kubelet", "memory is 67108864 now")
+    record_property("seconds from the start of kubectl annotate to its terms", when - began)
+    record_property("seconds from its end", when - ended)
     cluster.finish("it")
 
 

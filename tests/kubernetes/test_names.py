@@ -30,9 +30,9 @@ def test_a_pod_is_called_by_its_names_from_its_start(
 ) -> None:
     cluster.apply(pod("it"))
     cluster.until(lambda: cluster.programs() == 1, "its program uses the GPU")
-    began = time.monotonic()
+    came, line = cluster.last_said("nvshared", "came")
+    record_property("what it was called when it came", line)
     cluster.until(lambda: cluster.shares("it"), "nvsharectl tenants shows its name")
-    record_property("seconds from the program to the pod's name", time.monotonic() - began)
 
     def labelled() -> bool:
         lines = cluster.output("python3", "-c", SCRAPE).splitlines()
@@ -40,7 +40,7 @@ def test_a_pod_is_called_by_its_names_from_its_start(
         return set(info[info.index("{") + 1:info.index("}")].split(",")) >= LABELS
 
     cluster.until(labelled, "the metrics have its names")
-    record_property("seconds from the program to names in metrics", time.monotonic() - began)
+    record_property("seconds from then to names in metrics, at most", time.time() - came)
     for unit in ("nvshared", "nvshare-kubelet"):
         cluster.run("systemctl", "restart", unit)
         cluster.until(lambda: cluster.shares("it"), f"it is known after a restart of {unit}")
