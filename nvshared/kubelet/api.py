@@ -27,7 +27,7 @@ from nvshared.errors import NvshareError
 from nvshared.kubelet.pod import pod
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-PAGE = 20                               # objects in one answer: each pod has some 10 KB
+PAGE = 5                                # objects in one answer: a pod takes 100 KB to be read
 LISTEN = 60                             # seconds for which one question waits for news
 PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
 
