@@ -9,7 +9,8 @@
  *   nvshared. Whoever gets around it is told by the job's step, which fails.
  * - slurmd before the job's first program, as root: `nvshare-slurm begin` sets the job's terms. If
  *   it fails, so does the prolog: SLURM drains the node, on which nothing would be shared.
- * - slurmstepd: the library joins what the job preloads itself.
+ * - slurmstepd: the library joins what the job preloads itself. When the batch script has ended,
+ *   `nvshare-slurm account` notes what the job had of the GPUs; after that, SLURM takes no notes.
  * - slurmd after the job's last program, as root: `nvshare-slurm end`.
  *
  * Arguments in plugstack.conf are terms too. They hold for jobs that do not say otherwise.
@@ -31,6 +32,7 @@ SPANK_PLUGIN(nvshare, 1)
 extern char **environ;
 
 static bool wanted; /* the option was given */
+static bool shares; /* the step of this slurmstepd has the library */
 
 static int check(int, const char *, int);
 
@@ -155,7 +157,28 @@ int slurm_spank_user_init(spank_t spank, int argc, char **argv)
 	char shards[16];
 	if (!wanted && spank_getenv(spank, "SLURM_SHARDS_ON_NODE", shards, sizeof shards))
 		return 0;
+	shares = true;
 	/* Where nvshared does not run it waits, instead of taking what is others'. */
 	spank_setenv(spank, "NVSHARE_REQUIRED", "1", 0);
 	return preload(spank);
+}
+
+int slurm_spank_exit(spank_t spank, int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	uint32_t job = 0, step = 0;
+	char id[16], node[256], kind[16] = "";
+
+	if (!shares || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+	    spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
+		return 0;
+	spank_getenv(spank, "ENVIRONMENT", kind, sizeof kind);
+	if (step != SLURM_BATCH_SCRIPT && strcmp(kind, "BATCH") == 0)
+		return 0; /* a step of a batch script, which will end, too */
+	if (spank_getenv(spank, "SLURMD_NODENAME", node, sizeof node) == ESPANK_SUCCESS)
+		setenv("SLURMD_NODENAME", node, 1);
+	snprintf(id, sizeof id, "%" PRIu32, job);
+	if (run((char *[]){HELPER, "account", id, NULL}) != 0)
+		slurm_info("nvshare: what job %s used is in nvsharectl history alone", id);
+	return 0;
 }

@@ -41,6 +41,8 @@ GROUPS = {
     "slurmd": "/system.slice/slurmd.service",
     "slurmstepd": "/system.slice/gpuhost_slurmstepd.scope/system",
 }
+GROUP = "/sys/fs/cgroup/system.slice/gpuhost_slurmstepd.scope"
+ACCOUNT = re.compile(r"nvshare on gpuhost: ([\d.]+) GPU seconds, waited ([\d.]+) seconds")
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +114,17 @@ class Job:
     ) -> None:
         """It computes until finish(), with `memory` MiB."""
         self.container = container
+        self.user = user
         self.output = f"/home/{user}/{seed}.out"
-        self.until_there = f"/home/{user}/{seed}.go"
-        container.run("rm", "-f", self.output, self.until_there)
+        self.told = f"/home/{user}/{seed}.told"
+        container.run("rm", "-f", self.output, self.told)
         workload = (
             f"{card.WORKLOAD} --json --memory {memory}MiB --chunk 8MiB --seed {seed} --rounds 1"
             " --until-told")
         script = (
             "#!/bin/sh\nenv; cat /proc/self/cgroup\n"
-            f"until [ -e {self.until_there} ]; do sleep 0.1; done | {workload}\n")
+            f"until [ -e {self.told} ]; do sleep 0.1; done |\n"
+            f"{{ {workload}; ended=$?; touch {self.told}; exit $ended; }}\n")
         done = container.run(
             "sbatch", "--parsable", f"--gres=shard:{shards}", f"--output={self.output}",
             "--chdir", f"/home/{user}", *options,
@@ -142,7 +146,7 @@ class Job:
     def field(self, name: str) -> str:
         """What the controller says of it."""
         shown = self.container.output("scontrol", "show", "job", str(self.id))
-        found = re.search(rf"\b{name}=(.*?)(?=\s+\w+=|\n|$)", shown)
+        found = re.search(rf"\b{name}=(.*?)(?=\s+\w+=|\s*$)", shown, re.MULTILINE)
         return found[1] if found else ""
 
     @property
@@ -162,7 +166,7 @@ class Job:
 
     def finish(self) -> None:
         """Has it end, and fails unless it was right."""
-        self.container.run("touch", self.until_there)
+        self.container.run("touch", self.told, user=self.user)
         self.container.until(
             lambda: self.state not in ("RUNNING", "PENDING", "COMPLETING", "SUSPENDED"),
             f"{self.tenant} has ended")
@@ -189,5 +193,135 @@ def test_two_jobs_that_fill_the_card_share_it_and_are_right(cluster: Container) 
     cluster.until(lambda: all(job.client["turns"] > 1 for job in jobs), "they take turns")
     for job in jobs:
         job.finish()
-    cluster.until(lambda: not card.clients(cluster), "both are gone")
+    for job in jobs:
+        cluster.until(lambda: job.field("AdminComment"), "it is accounted")  # noqa: B023
+        used = ACCOUNT.fullmatch(job.field("AdminComment"))
+        assert used, job.field("AdminComment")
+        assert float(used[1]) > 0
+        assert float(used[2]) > 0
     assert [terms(cluster, job.tenant) for job in jobs] == [{}, {}]
+
+
+def test_a_job_has_its_share_of_the_shards_unless_it_says_otherwise(cluster: Container) -> None:
+    usual = Job(cluster, "alice", memory=16, shards=3, seed=1)
+    asked = Job(
+        cluster, "bob", "--nvshare=memory=100M,compute=50,priority=background",
+        memory=16, shards=3, seed=2, environment={"LD_PRELOAD": "libSegFault.so"},
+    )
+    for job in (usual, asked):
+        job.await_memory()
+    share = card.MEMORY * 3 // SHARDS
+    assert terms(cluster, usual.tenant) == {"memory": share << 20, "weight": 300}
+    assert terms(cluster, asked.tenant) == {
+        "memory": 100 << 20, "weight": 300, "compute-limit": 50, "priority": 1}
+    assert "set by hand" in cluster.output("nvsharectl", "tenants", "--explain", usual.tenant)
+    assert "LD_PRELOAD=libnvshare.so\n" in usual.said
+    assert "LD_PRELOAD=libSegFault.so:libnvshare.so\n" in asked.said
+    assert f"gpuhost_slurmstepd.scope/job_{usual.id}/step_batch/" in usual.said
+    for job in (usual, asked):
+        job.finish()
+
+
+def test_a_job_without_shards_is_left_alone(cluster: Container) -> None:
+    said = cluster.output("srun", "env", user="alice")
+    assert "nvshare" not in said
+    asked = cluster.output("srun", "--nvshare=weight=50", "env", user="alice")
+    assert "LD_PRELOAD=libnvshare.so" in asked
+
+
+def test_a_job_is_out_of_memory_at_its_limit(cluster: Container) -> None:
+    job = Job(cluster, "alice", "--nvshare=memory=40MiB", memory=64)
+    cluster.until(lambda: job.state == "FAILED", "it has failed")
+    assert f"all programs of {job.tenant} together are limited to 40MiB" in job.said
+    assert "out of memory" in job.said
+
+
+@pytest.mark.parametrize(("terms", "sentence"), [
+    ("memory=40X", 'memory cannot be "40X", give a size such as 40G or 512M, or none'),
+    ("memory=0", 'memory cannot be "0", give a size such as 40G or 512M, or none'),
+    ("memory=1.2.3G", 'memory cannot be "1.2.3G", give a size such as 40G or 512M, or none'),
+    ("weight=1001", 'weight cannot be "1001", give a whole number from 1 to 1000'),
+    ("weight=2,weight=3", "weight is given twice"),
+    ("compute=0", 'compute cannot be "0", give a percentage of the time from 1 to 100'),
+    ("priority=high", 'priority cannot be "high", give background or normal'),
+    ("memory=4G,wieght=4", 'there is no term "wieght", only memory, host-memory, compute, weight'),
+    ("40G", '"40G" is no term with a value, such as memory=40G'),
+    ("memory=4G,", '"" is no term with a value, such as memory=40G'),
+])
+def test_nonsense_is_refused_by_name(cluster: Container, terms: str, sentence: str) -> None:
+    for command in (["sbatch", "--wrap=true"], ["srun", "true"]):
+        done = cluster.run(
+            command[0], f"--nvshare={terms}", command[1], user="alice", check=False)
+        assert done.returncode != 0
+        assert f"error: --nvshare: {sentence}" in done.stderr
+    assert cluster.output("squeue", "--noheader") == ""
+
+
+def test_the_option_is_explained(cluster: Container) -> None:
+    said = cluster.output("sbatch", "--help")
+    assert "--nvshare=TERM=VALUE" in said
+    assert "weight=NUMBER" in said
+
+
+def test_a_suspended_job_leaves_its_memory_to_another_and_loses_nothing(
+    cluster: Container
+) -> None:
+    whole = "--nvshare=memory=none"
+    one = Job(cluster, "alice", whole, memory=MOST_OF_IT, seed=1)
+    one.await_memory()
+    cluster.run("scontrol", "suspend", str(one.id))
+    cluster.until(lambda: one.client.get("state") == "suspended", "it is suspended")
+    events = f"{GROUP}/job_{one.id}/step_batch/user/cgroup.events"
+    cluster.until(
+        lambda: "frozen 1" in cluster.output("cat", events), "its processes are stopped")
+    assert (one.state, one.client["resident"]) == ("SUSPENDED", 0)
+    two = Job(cluster, "bob", whole, memory=MOST_OF_IT, seed=2)
+    two.await_memory()
+    cluster.until(lambda: two.client["resident"] >= MOST_OF_IT << 20, "the other has the card")
+    # What is suspended stays so without the daemon that suspended it.
+    cluster.run("systemctl", "restart", "nvshared")
+    cluster.until(lambda: two.client, "the other is known again")
+    stood = one.steps
+    two.finish()
+    assert one.steps == stood
+    cluster.run("scontrol", "resume", str(one.id))
+    cluster.until(lambda: one.steps > stood, "it goes on")
+    one.finish()
+
+
+def test_a_job_that_is_killed_leaves_nothing(cluster: Container) -> None:
+    job = Job(cluster, "alice", "--nvshare=weight=7", memory=16)
+    job.await_memory()
+    cluster.run("scancel", "--signal=KILL", "--full", str(job.id))
+    cluster.until(lambda: not terms(cluster, job.tenant), "nothing is set for it")
+    cluster.until(lambda: node(cluster) == "idle", "the node is free")
+    assert card.clients(cluster) == []
+    # SLURM takes no notes of a job that is cancelled.
+    used = cluster.output("nvsharectl", "history", "--by=tenant", "--csv")
+    assert f",{job.tenant},alice," in used
+
+
+def test_jobs_outlive_the_nodes_daemons(cluster: Container) -> None:
+    job = Job(cluster, "alice", memory=16)
+    job.await_memory()
+    before = terms(cluster, job.tenant)
+    cluster.run("systemctl", "restart", "slurmd", "nvshared", "slurmctld")
+    cluster.until(lambda: job.client, "it is known again")
+    assert terms(cluster, job.tenant) == before
+    stood = job.steps
+    cluster.until(lambda: job.steps > stood, "it goes on")
+    job.finish()
+    cluster.until(lambda: not terms(cluster, job.tenant), "nothing is set for it")
+
+
+def test_where_nothing_would_be_shared_the_node_is_drained(cluster: Container) -> None:
+    cluster.run("systemctl", "mask", "--runtime", "--now", "nvshared.service", "nvshared.socket")
+    job = Job(cluster, "alice", memory=16)
+    cluster.until(lambda: "drain" in node(cluster), "the node is drained")
+    assert '"allocated"' not in job.said
+    assert "Prolog" in cluster.output("sinfo", "--noheader", "--format=%E")
+    cluster.run("scancel", str(job.id))
+    cluster.run("systemctl", "unmask", "--runtime", "nvshared.service", "nvshared.socket")
+    cluster.run("systemctl", "start", "nvshared")
+    cluster.run("scontrol", "update", "NodeName=gpuhost", "State=RESUME")
+    cluster.until(lambda: node(cluster) == "idle", "the node is back")
