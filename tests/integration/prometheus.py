@@ -19,8 +19,11 @@ class NoPrometheus(Exception):
 
 def there() -> Path | None:
     """The folder with both programs, if nothing has to be fetched."""
-    found = {Path(where).parent for name in PROGRAMS if (where := shutil.which(name))}
-    return found.pop() if len(found) == 1 else _cached() if _cached().is_dir() else None
+    promtool = Path(shutil.which("promtool") or "/nowhere")
+    for folder in (promtool.parent, _cached()):
+        if all((folder / name).is_file() for name in PROGRAMS):
+            return folder
+    return None
 
 
 def fetched() -> Path:
