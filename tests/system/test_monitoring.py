@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/monitoring.md, step by step: the port, then Prometheus with the files of the package."""
+
+import json
+import urllib.parse
+
+import pytest
+
+from tests.integration import prometheus
+from tests.integration.prometheus import PROGRAMS, NoPrometheus
+from tests.system.card import Launch
+from tests.system.container import Container
+
+FILES = "/usr/share/nvshared"
+FETCH = "import sys, urllib.request as web; print(web.urlopen(sys.argv[1]).read().decode())"
+
+
+@pytest.fixture(scope="module")
+def monitored(running: Container) -> Container:
+    """A machine whose administrator wants figures, and has Prometheus."""
+    try:
+        folder = prometheus.fetched()
+    except NoPrometheus as why:
+        pytest.skip(str(why))
+    for name in PROGRAMS:
+        running.copy(folder / name, f"/usr/local/bin/{name}")
+    running.write("/etc/nvshare/nvshared.conf.d/metrics.conf", "[nvshared]\nmetrics = 9402\n")
+    running.run("systemctl", "restart", "nvshared")
+    return running
+
+
+def fetched(container: Container, address: str) -> str:
+    return container.output("python3", "-c", FETCH, address)    # without its last line's end
+
+
+def test_within_its_bounds_the_daemon_knows_all_of_itself_and_the_card(
+    monitored: Container, launch: Launch
+) -> None:
+    """The unit hides much of the system from it."""
+    program = launch(monitored, "alice", memory=32)
+    program.await_memory()
+    said = fetched(monitored, "http://localhost:9402/metrics")
+    for name in (
+        "process_start_time_seconds", "process_open_fds", "nvshare_gpu_temperature_celsius",
+        "nvshare_gpu_power_watts", "nvshare_swap_budget_bytes",
+    ):
+        assert f"\n{name}" in said
+    assert 'tenant="user:alice"' in said
+    assert monitored.run("promtool", "check", "metrics", given=f"{said}\n").stdout == ""
+    program.finish()
+
+
+def test_prometheus_takes_the_files_as_they_are(monitored: Container) -> None:
+    json.loads(monitored.output("cat", f"{FILES}/grafana/nvshare.json"))
+    monitored.run("promtool", "check", "config", f"{FILES}/prometheus/prometheus.yml")
+    server = monitored.start(
+        "prometheus", f"--config.file={FILES}/prometheus/prometheus.yml",
+        "--storage.tsdb.path=/var/tmp/prometheus")
+
+    def asked(query: str) -> list[object]:
+        done = monitored.run(
+            "python3", "-c", FETCH,
+            f"http://localhost:9090/api/v1/query?query={urllib.parse.quote(query)}", check=False)
+        found: list[object] = json.loads(done.stdout or "{}").get("data", {}).get("result", [])
+        return found
+
+    monitored.until(
+        lambda: asked('up{job="nvshared"} == 1 and on (instance, job) nvshare_build_info'),
+        "Prometheus has scraped the daemon")
+    assert not asked("ALERTS")
+    monitored.run("systemctl", "stop", "nvshared.service", "nvshared.socket")
+    monitored.until(
+        lambda: asked('ALERTS{alertname="NvshareDown"}'), "Prometheus misses the daemon")
+    server.kill()
+    server.communicate()
