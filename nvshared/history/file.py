@@ -82,7 +82,12 @@ class File:
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise Foreign("it is no file")
         # What others run is nobody's business: for us alone, and so is its journal.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except PermissionError as error:
+            if self.path.exists():
+                raise Foreign("we may not write to it") from error
+            raise
         file = sqlite3.connect(
             self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
             cached_statements=32)

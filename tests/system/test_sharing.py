@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two people's programs that do not fit together share the GPU; so do systemd's units."""
 
+import json
 import re
 
 from tests.system import card
@@ -37,6 +38,42 @@ def test_two_users_programs_take_turns_and_are_right(running: Container, launch:
     )
     card.finish(programs)
     running.until(lambda: not card.clients(running), "both are gone")
+
+
+def used(container: Container, *arguments: str, user: str = "") -> dict[str, int]:
+    """What `nvsharectl history` tells somebody: GPU microseconds by name."""
+    told = json.loads(container.output("nvsharectl", "history", "--json", *arguments, user=user))
+    return {row["name"]: row["gpu_usec"] for row in told["rows"]}
+
+
+def test_each_sees_what_they_used_and_root_all(running: Container, launch: Launch) -> None:
+    card.finish([
+        launch(running, user, memory=MOST_OF_IT, seed=seed)
+        for seed, user in enumerate(("alice", "bob"), 1)
+    ])
+    everybody = running.until(
+        lambda: (found := used(running)).keys() >= {"alice", "bob"} and found, "both have used it")
+    assert used(running, user="alice") == {"user:alice": everybody["alice"]}
+    assert used(running, "--by", "user", user="bob") == {"bob": everybody["bob"]}
+    refused = running.run("nvsharectl", "history", "--all", user="alice", check=False)
+    assert refused.returncode == 4
+    assert "com.nvshare.view-history" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    file = "/var/lib/nvshare/history.db"
+    assert running.run("cat", file, user="alice", check=False).returncode != 0
+
+    running.run("systemctl", "restart", "nvshared")
+    assert used(running) == everybody
+    running.run("systemctl", "kill", "--signal=KILL", "nvshared")
+    running.until(
+        lambda: not running.run("nvsharectl", "status", check=False).returncode, "there is another")
+    assert used(running) == everybody
+    running.run("cp", file, "/root/history.db")
+    running.run("mv", "/root/history.db", file)     # it is root's now
+    assert used(running) == {}
+    running.run("test", "-f", f"{file}.aside-1")
+    journal = running.output("journalctl", "--unit=nvshared", "--output=cat")
+    assert f"{file} is put aside as history.db.aside-1 and a new history begun: we may" in journal
 
 
 def test_without_sharing_the_second_finds_no_memory(running: Container, launch: Launch) -> None:

@@ -135,6 +135,26 @@ def test_what_is_not_ours_is_put_aside_whole(
     assert aside.exists()
 
 
+def test_one_that_we_may_not_write_to_is_put_aside(
+    path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As root's is to the daemon's user. Root may, so the test plays the kernel."""
+    keeper.keep(NOON, MINUTE)
+    keeper._store.file.close()
+    allowed, roots = os.open, path.stat().st_ino
+
+    def opened(name: Path, *rest: int) -> int:
+        if name.exists() and name.stat().st_ino == roots:
+            raise PermissionError(13, "Permission denied")
+        return allowed(name, *rest)
+
+    monkeypatch.setattr("nvshared.history.file.os.open", opened)
+    keeper.keep(NOON + 60, MINUTE)
+    monkeypatch.undo()
+    assert seconds(path) == seconds(path.with_name(f"{FILE_NAME}.aside-1")) == 1
+    assert caplog.messages[0].endswith("and a new history begun: we may not write to it")
+
+
 def test_one_that_breaks_while_it_is_used_is_put_aside(path: Path, keeper: Keeper) -> None:
     for number in range(30):
         keeper.keep(NOON + 60 * number, MINUTE)
