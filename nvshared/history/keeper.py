@@ -8,6 +8,7 @@ minute; the journal says once that it cannot, and once that it can again.
 import asyncio
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 AGAIN = 60.0                            # seconds until what could not be written is tried again
 KEPT = 60                               # minutes that wait for that; older ones are put together
 PARTIES = 1024                          # of each of them and of a card
-ASKING = 64                             # questions that may wait for their answer
+ASKING = 4                              # questions about one user that may wait for an answer
 PATIENCE = 2.0                          # seconds that the last minute may take to be written
 
 Shaped = TypeVar("Shaped")
@@ -42,7 +43,7 @@ class Keeper:
         self._store = Store(folder / FILE_NAME, size)
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self._asking = 0
+        self._asking: Counter[int | None] = Counter()   # by user
         # The rest is the thread's own.
         self._waiting: list[tuple[int, Batch]] = []     # to be written
         self._trouble = ""                              # why that cannot be
@@ -57,7 +58,7 @@ class Keeper:
         Raises InvalidArgs for what makes no sense, NoHistory if the file cannot be read.
         """
         demand(asked)
-        if self._asking >= ASKING:
+        if self._asking[asked.uid] >= ASKING:
             raise NoHistory("too many ask for the history at once", "try again")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Shaped] = loop.create_future()
@@ -74,12 +75,12 @@ class Keeper:
             with suppress(RuntimeError):        # nobody runs the loop any more
                 loop.call_soon_threadsafe(answered, found, error)
 
-        self._asking += 1
+        self._asking[asked.uid] += 1
         try:
             self._do(partial(self._answer, asked, shape, post))
             return await answer
         finally:
-            self._asking -= 1
+            self._asking[asked.uid] -= 1
 
     def close(self) -> None:
         """Writes what is left, unless that takes too long."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file of the history under attack: full disks, power cuts, what others have left there."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -13,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.errors import NoHistory
 from nvshared.history import keeper as keeping
-from nvshared.history.figures import Asked, Batch, Party
+from nvshared.history.figures import Asked, Batch, Found, Party
 from nvshared.history.file import PAGE
-from nvshared.history.keeper import KEPT, Keeper
+from nvshared.history.keeper import ASKING, KEPT, Keeper
 from nvshared.history.query import find
 from nvshared.history.store import FILE_NAME, STEPS, Store
 from nvshared.scheduler.usage import Usage
@@ -366,6 +368,31 @@ def test_a_write_that_was_cut_short_is_undone(path: Path) -> None:
     again.file.close()
     assert seconds(path) == 2
     assert not list(path.parent.glob("*.aside*"))
+
+
+async def test_a_user_who_asks_all_the_time_keeps_nobody_from_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[Callable[[], None]] = []
+    monkeypatch.setattr(Keeper, "_do", lambda self, task: tasks.append(task))
+    keeper = Keeper(tmp_path, 0)
+
+    def ask(uid: int) -> asyncio.Task[Found]:
+        asked = Asked(NOON, NOON + 60, 0, "user", uid=uid)
+        return asyncio.create_task(keeper.ask(asked, lambda found: found))
+
+    asking = [ask(1) for _ in range(ASKING + 3)] + [ask(2)]
+    done, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(done), len(waiting)) == (3, ASKING + 1)
+    for one in done:
+        with pytest.raises(NoHistory, match="too many ask for the history at once; try again"):
+            one.result()
+    asking[0].cancel()                  # who asked is gone
+    for task in tasks:
+        task()
+    await asyncio.wait(waiting)
+    assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * ASKING
+    keeper._store.file.close()
 
 
 def test_what_waits_is_written_when_the_daemon_ends(
