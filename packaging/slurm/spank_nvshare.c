@@ -92,9 +92,9 @@ int slurm_spank_job_prolog(spank_t spank, int argc, char **argv)
 
 	if (!asked && !has_gpu())
 		return 0;
-	/* The node is no worse for it, and the step will say what is wrong. */
+	/* Then sbatch was got around, and the step will fail. The node is no worse for it. */
 	if (asked && !terms_parse(text, &terms, wrong, sizeof wrong))
-		return 0;
+		terms = (struct terms){0};
 	for (int i = 0; i < argc; i++) {
 		struct terms usual = {0};
 		if (!terms_parse(argv[i], &usual, wrong, sizeof wrong)) {
@@ -166,8 +166,8 @@ int slurm_spank_user_init(spank_t spank, int argc, char **argv)
 int slurm_spank_exit(spank_t spank, int argc, char **argv)
 {
 	(void)argc, (void)argv;
-	uint32_t job = 0, step = 0;
-	char id[16], node[256], kind[16] = "";
+	uint32_t job = 0, step = 0, array = 0, task = 0;
+	char id[16], name[32], node[256], kind[16] = "";
 
 	if (!shares || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
 	    spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
@@ -178,7 +178,12 @@ int slurm_spank_exit(spank_t spank, int argc, char **argv)
 	if (spank_getenv(spank, "SLURMD_NODENAME", node, sizeof node) == ESPANK_SUCCESS)
 		setenv("SLURMD_NODENAME", node, 1);
 	snprintf(id, sizeof id, "%" PRIu32, job);
-	if (run((char *[]){HELPER, "account", id, NULL}) != 0)
+	/* By its number alone, the last job of an array is the whole array. */
+	strcpy(name, id);
+	if (spank_get_item(spank, S_JOB_ARRAY_ID, &array) == ESPANK_SUCCESS && array != 0 &&
+	    spank_get_item(spank, S_JOB_ARRAY_TASK_ID, &task) == ESPANK_SUCCESS)
+		snprintf(name, sizeof name, "%" PRIu32 "_%" PRIu32, array, task);
+	if (run((char *[]){HELPER, "account", id, name, NULL}) != 0)
 		slurm_info("nvshare: what job %s used is in nvsharectl history alone", id);
 	return 0;
 }

@@ -257,6 +257,22 @@ def test_nonsense_is_refused_by_name(cluster: Container, terms: str, sentence: s
     assert cluster.output("squeue", "--noheader") == ""
 
 
+def test_each_job_of_an_array_is_accounted_by_itself(cluster: Container) -> None:
+    script = f"#!/bin/sh\n{card.WORKLOAD} --memory 16MiB --steps $((50 * SLURM_ARRAY_TASK_ID))\n"
+    array = cluster.run(
+        "sbatch", "--parsable", "--array=1,4", "--gres=shard:2", "--chdir=/home/alice",
+        user="alice", given=script, environment=card.ENVIRONMENT,
+    ).stdout.strip()
+
+    def used() -> list[str]:
+        found = ACCOUNT.findall(cluster.output("scontrol", "show", "job", array))
+        return [seconds for seconds, _ in found]
+
+    cluster.until(lambda: len(used()) == 2, "both are accounted")
+    cluster.until(lambda: node(cluster) == "idle", "both have ended")
+    assert used()[0] != used()[1]
+
+
 def test_the_option_is_explained(cluster: Container) -> None:
     said = cluster.output("sbatch", "--help")
     assert "--nvshare=TERM=VALUE" in said
@@ -325,3 +341,28 @@ def test_where_nothing_would_be_shared_the_node_is_drained(cluster: Container) -
     cluster.run("systemctl", "start", "nvshared")
     cluster.run("scontrol", "update", "NodeName=gpuhost", "State=RESUME")
     cluster.until(lambda: node(cluster) == "idle", "the node is back")
+
+
+def test_shards_of_several_cards_with_names(cluster: Container) -> None:
+    cards = {"NVSHARE_SIM_GPUS": "2"}
+    card.drop_in(cluster, "cards", "Environment=NVSHARE_SIM_GPUS=2\n")
+    cluster.run("mknod", "-m", "666", "/dev/nvidia1", "c", "195", "1")
+    cluster.write(
+        "/etc/slurm/gres.conf", "Name=gpu Type=sim File=/dev/nvidia[0-1]\nName=shard Count=16\n")
+    cluster.run("sed", "-i", "s/gpu:1,shard:8/gpu:sim:2,shard:16/", "/etc/slurm/slurm.conf")
+    cluster.run("systemctl", "stop", "slurmd", "slurmctld")
+    cluster.run("systemctl", "restart", "nvshared")
+    cluster.run("systemctl", "start", "slurmctld", "slurmd")
+    cluster.until(lambda: node(cluster) == "idle", "the node is there")
+    jobs = [
+        Job(cluster, user, memory=16, shards=SHARDS - 2, seed=seed, environment=cards)
+        for seed, user in enumerate(USERS, 1)
+    ]
+    for job in jobs:
+        job.await_memory()
+        assert terms(cluster, job.tenant) == {
+            "memory": card.MEMORY * (SHARDS - 2) // SHARDS << 20, "weight": 600}
+    # Each has its shards on one card, and no card has so many for two.
+    assert {job.client["gpu"] for job in jobs} == {0, 1}
+    for job in jobs:
+        job.finish()
