@@ -67,6 +67,8 @@ CONTAINER = re.compile(
 UNIT = re.compile(r".+\.(?:service|scope)")
 # What the login manager and desktops put a user's own programs in: these are the user's.
 SESSION = re.compile(r"(?:session-.+|init|(?:app|vte-spawn|tmux-spawn|ptyxis-spawn)-.+)\.scope")
+# Services of the system that start programs of many users: these are the users', too.
+LAUNCHER = re.compile(r"(?:jupyterhub|rstudio-server|sshd?|cron|crond|anacron|atd)\.service")
 MANAGER = re.compile(r"user@(\d+)\.service")
 USERS = re.compile(r"user-(\d+)\.slice")
 RUNTIME = re.compile(
@@ -120,7 +122,7 @@ def _lines(cgroup: str) -> list[tuple[str, str]]:
 
 
 def _of_path(path: str, beside: str) -> Tenant | None:
-    """None: it is in nothing but its user's sessions."""
+    """None: it is in nothing but its user's sessions, or was started for that user."""
     folders = [folder for folder in PurePosixPath(path).parts[1:] if folder != ".."]
     alike = zip(folders, PurePosixPath(beside).parts[1:], strict=False)
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], alike)))
@@ -135,7 +137,7 @@ def _of_path(path: str, beside: str) -> Tenant | None:
             return replace(trusted, container=_container(folders[number:]))
         elif match := CONTAINER.fullmatch(folder):
             return Tenant(Kind.CONTAINER, owner + _plain(match))
-        elif owner and SESSION.fullmatch(folder):
+        elif (SESSION if owner else LAUNCHER).fullmatch(folder):
             return None
         elif not owner and RUNTIME.fullmatch(folder):
             runtime = Tenant(Kind.UNIT, folder)

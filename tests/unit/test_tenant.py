@@ -38,6 +38,10 @@ PLACES = {
         "0::/system.slice/system-jupyter.slice/jupyter@alice.service",
         "unit:jupyter@alice.service"),
     "JupyterHub's": ("0::/system.slice/jupyter-alice.service", "unit:jupyter-alice.service"),
+    "of a JupyterHub that makes no units": ("0::/system.slice/jupyterhub.service", ""),
+    "a user's own jupyterhub": (
+        f"0::{SESSIONS}/app.slice/jupyterhub.service", "unit:root/jupyterhub.service"),
+    "a job of cron": ("0::/system.slice/cron.service", ""),
     "below a service": ("0::/system.slice/train.service/child/x.scope", "unit:train.service"),
     "a slice of one's own": ("0::/lab.slice/lab-gpu.slice/run-u12.scope", "unit:run-u12.scope"),
     "a user's service": (f"0::{SESSIONS}/app.slice/notes.service", "unit:root/notes.service"),
