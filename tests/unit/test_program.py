@@ -2,6 +2,7 @@
 """What is loaded into Python programs stands in nobody's way."""
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -65,3 +66,19 @@ def test_another_sitecustomize_fails_as_it_would_alone(tmp_path: Path) -> None:
 
     assert "no_such_module" in said(tmp_path)
     assert said(library.program(), tmp_path) == said(tmp_path)
+
+
+def test_the_magic_says_what_a_notebook_has_and_who_holds_the_gpu(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(library.program())
+    report = importlib.import_module("nvshare").report
+    mine = {"id": 1, "gpu": 0, "pid": 11, "tenant": "user:ada", "command": "train.ipynb",
+            "resident": 3 << 20, "pinned": 1 << 20, "swapped": 3 << 29, "held_usec": 4_400_000,
+            "waited_usec": 12_000_000}
+    other = {**mine, "id": 2, "pid": 12, "tenant": "user:bela", "command": "test.ipynb"}
+    status = {"gpus": [{"index": 0, "holders": [2], "queue_length": 1}], "clients": [mine, other]}
+    assert report(status, 11).splitlines() == [
+        "gpu0: held by user:bela (test.ipynb), 1 waiting",
+        "      yours: 4 MiB on the card, 1.5 GiB away; held for 4 s, waited for 12 s"]
+    assert report(status, 13).splitlines()[-1] == (
+        "This notebook has no memory on a GPU that it shares.")

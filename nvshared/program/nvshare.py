@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line magic %nvshare: what this notebook has of the GPUs, and who holds them.
+
+`%load_ext nvshare` gives it to IPython, with this folder in sys.path. It asks nvsharectl, and only
+when it is called. It works in any Python from 3.8 on and needs nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+STATUS = ("nvsharectl", "status", "--json")
+SECOND = 1e6                            # microseconds
+
+
+def nvshare(_line: str = "") -> None:
+    """What this notebook has of the GPUs, and who holds them."""
+    try:
+        done = subprocess.run(STATUS, capture_output=True, text=True, check=False)
+    except OSError as error:
+        print(f"nvsharectl cannot be run: {error.strerror}")
+        return
+    print(done.stderr.strip() if done.returncode else report(json.loads(done.stdout), os.getpid()))
+
+
+def report(status: dict[str, Any], pid: int) -> str:
+    """In words, of what `nvsharectl status --json` says."""
+    lines = []
+    for gpu in status["gpus"]:
+        there = [one for one in status["clients"] if one["gpu"] == gpu["index"]]
+        holders = [_name(one, pid) for one in there if one["id"] in gpu["holders"]]
+        lines.append(f"gpu{gpu['index']}: held by {', '.join(holders) or 'nobody'}, "
+                     f"{gpu['queue_length']} waiting")
+        lines += [_own(one) for one in there if one["pid"] == pid]
+    if not any(one["pid"] == pid for one in status["clients"]):
+        lines.append("This notebook has no memory on a GPU that it shares.")
+    return "\n".join(lines)
+
+
+def _own(client: dict[str, Any]) -> str:
+    """What this notebook has on one GPU."""
+    on_card = client["resident"] + client["pinned"]
+    return (f"      yours: {_size(on_card)} on the card, {_size(client['swapped'])} away; "
+            f"held for {client['held_usec'] / SECOND:.0f} s, "
+            f"waited for {client['waited_usec'] / SECOND:.0f} s")
+
+
+def _name(client: dict[str, Any], pid: int) -> str:
+    return "you" if client["pid"] == pid else f"{client['tenant']} ({client['command'][:30]})"
+
+
+def _size(number: int) -> str:
+    return f"{number / (1 << 30):.1f} GiB" if number >= 1 << 30 else f"{number >> 20} MiB"
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """What %load_ext calls."""
+    ipython.register_magic_function(nvshare)
