@@ -11,11 +11,13 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 SUITE = "bookworm"
+PYTHON = "3.11"                         # which it has
 MIRROR = os.environ.get("NVSHARE_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
 # A small server: what every Debian machine has, and what might mind a preloaded library.
@@ -34,10 +36,15 @@ class NoTree(Exception):
     """The tree could not be made; the message has the last words of the tool that failed."""
 
 
-def prepared(*besides: str) -> Path:
-    """The tree, with these packages besides; takes two minutes the first time. Raises NoTree."""
+def prepared(*besides: str, venv: str = "", pypi: Sequence[str] = ()) -> Path:
+    """The tree, with these packages besides, and those of PyPI in a virtual environment.
+
+    Takes two minutes the first time. Raises NoTree.
+    """
     installed = (*INSTALLED, *besides)
     recipe = "\n".join((SUITE, MIRROR, *installed, "", *DOWNLOADED))
+    if pypi:
+        recipe = "\n".join((recipe, "", venv, *pypi))
     name = f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nvshare"
     cache.mkdir(parents=True, exist_ok=True)
@@ -46,14 +53,16 @@ def prepared(*besides: str) -> Path:
         if not tree.is_dir():
             unfinished = cache / f"{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            _make(unfinished, installed)
+            _make(unfinished, besides)
+            if pypi:
+                _add(unfinished, venv, pypi)
             unfinished.rename(tree)
     return tree
 
 
-def _make(tree: Path, installed: Sequence[str]) -> None:
+def _make(tree: Path, besides: Sequence[str]) -> None:
     _run(
-        "debootstrap", "--variant=minbase", f"--include={','.join(installed)}",
+        "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
         SUITE, str(tree), MIRROR,
     )
     # Its own, not those of the machine that made it.
@@ -63,7 +72,24 @@ def _make(tree: Path, installed: Sequence[str]) -> None:
     environment = ("env", "DEBIAN_FRONTEND=noninteractive")
     apt = ("chroot", str(tree), *environment, "apt-get", "-qq")
     _run(*apt, "update")
+    # Not with debootstrap, which makes nothing of what may be installed in place of another.
+    _run(*apt, "install", "-y", "--no-install-recommends", *besides)
     _run(*apt, "install", "-y", "--no-install-recommends", "--download-only", *DOWNLOADED)
+
+
+def _add(tree: Path, venv: str, pypi: Sequence[str]) -> None:
+    """Installs with the pip of the tree what that of this machine, which knows the way, fetches."""
+    wheels = tree / "root" / "wheels"
+    _run(
+        sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:",
+        f"--python-version={PYTHON}", f"--dest={wheels}", *pypi,
+    )
+    _run("chroot", str(tree), "python3", "-m", "venv", venv)
+    _run(
+        "chroot", str(tree), f"{venv}/bin/pip", "install", "--quiet", "--no-index",
+        "--find-links=/root/wheels", *pypi,
+    )
+    shutil.rmtree(wheels)
 
 
 def _run(*command: str) -> None:
