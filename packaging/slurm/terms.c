@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define DIGITS "0123456789"
+
 enum { MEMORY, HOST_MEMORY, COMPUTE, WEIGHT, PRIORITY };
 
 const char *const term_on_the_bus[TERMS] = {"memory", "host-memory", "compute-limit", "weight",
@@ -33,30 +35,32 @@ static const struct {
 	{"gb", 1000000000}, {"tb", 1000000000000},
 };
 
-/* 0 for what is no size of a byte or more. */
+/* 0 for what is no size of a byte or more. Sizes are those of nvshared/quantity.py. */
 static uint64_t size_of(const char *text)
 {
-	if (text[strspn(text, "0123456789")] == '\0' && strlen(text) > 15)
+	size_t digits = strspn(text, DIGITS);
+	if (digits < 1 || digits > 15)
 		return 0;
-	size_t digits = strspn(text, "0123456789.");
-	if (digits == 0 || digits > 31 || text[0] == '.' || text[digits - 1] == '.')
-		return 0;
-	char *end;
-	double number = strtod(text, &end);
-	if (end != text + digits)
-		return 0; /* 1.2.3 */
+	const char *unit = text + digits;
+	if (*unit == '.') {
+		digits = strspn(unit + 1, DIGITS);
+		if (digits < 1 || digits > 15)
+			return 0;
+		unit += 1 + digits;
+	}
 	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-		if (strcasecmp(end, units[i].name) == 0) {
-			double bytes = number * (double)units[i].bytes;
-			return bytes < 0x1p63 ? (uint64_t)bytes : 0;
+		if (strcasecmp(unit, units[i].name) == 0) {
+			double bytes = strtod(text, NULL) * (double)units[i].bytes;
+			return bytes < 0x1p64 ? (uint64_t)bytes : 0;
 		}
 	return 0;
 }
 
-/* 0 for what is no whole number from 1 to `most`. */
-static uint64_t whole(const char *text, unsigned long most)
+/* 0 for what is no whole number from 1 to `most`, of so many digits, perhaps with a sign behind. */
+static uint64_t whole(const char *text, unsigned long most, size_t longest, const char *sign)
 {
-	if (text[0] == '\0' || strlen(text) > 4 || text[strspn(text, "0123456789")] != '\0')
+	size_t digits = strspn(text, DIGITS);
+	if (digits < 1 || digits > longest || (text[digits] && strcmp(text + digits, sign) != 0))
 		return 0;
 	unsigned long number = strtoul(text, NULL, 10);
 	return number <= most ? number : 0;
@@ -74,10 +78,10 @@ static bool understood(int term, const char *text, uint64_t *value)
 		*value = size_of(text);
 		break;
 	case COMPUTE:
-		*value = whole(text, 100);
+		*value = whole(text, 100, 3, "%");
 		break;
 	case WEIGHT:
-		*value = whole(text, 1000);
+		*value = whole(text, 1000, 4, "");
 		break;
 	default:
 		*value = strcmp(text, "background") == 0 ? 1 : strcmp(text, "normal") == 0 ? 2 : 0;
