@@ -167,7 +167,7 @@ int slurm_spank_exit(spank_t spank, int argc, char **argv)
 {
 	(void)argc, (void)argv;
 	uint32_t job = 0, step = 0, array = 0, task = 0;
-	char id[16], name[32], node[256], kind[16] = "";
+	char id[16], name[32], kind[16] = "";
 
 	if (!shares || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
 	    spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
@@ -175,8 +175,6 @@ int slurm_spank_exit(spank_t spank, int argc, char **argv)
 	spank_getenv(spank, "ENVIRONMENT", kind, sizeof kind);
 	if (step != SLURM_BATCH_SCRIPT && strcmp(kind, "BATCH") == 0)
 		return 0; /* a step of a batch script, which will end, too */
-	if (spank_getenv(spank, "SLURMD_NODENAME", node, sizeof node) == ESPANK_SUCCESS)
-		setenv("SLURMD_NODENAME", node, 1);
 	snprintf(id, sizeof id, "%" PRIu32, job);
 	/* By its number alone, the last job of an array is the whole array. */
 	strcpy(name, id);
