@@ -7,11 +7,13 @@ so we need not trust that somebody has configured both plugins to leave each oth
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nvshared.errors import NvshareError
 
+T = TypeVar("T")
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 
 
@@ -21,9 +23,7 @@ def elsewhere(kubelet: Path, ours: str) -> dict[str, str]:
     Raises NvshareError where kubelet's file cannot be read or understood: who does not know what
     is given away had better give nothing.
     """
-    path = kubelet / CHECKPOINT
-    try:
-        data = json.loads(path.read_text())["Data"]
+    def read(data: Any) -> dict[str, str]:
         found = {
             device: resource
             for resource, devices in (data["RegisteredDevices"] or {}).items()
@@ -31,8 +31,31 @@ def elsewhere(kubelet: Path, ours: str) -> dict[str, str]:
         }
         for entry in data["PodDeviceEntries"] or ():
             found |= dict.fromkeys(_devices(entry["DeviceIDs"]), entry["ResourceName"])
+        return {device: resource for device, resource in found.items() if resource != ours}
+
+    return _checkpoint(kubelet, read, {})
+
+
+def holders(kubelet: Path, ours: str) -> set[tuple[str, str]]:
+    """Pods, by kubelet's identifier, and their containers that have devices of our resource.
+
+    Raises NvshareError as elsewhere() does.
+    """
+    def read(data: Any) -> set[tuple[str, str]]:
+        return {
+            (entry["PodUID"], entry["ContainerName"])
+            for entry in data["PodDeviceEntries"] or () if entry["ResourceName"] == ours
+        }
+
+    return _checkpoint(kubelet, read, set())
+
+
+def _checkpoint(kubelet: Path, read: Callable[[Any], T], nothing: T) -> T:
+    path = kubelet / CHECKPOINT
+    try:
+        return read(json.loads(path.read_text())["Data"])
     except FileNotFoundError:
-        return {}                       # no device plugin has ever registered here
+        return nothing                  # no device plugin has ever registered here
     except OSError as error:
         raise NvshareError(f"cannot read {path}: {error.strerror}", "run it as root") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -40,7 +63,6 @@ def elsewhere(kubelet: Path, ours: str) -> dict[str, str]:
             f"{path} is not as kubelet writes it: {type(error).__name__}: {error}",
             "please report the version of kubelet",
         ) from error
-    return {device: resource for device, resource in found.items() if resource != ours}
 
 
 def _devices(given: Any) -> list[str]:

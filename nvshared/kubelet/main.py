@@ -13,8 +13,10 @@ from functools import partial
 from nvshared.errors import NvshareError
 from nvshared.kubelet.cdi import Folders
 from nvshared.kubelet.container import Containers, prepare
+from nvshared.kubelet.given import holders
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import Options, parse
+from nvshared.kubelet.pod import RESOURCE
 from nvshared.kubelet.prepared import Prepared
 from nvshared.kubelet.watch import Place, Seen, Watch, look
 from nvshared.report import command, log, systemd
@@ -39,7 +41,7 @@ async def _serve(options: Options) -> None:
     """From the first look to the last signal. Raises NvshareError."""
     try:
         from nvshared.kubelet.driver import Driver
-        from nvshared.kubelet.plugin import RESOURCE, Plugin
+        from nvshared.kubelet.plugin import Plugin
         from nvshared.kubelet.pods import Pods
         from nvshared.kubelet.registry import Registered
         from nvshared.kubelet.runtime import Runtime
@@ -93,7 +95,10 @@ async def _serve(options: Options) -> None:
     threading.excepthook = fail
     pods: Pods | None = None
     learn(await asyncio.to_thread(ask))
-    pods = Pods(options.bus, options.kubeconfig, options.node, Prepared(options.state))
+    pods = Pods(
+        options.bus, options.kubeconfig, options.node, Prepared(options.state),
+        partial(holders, options.kubelet, RESOURCE),
+    )
     slices: Slices | None = None
     plugin: Driver | Plugin
     if options.dra:

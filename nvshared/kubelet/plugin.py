@@ -11,15 +11,14 @@ from nvshared.kubelet import rpc
 from nvshared.kubelet.container import Answer, Containers
 from nvshared.kubelet.messages import DEVICE_PLUGIN, classes
 from nvshared.kubelet.offer import Offer, preferred
+from nvshared.kubelet.pod import RESOURCE
 from nvshared.kubelet.registry import Kind
 from nvshared.kubelet.runtime import Runtime
 from nvshared.kubelet.watch import Seen
 
 logger = logging.getLogger(__name__)
 
-RESOURCE = "nvshare.com/gpu"
 VERSION = "v1beta1"
-
 DP = classes("v1beta1", DEVICE_PLUGIN)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PREFIX = "nvshare.com/"
+RESOURCE = f"{PREFIX}gpu"               # a share
 # Of a static pod's mirror: what the control group is named after. A pod that has an identifier of
 # the API server's there would set the terms of another one.
 STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
@@ -25,6 +26,8 @@ class Pod:
     created: str = field(default="", compare=False)
     annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # that are ours
     containers: Mapping[str, str] = field(default_factory=dict, compare=False)      # names by id
+    static: str = field(default="", compare=False)      # by which kubelet knows a static pod
+    wanting: frozenset[str] = field(default=frozenset(), compare=False)     # containers, of a share
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -35,13 +38,18 @@ def pod(said: Mapping[str, Any]) -> Pod:
     meta, status = said["metadata"], said.get("status") or {}
     every = meta.get("annotations") or {}
     uid, named = meta["uid"], every.get(STATIC, "")
-    static = named == every.get(MIRROR) and HASH.fullmatch(named)
+    static = named if named == every.get(MIRROR) and HASH.fullmatch(named) else ""
     return Pod(
-        meta["namespace"], meta["name"], uid, f"pod:{named if static else uid}",
+        meta["namespace"], meta["name"], uid, f"pod:{static or uid}",
         meta.get("creationTimestamp") or "",
         {key: text for key, text in every.items() if key.startswith(PREFIX)},
         {
             id: one["name"] for kind in STATUSES for one in status.get(kind) or ()
             if (id := one.get("containerID", "").partition("://")[2])
         },
+        static,
+        frozenset(
+            one["name"] for one in (said.get("spec") or {}).get("containers") or ()
+            if RESOURCE in ((one.get("resources") or {}).get("limits") or ())
+        ),
     )

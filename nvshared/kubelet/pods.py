@@ -5,6 +5,7 @@ import http.client
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
 from nvshared.kubelet.api import server
 from nvshared.kubelet.claims import Claim, read
-from nvshared.kubelet.pod import Pod
+from nvshared.kubelet.pod import RESOURCE, Pod
 from nvshared.kubelet.prepared import Prepared
 
 logger = logging.getLogger(__name__)
@@ -30,10 +31,15 @@ CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 class Pods:
     """Two threads: one listens, and that of Terms tells nvshared."""
 
-    def __init__(self, bus: str, kubeconfig: Path, node: str, prepared: Prepared) -> None:
+    def __init__(
+        self, bus: str, kubeconfig: Path, node: str, prepared: Prepared,
+        holders: Callable[[], set[tuple[str, str]]],
+    ) -> None:
         self._kubeconfig = kubeconfig
         self._node = node
         self._prepared = prepared
+        self._holders = holders
+        self._without: set[str] = set()     # static pods that have been told
         self._terms = Terms(bus, self._complain, prepared.terms())
         threading.Thread(target=self._listen, name="pods", daemon=True).start()
 
@@ -77,6 +83,8 @@ class Pods:
                         logger.info("annotations of the pods of %s are heeded", self._node)
                         trouble = ""
                     self._terms.hear(news, what)
+                    for pod in what if news == "LISTED" else [what]:
+                        self._check(pod, news)
                     there = {pod.uid for pod in what} if news == "LISTED" else {what.uid}
                     if is_first:        # only now: a list of later may be older than a claim
                         self._prepared.forget_but(there)
@@ -98,7 +106,25 @@ class Pods:
                     self._terms.claim(self._prepared.terms(now))
                     self._prepared.keep(said)
 
-    def _complain(self, pod: Pod, why: str) -> None:
+    def _check(self, pod: Pod, news: str) -> None:
+        """A static pod that kubelet starts before it knows our resource gets nothing, and nobody
+        says so: no scheduler has looked whether there is any."""
+        if news == "DELETED":
+            self._without.discard(pod.uid)
+        elif pod.static and pod.uid not in self._without:
+            started = pod.wanting.intersection(pod.containers.values())
+            has = {name for uid, name in self._holders() if uid == pod.static} if started else set()
+            if lacking := sorted(started - has):
+                self._without.add(pod.uid)
+                why = (
+                    f"{', '.join(lacking)} started without {RESOURCE} and shares no GPU: kubelet "
+                    "did not know of it yet. Move the static pod's file away and back, or use a "
+                    "DaemonSet"
+                )
+                logger.warning("%s: %s", pod, why)
+                self._complain(pod, why, "StartedWithoutGPU")
+
+    def _complain(self, pod: Pod, why: str, reason: str = "AnnotationRefused") -> None:
         """An event, which `kubectl describe` shows."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
@@ -108,7 +134,7 @@ class Pods:
                     "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace,
                     "name": pod.name, "uid": pod.uid,
                 },
-                "type": "Warning", "reason": "AnnotationRefused", "message": why,
+                "type": "Warning", "reason": reason, "message": why,
                 "source": {"component": "nvshare-kubelet", "host": self._node},
                 "firstTimestamp": now, "lastTimestamp": now, "count": 1,
             }).close()

@@ -86,6 +86,13 @@ class ApiServer:
         self.pods[name]["annotations"] |= dict.fromkeys((STATIC, MIRROR), HASH)
         self._tell("MODIFIED", self.pods[name])
 
+    def ask_for(self, name: str, resource: str, *containers: str) -> None:
+        """Containers of a pod have this among their limits."""
+        self.pods[name]["spec"] = {"containers": [
+            {"name": one, "resources": {"limits": {resource: "1"}}} for one in containers
+        ] + [{"name": "other"}]}
+        self._tell("MODIFIED", self.pods[name])
+
     def run(self, name: str, *containers: str) -> None:
         """Containers of a pod have these ids, and are called c0, c1, ..."""
         pod = self.pods[name]
@@ -143,8 +150,8 @@ class ApiServer:
 
 
 def _shown(pod: dict[str, Any]) -> dict[str, Any]:
-    meta = {key: value for key, value in pod.items() if key != "status"}
-    return {"metadata": meta, "status": pod.get("status", {})}
+    meta = {key: value for key, value in pod.items() if key not in ("spec", "status")}
+    return {"metadata": meta, "spec": pod.get("spec", {}), "status": pod.get("status", {})}
 
 
 class Handler(BaseHTTPRequestHandler):

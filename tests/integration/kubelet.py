@@ -164,10 +164,20 @@ class Kubelet:
         error: str = self._plugin().claim("NodeUnprepareResources", uid, name).error
         return error
 
-    def give_away(self, resource: str, *devices: str) -> None:
-        """Has another device plugin's devices stand in the checkpoint."""
+    def give_away(
+        self, resource: str, *devices: str, holders: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Has a device plugin's devices stand in the checkpoint, each with a pod and container."""
+        entries = [
+            {
+                "PodUID": pod, "ContainerName": name, "ResourceName": resource,
+                "DeviceIDs": {"-1": []},
+            }
+            for pod, name in holders
+        ]
         (self.folder / "device-plugins" / "kubelet_internal_checkpoint").write_text(json.dumps({
-            "Data": {"PodDeviceEntries": None, "RegisteredDevices": {resource: devices}},
+            "Data": {
+                "PodDeviceEntries": entries or None, "RegisteredDevices": {resource: devices}},
             "Checksum": 1,
         }))
 

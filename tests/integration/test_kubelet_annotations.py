@@ -9,6 +9,7 @@ import pytest
 
 from nvshared.control import Daemon
 from nvshared.errors import ExitCode
+from nvshared.kubelet.pod import RESOURCE
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import HASH, NODE, ApiServer
 from tests.integration.conftest import ROOT
@@ -219,3 +220,23 @@ def test_another_nodes_pods_are_not_ours(
     node.start("--kubeconfig", str(api.kubeconfig), "--node", "another")
     eventually(lambda: "answers 403: pods is forbidden: you are another node" in (
         node.log.read_text()))
+
+
+def test_a_static_pod_that_started_without_its_share_is_told_so(lab: Lab) -> None:
+    """The first one has what it asks for, and the second one did not start yet."""
+    lab.node.kubelet.give_away(RESOURCE, holders=[(HASH, "c0"), ("another", "c1")])
+    for name, asking, started in (
+        ("well", ["c0"], ["a"]), ("waits", ["c0", "c1"], []), ("bare", ["c0", "c1"], ["b", "c"]),
+    ):
+        lab.api.annotate(name)
+        lab.api.ask_for(name, RESOURCE, *asking)
+        lab.api.mirror(name)
+        lab.api.run(name, *started)
+        if name != "bare":
+            lab.api.delete(name)
+    event = lab.api.event(0)
+    assert event["reason"] == "StartedWithoutGPU"
+    assert event["involvedObject"]["name"] == "bare"
+    assert event["message"].startswith("c1 started without nvshare.com/gpu")
+    lab.api.annotate("bare", weight="x")
+    assert lab.api.event(1)["reason"] == "AnnotationRefused"    # it is told once

@@ -102,8 +102,7 @@ class Cluster(Node):
 
     def phase(self, name: str) -> str:
         """Of a pod."""
-        found: str = self.get("pod", name)["status"].get("phase", "")
-        return found
+        return self.kubectl("get", "pod", name, "--output=jsonpath={.status.phase}", check=False)
 
     def has_ended(self, name: str) -> bool:
         """Whether a pod is over."""
@@ -129,10 +128,10 @@ class Cluster(Node):
         terms = self.tenants().get(self.tenant(name), {"terms": []})["terms"]
         return {term["name"]: term["value"] for term in terms if term["holds"]}
 
-    def refusals(self, name: str) -> str:
-        """What `kubectl describe` says is wrong with a pod's annotations."""
+    def refusals(self, name: str, reason: str = "AnnotationRefused") -> str:
+        """What `kubectl describe` says is wrong with a pod, by default with its annotations."""
         uid = self.get("pod", name)["metadata"]["uid"]
-        chosen = f"--field-selector=involvedObject.uid={uid},reason=AnnotationRefused"
+        chosen = f"--field-selector=involvedObject.uid={uid},reason={reason}"
         return self.kubectl(
             "get", "events", chosen, "--output=jsonpath={.items[*].message}")
 

@@ -19,6 +19,7 @@ from tests.system.tree import prepared
 
 NAME = "gpuhost"                        # as the tree has it, and so kubelet
 ADDRESS = "10.99.0.1"
+MANIFESTS = "/etc/kubernetes/manifests" # of static pods
 HERE = "/opt/kubernetes"                # the programs, in the container
 IMAGE = "localhost/nvshare:1"
 
@@ -94,7 +95,7 @@ KUBELET = {
     "authorization": {"mode": "AlwaysAllow"},
     "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%"},
     "imageGCHighThresholdPercent": 100, "localStorageCapacityIsolation": False,
-    "resolvConf": "",
+    "resolvConf": "", "staticPodPath": MANIFESTS,
 }
 
 # By their names as programs, in the order in which they are started.
@@ -219,8 +220,10 @@ class Node(Container):
 
     def import_image(self, file: Path) -> None:
         """As a registry would give it."""
-        self.copy(file, "/root/image.tar")
-        self.run("ctr", "--namespace=k8s.io", "images", "import", "/root/image.tar")
+        there = f"/var/lib/containerd/{file.name}"
+        self.copy(file, there)
+        self.run("ctr", "--namespace=k8s.io", "images", "import", there)
+        self.run("rm", there)
 
     def start_kubernetes(self) -> None:
         """Returns when the node is ready."""
@@ -228,6 +231,7 @@ class Node(Container):
         for name, subject in (("admin", "/O=system:masters/CN=admin"), (
                 "kubelet", f"/O=system:nodes/CN=system:node:{NAME}")):
             self._identity(name, subject)
+        self.run("mkdir", "-p", MANIFESTS)
         self.write("/etc/kubernetes/kubelet.yaml", json.dumps(KUBELET))
         after = ""
         for name, options in OPTIONS.items():

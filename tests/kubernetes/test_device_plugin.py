@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods get shares of a GPU from a real kubelet, and share it."""
 
+import json
+
 import pytest
 
+from nvshared.kubelet.given import CHECKPOINT
 from tests.kubernetes.cluster import RESTRICTED, Cluster, deployment, pod
-from tests.kubernetes.node import NAME
+from tests.kubernetes.node import MANIFESTS, NAME
 from tests.system import card
 
 MOST_OF_IT = card.MEMORY * 6 // 10      # MiB: two of these do not fit together
@@ -75,6 +78,27 @@ def test_while_nvshared_is_away_no_pod_starts_and_then_it_does(cluster: Cluster)
     cluster.run("systemctl", "start", "nvshared")
     cluster.until(lambda: cluster.shares("early"), "it uses the GPU")
     cluster.finish("early")
+
+
+def test_a_static_pod_that_starts_before_the_plugin_is_known_is_told_so(cluster: Cluster) -> None:
+    """As on a node's first day."""
+    one = pod("early")
+    one["spec"]["containers"][0]["command"] = ["/bin/sleep", "infinity"]
+    early = f"early-{NAME}"
+    cluster.run("systemctl", "stop", "nvshare-kubelet", "kubelet")
+    cluster.run("rm", f"/var/lib/kubelet/{CHECKPOINT}")
+    cluster.write(f"{MANIFESTS}/early.yaml", json.dumps(one))
+    try:
+        cluster.run("systemctl", "start", "kubelet")
+        cluster.until(lambda: cluster.phase(early) == "Running", "it runs")
+        cluster.run("systemctl", "start", "nvshare-kubelet")
+        cluster.until(lambda: cluster.refusals(early, "StartedWithoutGPU"), "an event says so")
+        assert "it started without" in cluster.refusals(early, "StartedWithoutGPU")
+    finally:
+        cluster.run("rm", f"{MANIFESTS}/early.yaml")
+        cluster.run("systemctl", "start", "kubelet", "nvshare-kubelet")
+    cluster.until(lambda: early not in cluster.kubectl("get", "pods"), "it is gone")
+    cluster.until(lambda: cluster.allocatable() == 10, "the shares are there")
 
 
 @pytest.mark.parametrize("unit", ["kubelet", "nvshared", "nvshare-kubelet", "containerd"])
