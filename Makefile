@@ -19,6 +19,7 @@
 #   make screenshot     docs/images/top-*.svg, drawn anew by programs that share a GPU
 #   make build, install, dist, clean
 #   make deb, rpm       packages for distributions, see packaging/README.md
+#   make image          images for Kubernetes, see docs/kubernetes.md
 # demo and test install what they need: Debian packages (as root, or with sudo)
 # and a Python environment in .venv.
 

@@ -66,3 +66,41 @@ rpm: wheels
 		packaging/rpm/nvshared.spec
 	@mkdir -p $(DIST)
 	cp $(PACKAGED)/rpm/RPMS/*/*.rpm $(DIST)/
+
+# Images for Kubernetes: dist/nvshared.tar, nvshare-kubelet.tar, libnvshare.tar, for this machine's
+# architecture, and for arm64 where there is a compiler.
+IMAGES := build/images
+KUBERNETES := packaging/kubernetes
+ARCHITECTURES ?= $(shell dpkg --print-architecture) \
+	$(if $(shell command -v aarch64-linux-gnu-gcc),$(filter-out $(shell dpkg --print-architecture),arm64))
+TRIPLET_amd64 := x86_64-linux-gnu
+TRIPLET_arm64 := aarch64-linux-gnu
+comma := ,
+roots = $(subst $() ,$(comma),$(strip $(foreach one,$(ARCHITECTURES),$(one)=$(IMAGES)/$(one)/$(1))))
+
+.PHONY: image $(addprefix image-,amd64 arm64)
+image: $(addprefix image-,$(ARCHITECTURES))
+	@mkdir -p $(DIST)
+	$(PYTHON) $(KUBERNETES)/image.py localhost/nvshared:$(VERSION) $(DIST)/nvshared.tar \
+		$(call roots,nvshared) nvshared
+	$(PYTHON) $(KUBERNETES)/image.py localhost/nvshare-kubelet:$(VERSION) $(DIST)/nvshare-kubelet.tar \
+		$(call roots,nvshare-kubelet) nvshare-kubelet
+	$(PYTHON) $(KUBERNETES)/image.py --user=65534 localhost/libnvshare:$(VERSION) $(DIST)/libnvshare.tar \
+		$(call roots,libnvshare) /bin/busybox cp /usr/lib/nvshare/libnvshare.so /nvshare/
+
+image-amd64 image-arm64: SHELL := /bin/bash
+image-amd64 image-arm64: image-%: wheels
+	@rm -rf $(IMAGES)/$*
+	$(call source_tree,$(IMAGES)/$*/source)
+	$(MAKE) -s -C $(IMAGES)/$*/source -f packaging/install.mk build install-hook install-programs \
+		CC=$(TRIPLET_$*)-gcc PYTHON=$(PYTHON) LIBDIR=/usr/lib/$(TRIPLET_$*) \
+		DESTDIR=$(CURDIR)/$(IMAGES)/$*/ours
+	$(KUBERNETES)/root.sh $* $(IMAGES)/$*/nvshared python3-minimal python3-dbus-next \
+		python3-sdnotify python3-rich dbus-daemon
+	cp -R $(IMAGES)/$*/ours/usr $(IMAGES)/$*/nvshared/
+	$(KUBERNETES)/root.sh $* $(IMAGES)/$*/nvshare-kubelet python3-minimal python3-dbus-next \
+		python3-sdnotify python3-grpcio python3-protobuf python3-yaml
+	cp -R $(IMAGES)/$*/ours/usr $(IMAGES)/$*/nvshare-kubelet/
+	$(KUBERNETES)/root.sh $* $(IMAGES)/$*/libnvshare busybox-static
+	install -D -m 755 $(IMAGES)/$*/ours/usr/lib/$(TRIPLET_$*)/libnvshare.so \
+		$(IMAGES)/$*/libnvshare/usr/lib/nvshare/libnvshare.so

@@ -55,7 +55,8 @@ def cluster(
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(tree / source, root / path)
     subprocess.run(
-        [sys.executable, MAKE_IMAGE, node.IMAGE, root, image, "/bin/sleep", "infinity"], check=True
+        [sys.executable, MAKE_IMAGE, node.IMAGE, image, f"amd64={root}", "/bin/sleep", "infinity"],
+        check=True,
     )
     found = programs.find()
     with Cluster(tree, found, programs.runtime()) as made:

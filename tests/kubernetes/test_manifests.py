@@ -2,18 +2,24 @@
 """A real API server takes the manifests, and DaemonSets do what the package's units do."""
 
 import json
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.kubernetes.cluster import Cluster, claim, pod
-from tests.kubernetes.conftest import MANIFESTS
-from tests.kubernetes.node import ADDRESS, HERE, IMAGE, NAME
+from nvshared import __version__
+from tests.kubernetes.cluster import RESTRICTED, Cluster, claim, pod
+from tests.kubernetes.conftest import MANIFESTS, ROOT
+from tests.kubernetes.node import ADDRESS, IMAGE, NAME
 from tests.system import card
 
-OWN = "localhost/nvshared:1"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# But Kubeflow's, of which the API server knows nothing.
+EXAMPLES = sorted({path.name for path in MANIFESTS.glob("examples/*")} - {"kubeflow-notebook.yaml"})
 STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
 KINDS = ",".join((
     "namespaces", "daemonsets", "configmaps", "serviceaccounts", "clusterroles",
@@ -53,11 +59,12 @@ def container(
 
 def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
     """As an administrator would write it."""
-    name, _, tag = OWN.partition(":")
     return json.dumps({
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
         "resources": [of], "images": [
-            {"name": "nvshared", "newName": name, "newTag": tag},
+            {"name": "nvshared", "newName": "localhost/nvshared", "newTag": __version__},
+            {"name": "nvshare-kubelet", "newName": "localhost/nvshare-kubelet",
+             "newTag": __version__},
             {"name": "debian", "newName": IMAGE.partition(":")[0], "newTag": "1"},
         ],
         "patches": [{"patch": json.dumps(one)} for one in patches],
@@ -65,14 +72,18 @@ def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def image(cluster: Cluster, manifests: str) -> None:
-    """It is of this very node, whose packages are those that an image would have."""
-    cluster.run(
-        "python3", f"{manifests}/image.py", OWN, "/", "/var/lib/containerd/image.tar",
-        *(f"--without={path}" for path in ("/usr/share/doc", HERE, "/root")),
+def images(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As `make image` makes them, for this machine alone."""
+    folder = tmp_path_factory.mktemp("dist")
+    made = subprocess.run(
+        ["make", "--no-print-directory", "--file=packaging/packaging.mk", "image",
+         f"DIST={folder}", f"PYTHON={sys.executable}",
+         f"ARCHITECTURES={ARCHITECTURES[platform.machine()]}"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )
-    cluster.run(
-        "ctr", "--namespace=k8s.io", "images", "import", "/var/lib/containerd/image.tar")
+    assert made.returncode == 0, made.stdout + made.stderr
+    for path in sorted(folder.glob("*.tar")):
+        cluster.import_image(path)
 
 
 @contextmanager
@@ -96,7 +107,7 @@ def pods(cluster: Cluster) -> list[str]:
     return [one["metadata"]["labels"]["nvshare.com/strategy"] for one in listed]
 
 
-@pytest.mark.parametrize("example", sorted(path.name for path in MANIFESTS.glob("examples/*")))
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_the_api_server_takes_an_example(cluster: Cluster, manifests: str, example: str) -> None:
     cluster.kubectl("create", "--dry-run=server", f"--filename={manifests}/examples/{example}")
 
@@ -129,7 +140,7 @@ def content(one: dict[str, Any]) -> tuple[tuple[str, str], Any]:
 
 
 def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
-    cluster: Cluster, manifests: str, image: None
+    cluster: Cluster, manifests: str, images: None
 ) -> None:
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
         "../overlays/nvshared", container("nvshare-kubelet", SERVER), WITHOUT_POLICY))
@@ -144,7 +155,7 @@ def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
 
 
 def test_a_daemon_set_serves_claims_in_place_of_the_units_shares(
-    cluster: Cluster, manifests: str, image: None, cdi: None
+    cluster: Cluster, manifests: str, images: None, cdi: None
 ) -> None:
     """As itself, not as the node: its account may do what it does."""
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
@@ -161,7 +172,7 @@ def test_a_daemon_set_serves_claims_in_place_of_the_units_shares(
 
 
 def test_a_daemon_set_does_all_on_a_node_with_nothing_and_is_switched_off(
-    cluster: Cluster, manifests: str, image: None
+    cluster: Cluster, manifests: str, images: None
 ) -> None:
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
         "../overlays/nvshared-daemonset", SETTINGS, container("nvshare-kubelet", SERVER),
@@ -187,6 +198,26 @@ def inside(cluster: Cluster) -> str:
     return cluster.kubectl(
         "exec", "--namespace=nvshare", "daemonset/gpu-sharing", "--container=nvshared", "--",
         "nvsharectl", "tenants", "--json", check=False)
+
+
+def test_an_init_container_brings_the_library_alone(cluster: Cluster, images: None) -> None:
+    one = pod("it")
+    (main,) = one["spec"]["containers"]
+    del main["resources"]               # by hand, without a device plugin
+    folder = {"name": "library", "mountPath": "/nvshare"}
+    sockets = {"name": "sockets", "mountPath": "/run/nvshare", "readOnly": True}
+    main["volumeMounts"] += [folder, sockets]
+    main["env"].append({"name": "LD_PRELOAD", "value": "/nvshare/libnvshare.so"})
+    one["spec"]["volumes"] += [
+        {"name": "library", "emptyDir": {}},
+        {"name": "sockets", "hostPath": {"path": "/run/nvshare", "type": "Directory"}},
+    ]
+    one["spec"]["initContainers"] = [{
+        "name": "library", "image": f"localhost/libnvshare:{__version__}",
+        "securityContext": RESTRICTED, "volumeMounts": [folder],
+    }]
+    cluster.start_pods(one)
+    cluster.finish("it")
 
 
 @pytest.mark.parametrize("cards", [1, 2])

@@ -20,8 +20,7 @@ from nvshared.kubelet.cdi import STATIC
 from nvshared.kubelet.claims import DRIVER, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.given import CHECKPOINT
-from nvshared.kubelet.plugin import RESOURCE
-from nvshared.kubelet.pod import PREFIX
+from nvshared.kubelet.pod import PREFIX, RESOURCE
 from nvshared.kubelet.registry import REGISTRY
 from nvshared.names import DEFAULT_SOCKET
 from nvshared.settings.rules import TERMS
@@ -112,7 +111,7 @@ def test_an_example_asks_for_what_there_is(path: Path) -> None:
         assert all(parameters(config["opaque"]["parameters"]) for config in one["config"])
     for one in (one for one in every if one not in templates):
         pod = one["spec"].get("template", one)
-        for key, text in pod["metadata"].get("annotations", {}).items():
+        for key, text in pod.get("metadata", one["metadata"]).get("annotations", {}).items():
             _, parse = MEANINGS[key]
             assert parse(text)
         (container,) = pod["spec"]["containers"]
@@ -214,3 +213,12 @@ def test_all_strategies_have_the_same_objects_so_that_one_replaces_another() -> 
         assert "serviceAccountName" in template["spec"]     # else that of before would stay
         assert unknown(template) == []
     assert all(keys == found["none"] for keys in found.values())
+
+
+def test_the_documentation_names_tests_that_there_are() -> None:
+    page = (MANIFESTS.parents[1] / "docs" / "kubernetes.md").read_text()
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", page)
+    assert len(named) > 10
+    for file, test in named:
+        (*paths,) = (MANIFESTS.parents[1] / "tests").glob(f"*/{file}")
+        assert any(f"def {test}(" in path.read_text() for path in paths), f"{file}::{test}"
