@@ -81,6 +81,8 @@ class Collector:
     def _comes(self, client: Client) -> None:
         self._clients[client.id] = client
         if self._disarm is None:
+            if not self._used:
+                self._began = self._wall()
             self._arm()
 
     def _happens(self, now: int, event: Event) -> None:

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 APPLICATION = 0x6E767368                # "nvsh": whose file it is, in its header
 VERSION = 1
 PAGE = 4096
+ASIDES = 9                              # files that were put aside
 PATIENCE = 1.0                          # seconds, if somebody else has it open
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # the last one: a table or column is not there
@@ -133,6 +134,8 @@ class File:
         number = 1
         while os.path.lexists(aside := self.path.with_name(f"{self.path.name}.aside-{number}")):
             number += 1
+        if number > ASIDES:             # a disk that breaks again and again would be full of them
+            raise OSError(f"{reason}; {ASIDES} have been put aside already, take some away")
         self.path.rename(aside)
         with suppress(FileNotFoundError):   # of a write that was cut short, and so a part of it
             journal = self.path.with_name(f"{self.path.name}-journal")

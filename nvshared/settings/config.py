@@ -121,7 +121,8 @@ class Config:
         metavar="BUS", variable=BUS_VARIABLE)
     state_dir: Path | None = _setting(
         "nvshared", _path_or_none, None,
-        "folder that keeps settings changed at run time through a restart, or none",
+        "folder that keeps settings changed at run time, and the history, through a restart, or "
+        "none",
         metavar="DIR", words="none", variable="STATE_DIRECTORY")
     history: int | None = _setting(
         "nvshared", _history, 64 * MIB,

@@ -115,6 +115,14 @@ def test_what_was_used_is_delivered_each_minute_and_once(machine: Machine) -> No
     assert len(machine.batches) == 2
 
 
+def test_who_comes_after_a_pause_is_counted_from_then_on(machine: Machine) -> None:
+    machine.time.pass_by(3620 * SECOND)
+    client = machine.joins(ALICE)
+    machine.usage = {client.id: used(1)}
+    machine.time.pass_by(60 * SECOND)
+    assert machine.batches == [(NOON + 3600, {UUID: {ALICE: used(1)}})]
+
+
 def test_a_thousand_programs_are_looked_at_between_other_things(machine: Machine) -> None:
     clients = [machine.joins(ALICE) for _ in range(3 * SLICE)]
     machine.usage = {client.id: used(1) for client in clients}

@@ -17,7 +17,7 @@ import pytest
 from nvshared.errors import NoHistory
 from nvshared.history import keeper as keeping
 from nvshared.history.figures import Asked, Batch, Found, Party
-from nvshared.history.file import PAGE
+from nvshared.history.file import ASIDES, PAGE
 from nvshared.history.keeper import ASKING, KEPT, Keeper
 from nvshared.history.query import find
 from nvshared.history.store import FILE_NAME, STEPS, Store
@@ -135,6 +135,22 @@ def test_what_is_not_ours_is_put_aside_whole(
     keeper.keep(NOON + 120, MINUTE)
     assert path.with_name(f"{FILE_NAME}.aside-2").exists()
     assert aside.exists()
+
+
+def test_so_many_are_put_aside_and_no_more(
+    path: Path, keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(ASIDES + 2):
+        text(path)
+        keeper.keep(NOON, MINUTE)
+        keeper._store.file.close()
+    assert len(list(path.parent.glob("*.aside-[0-9]"))) == ASIDES
+    assert caplog.messages[-1].endswith(
+        "it is broken: file is not a database; 9 have been put aside already, take some away")
+    assert len(caplog.messages) == ASIDES + 1
+    path.with_name(f"{FILE_NAME}.aside-2").unlink()
+    keeper.keep(NOON, MINUTE)
+    assert seconds(path) == 3
 
 
 def test_one_that_we_may_not_write_to_is_put_aside(
