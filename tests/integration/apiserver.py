@@ -31,7 +31,9 @@ class ApiServer:
     def __init__(self, folder: Path) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.slices: dict[str, Any] = {}
-        self.claims: dict[str, Any] = {}    # what is not JSON, too
+        self.claims: dict[str, Any] = {}    # also what is none
+        self.gate = threading.Lock()        # whoever holds it holds up answers on claims
+        self.asked = threading.Semaphore(0)
         self.events: list[dict[str, Any]] = []
         self.news = threading.Condition()
         self.history: list[tuple[int, str, str, dict[str, Any]]] = []
@@ -169,6 +171,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer({"metadata": {"name": NODE, "uid": "of-the-node"}})
         if place.path.startswith(CLAIMS):
             name = place.path.removeprefix(CLAIMS)
+            self.api.asked.release()
+            with self.api.gate:
+                pass
             if name not in self.api.claims:
                 return self._refuse(404, f'resourceclaims "{name}" not found')
             return self._answer(self.api.claims[name])

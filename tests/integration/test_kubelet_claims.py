@@ -5,9 +5,11 @@ daemon on two simulated cards."""
 import json
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from nvshared.kubelet.cdi import FILE
@@ -273,6 +275,35 @@ def test_claims_outlive_us_and_the_daemon(lab: ClaimLab) -> None:
     assert lab.prepare() == before
     lab.unprepare()
     lab.has(old)
+
+
+def test_it_may_be_killed_in_the_middle(lab: ClaimLab) -> None:
+    lab.claim(compute="50")
+    with ThreadPoolExecutor(1) as kubelet, lab.api.gate:
+        asking = kubelet.submit(lab.prepare)
+        assert lab.api.asked.acquire(timeout=PATIENCE)
+        lab.plugin.kill()
+        lab.plugin.wait()
+        with pytest.raises(grpc.RpcError):
+            asking.result(PATIENCE)
+    lab.start()
+    assert lab.prepare().devices
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
+
+
+def test_pods_may_come_and_go_all_at_once(lab: ClaimLab) -> None:
+    names = [f"p{number}" for number in range(1, 9)]
+    for number, name in enumerate(names, 1):
+        lab.api.annotate(name)
+        lab.claim(name, name, compute=str(number))
+    with ThreadPoolExecutor(len(names)) as kubelet:
+        assert all(one.devices for one in kubelet.map(lab.prepare, names))
+        for number, name in enumerate(names, 1):
+            assert lab.terms(lab.api.tenant(name)) == {"compute-limit": number}
+        list(kubelet.map(lab.unprepare, names))
+    for name in names:
+        lab.has(lab.api.tenant(name))
+    assert json.loads((lab.node.state / "claims.json").read_text()) == []
 
 
 def test_a_kubelet_that_restarts_finds_it_and_the_slice_is_made_anew(lab: ClaimLab) -> None:
