@@ -175,8 +175,7 @@ class Terms:
 
     def _forget(self, one: Pod) -> None:
         self._read(replace(one, annotations={}), self._pods.pop(one.uid).annotations)
-        self._claim(one, {})
-        self._asked.pop(one, None)
+        self._asked.pop(one, None)      # its claims bind it until kubelet lets go of them
         self._renamed = True
 
     def _read(self, one: Pod, before: Mapping[str, str]) -> None:

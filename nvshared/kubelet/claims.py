@@ -11,7 +11,7 @@
 
 A pod is a tenant, whose terms are the same on each card and hold for all its containers together.
 So what its claims consume of one card is added up, and must be the same on each of several cards.
-A claim that several pods use bounds each of them. What was not asked for is not limited.
+Pods that use one claim have equal parts of it. What was not asked for is not limited.
 """
 
 import re
@@ -171,7 +171,8 @@ def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
         for share in claim.shares:
             here = by_card[share.device]
             for term, value in share.consumed:
-                here[term] = here.get(term, 0) + value
+                part = max(1, value // len(claim.pods))
+                here[term] = here.get(term, 0) + part
             for term, value in share.given:
                 if found.setdefault(term, value) != value and strictly:
                     raise InvalidArgs(

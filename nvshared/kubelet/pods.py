@@ -56,19 +56,19 @@ class Pods:
 
     def claim(self, said: Any) -> None:
         """Has a claim's terms hold for its pods. Raises NvshareError if they do not."""
-        known = self._terms.claim(self._prepared.terms(read(said)))
+        claimed = self._prepared.terms(read(said), strictly=True)
         try:
-            known.result(3 * PATIENCE)
-        except TimeoutError:
-            raise NvshareError("nvshared does not take the claim's terms in time") from None
-        self._prepared.keep(said)
+            self._terms.claim(claimed).result(3 * PATIENCE)
+            self._prepared.keep(said)
+        except (NvshareError, TimeoutError) as error:
+            before = self._prepared.terms()
+            self._terms.claim({pod: before.get(pod, {}) for pod in claimed})
+            raise NvshareError(str(error) or "nvshared does not take its terms in time") from error
 
     def unclaim(self, uid: str) -> None:
         """Takes them back. Raises NvshareError."""
-        gone = [claim for claim in self._prepared.claims() if claim.uid == uid]
-        if gone:
-            self._terms.claim(self._prepared.terms(without=uid, of=gone))
-            self._prepared.forget(uid)
+        self._terms.claim(self._prepared.terms(without=uid))
+        self._prepared.forget(uid)
 
     def devices(self, claim: Claim) -> set[str]:
         """All that the pods of a claim have, by it and by others."""
@@ -91,6 +91,9 @@ class Pods:
                         is_first = False
                     if news in ("LISTED", "ADDED"):
                         self._look_again(there)
+                    elif news == "DELETED":
+                        for said in self._prepared.without(what.uid):
+                            self._renew(said)
             except TROUBLES as error:
                 if trouble != (trouble := str(error)):
                     logger.warning("annotations of pods are not heeded: %s", error)
@@ -102,9 +105,13 @@ class Pods:
             if claim.is_shareable and pods - set(claim.uids):
                 said = self.ask(claim.namespace, claim.name)
                 now = read(said)
-                if now.uid == claim.uid and pods & set(now.uids):
-                    self._terms.claim(self._prepared.terms(now))
-                    self._prepared.keep(said)
+                if now.uid == claim.uid and now.uids != claim.uids:
+                    self._renew(said)
+
+    def _renew(self, said: Any) -> None:
+        """Other pods use a claim than before."""
+        self._terms.claim(self._prepared.terms(read(said)))
+        self._prepared.keep(said)
 
     def _check(self, pod: Pod, news: str) -> None:
         """A static pod that kubelet starts before it knows our resource gets nothing, and nobody

@@ -8,7 +8,7 @@
 import json
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +44,26 @@ class Prepared:
         with self._lock:
             return [read(said) for said in self._said.values()]
 
-    def terms(self, *news: Claim, without: str = "", of: Iterable[Claim] = ()) -> Claimed:
-        """For each pod of these claims, or of all if none is named, what all its claims give it.
+    def terms(self, *news: Claim, without: str = "", strictly: bool = False) -> Claimed:
+        """For each pod of these claims, before and now, what all its claims give it; for all pods
+        if there are no news.
 
-        With `news`, and without the claim that has this UID. Raises InvalidArgs.
+        `without`: the UID of a claim that is let go of. Raises InvalidArgs where claims do not go
+        together, if `strictly`.
         """
-        claims = {claim.uid: claim for claim in (*self.claims(), *news) if claim.uid != without}
+        before = {claim.uid: claim for claim in self.claims()}
+        now = before | {claim.uid: claim for claim in news}
+        concerned = {*(claim.uid for claim in news), without} - {""} or set(now)
+        now.pop(without, None)
         pods = {
-            Pod(claim.namespace, name, uid, f"pod:{uid}"): uid
-            for claim in (news or of or claims.values()) for name, uid in claim.pods
+            Pod(claim.namespace, name, uid, f"pod:{uid}")
+            for claims in (before, now) for key, claim in claims.items() if key in concerned
+            for name, uid in claim.pods
         }
         return {
             pod: terms(
-                (claim for claim in claims.values() if uid in claim.uids), strictly=bool(news))
-            for pod, uid in pods.items()
+                (claim for claim in now.values() if pod.uid in claim.uids), strictly=strictly)
+            for pod in pods
         }
 
     def devices(self, claim: Claim) -> set[str]:
@@ -66,6 +72,16 @@ class Prepared:
             share.device for one in (*self.claims(), claim) for share in one.shares
             if set(one.pods) & set(claim.pods)
         }
+
+    def without(self, pod: str) -> list[Any]:
+        """What is left of claims that other pods use, too, when this one is gone."""
+        with self._lock:
+            return [
+                said | {"status": said["status"] | {"reservedFor": [
+                    one for one in said["status"]["reservedFor"] if one["uid"] != pod]}}
+                for said in self._said.values()
+                if (claim := read(said)).is_shareable and pod in claim.uids
+            ]
 
     def keep(self, said: Any) -> None:
         """Remembers a claim. Raises NvshareError."""

@@ -373,19 +373,37 @@ def test_what_nvshared_refuses_is_no_way_out_of_a_claim(lab: ClaimLab) -> None:
     lab.has(old, compute_limit=50)
 
 
-def test_a_pod_that_comes_to_a_prepared_claim_is_bound_by_it(lab: ClaimLab) -> None:
+def test_pods_that_use_one_claim_have_equal_parts_of_it(lab: ClaimLab) -> None:
     """Kubelet has it prepared once, for the first of them."""
-    lab.claim(compute="50", owner="")
+    lab.claim(compute="60", owner="")
     assert lab.prepare().devices
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 60}
     lab.reserve("it", "new")
-    lab.has(lab.api.tenant("new"), compute_limit=50)
     lab.api.stop()                      # nobody sees it come
     lab.reserve("it", "late")
     lab.api.start()
-    lab.has(lab.api.tenant("late"), compute_limit=50)
+    for name in lab.api.pods:
+        lab.has(lab.api.tenant(name), compute_limit=20)
+    late = lab.api.tenant("late")
+    lab.api.delete("late")
+    lab.has(lab.api.tenant("old"), compute_limit=30)
+    lab.has(late)
     lab.unprepare()
     for name in lab.api.pods:
         lab.has(lab.api.tenant(name))
+
+
+def test_a_pod_that_is_deleted_by_force_is_bound_until_kubelet_has_ended_it(lab: ClaimLab) -> None:
+    lab.api.annotate("new")
+    lab.claim(compute="50")
+    assert lab.prepare().devices
+    old = lab.api.tenant("old")
+    lab.api.delete("old")
+    lab.api.annotate("new", weight="7")
+    lab.has(lab.api.tenant("new"), weight=7)            # so that is heard of, too
+    assert lab.terms(old) == {"compute-limit": 50}
+    lab.unprepare()
+    lab.has(old)
 
 
 def test_a_card_that_another_driver_or_device_plugin_offers_is_not_shared(lab: ClaimLab) -> None:

@@ -23,7 +23,7 @@ from nvshared.units import GIB
 from tests.kubernetes.values import PARAMETERS
 
 CARD = Card("GPU-0A", 0, "00000000:17:00.0", "", "NVIDIA H200", 141 * GIB)
-POD = Pod("lab", "train", "p1", "pod:p1")
+POD, OTHER = (Pod("lab", "train", uid, f"pod:{uid}") for uid in ("p1", "p2"))
 
 
 def result(device: str = "gpu-0a", request: str = "gpu", **capacity: str) -> dict[str, Any]:
@@ -144,8 +144,11 @@ def test_prepared_claims_outlive_a_restart(tmp_path: Path) -> None:
     prepared.keep(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner=""))
     again = Prepared(tmp_path)
     assert again.terms() == {
-        POD: {"memory": 3 * GIB}, Pod("lab", "train", "p2", "pod:p2"): {"memory": 2 * GIB}}
-    assert again.terms(without="c2", of=[again.claims()[1]])[POD] == {"memory": GIB}
+        POD: {"memory": 2 * GIB}, OTHER: {"memory": GIB}}   # the second claim is for two
+    assert again.terms(without="c2") == {POD: {"memory": GIB}, OTHER: {}}
+    assert again.terms(without="never there") == {}
+    (left,) = again.without("p1")
+    assert again.terms(read(left)) == {POD: {"memory": GIB}, OTHER: {"memory": 2 * GIB}}
     assert [one.is_shareable for one in again.claims()] == [False, True]
     again.forget("c2")
     again.forget("never there")
