@@ -9,7 +9,7 @@ from nvshared.control.snapshot import GPUSnapshot, Snapshot
 FRAME = 4                               # lines of a GPU without graphs,
 WITH_GRAPHS = 4                         # and of one with them, beside these
 GRAPHS = 2                              # one below the other
-HEIGHTS = (3, 2, 1)                     # of a graph
+HEIGHTS = (8, 5, 3, 2, 1)                     # of a graph
 ROWS = 5                                # of the list below, where there are so many
 QUIET = frozenset({"idle", "suspended"})
 
@@ -35,7 +35,7 @@ def arranged(snapshot: Snapshot, height: int | None, below: int = 0) -> Arrangem
         return Arrangement(snapshot.gpus)
     for graphs in HEIGHTS:
         # High graphs are for terminals that have room for everything.
-        needed = below if graphs > 1 else min(below, max(ROWS, height // 2))
+        needed = below if graphs > 1 else min(below, max(ROWS, height * 2 // 3))
         if number * (WITH_GRAPHS + GRAPHS * graphs) + needed <= height:
             return Arrangement(snapshot.gpus, graphs)
     room = max(1, height - min(below, max(ROWS, height // 2)))

@@ -76,4 +76,5 @@ def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[
             break
         hits.append(Hit(line, found.cell_len, found.cell_len + room - 2, Key(key)))
         found.append(written, "bold cyan").append(f" {label}  ", "dim")
+    found.rstrip()
     return fit(found, width), hits

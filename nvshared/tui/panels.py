@@ -18,13 +18,14 @@ from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.arrangement import arranged
 from nvshared.tui.bar import NARROWEST as NARROWEST_BAR
 from nvshared.tui.bar import Bar, Part
-from nvshared.tui.canvas import bar, fit, frame
+from nvshared.tui.canvas import bar, ends, fit, frame
 from nvshared.tui.graph import graph
 from nvshared.tui.grid import Place, grid
 from nvshared.tui.past import SPAN, Past, Rates
 from nvshared.tui.quantities import gibibytes, quantum_of, size
-from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Give, holder
+from nvshared.tui.tables import NARROWEST, PROCESS, STATES, WIDE, Give, holder
 from nvshared.tui.waiting import sentence
+from nvshared.units import MIB
 
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
 BETWEEN = " │ "                         # two graphs
@@ -54,7 +55,8 @@ def _framed(
     inner = width - 4
     rates = past.rates(gpu.index)
     lines = [_memory(gpu, snapshot.of(gpu), inner)]
-    lines += _graphs(gpu, past, rates, inner, height) if height else [_movement(gpu, rates)]
+    lines += _graphs(gpu, past, rates, inner, height) if height else [
+        _movement(gpu, past, sentence(snapshot, gpu), inner)]
     note = Text(f" · {gpu.anti_thrash} · TQ {quantum_of(gpu)}")
     if height:
         lines.append(Text(sentence(snapshot, gpu), style="yellow" if gpu.queue_length else "dim"))
@@ -86,7 +88,8 @@ def _memory(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot], width: int) -> 
     return bar(whole, room).append(figures)
 
 
-def _movement(gpu: GPUSnapshot, rates: Rates | None) -> Text:
+def _movement(gpu: GPUSnapshot, past: Past, waiting: str, width: int) -> Text:
+    rates = past.rates(gpu.index)
     parts = [f"{gpu.turns} turns"]
     if rates is not None:
         parts = [
@@ -94,10 +97,11 @@ def _movement(gpu: GPUSnapshot, rates: Rates | None) -> Text:
             f"in {size(rates.bytes_in)}/s",
             f"out {size(rates.bytes_out)}/s",
         ]
-    parts.append(f"{gpu.queue_length} waiting")
-    if gpu.outside:
-        parts.append(f"{size(gpu.outside)} outside")
-    return Text("   ".join(parts), style="dim")
+    words = Text("   ".join([*parts, waiting]), style="dim")
+    if width < WIDE:
+        return words
+    (use,) = graph(past.series(gpu.index, "use", width // 4), 1.0)
+    return ends(words, Text.assemble(" use ", (use, STYLES["use"])), width)
 
 
 def _graphs(
@@ -110,7 +114,7 @@ def _graphs(
         f"{size(rates.bytes_in)}/s", f"{size(rates.bytes_out)}/s")
     square = (("use", use), ("in", came)), (("waiting", str(gpu.queue_length)), ("out", left))
     # Both ways on one scale.
-    busiest = max([1.0, *(value or 0 for what in ("in", "out")
+    busiest = max([float(MIB), *(value or 0 for what in ("in", "out")
                           for value in past.series(gpu.index, what, _wide(half)))])
     lines = []
     for row in square:

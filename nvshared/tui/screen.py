@@ -26,10 +26,13 @@ def draw(state: State, width: int, height: int) -> Frame:
     below, hits = _bottom(state, width)
     room = height - len(below)
     found = _body(state, width, room)
-    hits = [hit._replace(line=hit.line + height) if hit.line < 0 else hit for hit in hits]
+    if found.last and state.screen is Screen.MAIN:
+        note = f" {found.first + 1}-{found.first + found.page} of {found.last + found.page}"
+        below, hits = _bottom(state, width, note)
     if state.trouble:
         for line in found.lines:
             line.stylize("dim")         # it may have changed since
+    hits = [hit._replace(line=hit.line + height) for hit in hits]
     lines = (*_filled(found.lines, width, room), *below)
     return Frame(lines, (*found.hits, *hits), found.page, found.first, found.last)
 
@@ -73,8 +76,11 @@ def _scrolled(lines: list[Text], state: State, height: int) -> Frame:
     return Frame(tuple(seen), (), height, first, last)
 
 
-def _bottom(state: State, width: int) -> tuple[list[Text], list[Hit]]:
-    """A question, what is typed, what was said, or else the keys; hits count lines from below."""
+def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[Hit]]:
+    """A question, what is typed, what was said, or else the keys; hits count lines from below.
+
+    `note`: at the end of the line of keys.
+    """
     if state.question is not None:
         asked = KINDS[state.question.verb].question(state.question)
         return _words(f"{asked} y/n", width, "bold yellow"), []
@@ -93,8 +99,8 @@ def _bottom(state: State, width: int) -> tuple[list[Text], list[Hit]]:
     if state.filter and state.screen is Screen.MAIN:
         lead = Text.assemble(
             ("filter ", "dim"), (state.filter, "bold yellow"), ("  Esc off  ", "dim"))
-    line, hits = keys(state.screen, width, -1, lead)
-    return [*found, line], hits
+    line, hits = keys(state.screen, width - len(note), -1, lead)
+    return [*found, line.append(note)], hits
 
 
 def _words(text: str, width: int, style: str) -> list[Text]:

@@ -23,7 +23,8 @@ from rich.text import Text
 from nvshared.tui.keys import Event, Keys
 
 # Another screen, no cursor, and buttons and wheel of the mouse as SGR 1006 has them.
-TAKE = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h\x1b[2J"
+TAKE = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h"
+CLEAR = "\x1b[2J"
 GIVE = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
 LONE = 0.05                             # seconds after which Escape was the key and nothing more
 # For terminals that have none of our characters.
@@ -37,6 +38,7 @@ class Terminal:
         self._console = Console()
         self._keys = Keys()
         self._shown: list[str] = []
+        self._spoilt = True
         self._reading, self._waking = os.pipe()
         for end in (self._reading, self._waking):
             os.set_blocking(end, False)
@@ -97,8 +99,10 @@ class Terminal:
         drawn = captured.get().split("\n")
         if not (sys.stdout.encoding or "").lower().startswith("utf"):
             drawn = [line.translate(ASCII) for line in drawn]
-        before = self._shown if len(self._shown) == len(drawn) else [""] * len(drawn)
-        self._write("".join(
+        # A signal may come in the midst of this: what it spoils is drawn the next time.
+        spoilt, self._spoilt = self._spoilt or len(self._shown) != len(drawn), False
+        before = [""] * len(drawn) if spoilt else self._shown
+        self._write(CLEAR * spoilt + "".join(
             f"\x1b[{number};1H{line}" for number, (line, old) in enumerate(
                 zip(drawn, before, strict=True), 1) if line != old
         ))
@@ -106,8 +110,7 @@ class Terminal:
 
     def forget(self) -> None:
         """Something else has been written: all lines are to be drawn anew."""
-        self._shown = []
-        self._write("\x1b[2J")
+        self._spoilt = True
 
     @contextmanager
     def left(self) -> Iterator[None]:
@@ -120,7 +123,7 @@ class Terminal:
 
     def _take(self) -> None:
         tty.setcbreak(sys.stdin)
-        self._shown = []
+        self._spoilt = True
         self._write(TAKE)
 
     def _give(self) -> None:
@@ -135,13 +138,15 @@ class Terminal:
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         """SIGTSTP: as any program, but with the terminal given back before."""
+        mine = {one: signal.signal(one, signal.SIG_DFL) for one in (number, signal.SIGCONT)}
         self._give()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)        # here it stands still
-        signal.signal(number, self._stop)
+        os.kill(os.getpid(), number)        # here it stands still, but where nobody could resume it
+        for one, handler in mine.items():
+            signal.signal(one, handler)
+        self._take()
 
     def _go_on(self, number: int, _frame: FrameType | None) -> None:
-        """SIGCONT, also after a SIGSTOP; or SIGWINCH, which leaves lines anywhere."""
+        """SIGCONT, after a SIGSTOP; or SIGWINCH, which leaves lines anywhere."""
         if number == signal.SIGCONT:
             self._take()
         else:

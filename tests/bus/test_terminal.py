@@ -21,7 +21,7 @@ COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 __all__ = ["ctl"]                       # a fixture
 
 
-Act = bytes | signal.Signals | Callable[[], None]
+Act = bytes | signal.Signals | Callable[[int], None]
 
 
 async def on_a_terminal(
@@ -31,7 +31,7 @@ async def on_a_terminal(
     """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`.
 
     `steps` are more of these, in the order in which they come: each once what it waits for was
-    shown since the step before. A function is called.
+    shown since the step before. A function is called with the number of the process.
 
     A signal in their place is sent, and not ignored as it would be by what a shell has started
     in the background.
@@ -40,6 +40,7 @@ async def on_a_terminal(
     process = await asyncio.create_subprocess_exec(
         *command, stdin=its, stdout=its, stderr=its, cwd=ROOT,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment},
+        process_group=0,                # one that can be stopped, since its parent is in another
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     os.close(its)
@@ -62,7 +63,7 @@ async def on_a_terminal(
             if isinstance(keys, bytes):
                 os.write(ours, keys)
             elif callable(keys):
-                keys()
+                keys(process.pid)
             else:
                 process.send_signal(keys)
     assert await process.wait() == expected

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl top at a terminal: keys, changes, and what becomes of the terminal."""
 
+import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 from dbus_next.constants import MessageType
@@ -19,7 +22,15 @@ from tests.unit.scripted import Scripted
 
 __all__ = ["ctl", "somebody"]           # fixtures
 TOP = (*NVSHARECTL, "top", "-i", "0.2")
+LOOK = 0.02                             # seconds
 GIVEN_BACK = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
+
+
+def go_on(pid: int) -> None:
+    """Once it stands still."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+        time.sleep(LOOK)
+    os.kill(pid, signal.SIGCONT)
 
 
 async def test_a_limit_from_within(manager: Manager, ctl: Run, private: PrivateBus) -> None:
@@ -53,7 +64,7 @@ async def test_a_program_that_ends_while_its_details_are_open(
 ) -> None:
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
-        (b"python", b"\r"), (b"Nothing is set", lambda: client.gpu.leave(client)),
+        (b"python", b"\r"), (b"Nothing is set", lambda _: client.gpu.leave(client)),
         (b"It has ended.", b"s"), (b"python[4999999] has ended.", b"\x1b"),
         (b"No program uses a GPU", b"q"),
     ])
@@ -77,7 +88,7 @@ async def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(
 ) -> None:
     a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
-        (b"python", signal.SIGTSTP), (b"\x1b[?1049l", signal.SIGCONT),
+        (b"python", signal.SIGTSTP), (b"\x1b[?1049l", go_on),
         (b"python", signal.SIGWINCH), (b"python", b"q"),
     ])
     assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvsharectl top in a real terminal: what somebody sees there, not what was written to it."""
+
+import asyncio
+import contextlib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvshared.machine.nvml import Process
+from nvshared.scheduler.actions import ClientState
+from nvshared.scheduler.snapshot import Wait
+from nvshared.sharing.manager import Manager
+from nvshared.units import GIB, SECOND
+from tests.bus.service import PrivateBus, a_client, decide, published
+from tests.bus.test_commands import NVSHARECTL, ROOT
+from tests.unit.scripted import Scripted
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux on this machine"),
+]
+PATIENCE = 60.0                         # seconds
+LOOK = 0.1
+
+
+class Tmux:
+    """A server of its own with one window."""
+
+    def __init__(self, socket: Path) -> None:
+        self._tmux = ("tmux", "-S", str(socket), "-f", "/dev/null")
+
+    async def __call__(self, *words: str) -> str:
+        """A command of tmux, and what it prints."""
+        environment = {name: text for name, text in os.environ.items() if name != "TMUX"}
+        process = await asyncio.create_subprocess_exec(
+            *self._tmux, *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
+            env={**environment, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"},
+        )
+        said, _ = await process.communicate()
+        return said.decode()
+
+    async def lines(self) -> list[str]:
+        """What is seen."""
+        return (await self("capture-pane", "-p")).splitlines()
+
+    async def until(self, *words: str, first: str = "", last: str = "") -> list[str]:
+        """What is seen once all of that is seen, and first and last lines begin so."""
+        seen: list[str] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    seen = await self.lines()
+                    text = "\n".join(seen)
+                    if all(word in text for word in words) and seen[0].startswith(first) \
+                            and seen[-1].startswith(last):
+                        return seen
+                    await asyncio.sleep(LOOK)
+        raise AssertionError(f"{words} are not all seen:\n" + "\n".join(seen))
+
+    async def strike(self, *keys: str) -> None:
+        """By tmux' names: Down, Enter, Escape, C-l, or characters."""
+        for key in keys:
+            await self("send-keys", key)
+
+    async def click(self, column: int, line: int) -> None:
+        """The left button; both count from 0."""
+        await self("send-keys", "-l", f"\x1b[<0;{column + 1};{line + 1}M")
+
+    async def size(self, width: int, height: int) -> None:
+        """Of the window, from now on."""
+        await self("resize-window", "-x", str(width), "-y", str(height))
+
+
+Start = Callable[..., Awaitable[Tmux]]
+
+
+@pytest.fixture
+async def start(private: PrivateBus, tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts top in a window of this size; a shell says how it ended."""
+    tmux = Tmux(tmp_path / "tmux")
+
+    async def begin(width: int, height: int, environment: str = "", then: str = "") -> Tmux:
+        top = shlex.join((*NVSHARECTL, "top", "-i", "0.3"))
+        shell = f"{environment} NVSHARE_BUS={shlex.quote(private.address)} {top}{then}; " \
+                "echo ended: $?; stty -a | grep -o -- '-*icanon'; exec cat"
+        await tmux("new-session", "-d", "-x", str(width), "-y", str(height),
+            "bash", "-m", "-c", shell)
+        await tmux("set", "-g", "window-size", "manual")
+        await tmux.size(width, height)
+        return tmux
+
+    yield begin
+    await tmux("kill-server")
+
+
+def share(manager: Manager) -> None:
+    """One holds the first GPU, one waits for it, another process does not share it."""
+    gpu = manager.gpus[0]
+    holder, waiter = a_client(manager, gpu, pid=4_000_001), a_client(manager, gpu, pid=4_000_002)
+    gpu.sample = replace(gpu.sample, processes=(Process(os.getpid(), 3 * GIB),))
+    scheduler = gpu.scheduler
+    assert isinstance(scheduler, Scripted)
+    scheduler.queue, scheduler.waits = (waiter.id,), {waiter.id: Wait(1, 600 * SECOND)}
+    scheduler._clients[waiter.id] = replace(
+        waiter.view, state=ClientState.WAITING, waiting=60 * SECOND)
+    scheduler._clients[holder.id] = replace(holder.view, state=ClientState.RUNNING)
+    decide(holder, holders=[holder])
+
+
+@pytest.mark.parametrize("environment", ["", "NO_COLOR=1"])
+@pytest.mark.parametrize(("width", "height"), [(60, 12), (80, 24), (130, 40), (200, 50), (250, 80)])
+async def test_it_is_seen_on_terminals_of_all_sizes(
+    manager: Manager, private: PrivateBus, start: Start, width: int, height: int, environment: str
+) -> None:
+    share(manager)
+    async with published(manager, private.address):
+        tmux = await start(width, height, environment)
+        # Nothing has scrolled.
+        seen = await tmux.until("4000002", "waiting", "9m", first="╭─ GPU 0 ", last="? help")
+        assert len(seen) == height
+        assert re.search("▶ +0 4000001 .*running", "\n".join(seen))
+        await tmux.strike("Down", "Enter")
+        await tmux.until("python[4000002] on GPU 0", "waits for python[4000001]")
+        await tmux.strike("Escape", "?")
+        await tmux.until("Help", "selects a program")
+        await tmux.strike("q")
+        assert "-icanon" not in await tmux.until("ended: 0", "icanon")
+
+
+async def test_a_window_that_changes_its_size(
+    manager: Manager, private: PrivateBus, start: Start
+) -> None:
+    share(manager)
+    async with published(manager, private.address):
+        tmux = await start(130, 40)
+        await tmux.until("RESIDENT")
+        for width, height in ((60, 12), (200, 50), (80, 24), (20, 24), (250, 80)):
+            await tmux.size(width, height)
+            if width == 20:
+                await tmux.until("top needs 40", "columns")
+            else:
+                seen = await tmux.until("4000001", first="╭─ GPU 0 ", last="? help")
+                assert len(seen) == height
+
+
+async def test_mouse_sort_and_filter(
+    manager: Manager, private: PrivateBus, start: Start
+) -> None:
+    share(manager)
+    async with published(manager, private.address):
+        tmux = await start(130, 40)
+        seen = await tmux.until("4000001", "4000002")
+        (heading,) = [number for number, line in enumerate(seen) if "STATE" in line]
+        await tmux.click(seen[heading].index("STATE"), heading)
+        await tmux.until("STATE▼")
+        await tmux.click(seen[heading].index("STATE"), heading)
+        seen = await tmux.until("STATE▲")
+        (row,) = [number for number, line in enumerate(seen) if " 4000002 " in line]
+        await tmux.click(30, row)
+        await tmux.until("› ")
+        await tmux.strike("/", *"waiting")
+        seen = await tmux.until("Filter: waiting")
+        assert not any(" 4000001 " in line for line in seen[heading:])
+        await tmux.strike("Enter", "Enter")
+        await tmux.until("python[4000002] on GPU 0")
+
+
+async def test_ctrl_z_and_back(manager: Manager, private: PrivateBus, start: Start) -> None:
+    share(manager)
+    async with published(manager, private.address):
+        tmux = await start(80, 24, then="; echo stopped; stty -a; read line; fg")
+        await tmux.until("4000001")
+        await tmux.strike("C-z")
+        seen = await tmux.until("stopped", " icanon", " echo ")
+        assert not any("4000001" in line for line in seen)
+        await tmux.strike("Enter")
+        await tmux.until("4000001", first="╭─ GPU 0 ", last="? help")
+        await tmux.strike("q")
+        await tmux.until("ended: 0")
+
+
+async def test_the_daemon_comes_back(manager: Manager, private: PrivateBus, start: Start) -> None:
+    share(manager)
+    async with published(manager, private.address):
+        tmux = await start(130, 40)
+        await tmux.until("4000002")
+        await tmux.strike("Down", ">")
+        await tmux.until("PID▼")
+    await tmux.until("nvshared is not running", "4000002", "PID▼")
+    async with published(manager, private.address):
+        seen = await tmux.until("? help")
+        assert any(line.startswith("›") and "4000002" in line for line in seen)
