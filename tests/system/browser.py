@@ -75,8 +75,8 @@ class Browser:
         await self.connect()
 
     async def run(self, code: str) -> dict[str, str]:
-        """Runs a cell: what it said, the exception that it ended with, and what was lost."""
-        outcome = {"said": "", "raised": "", "lost": ""}
+        """Runs a cell: what it said, on standard error too, what it raised, and what was lost."""
+        outcome = {"stdout": "", "stderr": "", "raised": "", "lost": ""}
         outcome["lost"] = await self._do("execute", {
             "code": code, "silent": False, "store_history": False, "allow_stdin": False,
             "stop_on_error": False}, outcome)
@@ -107,7 +107,7 @@ class Browser:
             if kind == f"{what}_reply" or content.get("execution_state") == "idle":
                 ended.add(kind)
             elif kind == "stream" and outcome is not None:
-                outcome["said"] += content["text"]
+                outcome[content["name"]] += content["text"]
             elif kind == "error" and outcome is not None:
                 outcome["raised"] = f"{content['ename']}: {content['evalue']}"
         return ""

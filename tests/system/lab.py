@@ -150,7 +150,7 @@ class Lab:
         outcomes = {user: self.answer(number) for user, number in asked.items()}
         wrong = {user: one for user, one in outcomes.items() if one["raised"] or one["lost"]}
         assert not wrong, f"{wrong}\n{self.story()}"
-        return {user: one["said"].strip() for user, one in outcomes.items()}
+        return {user: one["stdout"].strip() for user, one in outcomes.items()}
 
     def story(self) -> str:
         """What the hub and the daemon have said, for the report of a failure."""

@@ -18,6 +18,7 @@ from tests.system.packages import Packages
 from tests.system.tree import NoTree, prepared
 
 MEMORY = 40                             # MiB of each notebook; the card has room for a third
+MUCH = 130                              # which fits with no other beside it
 # A limit that fits this card, in place of the guide's.
 RULE = ("/etc/nvshare/nvshared.conf.d/small.conf", "[tenant group:students]\nmemory = 64MiB\n")
 
@@ -52,6 +53,13 @@ def lab(request: pytest.FixtureRequest, hub_tree: Path, built: Packages) -> Iter
 
 
 WORK = "train(3); print(right())"
+FREE = 'call("cuMemFree_v2", words)'
+LASTING = """
+flag = c_void_p()
+call("cuMemHostAlloc", byref(flag), 64, c_uint(3))
+c_uint.from_address(flag.value).value = 0
+launch(b"nvshare_wait_flag", flag.value, 1)
+"""                                     # work that lasts until it is told
 ANEW = f"{FIRST}\nfill({MEMORY}, 1)"
 
 
@@ -102,20 +110,35 @@ def test_out_of_memory_is_an_exception_in_that_cell_alone(lab: Lab) -> None:
     too_much = 'call("cuMemAlloc_v2", byref(c_uint64()), 30 * MIB)'
     outcome = lab.answer(lab.ask(one, "run", too_much))
     assert outcome["raised"] == "AssertionError: cuMemAlloc_v2: 2, must be 0"
-    assert [lab.answer(number)["said"] for number in at_work.values()] == ["True\n"] * len(others)
+    assert [lab.answer(number)["stdout"] for number in at_work.values()] == ["True\n"] * len(others)
     check(lab)
 
 
 def test_idle_notebooks_give_way_to_one_that_needs_nearly_all(lab: Lab) -> None:
     *others, one = PEOPLE
-    much, context = 120, 8
-    free = 'call("cuMemFree_v2", words)'
-    assert lab.run({one: f"{free}\nfill({much}, 5)\n{WORK}"}) == {one: "True"}
+    context = 8
+    assert lab.run({one: f"{FREE}\nfill({MUCH}, 5)\n{WORK}"}) == {one: "True"}
     away = sum(clients(lab)[user]["swapped"] for user in others)
-    need = len(others) * MEMORY + much + len(PEOPLE) * context
+    need = len(others) * MEMORY + MUCH + len(PEOPLE) * context
     assert away >= (need - card.MEMORY) * MIB
-    lab.run({one: f"{free}\nfill({MEMORY}, 6)"})
+    lab.run({one: f"{FREE}\nfill({MEMORY}, 6)"})
     check(lab)
+
+
+def test_a_cell_that_waits_says_so_beneath(lab: Lab) -> None:
+    waits, *_, holds = PEOPLE
+    lab.container.run("nvsharectl", "set-tq", "600")
+    lab.run({holds: f"{FREE}\nfill({MUCH}, 7)\n{LASTING}"})
+    waiting = lab.ask(waits, "run", WORK)
+    lab.container.until(
+        lambda: clients(lab)[waits]["waiting_usec"] > 3_000_000, "the other waits")
+    assert lab.run({holds: "c_uint.from_address(flag.value).value = 1; print(right())"}) == {
+        holds: "True"}
+    outcome = lab.answer(waiting)
+    assert outcome["stdout"] == "True\n"
+    assert "waits for its turn on GPU 0" in outcome["stderr"]
+    lab.container.run("nvsharectl", "set-tq", "auto")
+    lab.run({holds: f"{FREE}\nfill({MEMORY}, 6)"})
 
 
 def test_a_context_that_crashes_is_lost_alone(lab: Lab) -> None:
@@ -124,7 +147,7 @@ def test_a_context_that_crashes_is_lost_alone(lab: Lab) -> None:
     astray = 'launch(b"nvshare_fill", reserve(2 * MIB), 8, 1)\ncall("cuCtxSynchronize")'
     outcome = lab.answer(lab.ask(one, "run", astray))
     assert outcome["raised"] == "AssertionError: cuCtxSynchronize: 700, must be 0"
-    assert [lab.answer(number)["said"] for number in at_work.values()] == ["True\n"] * len(others)
+    assert [lab.answer(number)["stdout"] for number in at_work.values()] == ["True\n"] * len(others)
     lab.each([one], "restart")
     lab.run({one: ANEW})
     check(lab)
@@ -137,7 +160,7 @@ def test_a_kernel_that_is_killed_is_gone_and_no_other(lab: Lab) -> None:
     endless = lab.ask(one, "run", "while True: train(1)")
     lab.container.run("kill", "-KILL", str(before[one]["pid"]))
     assert lab.answer(endless)["lost"] == "the kernel"
-    assert [lab.answer(number)["said"] for number in at_work.values()] == ["True\n"] * len(others)
+    assert [lab.answer(number)["stdout"] for number in at_work.values()] == ["True\n"] * len(others)
     lab.container.until(lambda: one not in clients(lab), "it is gone")
     lab.each([one], "connect")          # its server has started another
     lab.run({one: ANEW})
@@ -154,7 +177,7 @@ def test_notebooks_go_on_when_hub_and_daemon_are_restarted(lab: Lab) -> None:
     check(lab)
     at_work = {user: lab.ask(user, "run", WORK) for user in PEOPLE}
     lab.container.run("systemctl", "restart", "nvshared")
-    assert [lab.answer(number)["said"] for number in at_work.values()] == ["True\n"] * len(PEOPLE)
+    assert [lab.answer(number)["stdout"] for number in at_work.values()] == ["True\n"] * len(PEOPLE)
     check(lab)
     after = clients(lab)
     assert {user: one["pid"] for user, one in after.items()} == {

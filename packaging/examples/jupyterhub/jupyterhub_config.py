@@ -16,9 +16,10 @@ c.Authenticator.admin_users = {"root"}
 c.JupyterHub.spawner_class = "systemd"
 c.SystemdSpawner.unit_name_template = "jupyter-{USERNAME}"
 
-# Its notebooks and terminals share the GPU, and give back what PyTorch and CuPy have cached.
+# Its notebooks and terminals share the GPU, give back what PyTorch and CuPy have cached, and say
+# when they wait for the GPU: beneath the cell that waits.
 c.Spawner.cmd = ["/usr/bin/nvsharectl", "run", "--", "/opt/jupyterhub/bin/jupyterhub-singleuser"]
-c.Spawner.environment = {"NVSHARE_TRIM_CACHES": "1"}
+c.Spawner.environment = {"NVSHARE_TRIM_CACHES": "1", "NVSHARE_VERBOSE": "1"}
 
 # Ten that start at once, as after a power cut, take longer than the usual 30 seconds.
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180
