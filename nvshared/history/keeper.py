@@ -125,7 +125,7 @@ class Keeper:
                     raise
                 self._store.add(self._waiting)      # to a new one: that was put aside
         except (sqlite3.Error, OSError) as error:
-            trouble, path = str(error), self._store.file.path
+            trouble, path = _words(error), self._store.file.path
             if trouble != self._trouble:
                 logger.warning("%s is not written, and tried again each minute: %s", path, trouble)
             self._trouble = trouble
@@ -148,10 +148,15 @@ class Keeper:
         except InvalidArgs as error:
             post(None, error)
         except (sqlite3.Error, OSError) as error:
-            post(None, NoHistory(f"{self._store.file.path} cannot be read: {error}"))
+            post(None, NoHistory(f"{self._store.file.path} cannot be read: {_words(error)}"))
         except Exception:
             post(None, NoHistory("the history has a fault; the journal says more"))
             raise
+
+
+def _words(error: Exception) -> str:
+    """Without the number that the kernel has for it."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _together(older: Batch, newer: Batch) -> Batch:

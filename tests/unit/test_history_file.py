@@ -272,8 +272,9 @@ def test_a_folder_that_cannot_be_had_for_a_while(
     keeper._answer(Asked(NOON, NOON + 60, 0, "user"), lambda found: found,
                    lambda _found, error: answers.append(str(error)))
     (line,), (answer,) = caplog.messages, answers
-    assert line.startswith(f"{state}/{FILE_NAME} is not written, and tried again each minute: ")
-    assert str(answer).startswith(f"{state}/{FILE_NAME} cannot be read: ")
+    assert line == (
+        f"{state}/{FILE_NAME} is not written, and tried again each minute: File exists")
+    assert answer == f"{state}/{FILE_NAME} cannot be read: File exists"
     state.unlink()
     keeper.keep(NOON + 180, MINUTE)
     keeper._store.file.close()
