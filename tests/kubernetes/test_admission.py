@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from nvshared.kubelet.pod import MIRROR
 from tests.kubernetes.cluster import RESOURCE, Cluster, pod
+from tests.kubernetes.node import NAME
 from tests.kubernetes.values import VALUES
 from tests.system.container import Failed
 
@@ -111,3 +113,21 @@ def test_a_pod_that_asked_nvidias_plugin_shares(policies: Cluster) -> None:
     policies.until(lambda: asked(policies, WHOLE) == {RESOURCE: "1"}, "the policy is in force")
     policies.start_pods(one)
     policies.finish("it")
+
+
+def test_kubelet_alone_makes_mirrors_of_static_pods(policies: Cluster) -> None:
+    one = pod("static", annotations={MIRROR: "0a" * 16})
+    one["spec"]["nodeName"] = NAME
+    create = ("create", "--dry-run=server", "--filename=-", "--output=name")
+    given = json.dumps(one)
+    policies.until(
+        lambda: not policies.kubectl(*create, given=given, check=False), "a user's is refused")
+    with pytest.raises(Failed, match="kubelet alone makes the mirrors of static pods"):
+        policies.kubectl(*create, given=given)
+    owner = policies.get("node", NAME)["metadata"]
+    one["metadata"]["ownerReferences"] = [{
+        "apiVersion": "v1", "kind": "Node", "name": NAME, "uid": owner["uid"], "controller": True,
+    }]
+    given = json.dumps(one)
+    kubelet = (f"--as=system:node:{NAME}", "--as-group=system:nodes")
+    assert policies.kubectl(*create, *kubelet, given=given) == "pod/static\n"

@@ -164,7 +164,7 @@ def test_the_values_that_the_policy_is_tried_with_are_what_nvshare_kubelet_takes
 
 
 def test_the_policy_knows_all_annotations_and_no_others() -> None:
-    (policy, _) = documents(MANIFESTS / "annotations" / "policy.yaml")
+    policy, *_ = documents(MANIFESTS / "annotations" / "policy.yaml")
     texts = [one["expression"] for one in policy["spec"]["variables"]]
     assert set(re.findall(rf'"({PREFIX}[^"]+)"', " ".join(texts))) == MEANINGS.keys()
 
