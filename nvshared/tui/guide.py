@@ -13,7 +13,7 @@ from nvshared.tui.state import Hit, Screen
 # By screen: the key that a click means, how it is written, what it does. Later ones are left out
 # first where there is little room.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
-_CHANGES = tuple((kind.key, kind.key, kind.label) for kind in KINDS.values())
+_CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in KINDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
     Screen.MAIN: (
         *_BASIC, ("down", "↑↓", "select"), ("enter", "Enter", "details"), ("/", "/", "filter"),

@@ -9,7 +9,7 @@ import pytest
 
 from nvshared.errors import ExitCode
 from nvshared.sharing.manager import Manager
-from tests.bus.service import Peeper, PrivateBus
+from tests.bus.service import Peeper, PrivateBus, a_client
 from tests.bus.test_authority import caller, polkit_on, somebody
 from tests.bus.test_commands import NVSHARECTL, run
 from tests.bus.test_terminal import on_a_terminal
@@ -107,3 +107,18 @@ async def test_without_a_terminal_nobody_is_asked(
     assert ended.code == ExitCode.NOT_PERMITTED
     assert "run it with sudo" in ended.err
     assert seen(tmp_path) == ["pkttyagent"]
+
+
+async def test_top_gives_the_terminal_to_whoever_asks(
+    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+    environment: dict[str, Any],
+) -> None:
+    client = a_client(manager, manager.gpus[0])
+    async with polkit_on(private.address) as polkit:
+        polkit.challenge, polkit.agent = True, tmp_path / "there"
+        shown = await on_a_terminal(*NVSHARECTL, "top", "-i", "0.3", **environment, steps=[
+            (b"python", b"s"), (b"y/n", b"y"), (b"is suspended on GPU 0.", b"q"),
+        ])
+    assert client.terms.in_force.suspended
+    assert (tmp_path / "ended").exists()
+    assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l") == 2
