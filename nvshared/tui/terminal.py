@@ -147,10 +147,10 @@ class Terminal:
 
     def _go_on(self, number: int, _frame: FrameType | None) -> None:
         """SIGCONT, after a SIGSTOP; or SIGWINCH, which leaves lines anywhere."""
+        self.forget()
         if number == signal.SIGCONT:
-            self._take()
-        else:
-            self.forget()
+            with suppress(OSError, termios.error):      # sent with SIGHUP when it is closed
+                self._take()
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:

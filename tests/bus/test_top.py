@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl top at a terminal: keys, changes, and what becomes of the terminal."""
 
+import contextlib
 import os
 import signal
 import time
@@ -92,6 +93,23 @@ async def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(
         (b"python", signal.SIGWINCH), (b"python", b"q"),
     ])
     assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2
+
+
+async def test_a_terminal_that_is_closed(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
+    """Whoever closes it sends SIGHUP, and SIGCONT lest the program stand still."""
+
+    def close(pid: int) -> None:
+        os.kill(pid, signal.SIGHUP)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    a_client(manager, manager.gpus[0])
+    shown = await on_a_terminal(
+        *TOP, NVSHARE_BUS=private.address, expected=128 + signal.SIGHUP,
+        steps=[(b"python", close)])
+    assert "fault" not in shown
 
 
 @pytest.mark.parametrize(("key", "code"), [(b"q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
