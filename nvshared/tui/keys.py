@@ -22,6 +22,8 @@ PLAIN = {
 SEQUENCE = re.compile(r"\x1b(?:\[(<?)([\d;]*)([A-Za-z~])|O([A-Za-z]))")
 # A beginning of one: whatever may still come.
 BEGINNING = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
+# Button, column and line; those count from 1. Whatever has more digits is no place of a screen.
+MOUSE = re.compile(r"(\d{1,5});([1-9]\d{0,4});([1-9]\d{0,4})")
 LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
 
 
@@ -100,11 +102,11 @@ def _meant(sequence: re.Match[str]) -> list[Event]:
 
 
 def _mouse(numbers: str, *, pressed: bool) -> list[Event]:
-    """SGR 1006: button, column and line, which count from 1."""
-    parts = [int(one) for one in numbers.split(";") if one]
-    if len(parts) != 3 or not pressed:
+    """As SGR 1006 has it."""
+    parts = MOUSE.fullmatch(numbers)
+    if parts is None or not pressed:
         return []
-    button, column, line = parts
+    button, column, line = map(int, parts.groups())
     if button in (WHEEL_UP, WHEEL_DOWN):
         return [Wheel(-1 if button == WHEEL_UP else 1)]
     return [Click(column - 1, line - 1)] if button == LEFT else []
