@@ -110,8 +110,12 @@ class File:
         return file
 
     def _check(self, file: sqlite3.Connection) -> None:
-        """Raises Foreign for a file that is none of ours. Makes one of an empty file."""
-        if not self.path.stat().st_size:
+        """Raises Foreign for a file that is none of ours. Makes one of an empty file.
+
+        A disk that fills up meanwhile leaves a page that has nothing in it, which is empty too.
+        """
+        identity = number(file, "PRAGMA application_id")
+        if not identity and not number(file, "SELECT count(*) FROM sqlite_schema"):
             file.execute(f"PRAGMA page_size = {PAGE}")
             file.execute("PRAGMA auto_vacuum = INCREMENTAL")
             with transaction(file):

@@ -223,8 +223,9 @@ def test_a_full_disk_costs_nothing_that_an_hour_of_memory_holds(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
-    """A small one, in a mount namespace of its own."""
+@pytest.mark.parametrize("began", [True, False])
+def test_a_disk_that_is_really_full(tmp_path: Path, began: bool) -> None:
+    """A small one, in a mount namespace of its own. The history may not even have begun."""
     program = textwrap.dedent(f"""
         import sys
         from pathlib import Path
@@ -233,7 +234,8 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         Keeper._do = lambda self, task: task()
         folder = Path({str(tmp_path)!r})
         keeper = Keeper(folder, 0)
-        keeper.keep(NOON, MINUTE)
+        if {began}:
+            keeper.keep(NOON, MINUTE)
         waste = folder / "waste"
         with waste.open("wb", buffering=0) as file:
             try:
@@ -241,13 +243,19 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
                     file.write(bytes(4096))
             except OSError:
                 pass
+            if not {began}:             # room to begin, and no more
+                file.truncate(file.tell() - 8192)
+                keeper.keep(NOON, MINUTE)
         for number in range(1, 20):
             keeper.keep(NOON + 3600 * number, MINUTE)
         assert keeper._waiting, "there was room"
-        assert seconds(folder / "history.db") < 20
+        assert not {began} or seconds(folder / "history.db") < 20
         waste.unlink()
         keeper.keep(NOON + 3600 * 20, MINUTE)
         assert not keeper._waiting, keeper._trouble
+        assert not list(folder.glob("*.aside*"))
+        with keeper._store.file.opened() as file:
+            assert file.execute("PRAGMA auto_vacuum").fetchone() == (2,)
         print(seconds(folder / "history.db"))
     """)
     mount = f"mount -t tmpfs -o size=128k none {tmp_path} && exec {sys.executable} -c \"$0\""
