@@ -16,7 +16,7 @@
 #                       OPTIONS="--policy FILE --svg FILE"; --help has all
 #   make soak           hand-overs every 100 ms for an hour (MINUTES=60; 10 on a card): no byte wrong,
 #                       and nothing grows; KILLS=1000: programs and the daemon are killed meanwhile
-#   make screenshot     docs/images/top-*.svg, drawn anew by programs that share a GPU
+#   make screenshot     docs/images/*.svg, drawn anew by programs that share a GPU
 #   make build, install, dist, clean
 #   make deb, rpm       packages for distributions, see packaging/README.md
 #   make image          images for Kubernetes, see docs/kubernetes.md

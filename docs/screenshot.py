@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws docs/images/top-*.svg: the screens of `nvsharectl top` while programs take turns.
+"""Draws docs/images/*.svg: what `nvsharectl` shows while programs take turns.
 
 `make screenshot` runs it. Nothing in the pictures is made up. A daemon of its own shares
 this machine's GPU, or a simulated one, between programs that do not fit together, and
-the dashboard draws what that daemon answers.
+the dashboard and the other commands show what that daemon answers.
 """
 
 import argparse
 import asyncio
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
 import tempfile
+import termios
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +43,12 @@ from nvshared.units import GIB, MIB
 PICTURES = Path(__file__).with_name("images")
 WIDTHS = (80, 130, 200)                 # characters
 HEIGHT, TALL = 20, 36                   # lines of the list, and of what is read
+COMMANDS = {
+    "status": ["status"],
+    "clients": ["clients"],
+    "tenants": ["tenants"],
+    "history": ["history", "--since", "1h", "--step", "minute"],
+}
 BUSY = {"training": 0.61, "inference": 0.54}       # of the card's memory
 IDLE = {"notebook": 0.2}
 UNSHARED = {"renderer": 0.02}
@@ -64,9 +78,19 @@ async def pictures(simulate: bool, seconds: float) -> dict[str, str]:
                     stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
                 ))
             states = await _states(daemon.bus, seconds)
-    return {
-        f"{screen}-{width}": _drawn(f"nvsharectl top, {screen}", state, width)
+            told = {
+                (name, width): await asyncio.to_thread(_told, daemon.bus, command, width)
+                for name, command in COMMANDS.items() for width in WIDTHS
+            }
+    tops = {
+        f"top-{screen}-{width}": _drawn(
+            f"nvsharectl top, {screen}", f"{screen}-{width}", width, _screen(state, width))
         for screen, state in states.items() for width in WIDTHS
+    }
+    return tops | {
+        f"{name}-{width}": _drawn(
+            f"nvsharectl {' '.join(COMMANDS[name])}", f"{name}-{width}", width, text)
+        for (name, width), text in told.items()
     }
 
 
@@ -123,15 +147,44 @@ def _tells(snapshot: Snapshot) -> bool:
     return running_now.swapped == 0 and all(client.swapped for client in states.values())
 
 
-def _drawn(title: str, state: State, width: int) -> str:
+def _told(bus: str, command: list[str], width: int) -> Text:
+    """What a command shows in a terminal of this width."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", TALL, width, 0, 0))
+    environment = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
+    with subprocess.Popen(
+        [sys.executable, "-c", "from nvshared.cli.main import main; main()", "--bus", bus,
+         *command],
+        env={**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        stdout=its, stderr=subprocess.PIPE,
+    ) as process:
+        os.close(its)
+        written = b"".join(_until_closed(ours))
+        os.close(ours)
+        assert process.stderr is not None
+        words = process.stderr.read().decode(errors="replace")
+    if process.returncode:
+        raise RuntimeError(f"nvsharectl {' '.join(command)}: {words.strip()}")
+    return Text.from_ansi(written.decode().replace("\r\n", "\n").rstrip())
+
+
+def _until_closed(terminal: int) -> Iterator[bytes]:
+    with suppress(OSError):             # EIO: all who had the other end have closed it
+        while part := os.read(terminal, 4096):
+            yield part
+
+
+def _screen(state: State, width: int) -> Text:
+    height = HEIGHT if state.screen is Screen.MAIN else TALL
+    return Text("\n").join(draw(state, width, height).lines)
+
+
+def _drawn(title: str, name: str, width: int, text: Text) -> str:
     console = Console(
         record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
-    height = HEIGHT if state.screen is Screen.MAIN else TALL
-    console.print(Text("\n").join(draw(state, width, height).lines), soft_wrap=True)
-    drawn = console.export_svg(
-        title=title, theme=DIMMED_MONOKAI, unique_id=f"nvsharectl-{state.screen.value}-{width}"
-    )
+    console.print(text, soft_wrap=True)
+    drawn = console.export_svg(title=title, theme=DIMMED_MONOKAI, unique_id=f"nvsharectl-{name}")
     # Whoever shows the picture takes a font of their own, and asks no other server for one.
     drawn = FONT.sub("", drawn).replace("Fira Code", FONTS)
     return drawn.replace("<svg ", '<svg xml:space="preserve" ', 1)
@@ -147,4 +200,4 @@ if __name__ == "__main__":
     options = parser.parse_args()
     options.output.mkdir(exist_ok=True)
     for name, picture in asyncio.run(pictures(options.simulate, options.seconds)).items():
-        (options.output / f"top-{name}.svg").write_text(picture, encoding="utf-8")
+        (options.output / f"{name}.svg").write_text(picture, encoding="utf-8")

@@ -40,6 +40,7 @@ CONFIGURATION = """\
 socket = {socket}
 bus = {bus}
 trace = {trace}
+state-dir = {state}
 [gpu]
 tq = {tq}
 capacity = {capacity}
@@ -66,6 +67,7 @@ async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[Service]:
         configuration = folder / "nvshared.conf"
         configuration.write_text(CONFIGURATION.format(
             socket=folder / "nvshare.sock", bus=bus or "none", trace=trace,
+            state=folder / "state",
             # A share, since it goes for all cards of the machine, and others may be smaller.
             tq=TQ, capacity=f"{100 * gpu.capacity / gpu.total:.2f}%",
         ))
