@@ -17,6 +17,11 @@ so must not come under a rule for the system's units.
 For each term that rule holds which is most specific: one that names the tenant, then one for a
 group that its user is in, then one with a pattern. Of two patterns, that with more characters that
 are no wildcards; and of two rules that are alike in all this, the one that stands last.
+
+A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
+in nvshared/scheduler/settings.py that it sets: rules, --check, D-Bus and the state file follow.
+nvshared/cli/tenant.py has the words for it, cli/limit.py or cli/weight.py the option;
+nvshared/sharing/tenancy.py tells the schedulers.
 """
 
 import re
