@@ -44,7 +44,7 @@ _PAGE: tuple[tuple[str, str], ...] = (
               "limited: it has had its share of the time; crowded: others, who do not share, hold "
               "too much; unshared: nvshare has no part in it"),
     ("HELD", "how long it has had the GPU in all"),
-    ("WAITS LEFT", "how long it has been waiting this time, and about how much longer"),
+    ("WAITS, LEFT", "how long it has been waiting this time, and about how much longer"),
     ("LIMITS", "what is set for it: memory, share of the time, weight, as in 20.0G,50%,w200"),
     ("TQ", "the time quantum: how long a program keeps the GPU while others wait"),
     ("", ""),
@@ -55,7 +55,7 @@ _PAGE: tuple[tuple[str, str], ...] = (
 
 def page(width: int) -> list[Text]:
     """All of it, as long as it takes."""
-    label = 12
+    label = max(len(key) for key, words in _PAGE if words) + 4
     found: list[Text] = []
     for key, words in _PAGE:
         if not words:

@@ -10,7 +10,6 @@
 """
 
 from collections.abc import Sequence
-from itertools import zip_longest
 
 from rich.text import Text
 
@@ -30,7 +29,12 @@ from nvshared.units import MIB
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
 BETWEEN = " │ "                         # two graphs
 FIGURE = 10                             # characters of the number beside a graph
-STYLES = {"use": "green", "waiting": "yellow", "in": "cyan", "out": "magenta"}
+STYLES = {
+    "use": "green", "waiting": "yellow", "in": "cyan", "out": "magenta", "on GPU": "green",
+    "away": "yellow",
+}
+PAIRS = (("use", "waiting"), ("in", "out"), ("on GPU", "away"))
+SIX = 110                               # characters from which on all of these are drawn
 WHO = 24                                # characters of a process
 
 
@@ -107,50 +111,49 @@ def _movement(gpu: GPUSnapshot, past: Past, waiting: str, width: int) -> Text:
 def _graphs(
     gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int, height: int
 ) -> list[Text]:
-    """Four in a square: use and waiting on the left, memory in and out on the right."""
-    half = (width - len(BETWEEN)) // 2
-    use = "-" if gpu.utilization is None else f"{gpu.utilization:.0%}"
-    came, left = ("-", "-") if rates is None else (
-        f"{size(rates.bytes_in)}/s", f"{size(rates.bytes_out)}/s")
-    square = (("use", use), ("in", came)), (("waiting", str(gpu.queue_length)), ("out", left))
-    # Both ways on one scale.
-    busiest = max([float(MIB), *(value or 0 for what in ("in", "out")
-                          for value in past.series(gpu.index, what, _wide(half)))])
-    lines = []
-    for row in square:
-        pictures = [
-            _graph(gpu, past, what, figure, room, height, busiest)
-            for (what, figure), room in zip(
-                row, (half, width - len(BETWEEN) - half), strict=True)
-        ]
-        lines += [
-            Text.assemble(one, (BETWEEN, "bright_black"), two)
-            for one, two in zip_longest(*pictures, fillvalue=Text())
-        ]
-    return lines
+    """Use above waiting, in above out and, where there is room, what is here above what is away."""
+    figures = dict.fromkeys(STYLES, "-") | {"waiting": str(gpu.queue_length)}
+    if gpu.utilization is not None:
+        figures["use"] = f"{gpu.utilization:.0%}"
+    if rates is not None:
+        figures |= {"in": f"{size(rates.bytes_in)}/s", "out": f"{size(rates.bytes_out)}/s"}
+    if past.looks and gpu.index in past.looks[-1].gpus:
+        last = past.looks[-1].gpus[gpu.index]
+        figures |= {"on GPU": size(last.here), "away": size(last.away)}
+    columns = PAIRS if width >= SIX else PAIRS[:-1]
+    rooms = [(width - len(BETWEEN) * (len(columns) - 1)) // len(columns)] * len(columns)
+    rooms[-1] = width - sum(rooms[:-1]) - len(BETWEEN) * (len(columns) - 1)
+    pictures = [
+        _pair(gpu, past, pair, figures, room, height)
+        for pair, room in zip(columns, rooms, strict=True)
+    ]
+    return [Text(BETWEEN, style="bright_black").join(row) for row in zip(*pictures, strict=True)]
 
 
-def _wide(room: int) -> int:
-    return max(1, room - len("waiting ") - FIGURE)
-
-
-def _graph(
-    gpu: GPUSnapshot, past: Past, what: str, figure: str, room: int, height: int, busiest: float
+def _pair(
+    gpu: GPUSnapshot, past: Past, pair: tuple[str, str], figures: dict[str, str], room: int,
+    height: int,
 ) -> list[Text]:
-    values = past.series(gpu.index, what, _wide(room))
-    most, scale = busiest, f"of {size(busiest)}"
-    if what == "waiting":
-        most = max([1.0, *(value or 0 for value in values)])
-        scale = f"of {most:.0f}"
-    elif what == "use":
-        most, scale = 1.0, "of 100%"
-    words = [figure, scale]
+    """Two graphs, one above the other; what is counted in bytes, on one scale."""
+    cells = max(1, room - len("waiting ") - FIGURE)
+    values = {what: past.series(gpu.index, what, cells) for what in pair}
+    highest = {what: max((value or 0 for value in values[what]), default=0) for what in pair}
+    both = max(float(MIB), *highest.values())
     found = []
-    for row, cells in enumerate(graph(values, most, height)):
-        label = what if row == 0 else ""
-        number = words[row] if row < len(words) else ""
-        found.append(Text.assemble(
-            fit(label, len("waiting ")), (cells, STYLES[what]), fit(number, FIGURE, right=True)))
+    for what in pair:
+        most, scale = both, f"of {size(both)}"
+        if what == "waiting":
+            most = max(1.0, highest[what])
+            scale = f"of {most:.0f}"
+        elif what == "use":
+            most, scale = 1.0, "of 100%"
+        words = [figures[what], scale]
+        for row, line in enumerate(graph(values[what], most, height)):
+            label = what if row == 0 else ""
+            number = words[row] if row < len(words) else ""
+            found.append(Text.assemble(
+                fit(label, len("waiting ")), (line, STYLES[what]),
+                fit(number, FIGURE, right=True)))
     return found
 
 

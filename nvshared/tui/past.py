@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last minutes of each GPU, from one look at the daemon after the other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from nvshared.control.snapshot import GPUSnapshot, Snapshot
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 
 SPAN = 300.0                            # seconds that are kept
 WINDOW = 15.0                           # over which rates are taken; two looks at least
@@ -20,6 +20,8 @@ class Figures(NamedTuple):
     bytes_out: int
     use: float | None
     waiting: int
+    here: int                           # bytes of those who share it,
+    away: int                           # and in host memory
 
 
 class Look(NamedTuple):
@@ -44,6 +46,8 @@ MEASURES: dict[str, Measure] = {
     "waiting": lambda _, now, __: now.waiting,
     "in": lambda before, now, seconds: (now.bytes_in - before.bytes_in) / seconds,
     "out": lambda before, now, seconds: (now.bytes_out - before.bytes_out) / seconds,
+    "on GPU": lambda _, now, __: now.here,
+    "away": lambda _, now, __: now.away,
 }
 
 
@@ -56,7 +60,8 @@ class Past:
     def after(self, snapshot: Snapshot, moment: float) -> "Past":
         """With one look more."""
         kept = tuple(look for look in self.looks if moment - look.moment <= SPAN)
-        return Past((*kept, Look(moment, {gpu.index: _figures(gpu) for gpu in snapshot.gpus})))
+        return Past((*kept, Look(moment, {
+            gpu.index: _figures(gpu, snapshot.of(gpu)) for gpu in snapshot.gpus})))
 
     def rates(self, gpu: int) -> Rates | None:
         """Of the last WINDOW; None: there was no look before, or the daemon was started since."""
@@ -102,8 +107,12 @@ class Past:
                 for total, number in zip(sums, numbers, strict=True)]
 
 
-def _figures(gpu: GPUSnapshot) -> Figures:
-    return Figures(gpu.turns, gpu.bytes_in, gpu.bytes_out, gpu.utilization, gpu.queue_length)
+def _figures(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> Figures:
+    return Figures(
+        gpu.turns, gpu.bytes_in, gpu.bytes_out, gpu.utilization, gpu.queue_length,
+        sum(client.resident + client.pinned for client in clients),
+        sum(client.swapped for client in clients),
+    )
 
 
 def _went_back(before: Figures, now: Figures) -> bool:

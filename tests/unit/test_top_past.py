@@ -13,6 +13,8 @@ from nvshared.tui.past import SPAN, WINDOW, Past, Rates
 from nvshared.units import GIB
 from tests.unit.test_dashboard import CARD, SHARED
 
+ON_CARD = SHARED.of(CARD)
+
 
 def at(turns: int, gib_in: int = 0, use: float | None = 0.5, waiting: int = 0) -> Snapshot:
     card = replace(
@@ -51,6 +53,8 @@ def test_a_series_is_the_mean_of_each_part() -> None:
     assert found.series(0, "out", 300)[-10:] == [0] * 10
     assert found.series(0, "use", 300)[:-10] == [None] * 290
     assert found.series(0, "waiting", 60)[-3:] == [2.5, 7, 10]
+    assert found.series(0, "on GPU", 300)[-1] == sum(one.resident + one.pinned for one in ON_CARD)
+    assert found.series(0, "away", 300)[-1] == sum(one.swapped for one in ON_CARD)
     assert found.series(0, "use", 0) == []
     assert found.series(3, "use", 5) == [None] * 5
 
