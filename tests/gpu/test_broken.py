@@ -8,26 +8,35 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bench.harness import ROOT, sharing
 from tests.integration.test_broken import AWAY, BROKEN, FAILED, ILLEGAL_ADDRESS
 
 
-def started(body: str, **environment: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(body: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A program that has said that it may be sent away."""
-    program = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )
-    assert program.stdout is not None
-    assert program.stdout.readline().strip() == '"away"'
-    return program
+    ) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline().strip() == '"away"'
+            yield program
+        finally:
+            program.kill()
 
 
 def test_a_program_whose_context_fails_while_it_is_away_hears_of_it() -> None:
-    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
-        program = started(BROKEN, **daemon.environment)
-        other = started(AWAY.replace("256", "900"), **daemon.environment)
+    larger = BROKEN.replace("byref(address), 64", "byref(address), 256")
+    with (
+        sharing("--tq", "1", "--capacity", "1GiB") as daemon,
+        started(larger, **daemon.environment) as program,
+        started(AWAY.replace("256", "900"), **daemon.environment) as other,
+    ):
         first = [entry["memory"] for entry in daemon.trace()
                  if entry.get("client") == 1 and "memory" in entry]
         assert first[-1]["resident"] <= first[-1]["allocated"] - (128 << 20)
@@ -38,9 +47,11 @@ def test_a_program_whose_context_fails_while_it_is_away_hears_of_it() -> None:
 
 
 def test_what_a_program_had_whose_context_has_failed_is_there_for_others() -> None:
-    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
-        program = started(FAILED, **daemon.environment)
-        other = started(AWAY.replace("256", "900"), **daemon.environment)
+    with (
+        sharing("--tq", "1", "--capacity", "1GiB") as daemon,
+        started(FAILED, **daemon.environment) as program,
+        started(AWAY.replace("256", "900"), **daemon.environment) as other,
+    ):
         said, _ = other.communicate("\n", timeout=60)
         assert (json.loads(said), other.returncode) == ("right", 0)
         said, _ = program.communicate("\n", timeout=60)
