@@ -52,10 +52,12 @@ def test_contexts_end_as_the_drivers_do(name: str) -> None:
 @pytest.mark.parametrize("how", HANDED_OVER)
 def test_work_is_waited_for_in_every_context(how: str) -> None:
     """Each fills memory with what it launched there, once it has been told that it may leave."""
-    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
-        body = HANDED_OVER[how].replace("Timer(1,", f"Timer({UNTIL_OTHERS_WANT},")
-        program = started(body, **daemon.environment)
-        other = started(AWAY.replace("256", "900"), **daemon.environment)
+    body = HANDED_OVER[how].replace("Timer(1,", f"Timer({UNTIL_OTHERS_WANT},")
+    with (
+        sharing("--tq", "1", "--capacity", "1GiB") as daemon,
+        started(body, **daemon.environment) as program,
+        started(AWAY.replace("256", "900"), **daemon.environment) as other,
+    ):
         for one in (other, program):
             one.communicate("\n", timeout=60)
             assert one.returncode == 0

@@ -33,18 +33,20 @@ def test_work_that_never_ends_stays_and_others_get_what_is_left() -> None:
         large = begun(AWAY.replace("256", "800"), **daemon.environment)
         assert endless.stderr is not None
         assert "stays on GPU 0 from now on" in endless.stderr.readline()
-        small = started(AWAY.replace("256", "450"), **daemon.environment)
-        for one in (small, endless, large):
-            _, errors = one.communicate("\n", timeout=LONG)
-            assert one.returncode == 0, errors
+        with started(AWAY.replace("256", "450"), **daemon.environment) as small:
+            for one in (small, endless, large):
+                _, errors = one.communicate("\n", timeout=LONG)
+                assert one.returncode == 0, errors
 
 
 @pytest.mark.parametrize("mode", [0, 1])
 def test_a_capture_whose_thread_is_gone_keeps_the_card_from_nobody(mode: int) -> None:
-    with sharing("--tq", "1", "--capacity", "1GiB") as daemon:
-        body = PRELUDE + ABANDONED.replace("MODE", str(mode))
-        program = started(body, **daemon.environment)
-        other = started(AWAY.replace("256", "1000"), **daemon.environment)
+    body = PRELUDE + ABANDONED.replace("MODE", str(mode))
+    with (
+        sharing("--tq", "1", "--capacity", "1GiB") as daemon,
+        started(body, **daemon.environment) as program,
+        started(AWAY.replace("256", "1000"), **daemon.environment) as other,
+    ):
         for one in (other, program):
             _, errors = one.communicate("\n", timeout=LONG)
             assert one.returncode == 0, errors
