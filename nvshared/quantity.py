@@ -57,7 +57,7 @@ def size(text: str) -> int:
     number, unit = _split(text)
     if unit not in UNITS:
         raise ValueError("give a size such as 40GiB, 512M or 1073741824")
-    return int(number * UNITS[unit])
+    return _bytes(number, unit)
 
 
 def amount(text: str) -> Amount:
@@ -69,7 +69,7 @@ def amount(text: str) -> Amount:
         return Amount(share=number / 100)
     if unit not in UNITS:
         raise ValueError("give a size such as 40GiB or 512M, or a percentage such as 75%")
-    return Amount(int(number * UNITS[unit]))
+    return Amount(_bytes(number, unit))
 
 
 def duration(text: str) -> int:
@@ -77,7 +77,7 @@ def duration(text: str) -> int:
     number, unit = _split(text)
     if unit not in TIMES:
         raise ValueError("give a time such as 30, 500ms, 2min")
-    return int(number * TIMES[unit])
+    return _usec(number, unit)
 
 
 def positive_duration(text: str) -> int:
@@ -104,7 +104,7 @@ def percentage(text: str) -> int:
 
 def limit(text: str) -> int:
     """Bytes, at least one."""
-    if not 1 <= (value := size(text)) <= LARGEST:
+    if (value := size(text)) < 1:
         raise ValueError(f"give 1 to {LARGEST} bytes")
     return value
 
@@ -128,9 +128,7 @@ def quantum(text: str) -> int:
     number, unit = _split(text + "s" if text.isdecimal() and text.isascii() else text)
     if unit not in TIMES or not unit or number * TIMES[unit] < 1000:
         raise ValueError("give whole seconds, such as 30, or a time of at least 1ms, such as 500ms")
-    if number * TIMES[unit] > LONGEST_TQ * TIMES["s"]:
-        raise ValueError(f"give a time of at most {LONGEST_TQ} seconds")
-    return int(number * TIMES[unit])
+    return _usec(number, unit)
 
 
 def positive(text: str) -> int:
@@ -176,6 +174,18 @@ def _split(text: str) -> tuple[float, str]:
     if found is None:
         return 0.0, "?"
     return float(found.group(1)), found.group(2).lower()
+
+
+def _bytes(number: float, unit: str) -> int:
+    if (value := int(number * UNITS[unit])) > LARGEST:
+        raise ValueError(f"give at most {LARGEST} bytes")
+    return value
+
+
+def _usec(number: float, unit: str) -> int:
+    if number * TIMES[unit] > LONGEST_TQ * SECOND:
+        raise ValueError(f"give a time of at most {LONGEST_TQ} seconds")
+    return int(number * TIMES[unit])
 
 
 def counted(number: int, unit: str) -> str:

@@ -63,7 +63,7 @@ def _act(options: Options) -> None:
     if options.plot is not None:
         from nvshared.cli import plot
 
-        plot.check(options.plot)
+        plot.check(options)
     with Daemon(options.bus) as daemon:
         gpus = {gpu["UUID"]: gpu["Index"] for gpu in daemon.gpus()}
         since, every, names = options.since, options.step or 0, options.top or 0

@@ -25,11 +25,15 @@ APART = [unit * number for unit, numbers in (
     (STEPS["day"], (1, 2, 7, 14, 30, 90, 180, 365)),
 ) for number in numbers]
 SUFFIXES = (".svg", ".png")
+MOST_POINTS = 10_000
 CONVERTER = "rsvg-convert"
 
 
-def check(where: str) -> None:
-    """Raises InvalidArgs for a file that we cannot make, before anything is asked for."""
+def check(options: Options) -> None:
+    """Raises InvalidArgs for what we cannot draw, before anything is asked for."""
+    where = options.plot
+    if options.step and options.until - options.since > MOST_POINTS * options.step:
+        raise InvalidArgs(f"a plot has at most {MOST_POINTS} steps", "give a longer --step")
     if where != "-" and Path(where).suffix.lower() not in SUFFIXES:
         raise InvalidArgs(f"no plot can be written to {where!r}", "give FILE.svg or FILE.png")
 

@@ -5,7 +5,17 @@ import pytest
 
 from nvshared.hook import protocol
 from nvshared.hook.protocol import OrderRecord, Type
-from nvshared.quantity import LONGEST_TQ, quantum, size, sized
+from nvshared.quantity import (
+    LARGEST,
+    LONGEST_TQ,
+    amount,
+    duration,
+    limit,
+    positive_duration,
+    quantum,
+    size,
+    sized,
+)
 
 
 @pytest.mark.parametrize("text", ["4294967295", "4294967295s", "1193046h"])
@@ -19,9 +29,17 @@ def test_the_longest_quantum_can_be_told(text: str) -> None:
 @pytest.mark.parametrize("text", [
     "1193047h", "4294967296s", "4294967295001ms", "9999999999h", "999999999999999h",
 ])
-def test_a_longer_one_is_refused_with_what_there_may_be(text: str) -> None:
-    with pytest.raises(ValueError, match="at most 4294967295 seconds"):
-        quantum(text)
+def test_a_longer_time_is_refused_with_what_there_may_be(text: str) -> None:
+    for parse in (quantum, duration, positive_duration):
+        with pytest.raises(ValueError, match="at most 4294967295 seconds"):
+            parse(text)
+
+
+def test_more_bytes_than_can_be_told_are_refused() -> None:
+    assert size("16777215TiB") < LARGEST
+    for parse in (size, amount, limit):
+        with pytest.raises(ValueError, match="18446744073709551615 bytes"):
+            parse("16777216TiB")
 
 
 @pytest.mark.parametrize("text", [
