@@ -37,6 +37,8 @@ SOCKET_VARIABLE = "NVSHARE_SOCKET"
 BUS_VARIABLE = "NVSHARE_BUS"
 DEBUG_VARIABLE = "NVSHARE_DEBUG"
 DEFAULT_SOCKET = "/run/nvshare/nvshare.sock"
+KUBELET_STATE = "/var/lib/nvshare-kubelet"
+WITHOUT_GPU = "without-gpu.json"        # in there: static pods that lack what they asked for
 
 
 def gpu_path(index: int) -> str:

@@ -68,9 +68,10 @@ VERB = Verb(
     summary="what keeps programs from sharing GPUs, and what to do",
     description=(
         "Looks at what is installed, at nvshared and whether it can be reached, at the driver and "
-        "the GPUs, at programs that use a GPU without sharing it, and at host memory. For each it "
-        "says what to do. It needs neither nvshared nor a bus, a driver or root, but root sees "
-        "more. The exit status is 1 if programs cannot share their GPUs, and 0 otherwise."
+        "the GPUs, at programs that use a GPU without sharing it, at static pods of Kubernetes "
+        "that lack the GPU they ask for, and at host memory. For each it says what to do. It needs "
+        "neither nvshared nor a bus, a driver or root, but root sees more. The exit status is 1 if "
+        "programs cannot share their GPUs, and 0 otherwise."
     ),
     examples=(
         ("nvsharectl doctor", "everything, with advice"),

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nvshared import __version__
-from nvshared.doctor import cards, installation, memory, service, tenants
+from nvshared.doctor import cards, installation, memory, pods, service, tenants
 from nvshared.doctor.finding import Finding, Grade
 
 
@@ -39,6 +39,7 @@ def examine(bus: str) -> Examination:
         *service.findings(bus, answer),
         *cards.findings(seen),
         *tenants.findings(seen, answer.snapshot),
+        *pods.findings(),
         *memory.findings(seen),
     ]
     return Examination(__version__, tuple(findings))

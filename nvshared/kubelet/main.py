@@ -46,6 +46,7 @@ async def _serve(options: Options) -> None:
         from nvshared.kubelet.registry import Registered
         from nvshared.kubelet.runtime import Runtime
         from nvshared.kubelet.slices import Slices
+        from nvshared.kubelet.static import StaticPods
     except ImportError as error:
         raise NvshareError(
             f"a Python package is missing: {error}",
@@ -97,7 +98,7 @@ async def _serve(options: Options) -> None:
     learn(await asyncio.to_thread(ask))
     pods = Pods(
         options.bus, options.kubeconfig, options.node, Prepared(options.state),
-        partial(holders, options.kubelet, RESOURCE),
+        StaticPods(options.state, partial(holders, options.kubelet, RESOURCE)),
     )
     slices: Slices | None = None
     plugin: Driver | Plugin

@@ -12,13 +12,12 @@ from pathlib import Path
 from nvshared import __version__
 from nvshared.errors import InvalidArgs
 from nvshared.kubelet.offer import Replicas
-from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, KUBELET_STATE, SOCKET_VARIABLE
 from nvshared.parser import Parser
 
 KUBELET = "/var/lib/kubelet"
 KUBECONFIG = "/etc/kubernetes/kubelet.conf"
 NODE_VARIABLE = "NODE_NAME"
-STATE = "/var/lib/nvshare-kubelet"
 CDI = "/var/run/cdi"
 AUTO, ON, OFF = "auto", "on", "off"
 RUNTIMES = tuple(map(Path, (
@@ -106,8 +105,8 @@ def parser() -> argparse.ArgumentParser:
              f"(default: {DEFAULT_SOCKET}; environment: {SOCKET_VARIABLE})",
     )
     made.add_argument(
-        "--state", metavar="DIR", type=Path, default=Path(STATE),
-        help=f"where the library lies that containers get (default: {STATE})",
+        "--state", metavar="DIR", type=Path, default=Path(KUBELET_STATE),
+        help=f"where the library lies that containers get (default: {KUBELET_STATE})",
     )
     made.add_argument(
         "--bus", metavar="BUS", default=os.environ.get(BUS_VARIABLE) or "system",

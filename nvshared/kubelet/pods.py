@@ -5,7 +5,6 @@ import http.client
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
 from nvshared.kubelet.api import server
 from nvshared.kubelet.claims import Claim, read
-from nvshared.kubelet.pod import RESOURCE, Pod
+from nvshared.kubelet.pod import Pod
 from nvshared.kubelet.prepared import Prepared
+from nvshared.kubelet.static import ADVICE, REASON, StaticPods
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +33,12 @@ class Pods:
 
     def __init__(
         self, bus: str, kubeconfig: Path, node: str, prepared: Prepared,
-        holders: Callable[[], set[tuple[str, str]]],
+        static_pods: StaticPods,
     ) -> None:
         self._kubeconfig = kubeconfig
         self._node = node
         self._prepared = prepared
-        self._holders = holders
-        self._without: set[str] = set()     # static pods that have been told
+        self._static = static_pods
         self._terms = Terms(bus, self._complain, prepared.terms())
         threading.Thread(target=self._listen, name="pods", daemon=True).start()
 
@@ -83,8 +82,9 @@ class Pods:
                         logger.info("annotations of the pods of %s are heeded", self._node)
                         trouble = ""
                     self._terms.hear(news, what)
-                    for pod in what if news == "LISTED" else [what]:
-                        self._check(pod, news)
+                    for pod, why in self._static.hear(news, what):
+                        logger.warning("%s: %s", pod, why)
+                        self._complain(pod, f"{why}; {ADVICE}", REASON)
                     there = {pod.uid for pod in what} if news == "LISTED" else {what.uid}
                     if is_first:        # only now: a list of later may be older than a claim
                         self._prepared.forget_but(there)
@@ -112,24 +112,6 @@ class Pods:
         """Other pods use a claim than before."""
         self._terms.claim(self._prepared.terms(read(said)))
         self._prepared.keep(said)
-
-    def _check(self, pod: Pod, news: str) -> None:
-        """A static pod that kubelet starts before it knows our resource gets nothing, and nobody
-        says so: no scheduler has looked whether there is any."""
-        if news == "DELETED":
-            self._without.discard(pod.uid)
-        elif pod.static and pod.uid not in self._without:
-            started = pod.wanting.intersection(pod.containers.values())
-            has = {name for uid, name in self._holders() if uid == pod.static} if started else set()
-            if lacking := sorted(started - has):
-                self._without.add(pod.uid)
-                why = (
-                    f"{', '.join(lacking)} started without {RESOURCE} and shares no GPU: kubelet "
-                    "did not know of it yet. Move the static pod's file away and back, or use a "
-                    "DaemonSet"
-                )
-                logger.warning("%s: %s", pod, why)
-                self._complain(pod, why, "StartedWithoutGPU")
 
     def _complain(self, pod: Pod, why: str, reason: str = "AnnotationRefused") -> None:
         """An event, which `kubectl describe` shows."""

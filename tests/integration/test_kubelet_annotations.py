@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from nvshared.control import Daemon
+from nvshared.doctor import pods
 from nvshared.errors import ExitCode
 from nvshared.kubelet.pod import RESOURCE
+from nvshared.names import WITHOUT_GPU
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import HASH, NODE, ApiServer
 from tests.integration.conftest import ROOT
@@ -222,7 +224,9 @@ def test_another_nodes_pods_are_not_ours(
         node.log.read_text()))
 
 
-def test_a_static_pod_that_started_without_its_share_is_told_so(lab: Lab) -> None:
+def test_a_static_pod_that_started_without_its_share_is_told_so(
+    lab: Lab, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first one has what it asks for, and the second one did not start yet."""
     lab.node.kubelet.give_away(RESOURCE, holders=[(HASH, "c0"), ("another", "c1")])
     for name, asking, started in (
@@ -240,3 +244,9 @@ def test_a_static_pod_that_started_without_its_share_is_told_so(lab: Lab) -> Non
     assert event["message"].startswith("c1 started without nvshare.com/gpu")
     lab.api.annotate("bare", weight="x")
     assert lab.api.event(1)["reason"] == "AnnotationRefused"    # it is told once
+    monkeypatch.setattr(pods, "FILE", lab.node.state / WITHOUT_GPU)
+    (found,) = pods.findings()
+    assert found.words.startswith("lab/bare: c1 started without nvshare.com/gpu")
+    assert found.words + found.advice == f"lab/bare: {event['message'].replace('; ', '')}"
+    lab.api.delete("bare")
+    eventually(lambda: list(pods.findings()) == [])

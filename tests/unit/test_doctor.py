@@ -19,7 +19,16 @@ from nvshared import library
 from nvshared.cli.doctor import TOPICS, VERB
 from nvshared.control import connection, unit
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
-from nvshared.doctor import Examination, Finding, Grade, cards, installation, memory, tenants
+from nvshared.doctor import (
+    Examination,
+    Finding,
+    Grade,
+    cards,
+    installation,
+    memory,
+    pods,
+    tenants,
+)
 from nvshared.doctor import service as service_module
 from nvshared.doctor.cards import InspectedGPU, Seen
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
@@ -373,3 +382,12 @@ def test_what_is_printed(
         assert first.split() == [str(grade), "socket", "it", "is", "so"]
         assert ("→ do that" in shown) is (grade is not Grade.OK)
         assert ("cannot share" in rest[-1]) is (grade is Grade.FAULT)
+
+
+def test_static_pods_without_their_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pods, "FILE", tmp_path / "file")
+    assert grades(pods.findings()) == []
+    for text in ("[[", "[1]", "3", "[]", '[["lab/bare: c1 started without", "move it"]]'):
+        pods.FILE.write_text(text)
+        found = grades(pods.findings())
+        assert found == ([] if text == "[]" else [("static pod", "warning")])

@@ -22,7 +22,7 @@ from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.given import CHECKPOINT
 from nvshared.kubelet.pod import PREFIX, RESOURCE
 from nvshared.kubelet.registry import REGISTRY
-from nvshared.names import DEFAULT_SOCKET
+from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
 from nvshared.settings.rules import TERMS
 from tests.kubernetes.programs import FOLDER_VARIABLE
 from tests.kubernetes.values import VALUES
@@ -84,7 +84,7 @@ def test_the_daemon_set_has_the_folders_that_nvshare_kubelet_uses() -> None:
     assert {one["mountPath"]: one["name"] for one in mounts.values()} == {
         path: name for name, path in paths.items()}     # each where the host has it
     written = {path for path, mount in mounts.items() if not mount.get("readOnly")}
-    assert written == {f"{options.KUBELET}/{REGISTRY}", options.STATE}
+    assert written == {f"{options.KUBELET}/{REGISTRY}", KUBELET_STATE}
     assert set(mounts) - written == {
         str(Path(options.KUBELET, CHECKPOINT).parent), str(Path(DEFAULT_SOCKET).parent),
         "/run/dbus",

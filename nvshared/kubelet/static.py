@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Static pods that run without the share of a GPU that they ask for. The doctor reads who they are.
+
+    /var/lib/nvshare-kubelet/without-gpu.json
+    [[what is wrong with one, what to do], ...]
+
+Kubelet starts a static pod before it knows our resource, gives it nothing, and says so to nobody:
+no scheduler has looked whether there is any.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nvshared.kubelet.cdi import replace
+from nvshared.kubelet.pod import RESOURCE, Pod
+from nvshared.names import WITHOUT_GPU
+
+logger = logging.getLogger(__name__)
+
+REASON = "StartedWithoutGPU"
+ADVICE = "move the static pod's file out of kubelet's folder and back, or use a DaemonSet"
+
+
+class StaticPods:
+    """Those of this node."""
+
+    def __init__(self, state: Path, holders: Callable[[], set[tuple[str, str]]]) -> None:
+        """`holders`: pods, by kubelet's identifier, and their containers that have a share."""
+        self._path = state / WITHOUT_GPU
+        self._holders = holders
+        self._without: dict[Pod, str] = {}      # what is wrong, which has been said
+
+    def hear(self, news: str, what: Any) -> list[tuple[Pod, str]]:
+        """What the API server says of pods. Returns who else has none, and the words for it.
+
+        Raises NvshareError where kubelet's file cannot be read.
+        """
+        if news == "LISTED":
+            there = set(what)
+            self._without = {one: why for one, why in self._without.items() if one in there}
+        elif news == "DELETED":
+            self._without.pop(what, None)
+        said = []
+        for one in what if news == "LISTED" else [what] if news != "DELETED" else []:
+            if one.static and one not in self._without and (lacking := self._lacking(one)):
+                self._without[one] = (
+                    f"{', '.join(sorted(lacking))} started without {RESOURCE} and shares no GPU: "
+                    "kubelet did not know of it yet")
+                said.append((one, self._without[one]))
+        try:
+            found = sorted([f"{one}: {why}", ADVICE] for one, why in self._without.items())
+            replace(self._path, json.dumps(found).encode())
+        except OSError as error:
+            logger.warning("%s is not written: %s", self._path, error.strerror)
+        return said
+
+    def _lacking(self, one: Pod) -> frozenset[str]:
+        started = one.wanting.intersection(one.containers.values())
+        has = {name for uid, name in self._holders() if uid == one.static} if started else set()
+        return started - has
