@@ -10,6 +10,7 @@
 #   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
 #   make bench-handover what a hand-over takes: bytes, time, what others feel (a GPU, or simulated);
 #                       VARIANTS="two-large ..." measures those alone
+#   make bench-shares   what each of several programs gets of a card, next to what it should get
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
 #   make simulate       a day of 1,000 tenants under a policy, in virtual time:
@@ -42,7 +43,7 @@ JOBS ?= 4
 PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadscope
 
-.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -77,6 +78,10 @@ bench-daemon: build $(VENV)/demo-ready
 bench-handover: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/handover -s
 	@$(VENV)/bin/python -m bench.handover.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
+
+bench-shares: build $(VENV)/demo-ready
+	@$(MAKE) -C bench/shares -s
+	@$(VENV)/bin/python -m bench.shares.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
 
 soak: build $(VENV)/demo-ready
 	@$(MAKE) -C libhook -s stress

@@ -20,7 +20,7 @@ SIMULATED = 256 * MIB
 SIMULATED_COPIES = 2 * GIB              # bytes a second each way
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Card:
     """A GPU, how to reach it, and how much time one run of programs on it takes."""
 

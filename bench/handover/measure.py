@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,7 +34,8 @@ from nvshared.errors import NvshareError
 RESULTS = ROOT / "bench" / "results"
 INTERRUPTED = 128
 
-VARIANTS: dict[str, Callable[[Card], Iterator[Result]]] = {
+Variants = Mapping[str, Callable[[Card], Iterator[Result]]]
+VARIANTS: Variants = {
     "bus": lambda card: iter([bus(card)]),
     "two-large": lambda card: (two_large(card, examined) for examined in (False, True)),
     "three-ahead": lambda card: iter([three_ahead(card)]),
@@ -45,14 +46,13 @@ VARIANTS: dict[str, Callable[[Card], Iterator[Result]]] = {
 }
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments(name: str, description: str, variants: Variants) -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.handover.measure", allow_abbrev=False,
-        description="Measures what hand-overs take; without --variant, all of it.",
+        prog=f"python -m bench.{name}.measure", allow_abbrev=False, description=description,
     )
     parser.add_argument(
-        "--variant", action="append", choices=list(VARIANTS), help="this one; more than once: these"
+        "--variant", action="append", choices=list(variants), help="this one; more than once: these"
     )
     parser.add_argument(
         "--simulate", action="store_true",
@@ -74,9 +74,9 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> int:
+def main(name: str, description: str, variants: Variants) -> int:
     """Measures, prints and keeps the results, also those of a run that was cut short."""
-    options = arguments().parse_args()
+    options = arguments(name, description, variants).parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
     card: Card | None = None
@@ -85,7 +85,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="nvshare-bench-") as folder:
             card = find(Path(folder), options.simulate, options.seconds, options.swap_budget)
-            _measure(card, options.variant or list(VARIANTS), results)
+            _measure(card, variants, options.variant or list(variants), results)
     except NvshareError as error:
         print(error, file=sys.stderr)
         status = int(error.exit_code)
@@ -94,26 +94,30 @@ def main() -> int:
     except SystemExit as end:
         status = int(end.code or 0)
     if card is not None and results:
-        _report(card, results, status == 0, options.json, options.output)
+        _report(name, card, results, status == 0, options.json, options.output)
     return status or int(any(result.wrong for result in results))
 
 
-def _measure(card: Card, names: Sequence[str], results: list[Result]) -> None:
+def _measure(
+    card: Card, variants: Variants, names: Sequence[str], results: list[Result]
+) -> None:
     """Adds to the results. Shows what the daemons have said if anything has gone wrong."""
     try:
         for name in names:
             print(f"{name} ...", file=sys.stderr, flush=True)
-            for result in VARIANTS[name](card):
+            for result in variants[name](card):
                 results.append(result)  # those before one that fails are kept
     except NvshareError:
-        print(card.log.read_text(), file=sys.stderr)
+        if card.log.exists():
+            print(card.log.read_text(), file=sys.stderr)
         raise
     if any(result.wrong for result in results):
         print(card.log.read_text(), file=sys.stderr)
 
 
 def _report(
-    card: Card, results: list[Result], complete: bool, only_json: bool, output: Path | None
+    name: str, card: Card, results: list[Result], complete: bool, only_json: bool,
+    output: Path | None,
 ) -> None:
     where = {
         **machine(), "card": card.name, "card_bytes": card.total, "simulated": card.simulated,
@@ -130,7 +134,7 @@ def _report(
     if output is None and not card.simulated:
         stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
         RESULTS.mkdir(exist_ok=True)
-        output = RESULTS / f"handover-{stamp}.json"
+        output = RESULTS / f"{name}-{stamp}.json"
     if output is not None:
         output.write_text(text + "\n")
         print(f"kept in {output}", file=sys.stderr)
@@ -154,4 +158,5 @@ def _interrupted(number: int, _: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(
+        "handover", "Measures what hand-overs take; without --variant, all of it.", VARIANTS))

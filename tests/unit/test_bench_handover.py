@@ -194,11 +194,10 @@ def test_wrong_data_is_said_and_is_a_failure(
         yield Result("two-large", "", (Goal("speed", 50.0, "GB/s", least=45),), {}, wrong)
 
     monkeypatch.setattr(measure, "find", lambda *_: card)
-    monkeypatch.setitem(measure.VARIANTS, "two-large", variant)
     output = tmp_path / "kept"
     command = ["measure", "--variant", "two-large", "--output", str(output)]
     monkeypatch.setattr("sys.argv", command)
-    assert measure.main() == (1 if wrong else 0)
+    assert measure.main("handover", "", {"two-large": variant}) == (1 if wrong else 0)
     said = capsys.readouterr()
     assert ("WRONG DATA" in said.out) is bool(wrong)
     assert ("program 2" in said.out) is bool(wrong)

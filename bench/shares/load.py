@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of load.c side by side, each of a user of its own, so that rules can tell them apart."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from bench.handover.card import Card, unshared
+from bench.harness import ROOT, sharing
+from nvshared.errors import NvshareError
+
+PROGRAM = ROOT / "build" / "bench-shares" / "load"
+FIRST_USER = 64001                      # a number that no account should have
+BINS = 10                               # in a second
+SOON = 0.3                              # seconds until all have read when to begin
+WORDS, SIMULATED_WORDS = 1 << 19, 1 << 6
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one unit of a program's work is; times in microseconds."""
+
+    name: str
+    kernels: int
+    each: int
+    passes: int = 0                     # over 64 times as much memory as kernels work on
+    period: int = 0                     # a unit begins so often; 0: at once
+    graph: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program, and what the configuration has for its user."""
+
+    shape: Shape
+    terms: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a program did."""
+
+    done: tuple[float, ...]             # units in each tenth of a second
+    milliseconds: tuple[float, ...]     # that each unit took, where they come by the clock
+    right: bool
+
+    def rate(self, begin: float = 0.0, end: float | None = None) -> float:
+        """Units in a second, between these."""
+        bins = self.done[round(begin * BINS):None if end is None else round(end * BINS)]
+        return sum(bins) * BINS / len(bins)
+
+    def late(self, part: float) -> float:
+        """Milliseconds in which that part of all units was done."""
+        return sorted(self.milliseconds)[round(part * (len(self.milliseconds) - 1))]
+
+
+def together(
+    card: Card, seconds: float, programs: Sequence[Program], options: Sequence[str] | None
+) -> list[Work]:
+    """What each does in so many seconds. `options`: the daemon's; None: without the library."""
+    with ExitStack() as stack:
+        environment: Mapping[str, str] = {**card.environment, **unshared()}
+        if options is not None:
+            environment = stack.enter_context(_daemon(card, programs, options))
+        return _work(card, programs, environment, seconds, _rate(card))
+
+
+@contextmanager
+def _daemon(
+    card: Card, programs: Sequence[Program], options: Sequence[str]
+) -> Iterator[Mapping[str, str]]:
+    rules = card.log.with_name("nvshared.conf")
+    rules.write_text("".join(
+        f"[tenant user:{FIRST_USER + number}]\n"
+        + "".join(f"{name} = {value}\n" for name, value in program.terms.items())
+        for number, program in enumerate(programs) if program.terms
+    ))
+    with card.log.open("ab") as log, sharing(
+        "--config", str(rules), *options, environment=dict(card.environment), log=log
+    ) as daemon:
+        daemon.socket.parent.chmod(0o755)
+        yield daemon.environment
+
+
+@cache
+def _rate(card: Card) -> float:
+    """Rounds of the kernels in a microsecond."""
+    with _started(card, Shape("", 1, 1), 0, {**card.environment, **unshared()}, 0.0) as process:
+        return float(_said(process)["rate"])
+
+
+def _work(
+    card: Card, programs: Sequence[Program], environment: Mapping[str, str], seconds: float,
+    rate: float,
+) -> list[Work]:
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(_started(card, one.shape, number, environment, rate))
+            for number, one in enumerate(programs)
+        ]
+        for process in started:
+            _said(process)
+        order = f"{time.monotonic() + SOON} {seconds}\n".encode()
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write(order)
+            process.stdin.flush()
+        answers = [_said(process) for process in started]
+    return [Work(tuple(one["done"]), tuple(one["milliseconds"]), one["right"]) for one in answers]
+
+
+@contextmanager
+def _started(
+    card: Card, shape: Shape, number: int, environment: Mapping[str, str], rate: float
+) -> Iterator["subprocess.Popen[bytes]"]:
+    if not card.simulated and os.geteuid() != 0:
+        raise NvshareError("programs of several users are needed", "run this as root")
+    words, user = (
+        (SIMULATED_WORDS, None) if card.simulated else (WORDS, FIRST_USER + number))
+    with subprocess.Popen(
+        [PROGRAM, *map(str, (shape.kernels, shape.each, shape.passes, shape.period,
+                             int(shape.graph), words, rate))],
+        cwd=ROOT, env={**os.environ, **environment}, user=user,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _said(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise NvshareError(f"a program ended with status {process.wait()}")
+    answer: dict[str, Any] = json.loads(line)
+    return answer

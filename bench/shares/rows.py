@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured: limits, weights, requests, two busy programs, requests beside a training.
+
+A program's share is its rate over its rate alone, without the library. The first seconds do not
+count: a limit's account begins with a full window.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from bench.handover.card import Card
+from bench.handover.goal import Goal, Result
+from bench.shares.load import Program, Shape, Work, together
+
+SMALL = Shape("500 kernels of 7 us, then a look", 500, 7)
+TINY = Shape("kernels of 10 us", 1000, 10)
+MILLISECOND = Shape("kernels of 1 ms", 20, 1000)
+LARGE = Shape("kernels of 100 ms", 2, 100_000)
+LONGEST = Shape("kernels of 2 s", 1, 2_000_000)
+GRAPH = Shape("graphs of 100 kernels of 20 us", 100, 20, graph=True)
+TRAINING = Shape("a training", 16, 250, passes=8)
+SERVICE = Shape("requests each 20 ms", 30, 100, period=20_000)
+SHAPES = (SMALL, TINY, MILLISECOND, LARGE, LONGEST, GRAPH, TRAINING)
+PERCENTS = (25, 50, 75)
+SETTLED = 2.0                           # seconds
+WINDOW = 5.0
+TURNS = ("--anti-thrash", "on", "--tq", "auto")
+IN_BACKGROUND = {"priority": "background"}
+HIGH = {"priority": "high"}
+
+
+@cache
+def alone(card: Card, shape: Shape) -> Work:
+    """Without the library and without others."""
+    return together(card, max(3.0, card.seconds / 4), [Program(shape, {})], None)[0]
+
+
+def share(card: Card, program: Program, work: Work, begin: float, end: float | None) -> float:
+    """Percent of its rate alone."""
+    return 100 * work.rate(begin, end) / alone(card, program.shape).rate()
+
+
+def limits(card: Card) -> Iterator[Result]:
+    """Each shape with each limit, alone."""
+    for shape in SHAPES:
+        for percent in PERCENTS:
+            program = Program(shape, {"compute-limit": f"{percent}%"})
+            yield _shares(card, "limits", f"{shape.name}, {percent} %", [program], [percent], ())
+
+
+def weights(card: Card) -> Iterator[Result]:
+    """Shares by weight of programs that take turns."""
+    for shapes in ((LARGE, LARGE), (MILLISECOND, MILLISECOND), (SMALL, LARGE),
+                   (SMALL, MILLISECOND, TRAINING)):
+        programs = [
+            Program(shape, {"weight": str(100 << place)}) for place, shape in enumerate(shapes)
+        ]
+        due = [100 * (1 << place) / ((1 << len(shapes)) - 1) for place in range(len(shapes))]
+        words = ":".join(str(1 << place) for place in range(len(shapes)))
+        setting = f"{words}, {', '.join(shape.name for shape in shapes)}"
+        yield _shares(card, "weights", setting, programs, due, TURNS, least=97)
+
+
+def request(card: Card) -> Iterator[Result]:
+    """A share for whenever it is wanted, against weights."""
+    programs = [Program(MILLISECOND, {"compute-request": "30%"})]
+    programs += [Program(MILLISECOND, {"weight": "1000"})] * 4
+    found = together(card, card.seconds, programs, TURNS)
+    figures = [share(card, one, work, SETTLED, None)
+               for one, work in zip(programs, found, strict=True)]
+    goals = (
+        Goal("of the one that requested 30 %", figures[0], "%", least=29),
+        Goal("all together", sum(figures), "%", least=97),
+    )
+    yield _result("request", "30 % against four of weight 1000", goals, found, shares=figures)
+
+
+def pair(card: Card) -> Iterator[Result]:
+    """Two busy programs that fit."""
+    for shape in (MILLISECOND, TRAINING, SMALL):
+        for words, options in (("no library", None), ("auto", ()), ("on, turns of 1 s",
+                               ("--anti-thrash", "on", "--tq", card.quantum(1)))):
+            programs = [Program(shape, {})] * 2
+            found = together(card, card.seconds, programs, options)
+            figures = [share(card, one, work, SETTLED, None)
+                       for one, work in zip(programs, found, strict=True)]
+            goal = Goal("both together", sum(figures), "%", least=99 if words == "auto" else None)
+            yield _result("pair", f"{shape.name}, {words}", (goal,), found, shares=figures)
+
+
+def service(card: Card) -> Iterator[Result]:
+    """Requests beside a training that fits."""
+    quiet = alone(card, SERVICE)
+    for words, options, terms in (
+        ("no library", None, ({}, {})), ("auto", (), ({}, {})),
+        ("high, the training in the background", (), (HIGH, IN_BACKGROUND)),
+    ):
+        programs = [Program(SERVICE, terms[0]), Program(TRAINING, terms[1])]
+        found = together(card, card.seconds, programs, options)
+        judged = terms[0] is HIGH
+        rate = share(card, programs[1], found[1], SETTLED, None)
+        goals = (
+            Goal("median", found[0].late(0.5), "ms"),
+            Goal("median alone", quiet.late(0.5), "ms"),
+            Goal("99th percentile", found[0].late(0.99), "ms"),
+            Goal("99th percentile alone", quiet.late(0.99), "ms"),
+            Goal("99th percentile over alone", found[0].late(0.99) / quiet.late(0.99), "times",
+                 most=1.1 if judged else None),
+            Goal("the training, of alone", rate, "%", least=70 if judged else None),
+        )
+        yield _result("service", words, goals, found, training=rate)
+
+
+ROWS = {"limits": limits, "weights": weights, "request": request, "pair": pair, "service": service}
+
+
+def _shares(
+    card: Card, variant: str, setting: str, programs: Sequence[Program], due: Sequence[float],
+    options: Sequence[str], least: float | None = None,
+) -> Result:
+    found = together(card, card.seconds, programs, options)
+    shares = [share(card, one, work, SETTLED, None)
+              for one, work in zip(programs, found, strict=True)]
+    windows = [_windows(card, one, work) for one, work in zip(programs, found, strict=True)]
+    wrong = max(abs(one - wanted) for one, wanted in zip(shares, due, strict=True))
+    extreme = max(
+        abs(one - wanted) for all_of_it, wanted in zip(windows, due, strict=True)
+        for one in all_of_it
+    )
+    goals = [
+        Goal("had", one, "%") for one in shares
+    ] + [
+        Goal("error", wrong, "points", most=1),
+        Goal(f"error over {WINDOW:.0f} s", extreme, "points", most=3),
+    ]
+    if least is not None:
+        goals.append(Goal("all together", sum(shares), "%", least=least))
+    return _result(variant, setting, tuple(goals), found, shares=shares, windows=windows)
+
+
+def _windows(card: Card, program: Program, work: Work) -> list[float]:
+    """Its share of each five seconds that begin at a whole one."""
+    last = int(card.seconds - WINDOW)
+    return [share(card, program, work, begin, begin + WINDOW)
+            for begin in range(int(SETTLED), last + 1)] or [share(card, program, work, 0, None)]
+
+
+def _result(
+    variant: str, setting: str, goals: tuple[Goal, ...], found: Sequence[Work], **figures: object
+) -> Result:
+    wrong = tuple(f"program {number} has wrong words" for number, one in enumerate(found)
+                  if not one.right)
+    done = [[round(one, 3) for one in work.done] for work in found]
+    return Result(variant, setting, goals, {**figures, "done": done}, wrong)
