@@ -148,6 +148,17 @@ sys.stdin.readline()
 """
 
 
+def until_told(site: Site, granted: bool) -> None:
+    """Asks for nearly all of the card, as somebody new each time, until that is the answer."""
+    while True:
+        hook = site.hook()
+        assert hook.hello() is not None
+        answer = hook.allocate(1000 * MIB)
+        hook.close()
+        if answer == granted:
+            return
+
+
 def test_what_others_in_the_group_take_is_not_taken_from_them(site: Site, box: Path) -> None:
     """While the other one is there, the program has no place on the host, and stays on the card."""
     site.start("--tq", "1")
@@ -168,14 +179,10 @@ def test_what_others_in_the_group_take_is_not_taken_from_them(site: Site, box: P
     most.want()
     pump([most], lambda: most.running)
     most.close()
-    granted = True
-    while granted:                      # and this does not, as is noticed within milliseconds
-        hook = site.hook()
-        assert hook.hello() is not None
-        granted = hook.allocate(1000 * MIB)
-        hook.close()
+    until_told(site, granted=False)     # this does not, as is noticed within milliseconds
     eater.communicate("\n", timeout=PATIENCE)
     assert eater.returncode == 0        # nobody was killed
+    until_told(site, granted=True)      # and so is that it does again
     give_it_back(take_the_card(site, 1000 * MIB))
     said, errors = program.communicate("", timeout=PATIENCE)
     assert program.returncode == 0, errors

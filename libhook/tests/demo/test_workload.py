@@ -131,7 +131,7 @@ def test_for_some_time(environment: dict[str, str]) -> None:
     steps = [json.loads(line) for line in done.stdout.splitlines() if '"step"' in line]
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     assert before * 1e6 < steps[0]["at"] <= steps[-1]["at"] < time.monotonic() * 1e6
-    assert steps[-1]["at"] - before * 1e6 > 1e6
+    assert events(done)["finished"]["seconds"] >= 1     # the last step began, and may end, before
     assert events(done)["checked"]["right"] is True
 
 
