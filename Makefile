@@ -11,6 +11,7 @@
 #   make bench-handover what a hand-over takes: bytes, time, what others feel (a GPU, or simulated);
 #                       VARIANTS="two-large ..." measures those alone
 #   make bench-shares   what each of several programs gets of a card, next to what it should get
+#   make bench-models   how long requests to many models on a card take, and where the time goes
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
 #   make simulate       a day of 1,000 tenants under a policy, in virtual time:
@@ -43,7 +44,7 @@ JOBS ?= 4
 PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadscope
 
-.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -83,6 +84,10 @@ bench-shares: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/shares -s
 	@$(VENV)/bin/python -m bench.shares.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
 
+bench-models: build $(VENV)/demo-ready
+	@$(MAKE) -C bench/models -s
+	@$(VENV)/bin/python -m bench.models.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
+
 soak: build $(VENV)/demo-ready
 	@$(MAKE) -C libhook -s stress
 	@$(VENV)/bin/python -m bench.soak.measure $(addprefix --minutes ,$(MINUTES)) $(addprefix --kills ,$(KILLS))
@@ -104,13 +109,15 @@ screenshot: build $(VENV)/demo-ready
 bench-training: build
 	@$(PYTHON) -m bench.training
 
-# What tests need is compiled while the Python packages are installed.
+# What tests need is compiled while the Python packages are installed, and not by several of them
+# at once.
 ready: needs
 	@$(MAKE) -s -j3 $(VENV)/test-ready compiled
 
 compiled:
 	@$(MAKE) -C libhook -q all 2>/dev/null || echo "Compiling libhook"
 	@$(MAKE) -C libhook -s all
+	@for part in colocation handover models shares; do $(MAKE) -s -C bench/$$part || exit 1; done
 
 build: needs
 	@$(MAKE) -C libhook -q hook simulator workload 2>/dev/null || echo "Compiling libhook"

@@ -32,8 +32,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 TESTS = Path(__file__).parent / "tests"
 # Those of a card, which run one after the other, and those that something is compiled for.
 TOGETHER = (
-    "tests/gpu/", "tests/unit/test_packaging.py", "libhook/tests/blocks/", "libhook/tests/commit/",
-    "libhook/tests/hook/", "libhook/tests/pace/", "libhook/tests/store/",
+    "tests/gpu/", "tests/unit/test_packaging.py", "libhook/tests/blocks/",
+    "libhook/tests/busyness/", "libhook/tests/commit/", "libhook/tests/hook/",
+    "libhook/tests/pace/", "libhook/tests/store/", "libhook/tests/telling/",
 )
 
 

@@ -84,6 +84,8 @@ def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None
         "NVSHARE_SIM_GPUS": "1",
         "NVSHARE_SIM_MEMORY": str(SIMULATED),
         "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPIES),
+        # About as large a part of the card as a real one's.
+        "NVSHARE_SIM_CONTEXT": str(MIB),
         # As on a real card, where what a program gets has been cleared after the one before it.
         "NVSHARE_SIM_ZERO": "1",
     })

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A figure and what it should be."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -41,6 +42,8 @@ class Result:
     goals: tuple[Goal, ...]
     figures: dict[str, Any]
     wrong: tuple[str, ...]              # what programs said that did not end with the right data
+    drawing: Mapping[str, Sequence[float]] = field(default_factory=dict)    # see tui/plot.py
+    marks: Sequence[tuple[float, str]] = ()     # along it
 
     def report(self) -> dict[str, Any]:
         """For programs."""

@@ -30,6 +30,7 @@ from bench.handover.unused import little_used
 from bench.harness import ROOT, machine
 from nvshared import quantity
 from nvshared.errors import NvshareError
+from nvshared.tui.plot import svg
 
 RESULTS = ROOT / "bench" / "results"
 INTERRUPTED = 128
@@ -138,6 +139,10 @@ def _report(
     if output is not None:
         output.write_text(text + "\n")
         print(f"kept in {output}", file=sys.stderr)
+    for result in results:
+        if output is not None and result.drawing:
+            place = f"{output.stem}-{result.variant}-{result.setting}.svg".replace(" ", "-")
+            output.with_name(place).write_text(svg(result.drawing, result.marks))
 
 
 def _bytes(text: str) -> int:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.handover.goal import Goal, Result
+from nvshared.tui.plot import terminal
 
 
 def show(
@@ -30,6 +31,11 @@ def show(
             table.add_row(f"  {goal.what}", _figure(goal), _wanted(goal), _verdict(goal, where))
     console.print(table)
     console.print()
+    for result in results:
+        if result.drawing:
+            at = ", ".join(words for _, words in result.marks)
+            console.print(f"{result.variant}, {result.setting} ({at})", style="bold")
+            console.print(terminal(result.drawing), markup=False)
     for result in results:
         for words in result.wrong:
             console.print(f"[red]{result.variant}, {result.setting}[/red]: {words}")

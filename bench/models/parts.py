@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time goes between a request and its result, from the daemon's trace.
+
+    due    began   want              STOP        stopped                    RUN          ended
+    |-queue--|-ask---|-----turn--------|-stop|drain-|--out--|-----in-----|-order-|-start|-result-|
+
+A request waits behind earlier ones to its model (`queue`), its first launch comes to the gate and
+the daemon hears of it (`ask`), others' turns end (`turn`), the last of them is stopped and drains,
+memory of others leaves (`out`) and its own comes in (`in`), and its gate opens. What of that time
+nothing of this covers is `order`: messages on their way and decisions. `result` is what a request
+takes that finds all weights on the card, `start` what it took beyond that. Where both directions
+move, that is `in`; before STOP all is `turn`, whatever moves ahead of time. A request whose gate
+was open is `start` and `result` alone. All parts together are the time from due to ended.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from bench.handover.passage import Span, common, covered, union
+from bench.models.program import Answer
+from bench.trace import Line
+
+PARTS = ("queue", "ask", "turn", "stop", "drain", "out", "in", "order", "start", "result")
+ABSENT = 0.9                            # of a model, so that it counts as wholly absent
+
+
+class Told(NamedTuple):
+    """A request, what of its model was not on the card when it began, and where its time went."""
+
+    answer: Answer
+    missing: int                        # bytes,
+    size: int                           # of so many
+    parts: dict[str, float]             # microseconds
+
+    @property
+    def took(self) -> int:
+        """Microseconds from due until its result."""
+        return self.answer.ended - self.answer.due
+
+    @property
+    def kind(self) -> str:
+        """`resident`, `partly` or `absent`."""
+        if self.missing >= ABSENT * self.size:
+            return "absent"
+        return "partly" if self.missing else "resident"
+
+
+def told(
+    answers: Iterable[Answer], trace: Sequence[Line], pids: Sequence[int], alone: float
+) -> list[Told]:
+    """Of each request. `alone`: what one takes whose model has the card to itself; microseconds."""
+    return [_told(one, trace, pids[one.model], alone) for one in answers]
+
+
+def crossed(trace: Iterable[Line], answers: Sequence[Answer]) -> tuple[int, int]:
+    """Bytes that went out and came in while requests were answered."""
+    begin, end = min(one.due for one in answers), max(one.ended for one in answers)
+    found = [line for line in trace if begin <= line["at"] <= end]
+    return (
+        sum(line["bytes"] for line in found if line.get("event") in ("evicted", "presaved")),
+        sum(line["bytes"] for line in found if line.get("event") == "loaded"),
+    )
+
+
+def _told(answer: Answer, trace: Sequence[Line], pid: int, alone: float) -> Told:
+    mine = [line for line in trace if line.get("pid") == pid and line["at"] <= answer.ended]
+    known = [line["memory"] for line in mine if "memory" in line and line["at"] <= answer.began]
+    memory = known[-1] if known else {"allocated": 1, "resident": 1}
+    parts = dict.fromkeys(PARTS, 0.0)
+    parts["queue"] = answer.began - answer.due
+    runs = [line["at"] for line in mine
+            if line.get("report") == "turn-started" and line["at"] >= answer.began]
+    run = runs[-1] if runs else answer.began
+    parts["result"] = min(alone, answer.ended - run)
+    parts["start"] = answer.ended - run - parts["result"]
+    left: list[Span] = [(answer.began, run)] if runs else []
+    for name, covering in _covering(answer, trace, pid, mine, run):
+        parts[name] += covered(common(left, covering))
+        left = _less(left, covering)
+    parts["order"] = covered(left)
+    return Told(
+        answer, memory["allocated"] - memory["resident"], memory["allocated"],
+        {name: round(value, 3) for name, value in parts.items()})
+
+
+def _covering(
+    answer: Answer, trace: Sequence[Line], pid: int, mine: Iterable[Line], run: float
+) -> list[tuple[str, list[Span]]]:
+    """What the time before RUN went to; the first that covers a moment has it."""
+    wanted = min(
+        (line["at"] for line in mine if line.get("wants") and line["at"] >= answer.began),
+        default=answer.began)
+    others = [line for line in trace if line.get("pid") != pid and line["at"] >= answer.began]
+    stops = [line["at"] for line in others if line.get("order") == "stop"]
+    stop = max((at for at in stops if wanted <= at <= run), default=wanted)
+    drained = [
+        line for line in others if line.get("event") == "stopped" and stop <= line["at"] <= run]
+    return [
+        ("ask", [(answer.began, min(wanted, run))]),
+        ("turn", [(wanted, stop)]),
+        ("drain", _spans(drained)),
+        ("stop", union((stop, line["at"]) for line in drained)),
+        ("in", _spans(line for line in mine if line.get("event") == "loaded")),
+        ("out", _spans(line for line in others if line.get("event") == "evicted")),
+    ]
+
+
+def _spans(answers: Iterable[Line]) -> list[Span]:
+    """When what they say was under way; also what crossed no bus, which had to be looked at."""
+    return union((line["at"] - line["microseconds"], line["at"]) for line in answers)
+
+
+def _less(some: Sequence[Span], gone: Iterable[Span]) -> list[Span]:
+    """What is left of spans without those."""
+    left = list(some)
+    for begin, end in gone:
+        left = [
+            piece for one in left
+            for piece in ((one[0], min(one[1], begin)), (max(one[0], end), one[1]))
+            if piece[0] < piece[1]
+        ]
+    return left

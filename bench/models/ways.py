@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways in which models share a card: ours, moving weights by hand, starting processes anew.
+
+    shared    a process for each model, all under the daemon; each request is due when the trace
+              says, and waits behind earlier ones
+    by hand   one process with all models, those that do not fit in pinned host memory; for one
+              that is away another goes out and it comes in
+    anew      a process for each model that fits; for one that is not there another is ended, and
+              its process is started, which loads its weights from a file in the page cache
+
+The last two take requests one after the other, as programs that have to decide what leaves do.
+Where requests come faster than that they would only queue up; so their time counts from when one
+is taken up, in favour of those ways, and what does not fit the time is left out.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.handover.card import Card, unshared
+from bench.harness import sharing
+from bench.models.demand import Request
+from bench.models.program import Answer, Program, Weights, started, write
+from bench.trace import Line
+
+CHUNK = 256 << 20
+SOON = 200_000                          # microseconds from asking until the first request
+WARM = 2                                # rounds of requests to each model before those that count
+ALONE = 5                               # requests to a resident model without others
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What became of requests under the daemon."""
+
+    answers: list[Answer]
+    trace: list[Line]
+    pids: list[int]                     # of each model's process
+    wrong: tuple[str, ...]
+
+
+def weights(card: Card, share: float, seed: int) -> Weights:
+    """Of a model that takes this part of the card."""
+    return Weights(card.share(share), min(CHUNK, card.total // 32), seed)
+
+
+def shared(
+    card: Card, models: Sequence[Weights], requests: Iterable[Request], capacity: str,
+    options: Sequence[str] = (),
+) -> Shared:
+    """Each model a process of its own under a daemon with these options."""
+    with card.log.open("ab") as log, sharing(
+        "--capacity", capacity, "--swap-budget", str(card.budget), *options,
+        environment=dict(card.environment), log=log,
+    ) as daemon, ExitStack() as stack:
+        programs = [stack.enter_context(started(one, daemon.environment)) for one in models]
+        answers = [_asked(one) for _ in range(WARM) for one in programs]
+        start = _now() + SOON
+        # The first process of the trace has the first request; each answers its own in order.
+        timed = [(programs[one.model], start + round(1e6 * one.due)) for one in requests]
+        for program, due in timed:
+            program.ask(0, due)
+        found = [
+            program.answer()._replace(model=programs.index(program)) for program, _ in timed
+        ]
+        trace = daemon.trace()
+        same = [program.conclude() for program in programs]
+        wrong = [f"model {number}: wrong words" for number, one in enumerate(same) if not one]
+        wrong += [f"model {one.model}: a wrong sum" for one in [*answers, *found] if not one.right]
+        return Shared(
+            sorted(found, key=lambda one: one.ended), trace, [one.pid for one in programs],
+            tuple(wrong))
+
+
+def alone(card: Card, model: Weights) -> list[Answer]:
+    """To a model that has the card to itself, without the library."""
+    with started(model, _plain(card)) as program:
+        return [_asked(program) for _ in range(1 + ALONE)][1:]
+
+
+def by_hand(
+    card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int, count: int
+) -> list[Answer]:
+    """`count` models like this, `fit` of them on the card."""
+    with started(replace(model, count=count, resident=fit), _plain(card)) as program:
+        found = []
+        for due, number in _paced(requests, seconds):
+            program.ask(number, due)
+            found.append(program.answer())
+        return found
+
+
+def anew(
+    card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int
+) -> list[Answer]:
+    """The same, in processes that are ended and started."""
+    one = replace(model, seed=0, file=str(Path(card.log.parent, "weights")))
+    write(one)
+    found: list[Answer] = []
+    with ExitStack() as rest:
+        running: OrderedDict[int, tuple[Program, ExitStack]] = OrderedDict()
+        for due, number in _paced(requests, seconds):
+            time.sleep(max(0.0, (due - _now()) / 1e6))
+            began = _now()
+            if number not in running:
+                if len(running) >= fit:
+                    running.popitem(last=False)[1][1].close()
+                stack = rest.enter_context(ExitStack())
+                running[number] = stack.enter_context(started(one, _plain(card))), stack
+            running.move_to_end(number)
+            answer = _asked(running[number][0])
+            found.append(answer._replace(model=number, due=due, began=began))
+    Path(one.file).unlink()
+    return found
+
+
+def fitting(card: Card, model: Weights) -> int:
+    """How many models of this size the card holds."""
+    return max(1, int(card.total * 0.98) // model.size)
+
+
+def _paced(requests: Iterable[Request], seconds: float) -> Iterable[tuple[int, int]]:
+    """When and which, for as long as it lasts."""
+    start = _now() + SOON
+    for one in requests:
+        if _now() > start + 1e6 * seconds:
+            return
+        yield start + round(1e6 * one.due), one.model
+
+
+def _asked(program: Program) -> Answer:
+    """At once."""
+    program.ask(0, _now())
+    return program.answer()
+
+
+def _plain(card: Card) -> Mapping[str, str]:
+    return {**card.environment, **unshared()}
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1000
