@@ -10,7 +10,7 @@
  * - slurmd before the job's first program, as root: `nvshare-slurm begin` sets the job's terms. If
  *   it fails, so does the prolog: SLURM drains the node, on which nothing would be shared.
  * - slurmstepd: the library joins what the job preloads itself. When the batch script has ended,
- *   `nvshare-slurm account` notes what the job had of the GPUs; after that, SLURM takes no notes.
+ *   `nvshare-slurm account` notes what the job had; later, the controller takes no notes.
  * - slurmd after the job's last program, as root: `nvshare-slurm end`.
  *
  * Arguments in plugstack.conf are terms too. They hold for jobs that do not say otherwise.

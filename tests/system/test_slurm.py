@@ -41,6 +41,18 @@ GROUPS = {
     "slurmd": "/system.slice/slurmd.service",
     "slurmstepd": "/system.slice/gpuhost_slurmstepd.scope/system",
 }
+SLURMDBD = """\
+AuthType=auth/munge
+DbdHost=gpuhost
+SlurmUser=slurm
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+StoragePass=slurm
+"""
+DATABASE = "CREATE DATABASE slurm_acct_db; GRANT ALL ON slurm_acct_db.* TO slurm@localhost " \
+    "IDENTIFIED BY 'slurm'"
+ACCOUNTED = "AccountingStorageType=accounting_storage/slurmdbd"
 GROUP = "/sys/fs/cgroup/system.slice/gpuhost_slurmstepd.scope"
 ACCOUNT = re.compile(r"nvshare on gpuhost: ([\d.]+) GPU seconds, waited ([\d.]+) seconds")
 
@@ -61,7 +73,9 @@ def plugins(tree_with_slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def tree_with_slurm(request: pytest.FixtureRequest) -> Path:
     """The tree, with SLURM on it."""
     try:
-        return prepared("slurmctld", "slurmd", "slurm-client", "munge", "libslurm-dev")
+        return prepared(
+            "slurmctld", "slurmd", "slurm-client", "munge", "libslurm-dev", "slurmdbd",
+            "mariadb-server")
     except NoTree as error:
         leave_out(request.config, str(error))
 
@@ -315,6 +329,35 @@ def test_a_job_that_is_killed_leaves_nothing(cluster: Container) -> None:
     # SLURM takes no notes of a job that is cancelled.
     used = cluster.output("nvsharectl", "history", "--by=tenant", "--csv")
     assert f",{job.tenant},alice," in used
+
+
+def test_what_a_cancelled_job_had_is_in_the_accounting(cluster: Container) -> None:
+    cluster.write("/etc/slurm/slurmdbd.conf", SLURMDBD, 0o600)
+    cluster.run("chown", "slurm:", "/etc/slurm/slurmdbd.conf")
+    cluster.run("systemctl", "start", "mariadb")
+    cluster.run("mariadb", given=DATABASE)
+    cluster.run("sh", "-c", f"echo {ACCOUNTED} >> /etc/slurm/slurm.conf")
+    cluster.run("systemctl", "restart", "slurmdbd")
+    cluster.until(
+        lambda: cluster.run("sacctmgr", "show", "cluster", check=False).returncode == 0,
+        "the accounting is there")
+    cluster.run("systemctl", "restart", "slurmctld", "slurmd")
+    cluster.until(lambda: node(cluster) == "idle", "the node is there")
+    job = Job(cluster, "alice", memory=16)
+    job.await_memory()
+    cluster.run("scancel", str(job.id))
+
+    def noted() -> str:
+        return cluster.output(
+            "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job.id}",
+            "--format=State,AdminComment")
+
+    cluster.until(lambda: "seconds" in noted(), "it is accounted")
+    state, _, comment = noted().strip().partition("|")
+    assert state.startswith("CANCELLED")
+    # sacctmgr writes small letters.
+    assert ACCOUNT.fullmatch(comment.replace("gpu seconds", "GPU seconds")), comment
+    cluster.until(lambda: node(cluster) == "idle", "the node is free")
 
 
 def test_jobs_outlive_the_nodes_daemons(cluster: Container) -> None:
