@@ -10,8 +10,8 @@ terms of their tenants, live.
     nvshare.com/weight: "200"
 
 nvshared says what it takes. What makes no sense is refused, and what held goes on to hold: an event
-of the pod says why. An annotation that is taken away is a term that is taken back, and all are when
-the pod is gone. Nobody else's terms are touched.
+of the pod says why, and its status as long as it is so. An annotation that is taken away is a term
+that is taken back, and all are when the pod is gone. Nobody else's terms are touched.
 
 What a claim of DRA gives to a pod holds where no annotation says otherwise, and none can go beyond
 the memory and the time that are claimed.
@@ -79,17 +79,22 @@ class Terms:
     """What pods are called and ask for, and what of it nvshared knows. A thread tells it."""
 
     def __init__(
-        self, bus: str, complain: Callable[[Pod, str], None], claimed: Claimed
+        self, bus: str, complain: Callable[[Pod, str], None],
+        mark: Callable[[Pod, str], bool], claimed: Claimed,
     ) -> None:
-        """`claimed`: by pods of before our start; nvshared had been told."""
+        """`complain` and `mark` have people read what is wrong with a pod's annotations, the one
+        when it is found, the other as long as it is so; "" when it is not, and False if that
+        failed. `claimed`: by pods of before our start; nvshared had been told."""
         self._bus = bus
         self._complain = complain
+        self._mark = mark
         self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._pods: dict[str, Pod] = {}                 # as they were last seen, by uid
         self._renamed = False                           # nvshared does not know all their names,
         self._untold: dict[Pod, dict[str, int]] = {}    # or terms; 0 is one that is taken back
         self._set = {one: dict(terms) for one, terms in claimed.items()}    # as nvshared has them
         self._asked: dict[Pod, dict[str, int]] = {}     # by annotations that made sense
+        self._wrong: dict[Pod, dict[str, str]] = {}     # why others were refused, by term or key
         self._claimed = dict(claimed)
         self._before = set(claimed)                     # of these, pods that nobody has seen yet
         self._waiting: list[Future[None]] = []          # until nvshared knows a claim
@@ -122,6 +127,8 @@ class Terms:
                     self._answer(error)
                     if trouble != (trouble := str(error)):
                         logger.warning("names and annotations of pods have to wait: %s", error)
+            if self._news.empty():
+                self._show()
 
     @property
     def _is_behind(self) -> bool:
@@ -176,6 +183,7 @@ class Terms:
     def _forget(self, one: Pod) -> None:
         self._read(replace(one, annotations={}), self._pods.pop(one.uid).annotations)
         self._asked.pop(one, None)      # its claims bind it until kubelet lets go of them
+        self._wrong.pop(one, None)
         self._renamed = True
 
     def _read(self, one: Pod, before: Mapping[str, str]) -> None:
@@ -185,6 +193,7 @@ class Terms:
             if texts.get(key) == before.get(key):
                 continue
             term, parse = MEANINGS.get(key, ("", _whole))
+            self._wrong.get(one, {}).pop(term or key, None)
             try:
                 if key not in texts:
                     value = 0
@@ -193,7 +202,7 @@ class Terms:
                 else:
                     value = parse(texts[key].strip())
             except ValueError as wrong:
-                self._refuse(one, f"{key} cannot be {texts[key]!r}; {wrong}")
+                self._refuse(one, term or key, f"{key} cannot be {texts[key]!r}; {wrong}")
             else:
                 if term and self._is_claimed(one, term, value):
                     self._asked.setdefault(one, {})[term] = value
@@ -216,7 +225,7 @@ class Terms:
         if term not in CLAIMED or not 0 < most < value:
             return True
         words = CLAIMED[term]
-        self._refuse(one, f"its {term} cannot be {words(value)}: {words(most)} are claimed")
+        self._refuse(one, term, f"its {term} cannot be {words(value)}: {words(most)} are claimed")
         return False
 
     def _want(self, one: Pod, term: str) -> None:
@@ -251,11 +260,13 @@ class Terms:
         except NotKept as error:
             logger.warning("%s: %s", one, error)
         except InvalidArgs as error:
-            self._refuse(one, str(error))
             claimed = self._claimed.get(one, {}).get(term, 0)
             if value == claimed:
                 self._refused = error
-            elif self._asked.get(one, {}).pop(term, 0) and claimed and term not in self._set[one]:
+                self._complain(one, str(error))
+                return
+            self._refuse(one, term, str(error))
+            if self._asked.get(one, {}).pop(term, 0) and claimed and term not in self._set[one]:
                 self._tell(daemon, one, term, claimed)
             return
         else:
@@ -275,6 +286,14 @@ class Terms:
                     tenant.name not in claimed):
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
-    def _refuse(self, one: Pod, why: str) -> None:
-        logger.warning("%s: %s", one, why)
+    def _refuse(self, one: Pod, what: str, why: str) -> None:
+        """An annotation, by its term or key."""
+        self._wrong.setdefault(one, {})[what] = why
         self._complain(one, why)
+
+    def _show(self) -> None:
+        """Has the status of pods say what is wrong, and no more."""
+        for one in list(self._pods.values()):
+            wrong = ". ".join(sorted(self._wrong.get(one, {}).values()))
+            if wrong != one.refused and self._mark(one, wrong):
+                self._pods[one.uid] = replace(one, refused=wrong)

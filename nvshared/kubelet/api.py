@@ -2,8 +2,8 @@
 """Kubernetes' API server: who asks it, and the few questions that there are.
 
 A pod of a DaemonSet asks with its service account, whose token is replaced from time to time. On a
-host, kubelet's own kubeconfig is at hand: a node may read its pods and write their events. Both are
-read anew for each connection.
+host, kubelet's own kubeconfig is at hand: a node may read its pods and write their events and their
+status. Both are read anew for each connection.
 
 One question lists the objects of a node, the next waits for what becomes of them. Pods come whole:
 the ids of containers stand at their very end.
@@ -29,6 +29,7 @@ from nvshared.kubelet.pod import pod
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PAGE = 5                                # objects in one answer: a pod takes 100 KB to be read
 LISTEN = 60                             # seconds for which one question waits for news
+WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
 
 
@@ -56,7 +57,7 @@ class Server:
                 context.load_cert_chain(*self.certificate)
             made = http.client.HTTPSConnection(place.netloc, timeout=patience, context=context)
         headers = {
-            "Accept": "application/json", "Content-Type": "application/json",
+            "Accept": "application/json", "Content-Type": WRITTEN.get(method, "application/json"),
             "Connection": "close",
         }
         if self.token:

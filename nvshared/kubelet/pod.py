@@ -12,6 +12,8 @@ RESOURCE = f"{PREFIX}gpu"               # a share
 # the API server's there would set the terms of another one.
 STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
+# A condition of its status: what is wrong with our annotations.
+CONDITION = f"{PREFIX}AnnotationRefused"
 STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
@@ -28,6 +30,7 @@ class Pod:
     containers: Mapping[str, str] = field(default_factory=dict, compare=False)      # names by id
     static: str = field(default="", compare=False)      # by which kubelet knows a static pod
     wanting: frozenset[str] = field(default=frozenset(), compare=False)     # containers, of a share
+    refused: str = field(default="", compare=False)     # what its status says is wrong
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -51,5 +54,9 @@ def pod(said: Mapping[str, Any]) -> Pod:
         frozenset(
             one["name"] for one in (said.get("spec") or {}).get("containers") or ()
             if RESOURCE in ((one.get("resources") or {}).get("limits") or ())
+        ),
+        "".join(
+            one.get("message", "") for one in status.get("conditions") or ()
+            if one["type"] == CONDITION and one["status"] == "True"
         ),
     )

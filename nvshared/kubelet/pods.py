@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listens to what the API server says of this node's pods, and writes their events."""
+"""Listens to what the API server says of this node's pods; writes their events, and a condition of
+their status."""
 
 import http.client
 import logging
@@ -13,7 +14,7 @@ from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
 from nvshared.kubelet.api import server
 from nvshared.kubelet.claims import Claim, read
-from nvshared.kubelet.pod import Pod
+from nvshared.kubelet.pod import CONDITION, Pod
 from nvshared.kubelet.prepared import Prepared
 from nvshared.kubelet.static import ADVICE, REASON, StaticPods
 
@@ -25,6 +26,8 @@ TROUBLES = (
     NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
     AttributeError,
 )
+REFUSED = "AnnotationRefused"
+NAMESPACE = "/api/v1/namespaces/"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 
 
@@ -39,7 +42,7 @@ class Pods:
         self._node = node
         self._prepared = prepared
         self._static = static_pods
-        self._terms = Terms(bus, self._complain, prepared.terms())
+        self._terms = Terms(bus, self._complain, self._mark, prepared.terms())
         threading.Thread(target=self._listen, name="pods", daemon=True).start()
 
     def nvshared_is_back(self) -> None:
@@ -83,7 +86,6 @@ class Pods:
                         trouble = ""
                     self._terms.hear(news, what)
                     for pod, why in self._static.hear(news, what):
-                        logger.warning("%s: %s", pod, why)
                         self._complain(pod, f"{why}; {ADVICE}", REASON)
                     there = {pod.uid for pod in what} if news == "LISTED" else {what.uid}
                     if is_first:        # only now: a list of later may be older than a claim
@@ -113,19 +115,40 @@ class Pods:
         self._terms.claim(self._prepared.terms(read(said)))
         self._prepared.keep(said)
 
-    def _complain(self, pod: Pod, why: str, reason: str = "AnnotationRefused") -> None:
-        """An event, which `kubectl describe` shows."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _complain(self, pod: Pod, why: str, reason: str = REFUSED) -> None:
+        """An event, which `kubectl describe` shows, and a line of the journal."""
+        logger.warning("%s: %s", pod, why)
+        self._write("the event", "POST", f"{NAMESPACE}{pod.namespace}/events", {
+            "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+            "involvedObject": {
+                "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace,
+                "name": pod.name, "uid": pod.uid,
+            },
+            "type": "Warning", "reason": reason, "message": why,
+            "source": {"component": "nvshare-kubelet", "host": self._node},
+            "firstTimestamp": _now(), "lastTimestamp": _now(), "count": 1,
+        })
+
+    def _mark(self, pod: Pod, wrong: str) -> bool:
+        """A condition: whether annotations are refused, and why. Returns whether it is written."""
+        path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
+        return self._write(f"the status of {pod}", "PATCH", path, {
+            "metadata": {"uid": pod.uid},       # another one of its name is left alone
+            "status": {"conditions": [{
+                "type": CONDITION, "status": "True" if wrong else "False",
+                "reason": REFUSED if wrong else "NothingRefused", "message": wrong,
+                "lastTransitionTime": _now(),
+            }]},
+        })
+
+    def _write(self, what: str, method: str, path: str, body: Any) -> bool:
         try:
-            server(self._kubeconfig).ask("POST", f"/api/v1/namespaces/{pod.namespace}/events", {
-                "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
-                "involvedObject": {
-                    "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace,
-                    "name": pod.name, "uid": pod.uid,
-                },
-                "type": "Warning", "reason": reason, "message": why,
-                "source": {"component": "nvshare-kubelet", "host": self._node},
-                "firstTimestamp": now, "lastTimestamp": now, "count": 1,
-            }).close()
+            server(self._kubeconfig).ask(method, path, body).close()
         except TROUBLES as error:
-            logger.warning("the event is not written: %s", error)
+            logger.warning("%s is not written: %s", what, error)
+            return False
+        return True
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,32 +3,59 @@
 real socket.
 
 It lists and watches as Kubernetes does, a few objects in each answer, forgets old versions when it
-is told to, and takes events. Whoever shows no token, or asks for another node, is sent away.
+is told to, and takes events, and conditions of pods. Whoever shows no token, asks for another node,
+or does what the account of our manifests may not, is sent away.
 """
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from nvshared.kubelet.pod import MIRROR, STATIC
+import yaml
+
+from nvshared.kubelet.pod import CONDITION, MIRROR, STATIC
+from tests.integration.conftest import ROOT
 from tests.integration.fakehook import PATIENCE
 
 PODS = "/api/v1/pods"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/lab/resourceclaims/"
+# Of a path: the group, the resource, the name of an object and what of it.
+PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/[^/]+)?/(?P<resource>[a-z]+)"
+    r"(?:/(?P<name>[^/]+)(?P<part>/[a-z]+)?)?")
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 PAGE = 2                                # objects in one answer, at most
 NODE, TOKEN = "thisnode", "secret"
 HASH = "0a" * 16
 UID = "5e5e5e5e-0000-4000-8000-00000000000"
 
 
+Right = tuple[str, str, str]            # a group, a resource, a verb
+
+
+def granted(*folders: str) -> set[Right]:
+    """What nvshare-kubelet may do by our manifests of these folders."""
+    files = [ROOT / "packaging" / "kubernetes" / name / "account.yaml" for name in folders]
+    return {
+        (group, resource, verb)
+        for file in files for one in yaml.safe_load_all(file.read_text())
+        for rule in one.get("rules", ())
+        for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
+    }
+
+
 class ApiServer:
     """One that runs until it is stopped; start it again for a restart."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *manifests: str) -> None:
+        """`manifests`: applied besides those that all strategies have."""
+        self.rights = granted("common", *manifests)
+        self.used: set[Right] = set()
         self.pods: dict[str, dict[str, Any]] = {}
         self.slices: dict[str, Any] = {}
         self.claims: dict[str, Any] = {}    # also what is none
@@ -98,11 +125,24 @@ class ApiServer:
     def run(self, name: str, *containers: str) -> None:
         """Containers of a pod have these ids, and are called c0, c1, ..."""
         pod = self.pods[name]
-        pod["status"] = {"containerStatuses": [
+        pod["status"] = pod.get("status", {}) | {"containerStatuses": [
             {"name": f"c{number}", "containerID": f"containerd://{id}"}
             for number, id in enumerate(containers)
         ] + [{"name": "waits"}]}
         self._tell("MODIFIED", pod)
+
+    def conclude(self, name: str, *conditions: dict[str, Any]) -> None:
+        """A pod's status has these conditions besides, or in place of those of their types."""
+        status = self.pods[name].setdefault("status", {})
+        status["conditions"] = [*{
+            one["type"]: one for one in (*status.get("conditions", ()), *conditions)}.values()]
+        self._tell("MODIFIED", self.pods[name])
+
+    def condition(self, name: str) -> tuple[str, str]:
+        """Whether a pod's status says that annotations are refused, and why."""
+        (found,) = [one for one in self.pods[name].get("status", {}).get("conditions", [])
+                    if one["type"] == CONDITION] or [{"status": "", "message": ""}]
+        return found["status"], found["message"]
 
     def delete(self, name: str) -> None:
         """The pod is gone."""
@@ -167,6 +207,8 @@ class Handler(BaseHTTPRequestHandler):
         asked = {key: value[0] for key, value in parse_qs(place.query).items()}
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             return self._refuse(401, "Unauthorized")
+        if not self._may():
+            return None
         if place.path == f"/api/v1/nodes/{NODE}":
             return self._answer({"metadata": {"name": NODE, "uid": "of-the-node"}})
         if place.path.startswith(CLAIMS):
@@ -199,6 +241,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Takes an event, or a slice."""
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._may():
+            return None
         if self.path == SLICES:
             if said["metadata"]["name"] in self.api.slices:
                 return self._refuse(409, "already exists")
@@ -214,12 +258,43 @@ class Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         """Replaces a slice, if whoever asks knows what was there."""
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._may():
+            return None
         old = self.api.slices.get(self.path.removeprefix(f"{SLICES}/"))
         if old is None:
             return self._refuse(404, "not found")
         if said["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]:
             return self._refuse(409, "the object has been modified")
         return self._answer(self.api.put_slice(said, "MODIFIED"))
+
+    def do_PATCH(self) -> None:
+        """Has conditions of a pod's status be these, those of other types being as they were."""
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._may():
+            return None
+        assert self.headers["Content-Type"] == "application/strategic-merge-patch+json"
+        name = self.path.removeprefix("/api/v1/namespaces/lab/pods/").removesuffix("/status")
+        with self.api.news:
+            if name not in self.api.pods:
+                return self._refuse(404, "not found")
+            if said["metadata"]["uid"] != self.api.pods[name]["uid"]:
+                return self._refuse(409, "the UID in the precondition does not match")
+            self.api.conclude(name, *said["status"]["conditions"])
+        return self._answer({})
+
+    def _may(self) -> bool:
+        """Whether the account may do it; notes what it does."""
+        place = urlsplit(self.path)
+        match = PATH.fullmatch(place.path)
+        assert match, self.path
+        verb = VERBS.get(self.command) or (
+            "get" if match["name"] else "watch" if "watch=1" in place.query else "list")
+        right = match["group"] or "", match["resource"] + (match["part"] or ""), verb
+        if right not in self.api.rights:
+            self._refuse(403, f"pods is forbidden: the account may not {right}")
+            return False
+        self.api.used.add(right)
+        return True
 
     def _watch(self, path: str, version: int) -> None:
         while True:

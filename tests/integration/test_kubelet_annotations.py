@@ -67,6 +67,12 @@ class Lab:
         self._eventually(lambda: self.terms(tenant) == wanted)
 
 
+    def says(self, name: str, refused: str, *words: str) -> None:
+        """Waits until a pod's status says so."""
+        self._eventually(lambda: self.api.condition(name)[0] == refused
+                         and all(one in self.api.condition(name)[1] for one in words))
+
+
 @pytest.fixture
 def lab(node: Node, api: ApiServer, eventually: Eventually) -> Lab:
     """All of it runs, and there is a pod "old" with a weight."""
@@ -157,9 +163,31 @@ def test_nonsense_is_refused_and_what_held_goes_on(
     assert (event["reason"], event["type"]) == ("AnnotationRefused", "Warning")
     assert event["involvedObject"]["name"] == "old"
     lab.has(old, compute_limit=50, memory=512 * MIB, weight=400)    # what was right is set
+    lab.says("old", "True", event["message"])
     lab.api.annotate("old", weight="500")
     lab.has(old, compute_limit=50, memory=512 * MIB, weight=500)
     assert len(lab.api.events) == 1                     # said once
+    lab.says("old", "True", event["message"])           # and as long as it is so
+    lab.api.annotate("old", **{key: None})
+    lab.says("old", "False", "")
+
+
+def test_a_pods_status_is_right_again_after_a_restart(lab: Lab) -> None:
+    lab.api.annotate("old", gpu_core_limit="x", speed="9")
+    wrong = ("nvshare.com/gpu-core-limit cannot be 'x'; ", "nvshare.com/speed cannot be '9'; ")
+    lab.says("old", "True", *wrong)
+    lab.plugin.kill()
+    lab.plugin.wait()
+    lab.api.annotate("old", gpu_core_limit="50", speed=None)
+    assert lab.api.condition("old")[0] == "True"
+    lab.start()
+    lab.says("old", "False", "")
+
+
+def test_its_account_may_do_what_it_does_and_no_more(lab: Lab, eventually: Eventually) -> None:
+    lab.api.annotate("old", weight="x")
+    lab.says("old", "True")
+    eventually(lambda: lab.api.used == lab.api.rights)
 
 
 def test_terms_go_with_their_pod_and_no_others_do(lab: Lab) -> None:

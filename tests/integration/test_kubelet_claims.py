@@ -31,7 +31,7 @@ UID = "c1a1a1a1-0000-4000-8000-000000000000"
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiServer]:
     """One that knows no pod yet."""
-    made = ApiServer(tmp_path)
+    made = ApiServer(tmp_path, "claims")
     yield made
     if made.runs:
         made.stop()
@@ -243,6 +243,17 @@ def test_while_the_daemon_is_away_nothing_is_prepared_and_all_is_tainted(lab: Cl
     lab.are_tainted(False, False)
     lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Healthy"] * 2)
     assert lab.prepare().devices
+
+
+def test_its_account_may_do_what_it_does_and_no_more(lab: ClaimLab) -> None:
+    lab.claim()
+    assert lab.prepare().devices
+    lab.api.annotate("old", weight="x")
+    lab.says("old", "True")
+    lab.daemon.kill()
+    lab.daemon.wait()
+    lab.are_tainted(True, True)
+    lab.eventually(lambda: lab.api.used == lab.api.rights)
 
 
 def test_a_runtime_that_drops_cdi_devices_gets_no_claim(lab: ClaimLab) -> None:

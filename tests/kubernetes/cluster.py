@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from nvshared.kubelet.pod import CONDITION
 from tests.kubernetes.node import IMAGE, NAME, Node
 from tests.system import card
 
@@ -134,6 +135,12 @@ class Cluster(Node):
         chosen = f"--field-selector=involvedObject.uid={uid},reason={reason}"
         return self.kubectl(
             "get", "events", chosen, "--output=jsonpath={.items[*].message}")
+
+    def is_refused(self, name: str) -> str:
+        """What the status of a pod says is wrong with its annotations, as long as something is."""
+        said = self.get("pod", name)["status"].get("conditions", ())
+        return "".join(one["message"] for one in said
+                       if one["type"] == CONDITION and one["status"] == "True")
 
     def last_said(self, unit: str, words: str) -> tuple[float, str]:
         """When a unit wrote a line with these words to its journal last, and the line."""

@@ -33,6 +33,10 @@ def test_nonsense_is_an_event_and_changes_nothing(cluster: Cluster) -> None:
     cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/gpu-core-limit=x")
     cluster.until(lambda: "cannot be 'x'" in cluster.refusals("it"), "the reason is an event")
     assert cluster.terms("it") == {"compute-limit": 35}
+    cluster.until(lambda: "cannot be 'x'" in cluster.is_refused("it"), "and in its status")
+    cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/gpu-core-limit=36")
+    cluster.until(lambda: cluster.is_refused("it") == "", "which says no more than is so")
+    assert cluster.terms("it") == {"compute-limit": 36}
     cluster.finish("it")
 
 

@@ -4,6 +4,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.kubernetes.cluster import DRIVER, Cluster, claim, deployment, pod
 from tests.kubernetes.conftest import MANIFESTS
 from tests.kubernetes.test_device_plugin import first_process, main_process
 from tests.kubernetes.values import PARAMETERS
+from tests.system import card
 
 CLAIMS = MANIFESTS / "claims"
 CLASS = CLAIMS / "deviceclass.yaml"
@@ -72,6 +74,12 @@ def taken(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[dict[str, An
     return [said[number] for number in sorted(map(int, set(names)))]
 
 
+def is_limited(cluster: Cluster, name: str) -> bool:
+    """Whether a pod's program has had its part of the time."""
+    (client,) = [one for one in card.clients(cluster) if one["tenant"] == cluster.tenant(name)]
+    return bool(client["state"] == "limited")
+
+
 def events(cluster: Cluster, name: str) -> str:
     """What kubelet says of a pod."""
     uid = cluster.get("pod", name)["metadata"]["uid"]
@@ -116,6 +124,8 @@ class TestClaims:
         assert "cannot allocate all claims" in condition["message"]
         assert cluster.terms("a") == {"compute-limit": 50}
         assert cluster.terms("b") == {"compute-limit": 40}
+        for name in "ab":
+            cluster.until(partial(is_limited, cluster, name), "it has had its part, and waits")
         cluster.finish("b")
         cluster.until(lambda: cluster.shares("c"), "the third uses the GPU")
         assert cluster.terms("c") == {"compute-limit": 40}

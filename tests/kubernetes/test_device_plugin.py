@@ -6,7 +6,7 @@ import json
 import pytest
 
 from nvshared.kubelet.given import CHECKPOINT
-from tests.kubernetes.cluster import RESTRICTED, Cluster, deployment, pod
+from tests.kubernetes.cluster import RESTRICTED, TOLD, Cluster, deployment, pod
 from tests.kubernetes.node import MANIFESTS, NAME
 from tests.system import card
 
@@ -101,8 +101,47 @@ def test_a_static_pod_that_starts_before_the_plugin_is_known_is_told_so(cluster:
     cluster.until(lambda: cluster.allocatable() == 10, "the shares are there")
 
 
+def test_a_program_that_starts_while_nvshared_is_away_waits_and_says_so(cluster: Cluster) -> None:
+    """Its pod has its share already."""
+    one = pod("late")
+    (main,) = one["spec"]["containers"]
+    main["command"][-1] = f"until [ -e {TOLD}/go ]; do sleep 0.1; done; {main['command'][-1]}"
+    cluster.apply(one)
+    cluster.until(lambda: cluster.phase("late") == "Running", "it runs")
+    cluster.run("systemctl", "stop", "nvshared.socket", "nvshared")
+    cluster.write(f"{TOLD}/go", "")
+    try:
+        cluster.until(
+            lambda: "waits for nvshared, which is not running" in cluster.kubectl("logs", "late"),
+            "it says why it waits")
+        assert cluster.phase("late") == "Running"
+    finally:
+        cluster.run("rm", f"{TOLD}/go")
+        cluster.run("systemctl", "start", "nvshared.socket", "nvshared")
+    cluster.until(lambda: cluster.shares("late"), "it shares the GPU")
+    cluster.finish("late")
+
+
+def test_a_pods_memory_limit_is_met_at_the_allocation(cluster: Cluster) -> None:
+    """That of its containers' host memory, where what does not fit on the GPU must go."""
+    little, enough = pod("little", MOST_OF_IT), pod("enough", MOST_OF_IT)
+    for one, limit in ((little, MOST_OF_IT + 10), (enough, card.MEMORY * 2)):
+        one["spec"]["containers"][0]["resources"]["limits"]["memory"] = f"{limit}Mi"
+    cluster.apply(little)
+    cluster.until(lambda: cluster.has_ended("little"), "it has ended")
+    assert "out of memory" in cluster.kubectl("logs", "little")
+    (status,) = cluster.get("pod", "little")["status"]["containerStatuses"]
+    assert status["state"]["terminated"]["reason"] == "Error"       # it is not "OOMKilled"
+    cluster.run("nvsharectl", "set-tq", "100ms")
+    turns = card.status(cluster)["gpus"][0]["turns"]
+    cluster.start_pods(enough, pod("other", MOST_OF_IT, seed=2))
+    cluster.until(lambda: card.status(cluster)["gpus"][0]["turns"] - turns > 4, "they take turns")
+    cluster.finish("enough", "other")
+
+
 @pytest.mark.parametrize("unit", ["kubelet", "nvshared", "nvshare-kubelet", "containerd"])
 def test_pods_go_on_whatever_is_killed(cluster: Cluster, unit: str) -> None:
+    """Or started anew."""
     cluster.start_pods(pod("steady"))
     process = first_process(cluster, "steady")
     killed = main_process(cluster, unit)
@@ -110,6 +149,9 @@ def test_pods_go_on_whatever_is_killed(cluster: Cluster, unit: str) -> None:
     cluster.until(lambda: main_process(cluster, unit) not in ("0", killed), "systemd starts it")
     cluster.apply(deployment("later"))
     cluster.until(lambda: cluster.programs() == 2, "another one shares the GPU")
+    cluster.run("systemctl", "restart", unit)
+    cluster.apply(deployment("latest"))
+    cluster.until(lambda: cluster.programs() == 3, "and one more")
     assert first_process(cluster, "steady") == process
     cluster.finish("steady")
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from nvshared import __version__
+from nvshared.kubelet.pod import CONDITION
 from tests.kubernetes.cluster import RESTRICTED, Cluster, claim, pod
 from tests.kubernetes.conftest import MANIFESTS, ROOT
-from tests.kubernetes.node import ADDRESS, IMAGE, NAME
+from tests.kubernetes.node import ADDRESS, IMAGE, NAME, PKI
 from tests.system import card
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -27,6 +28,18 @@ KINDS = ",".join((
 ))
 # No kube-proxy is there, so pods find the API server where it is.
 SERVER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": "6443"}
+# kubectl would read the pod before.
+PATCH = """
+import ssl, sys, urllib.error, urllib.request
+authority, url, token, body = sys.argv[1:]
+headers = {
+    "Authorization": f"Bearer {token}", "Content-Type": "application/strategic-merge-patch+json"}
+request = urllib.request.Request(url, body.encode(), headers, method="PATCH")
+try:
+    urllib.request.urlopen(request, context=ssl.create_default_context(cafile=authority)).close()
+except urllib.error.HTTPError as error:
+    print(error.read().decode())
+"""
 # What makes no sense is refused by nvshare-kubelet, not by the API server.
 WITHOUT_POLICY = {
     "$patch": "delete", "apiVersion": "admissionregistration.k8s.io/v1",
@@ -151,7 +164,22 @@ def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
         cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "annotations are heeded")
         cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/weight=x")
         cluster.until(lambda: "cannot be 'x'" in cluster.refusals("it"), "the reason is an event")
+        cluster.until(lambda: "cannot be 'x'" in cluster.is_refused("it"), "its status says so")
+        assert "its own condition alone" in patched(cluster, "it", {"phase": "Failed"})
+        ours = {"type": CONDITION, "status": "False"}
+        assert patched(cluster, "it", {"conditions": [ours]}) == ""
         cluster.finish("it")
+
+
+def patched(cluster: Cluster, name: str, status: Mapping[str, Any]) -> str:
+    """Why the DaemonSet's account may not write this of a pod's status."""
+    (one,) = cluster.get("pods", "--namespace=nvshare")["items"]
+    token = cluster.kubectl(
+        "create", "token", "nvshare-kubelet", "--namespace=nvshare", "--bound-object-kind=Pod",
+        f"--bound-object-name={one['metadata']['name']}").strip()
+    return cluster.output(
+        "python3", "-c", PATCH, f"{PKI}/ca.crt", f"https://{ADDRESS}:6443/api/v1/namespaces/"
+        f"default/pods/{name}/status", token, json.dumps({"status": status}))
 
 
 def test_a_daemon_set_serves_claims_in_place_of_the_units_shares(
@@ -184,20 +212,26 @@ def test_a_daemon_set_does_all_on_a_node_with_nothing_and_is_switched_off(
         cluster.until(lambda: cluster.allocatable() == 10, "the pod's shares are there")
         cluster.kubectl("apply", f"--kustomize={manifests}/check")
         cluster.kubectl("rollout", "status", "deployment/gpu-validation", "--timeout=120s")
-        half = card.MEMORY * 6 // 10
-        cluster.apply(*(pod(name, half, seed=seed) for seed, name in enumerate("ab", 1)))
-        cluster.until(lambda: inside(cluster).count('"name": "pod:default/') == 2, "both share")
+        most = card.MEMORY * 6 // 10
+        cluster.apply(*(pod(name, most, seed=seed) for seed, name in enumerate("ab", 1)))
+        cluster.until(lambda: len([
+            one for one in inside(cluster, "tenants")["tenants"]
+            if one["name"].startswith("pod:default/")]) == 2, "both share")
+        inside(cluster, "set-tq", "100ms")
+        turns = inside(cluster, "status")["gpus"][0]["turns"]
+        cluster.until(
+            lambda: inside(cluster, "status")["gpus"][0]["turns"] > turns + 4, "they take turns")
         cluster.finish("a", "b")
         cluster.kubectl("apply", f"--kustomize={manifests}/overlays/none")
         cluster.until(lambda: set(pods(cluster)) == {"none"}, "the other pod is there alone")
         cluster.until(lambda: cluster.allocatable() == 0, "no share is left")
 
 
-def inside(cluster: Cluster) -> str:
-    """The tenants, asked for in the pod."""
-    return cluster.kubectl(
+def inside(cluster: Cluster, *command: str) -> Any:
+    """What nvsharectl says in the pod."""
+    return json.loads(cluster.kubectl(
         "exec", "--namespace=nvshare", "daemonset/gpu-sharing", "--container=nvshared", "--",
-        "nvsharectl", "tenants", "--json", check=False)
+        "nvsharectl", *command, "--json"))
 
 
 def test_an_init_container_brings_the_library_alone(cluster: Cluster, images: None) -> None:

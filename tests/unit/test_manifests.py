@@ -20,7 +20,7 @@ from nvshared.kubelet.cdi import STATIC
 from nvshared.kubelet.claims import DRIVER, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.given import CHECKPOINT
-from nvshared.kubelet.pod import PREFIX, RESOURCE
+from nvshared.kubelet.pod import CONDITION, PREFIX, RESOURCE
 from nvshared.kubelet.registry import REGISTRY
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
 from nvshared.settings.rules import TERMS
@@ -30,8 +30,9 @@ from tests.kubernetes.values import VALUES
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes"
 BASE = MANIFESTS / "nvshared"
 STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
-KUSTOMIZE = shutil.which("kustomize", path=os.pathsep.join(
-    (os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))) or ""
+PLACES = os.pathsep.join((os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))
+KUSTOMIZE = [[path, verb] for program, verb in (("kustomize", "build"), ("kubectl", "kustomize"))
+             if (path := shutil.which(program, path=PLACES))]
 
 # The fields that our manifests have, of those that Kubernetes and kustomize know.
 TOP = {"apiVersion", "kind", "metadata", "spec", "rules", "roleRef", "subjects", "data"}
@@ -98,7 +99,15 @@ def test_it_may_do_what_it_does_and_no_more() -> None:
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert "privileged" not in security
     allowed = {one["resources"][0]: one["verbs"] for one in found["ClusterRole"]["rules"]}
-    assert allowed == {"pods": ["list", "watch"], "events": ["create"]}
+    assert allowed == {
+        "pods": ["list", "watch"], "pods/status": ["patch"], "events": ["create"]}
+    (policy,) = [
+        one for path in listed(BASE) for one in documents(path)
+        if (one["kind"], one["metadata"]["name"]) == (
+            "ValidatingAdmissionPolicy", "nvshare-kubelet")
+    ]
+    said = str(policy["spec"]["variables"])
+    assert said.count(f'one.type != "{CONDITION}"') == 2
 
 
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=str)
@@ -198,14 +207,44 @@ def test_the_strategies_are_those_that_the_documentation_compares() -> None:
     assert named == {"-4"} | {name for name in STRATEGIES if not name.endswith("-4")}
 
 
-@pytest.mark.skipif(not KUSTOMIZE, reason="there is no kustomize")
+def built(folder: Path) -> dict[tuple[str, str], Any]:
+    """What kustomize makes of it, by kind and name."""
+    said = subprocess.run([*KUSTOMIZE[0], folder], capture_output=True, check=True).stdout
+    return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(said)}
+
+
+with_kustomize = pytest.mark.skipif(
+    not KUSTOMIZE, reason="there is no kustomize and no kubectl")
+
+
+@with_kustomize
+@pytest.mark.parametrize(("folder", "roles"), [
+    ("overlays/nvshared", {"nvshare-kubelet"}),
+    ("overlays/nvshared-daemonset", {"nvshare-kubelet"}),
+    ("claims", {"nvshare-kubelet", "nvshare-kubelet-claims"}),
+])
+def test_where_nvshare_kubelet_runs_it_has_the_account_that_the_roles_are_for(
+    folder: str, roles: set[str]
+) -> None:
+    """And no others: what they allow is what it does, as tests/integration/apiserver.py checks."""
+    objects = built(MANIFESTS / folder)
+    spec = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == "nvshare-kubelet"
+    assert spec.get("automountServiceAccountToken", True)
+    bound = [one for (kind, _), one in objects.items() if kind.endswith("RoleBinding")]
+    assert {one["roleRef"]["name"] for one in bound} == roles
+    for one in bound:
+        assert one["subjects"] == [
+            {"kind": "ServiceAccount", "name": "nvshare-kubelet", "namespace": "nvshare"}]
+        assert ("ClusterRole", one["roleRef"]["name"]) in objects
+    assert ("ServiceAccount", "nvshare-kubelet") in objects
+
+
+@with_kustomize
 def test_all_strategies_have_the_same_objects_so_that_one_replaces_another() -> None:
     found = {}
     for name in STRATEGIES:
-        built = subprocess.run(
-            [KUSTOMIZE, "build", MANIFESTS / "overlays" / name], capture_output=True, check=True)
-        objects = {(one["kind"], one["metadata"]["name"]): one
-                   for one in yaml.safe_load_all(built.stdout)}
+        objects = built(MANIFESTS / "overlays" / name)
         found[name] = objects.keys()
         template = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]
         assert template["metadata"]["labels"]["nvshare.com/strategy"] == name
