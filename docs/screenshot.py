@@ -37,7 +37,7 @@ from nvshared.demo.service import service
 from nvshared.tui.actions import looked, settled
 from nvshared.tui.rows import who
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Opened, Screen, State
+from nvshared.tui.state import Command, Opened, Screen, State
 from nvshared.units import GIB, MIB
 
 PICTURES = Path(__file__).with_name("images")
@@ -48,6 +48,7 @@ COMMANDS = {
     "clients": ["clients"],
     "tenants": ["tenants"],
     "history": ["history", "--since", "1h", "--step", "minute"],
+    "plot": ["history", "--since", "10min", "--step", "minute", "--by", "tenant", "--plot"],
 }
 BUSY = {"training": 0.61, "inference": 0.54}       # of the card's memory
 IDLE = {"notebook": 0.2}
@@ -134,6 +135,7 @@ async def _states(bus: str, seconds: float) -> dict[str, State]:
     return {
         "main": state,
         "details": replace(state, screen=Screen.DETAILS, opened=opened),
+        "change": replace(state, question=Command("weight", waiting, 200, waiting.tenant)),
         "help": replace(state, screen=Screen.HELP),
     }
 

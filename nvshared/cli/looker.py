@@ -17,7 +17,7 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot, Turn
 from nvshared.control.tenants import Tenant
 from nvshared.errors import NvshareError, PasswordNeeded
-from nvshared.tui.commands import KINDS
+from nvshared.tui.commands import carry_out
 from nvshared.tui.rows import who
 from nvshared.tui.state import Command, Who
 
@@ -125,10 +125,9 @@ class Looker:
         return (), ()
 
     def _carry_out(self, command: Command) -> None:
-        kind = KINDS[command.verb]
         try:
             self._daemon = self._daemon or Daemon(self._bus, asks=False)
-            kind.carry_out(self._daemon, command)
+            words = carry_out(self._daemon, command)
         except PasswordNeeded:
             self._say(PasswordWanted(command))
         except NvshareError as error:
@@ -136,7 +135,7 @@ class Looker:
                 self._drop()
             self._say(Answered(f"{error}."))
         else:
-            self._say(Answered(kind.done(command)))
+            self._say(Answered(words))
 
     def _drop(self) -> None:
         if self._daemon is not None:

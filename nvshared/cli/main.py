@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from nvshared.cli import predecessor, status
-from nvshared.cli.output import complain
+from nvshared.cli.output import complain, drop
 from nvshared.cli.parser import build
 from nvshared.cli.verb import Options, Verb
 from nvshared.cli.verbs import VERBS
@@ -35,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        _drop_output()                  # whoever read it has enough of it
+        drop(sys.stdout)                # whoever read it has enough of it
         return 128 + signal.SIGPIPE
     except OSError as error:
-        _drop_output()
+        drop(sys.stdout)
         complain(NvshareError(f"the output cannot be written: {error.strerror}"), as_json=as_json)
         return ExitCode.FAILURE
     except Exception as error:
@@ -67,11 +67,6 @@ def _prepare_output() -> None:
         # A terminal that has no "▶" shows a question mark, and not a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def _drop_output() -> None:
-    """Python would complain once more when it exits and tries to write what is left."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def act(options: Options) -> ExitCode | None:

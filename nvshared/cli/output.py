@@ -7,8 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from nvshared.cli.verb import Options
 from nvshared.errors import NvshareError
@@ -61,5 +60,12 @@ def complain(error: NvshareError, *, as_json: bool) -> None:
             text, max(NARROWEST, shutil.get_terminal_size().columns - 1),
             subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
         ))
-    with suppress(OSError):
+    try:
         print(text, file=sys.stderr)
+    except OSError:
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """Gives up what is left of it: Python would try once more when it exits, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

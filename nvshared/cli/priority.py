@@ -26,14 +26,15 @@ def _act(options: Options) -> None:
 
 VERB = Verb(
     name="priority",
-    summary="set which tenants go first where programs take turns",
+    summary="set which tenants go first",
     description=(
         "Where programs take turns, those of high priority go before all others who wait. Those in "
         "the background get the GPU only while nobody else wants it, and are stopped as soon as "
         "somebody does; if others are always busy, they never run. Weights count among those of "
-        "one priority. A program is in the background if one of its tenants is. Programs that fit "
-        "on the GPU together run together, whatever their priorities. It holds until it is taken "
-        "back; then the configuration holds again."
+        "one priority. A program is in the background if one of its tenants is. Where programs fit "
+        "on the GPU together, no turns are taken, and one in the background submits nothing while "
+        "another has work on the GPU; what it submitted before takes about a millisecond. It holds "
+        "until it is taken back; then the configuration holds again."
     ),
     examples=(
         ("nvsharectl priority unit:alice/train.service background", "when nobody else needs it"),

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for tenants, in words, and the changes of it."""
+"""The changes of what is set for tenants."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show
 from nvshared.cli.verb import Options
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
-from nvshared.names import USUAL_TERMS
-from nvshared.quantity import sized
 from nvshared.tui.tables import named
-from nvshared.tui.terms import source
+from nvshared.tui.terms import sentence
 
 if TYPE_CHECKING:
-    from nvshared.control.tenants import Tenant, Term
+    from nvshared.control.tenants import Tenant
+
+_PLAIN = {
+    "memory": "memory_limit", "host-memory": "host_limit", "compute-limit": "compute_limit",
+    "compute-request": "compute_request", "priority": "priority", "weight": "weight",
+    "suspended": "suspended",
+}
 
 
 def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
@@ -34,50 +38,6 @@ def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
 
 def _print(now: "Tenant", terms: Mapping[str, int]) -> None:
     for term in terms:
-        print(f"{_SENTENCES[term](now.name, now.value(term))}{_because(now.holding(term))}.")
+        print(sentence(now, term))
     if not now.programs:
         print("It has no program that uses a GPU now.")
-
-
-def _because(term: "Term | None") -> str:
-    return f", as {source(term)} says" if term is not None and term.rule else ""
-
-
-def _memory(name: str, limit: int) -> str:
-    what = sized(limit) if limit else "as much as there is"
-    return f"The programs of {name} together may allocate {what} on each GPU"
-
-
-def _host(name: str, limit: int) -> str:
-    what = sized(limit) if limit else "as much as there is"
-    return f"The programs of {name} together may need {what} of host memory for what may leave GPUs"
-
-
-def _compute(name: str, limit: int) -> str:
-    what = f"at most {limit} % of the time"
-    if limit == USUAL_TERMS["compute-limit"]:
-        what = "all of the time that others leave them"
-    return f"The programs of {name} together may use each GPU {what}"
-
-
-def _request(name: str, percent: int) -> str:
-    what = "what their weight gives them of the time"
-    if percent:
-        what = f"{percent} % of the time of each GPU, whenever they want it"
-    return f"The programs of {name} together get {what}"
-
-
-_PLAIN = {
-    "memory": "memory_limit", "host-memory": "host_limit", "compute-limit": "compute_limit",
-    "compute-request": "compute_request", "priority": "priority", "weight": "weight",
-    "suspended": "suspended",
-}
-_SENTENCES: dict[str, Callable[[str, int], str]] = {
-    "memory": _memory,
-    "host-memory": _host,
-    "compute-limit": _compute,
-    "compute-request": _request,
-    "priority": lambda name, priority: f"The priority of {name} is {named(priority)}",
-    "weight": lambda name, weight: f"The weight of {name} is {weight}",
-    "suspended": lambda name, on: f"The programs of {name} are {'' if on else 'not '}suspended",
-}

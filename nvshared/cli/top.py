@@ -83,9 +83,10 @@ VERB = Verb(
         "GPU without sharing it. The arrows select a program, Enter shows its details: whose it "
         "is, its memory, what is set for it and where that comes from, its last turns. m, c, w, "
         "s, r and p limit its memory or time, set its weight, suspend, resume and preempt, and "
-        "ask first. / filters, < and > sort, ? shows all keys, q quits. A mouse selects, sorts "
-        "and scrolls. A small terminal shows less of each GPU; one that cannot be drawn on "
-        "(TERM=dumb) gets one picture below the other."
+        "ask first; Tab makes it all programs of its tenant together. / filters, < and > sort, "
+        "? shows all keys, q quits. A mouse selects, sorts and scrolls. A small terminal shows "
+        "less of each GPU; one that cannot be drawn on (TERM=dumb) gets one picture below the "
+        "other."
     ),
     examples=(
         ("nvsharectl top", "once a second"),

@@ -8,7 +8,7 @@ from nvshared.cli.looker import Answered, Broken, Failed, Looked, Looker, Passwo
 from nvshared.control import Daemon
 from nvshared.errors import NvshareError
 from nvshared.tui.actions import Wish, act, failed, looked
-from nvshared.tui.commands import KINDS
+from nvshared.tui.commands import carry_out
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, Frame, Screen, State
 from nvshared.tui.terminal import Terminal
@@ -73,10 +73,8 @@ class Watch:
 
     def _with_a_password(self, command: Command) -> str:
         """polkit asks for it where it usually does. What came of the command."""
-        kind = KINDS[command.verb]
         try:
             with self._terminal.left(), Daemon(self._bus) as daemon:
-                kind.carry_out(daemon, command)
+                return carry_out(daemon, command)
         except NvshareError as error:
             return f"{error}."
-        return kind.done(command)

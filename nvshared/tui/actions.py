@@ -188,6 +188,9 @@ def _asked(state: State, verb: str) -> State:
         return replace(state, words=obstacle)
     if KINDS[verb].prompt:
         return replace(state, prompt=Prompt(verb, client))
+    if verb == "resume" and not client.suspended:       # a tenant of its is
+        found = (one.name for one in _tenants(state, client) if one.value("suspended"))
+        return replace(state, question=Command(verb, client, tenant=next(found, client.tenant)))
     return replace(state, question=Command(verb, client))
 
 
@@ -198,7 +201,7 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
         return f"{name} has ended."
     if client.state == UNSHARED and verb != "preempt":
         return f"{name} does not share the GPU: nvshared has no hold on it."
-    if verb == "resume" and not client.suspended:
+    if verb == "resume" and not client.suspended and client.state != "suspended":
         return f"{name} is not suspended."
     if verb == "suspend" and client.suspended:
         return f"{name} is suspended already: r resumes it."
@@ -211,6 +214,24 @@ def _now(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
     return next((one for one in known if who(one) == who(client)), None)
 
 
+def next_whom(state: State, asked: Prompt | Command) -> str:
+    """Whom Tab makes it about: the program ("") or a tenant of its, one after the other.
+
+    Others than its own are known where its details are looked at.
+    """
+    if asked.client is None or not KINDS[asked.verb].term:
+        return ""
+    known = [one.name for one in _tenants(state, asked.client)] or [asked.client.tenant]
+    whom = ["", *known]
+    return whom[(whom.index(asked.tenant) + 1) % len(whom)] if asked.tenant in whom else ""
+
+
+def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
+    """Its own and those around it, where it is the program whose details are looked at."""
+    opened = state.opened
+    return opened.tenants if opened is not None and opened.who == who(client) else ()
+
+
 def _answered(state: State, command: Command, key: str) -> Answer:
     match key:
         case "y" | "Y":
@@ -218,9 +239,12 @@ def _answered(state: State, command: Command, key: str) -> Answer:
             if state.trouble:
                 return replace(state, words=f"Nothing was changed: {state.trouble}."), None
             client = _now(state, command.client)
-            if client is None:
+            if client is None and not command.tenant:
                 return replace(state, words=f"{command.name} has ended."), None
-            return replace(state, words="…"), command._replace(client=client)
+            return replace(state, words="…"), command._replace(client=client or command.client)
+        case "tab" | "backtab" if not KINDS[command.verb].prompt:
+            tenant = next_whom(state, command)
+            return replace(state, question=command._replace(tenant=tenant)), None
         case "n" | "N" | "q" | "escape" | "enter" | "left" | "backspace":
             return replace(state, question=None, words="Nothing was changed."), None
     return state, None
@@ -237,6 +261,8 @@ def _typed(state: State, prompt: Prompt, key: str) -> State:
             prompt = prompt._replace(text=prompt.text[:-1])
         case "clear":
             prompt = prompt._replace(text="")
+        case "tab" | "backtab":
+            prompt = prompt._replace(tenant=next_whom(state, prompt))
         case _ if len(key) == 1:
             prompt = prompt._replace(text=prompt.text + key)
         case _:
@@ -252,10 +278,10 @@ def _entered(state: State, prompt: Prompt) -> State:
     if not prompt.text.strip():
         return replace(state, prompt=None, words="Nothing was changed.")
     try:
-        value = parsed(prompt.verb, prompt.text)
+        value = parsed(prompt)
     except ValueError as wrong:
         return replace(state, words=f"{wrong}.")
     state = replace(state, prompt=None)
-    if obstacle := _obstacle(state, prompt.verb, prompt.client):
+    if not prompt.tenant and (obstacle := _obstacle(state, prompt.verb, prompt.client)):
         return replace(state, words=obstacle)
-    return replace(state, question=Command(prompt.verb, prompt.client, value))
+    return replace(state, question=Command(prompt.verb, prompt.client, value, prompt.tenant))

@@ -74,7 +74,7 @@ def _about(
     words = f"{client.tenant}, in {', '.join(within)}" if within else client.tenant
     found += _folded("Tenant", words, width)
     words = client.state
-    if client.idle_usec:
+    if client.state == "idle":
         words += f", for {duration(client.idle_usec)}"
     if waits := reason(snapshot, client):
         words = f"waits {waits}"

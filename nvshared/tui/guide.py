@@ -36,6 +36,8 @@ _PAGE: tuple[tuple[str, str], ...] = (
     ("Changes, each of which asks first", ""),
     *((kind.key, f"{verb}: {kind.label}" if verb not in kind.label else kind.label)
       for verb, kind in KINDS.items()),
+    ("Tab", "while it asks: not this program, but all of its tenant together, such as a job's or "
+            "a user's; in the details also those of the tenants around it"),
     ("", ""),
     ("What is shown", ""),
     ("▶", "this program has the GPU now"),

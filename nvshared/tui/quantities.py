@@ -56,7 +56,7 @@ def quantum_of(gpu: "GPUSnapshot") -> str:
     """A card's: 30s, 250ms, auto, and while turns are taken auto (1.2s)."""
     if not gpu.tq_auto:
         return quantum(gpu.tq_usec)
-    if gpu.state != "turns":
+    if gpu.state not in ("turns", "busy"):
         return "auto"
     now = gpu.tq_usec
     return f"auto ({now // MILLISECOND}ms)" if now < 995_000 else f"auto ({duration(now)})"

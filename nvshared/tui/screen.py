@@ -3,18 +3,19 @@
 
 from rich.text import Text
 
+from nvshared.tui.actions import next_whom
 from nvshared.tui.canvas import fit, frame, wrapped
-from nvshared.tui.commands import KINDS
+from nvshared.tui.commands import KINDS, question
 from nvshared.tui.details import details
 from nvshared.tui.guide import keys, page
 from nvshared.tui.listing import listing
 from nvshared.tui.panels import gpus
 from nvshared.tui.quantities import process
 from nvshared.tui.rows import rows
-from nvshared.tui.state import Frame, Hit, Screen, State
+from nvshared.tui.state import Command, Frame, Hit, Prompt, Screen, State, tenant_named
 
 NARROWEST, LOWEST = 40, 8               # what can be drawn on
-MOST_WORDS = 3                          # lines of a message
+MOST_WORDS = 4                          # lines of a message
 
 
 def draw(state: State, width: int, height: int) -> Frame:
@@ -82,13 +83,16 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
     `note`: at the end of the line of keys.
     """
     if state.question is not None:
-        asked = KINDS[state.question.verb].question(state.question)
-        return _words(f"{asked} y/n", width, "bold yellow"), []
+        asked = f"{question(state.question)} y/n"
+        if not KINDS[state.question.verb].prompt:
+            asked += _tab(state, state.question)
+        return _words(asked, width, "bold yellow"), []
     typed: list[Text] = []
     if state.prompt is not None:
         label = "Filter"
         if state.prompt.client is not None:
-            label = f"{process(state.prompt.client)}: {KINDS[state.prompt.verb].prompt}"
+            whom = tenant_named(state.prompt.tenant) or process(state.prompt.client)
+            label = f"{whom}{_tab(state, state.prompt)}: {KINDS[state.prompt.verb].prompt}"
         typed = _words(f"{label}: {state.prompt.text}▏", width, "bold")
     found = _words(state.words, width, "yellow") if state.words else []
     if state.trouble:
@@ -101,6 +105,14 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
             ("filter ", "dim"), (state.filter, "bold yellow"), ("  Esc off  ", "dim"))
     line, hits = keys(state.screen, width - len(note), -1, lead)
     return [*found, line.append(note)], hits
+
+
+def _tab(state: State, asked: Prompt | Command) -> str:
+    """Whom Tab makes it about."""
+    tenant = next_whom(state, asked)
+    if tenant:
+        return f" (Tab: {tenant_named(tenant)})"
+    return f" (Tab: {process(asked.client)})" if asked.tenant and asked.client else ""
 
 
 def _words(text: str, width: int, style: str) -> list[Text]:

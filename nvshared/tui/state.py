@@ -12,8 +12,17 @@ from nvshared.control.tenants import Tenant
 from nvshared.tui.keys import Key
 from nvshared.tui.past import Past
 from nvshared.tui.quantities import process
+from nvshared.tui.tables import short_tenant, shortened
 
 Who = tuple[int, int]                   # a program on a GPU, also after a restart of the daemon
+
+
+LONGEST_NAME = 32                       # characters of a tenant in a question
+
+
+def tenant_named(name: str) -> str:
+    """A tenant in a question."""
+    return shortened(short_tenant(name), LONGEST_NAME)
 
 
 class Screen(Enum):
@@ -30,11 +39,12 @@ class Command(NamedTuple):
     verb: str                           # memory, compute, weight, suspend, resume or preempt
     client: ClientSnapshot              # the program
     value: int = 0                      # as over the bus
+    tenant: str = ""                    # it is about all programs of this tenant; "": about that
 
     @property
     def name(self) -> str:
-        """The program's."""
-        return process(self.client)
+        """The program's, or the tenant's."""
+        return tenant_named(self.tenant) if self.tenant else process(self.client)
 
     @property
     def gpu(self) -> int:
@@ -48,6 +58,7 @@ class Prompt(NamedTuple):
     verb: str                           # filter, or that of the command which it is for
     client: ClientSnapshot | None       # whom that is about
     text: str = ""
+    tenant: str = ""                    # as in Command
 
 
 @dataclass(frozen=True, slots=True)

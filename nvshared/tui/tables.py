@@ -31,7 +31,7 @@ PROCESS = 11                            # of a process: p…[4194304]
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
     "evicting": "magenta", "suspended": "red", "limited": "yellow", "idle": "dim", "turns": "green",
-    "shared": "green", "gathering": "yellow", "lost": "bold red", "crowded": "red",
+    "shared": "green", "busy": "green", "gathering": "yellow", "lost": "bold red", "crowded": "red",
 }
 
 
@@ -120,11 +120,16 @@ CLIENTS = [
 
 
 def tenant(client: "ClientSnapshot") -> str:
-    """Whose it is, if that is more than its user; as much of an id as people look at."""
-    kind, _, name = client.tenant.partition(":")
-    owner, slash, id = name.rpartition("/")
+    """Whose it is, if that is more than its user."""
+    kind = client.tenant.partition(":")[0]
+    return "" if kind in ("user", "") else short_tenant(client.tenant)
+
+
+def short_tenant(name: str) -> str:
+    """A tenant's name, with as much of an id as people look at."""
+    before, mark, id = name.rpartition("/" if "/" in name else ":")
     long = len(id) >= LONG_ID and set(id) <= set("0123456789abcdef-")
-    return "" if kind in ("user", "") else f"{kind}:{owner}{slash}{id[:SHORT_ID] if long else id}"
+    return f"{before}{mark}{id[:SHORT_ID] if long else id}"
 
 
 _TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NARROWEST))

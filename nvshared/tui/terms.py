@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is set for tenants, as people would write it, and where it comes from."""
 
-from nvshared.control.tenants import Term
+from collections.abc import Callable
+
+from nvshared.control.tenants import Tenant, Term
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import sized
 from nvshared.tui.tables import Column, named
@@ -32,3 +34,45 @@ TERMS = [
     Column("VALUE", value, right=True),
     Column("FROM", source),
 ]
+
+
+def sentence(tenant: Tenant, term: str) -> str:
+    """What holds for a tenant now, and which rule says so."""
+    holds = tenant.holding(term)
+    because = f", as {source(holds)} says" if holds is not None and holds.rule else ""
+    return f"{_SENTENCES[term](tenant.name, tenant.value(term))}{because}."
+
+
+def _memory(name: str, limit: int) -> str:
+    what = sized(limit) if limit else "as much as there is"
+    return f"The programs of {name} together may allocate {what} on each GPU"
+
+
+def _host(name: str, limit: int) -> str:
+    what = sized(limit) if limit else "as much as there is"
+    return f"The programs of {name} together may need {what} of host memory for what may leave GPUs"
+
+
+def _compute(name: str, limit: int) -> str:
+    what = f"at most {limit} % of the time"
+    if limit == USUAL_TERMS["compute-limit"]:
+        what = "all of the time that others leave them"
+    return f"The programs of {name} together may use each GPU {what}"
+
+
+def _request(name: str, percent: int) -> str:
+    what = "what their weight gives them of the time"
+    if percent:
+        what = f"{percent} % of the time of each GPU, whenever they want it"
+    return f"The programs of {name} together get {what}"
+
+
+_SENTENCES: dict[str, Callable[[str, int], str]] = {
+    "memory": _memory,
+    "host-memory": _host,
+    "compute-limit": _compute,
+    "compute-request": _request,
+    "priority": lambda name, priority: f"The priority of {name} is {named(priority)}",
+    "weight": lambda name, weight: f"The weight of {name} is {weight}",
+    "suspended": lambda name, on: f"The programs of {name} are {'' if on else 'not '}suspended",
+}

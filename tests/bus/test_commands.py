@@ -448,7 +448,8 @@ async def test_nowhere_to_complain_to(
 ) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(
-        "bash", "-c", f"{quoted} {arguments} {place}", NVSHARE_BUS=private.address
+        "bash", "-c", f"{quoted} {arguments} {place}", NVSHARE_BUS=private.address,
+        PYTHONUNBUFFERED="",            # as people have it: what cannot be written is kept
     )
     code = ExitCode.NO_SUCH_THING if "9" in arguments else ExitCode.INVALID_ARGS
     assert (ended.code, ended.out, ended.err) == (code, "", "")

@@ -17,6 +17,7 @@ from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, decide
 from tests.bus.test_commands import NVSHARECTL, ROOT, Run, ctl
 
+PATIENCE = 60.0                         # seconds
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 __all__ = ["ctl"]                       # a fixture
 
@@ -55,6 +56,8 @@ async def on_a_terminal(
 
     waiting = [*steps, *([(until, keys)] if keys else [])]
     since = 0
+    # What was waited for may never be shown. That ends the program, and is seen in its exit status.
+    bound = loop.call_later(PATIENCE, process.kill)
     while data := await loop.run_in_executor(None, more):
         shown += data
         while waiting and waiting[0][0] in COLOUR.sub(b"", shown[since:]):
@@ -66,8 +69,10 @@ async def on_a_terminal(
                 keys(process.pid)
             else:
                 process.send_signal(keys)
-    assert await process.wait() == expected
+    ended = await process.wait()
+    bound.cancel()
     os.close(ours)
+    assert ended == expected, f"{waiting[:1]} to come: {shown[since:].decode(errors='replace')}"
     return shown.decode()
 
 

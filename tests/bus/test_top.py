@@ -12,7 +12,7 @@ from dbus_next.constants import MessageType
 
 from nvshared.names import BUS_NAME
 from nvshared.scheduler.events import TermsChanged
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.settings import TenantTerms, Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.bus.service import PrivateBus, a_client, peeper, published
@@ -48,6 +48,17 @@ async def test_a_limit_from_within(manager: Manager, ctl: Run, private: PrivateB
     assert isinstance(scheduler, Scripted)
     changes = [one for one in scheduler.events if isinstance(one, TermsChanged)]
     assert changes == [TermsChanged(client.id, Terms(memory_limit=20 * GIB))]
+
+
+async def test_a_tenant_from_within(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+    tenant = str(a_client(manager, manager.gpus[0]).peer.tenant)
+    shown = await on_a_terminal(
+        *TOP, NVSHARE_BUS=private.address, steps=[
+            (b"python", b"m\t20GiB\r"), (b"y/n", b"y"), (b"together may allocate 20GiB", b"s\t"),
+            (b"Suspend all programs", b"y"), (b"are suspended.", b"q"),
+        ])
+    assert "Traceback" not in shown
+    assert manager.tenancy.terms(tenant) == TenantTerms(20 * GIB, suspended=True)
 
 
 async def test_details_and_help(manager: Manager, ctl: Run, private: PrivateBus) -> None:

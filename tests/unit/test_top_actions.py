@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvshared.control.tenants import Tenant, Term
 from nvshared.tui.actions import Wish, act, failed, looked
 from nvshared.tui.keys import Click, Wheel
 from nvshared.tui.rows import SORTS, rows, who
@@ -160,7 +161,7 @@ def test_changes_are_asked_for_first(
 ) -> None:
     state, _ = strike(seen(), *(["enter"] if details else []), key)
     if typing:
-        assert "python3[4711]: " in text(state)
+        assert "python3[4711] (Tab: user:root): " in text(state)
         state, wishes = typed(state, typing)
         assert wishes == []
     assert asked in text(state)
@@ -172,6 +173,49 @@ def test_changes_are_asked_for_first(
     state, wishes = strike(state, "y")
     assert wishes == [Command(verb, HOLDER, value)]
     assert state.question is None
+
+
+@pytest.mark.parametrize(("key", "typing", "verb", "value", "asked"), [
+    ("m", "20GiB", "memory", 20 * GIB,
+     "Limit all programs of unit:lab.service together to 20GiB of memory on each GPU? y/n"),
+    ("m", "none", "memory", 0, "Take back the memory limit that was set for unit:lab.service? y/n"),
+    ("c", "50", "compute", 50, "on each GPU: at most 50 % of the time? y/n"),
+    ("c", "none", "compute", 0, "Take back the time limit"),
+    ("w", "200", "weight", 200, "Give unit:lab.service the weight 200 on each GPU? y/n"),
+    ("s", "", "suspend", 0, "Suspend all programs of unit:lab.service?"),
+])
+def test_tab_makes_it_about_the_tenant(
+    key: str, typing: str, verb: str, value: int, asked: str
+) -> None:
+    state, _ = strike(seen(), "down", "down", key, "tab")
+    assert "(Tab: python3[77])" in text(state)
+    if typing:
+        state, _ = typed(state, typing)
+        assert "Tab" not in text(state).splitlines()[-1]
+    assert asked in text(state)
+    # The tenant outlives its program.
+    gone = looked(state, replace(SCENE, clients=(HOLDER, WAITS)), 1001.0)
+    _, wishes = strike(gone, "y")
+    assert wishes == [Command(verb, IDLE, value, "unit:lab.service")]
+    assert strike(strike(seen(), key, "tab", "tab")[0], "tab")[0] == strike(seen(), key, "tab")[0]
+
+
+def test_tenants_around_a_program_can_be_meant_where_its_details_are_seen() -> None:
+    own = Tenant("unit:lab.service", 1, 0, 0, 0, 0, ("user:alice",), ())
+    around = Tenant("user:alice", 1, 0, 0, 0, 0, (), (Term("suspended", 1, "", ""),))
+    stopped = replace(SCENE, clients=(replace(IDLE, state="suspended"),))
+    state = looked(strike(seen(stopped), "enter")[0], stopped, 1001.0, (own, around))
+    whom: list[str] = []
+    for _ in range(4):
+        state, _ = strike(state, "tab" if whom else "w")
+        assert state.prompt is not None
+        whom.append(state.prompt.tenant)
+    assert whom == ["", "unit:lab.service", "user:alice", ""]
+    # It is suspended, though not itself: resuming means who is.
+    asked, _ = strike(strike(state, "escape")[0], "r")
+    assert "Resume all programs of user:alice?" in text(asked)
+    assert strike(asked, "y")[1] == [Command("resume", stopped.clients[0], 0, "user:alice")]
+    assert strike(seen(), "p", "tab")[0].question == Command("preempt", HOLDER)
 
 
 @pytest.mark.parametrize(("key", "typing", "words"), [

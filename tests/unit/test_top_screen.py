@@ -33,7 +33,7 @@ def screens(state: State) -> list[State]:
         details = looked(details, details.snapshot, 2000.0, (ALICE,), TURNS)
     return [
         state, details, strike(state, "?")[0], strike(state, "/", *"gpu0 wait")[0],
-        strike(state, "m", *"20GiB")[0], strike(state, "p")[0],
+        strike(state, "m", *"20GiB")[0], strike(state, "p")[0], strike(state, "s", "tab")[0],
         failed(state, "nvshared is not running; start it with: systemctl start nvshared"),
         replace(state, words="python3[4711] is suspended on GPU 0. " * 9),
     ]
