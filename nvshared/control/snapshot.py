@@ -31,7 +31,7 @@ class GPUSnapshot:
     tq_usec: int
     tq_auto: bool                       # those two are what it comes to now, or came to last
     anti_thrash: str                    # auto, on or off
-    state: str                          # gathering, idle, shared, turns or lost
+    state: str                          # gathering, idle, shared, turns, busy or lost
     holders: tuple[int, ...]            # ids of clients
     queue_length: int
     capacity: int                       # bytes handed out to clients at most

@@ -10,19 +10,21 @@ asyncio has no streams for SOCK_SEQPACKET, so this uses its readers and writers.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
 import socket
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from nvshared.errors import ProtocolError
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Refusal
+from nvshared.hook.protocol import Refusal, Type
 from nvshared.hook.rotation import Rotation
 from nvshared.hook.session import Session
 from nvshared.machine import peer
@@ -80,7 +82,7 @@ class HookConnection:
         self.session = Session(server.manager, who, self, refusal)
         self._server = server
         self._socket = connected
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[tuple[bytes, Sequence[int]]] = deque()
         self._ended = False
         self._finishing = False
         self._waits = False             # for its user's turn, and is not listened to until then
@@ -102,12 +104,13 @@ class HookConnection:
         if self._kept:
             server.keeper.keep(self.name, connected.fileno())
 
-    def send(self, packet: bytes) -> None:
-        """Sends now if the kernel takes it, else as soon as it does."""
+    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Sends now if the kernel takes it, else as soon as it does. Closes the descriptors."""
         if self._ended:
+            _close(descriptors)
             return
-        if self._queue or not self._try(packet):
-            self._queue.append(packet)
+        if self._queue or not self._try(packet, descriptors):
+            self._queue.append((packet, descriptors))
             if len(self._queue) == 1:
                 self._loop.add_writer(self._socket, self._writable)
             if len(self._queue) > QUEUE_LONGEST:
@@ -132,6 +135,8 @@ class HookConnection:
             self._timeout.cancel()
         if self._queue:
             self._loop.remove_writer(self._socket)
+        for _, descriptors in self._queue:
+            _close(descriptors)
         self._loop.remove_reader(self._socket)
         if for_good and self._kept:
             self._server.keeper.forget(self.name)
@@ -161,8 +166,12 @@ class HookConnection:
         for _ in range(PACKETS_AT_A_TIME):
             if self._ended:
                 return
+            descriptor = None
             try:
-                packet = self._socket.recv(protocol.SIZE + 1)
+                if self.session.passes:
+                    packet, descriptor = _receive(self._socket)
+                else:
+                    packet = self._socket.recv(protocol.SIZE + 1)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -172,7 +181,7 @@ class HookConnection:
                 self.end("closed by the other side")
                 return
             try:
-                self.session.received(packet)
+                self.session.received(packet, descriptor)
             except ProtocolError as error:
                 self._complain("malformed", f"dropped: {error}")
                 self.end(error.message)
@@ -183,7 +192,7 @@ class HookConnection:
 
     def _writable(self) -> None:
         while self._queue and not self._ended:
-            if not self._try(self._queue[0]):
+            if not self._try(*self._queue[0]):
                 return
             self._queue.popleft()
         if not self._ended:
@@ -191,14 +200,25 @@ class HookConnection:
             if self._finishing:
                 self._shut()
 
-    def _try(self, packet: bytes) -> bool:
+    def _try(self, packet: bytes, descriptors: Sequence[int]) -> bool:
         """False: the kernel takes no more now. A broken socket takes everything, and ends soon."""
         try:
-            self._socket.send(packet)
+            if descriptors:
+                socket.send_fds(self._socket, [packet], descriptors)
+            else:
+                self._socket.send(packet)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
-            self._loop.call_soon(self.end, error.strerror or str(error))
+            if descriptors and error.errno == errno.ETOOMANYREFS:
+                if packet[0] == Type.LOAD:      # without memory it makes its own
+                    _close(descriptors)
+                    return self._try(packet, ())
+                self._complain("crowded", "others do not read what they are sent, so it is not told"
+                               " whom in the background to give way to")
+            else:
+                self._loop.call_soon(self.end, error.strerror or str(error))
+        _close(descriptors)
         return True
 
     def _shut(self) -> None:
@@ -218,3 +238,19 @@ class HookConnection:
 
     def _complain(self, kind: str, what: str) -> None:
         self._server.complain(self.peer.owner, kind, lambda: self.peer, what)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _receive(connected: socket.socket) -> tuple[bytes, int | None]:
+    """A packet, and the one descriptor that may have come with it; the kernel drops others."""
+    packet, control, _, _ = connected.recvmsg(
+        protocol.SIZE + 1, socket.CMSG_LEN(array("i").itemsize), socket.MSG_CMSG_CLOEXEC)
+    descriptors = array("i")
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data)
+    return packet, descriptors[0] if descriptors else None

@@ -30,6 +30,8 @@ class Type(IntEnum):
     INTRODUCE = 8
     QUEUED = 9
     REASON = 10
+    TELL = 11
+    HEED = 12
 
     HELLO = 64
     MEMORY = 65
@@ -41,6 +43,8 @@ class Type(IntEnum):
     COPIES = 71
     WAITING = 72
     NAME = 73
+    BUSY = 74
+    PASSED = 75
 
 
 class Flag(IntFlag):
@@ -58,6 +62,9 @@ class Flag(IntFlag):
     RUNNING = 1 << 9
     INWARD = 1 << 10
     OUTWARD = 1 << 11
+    REPORT_BUSY = 1 << 12
+    GAPS = 1 << 13
+    PASS = 1 << 14
 
 
 class Refusal(IntEnum):
@@ -80,7 +87,7 @@ class Wait(IntEnum):
 
 NO_UUID = bytes(16)
 HEAD = struct.Struct("<HHIQ")
-ORDER = struct.Struct("<HHIQ10Q8x")
+ORDER = struct.Struct("<HHIQ11Q")
 TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 HEARD = struct.Struct("<2Q")
@@ -111,6 +118,7 @@ class OrderRecord:
     total: int = 0
     host_slab: int = 0
     beyond: int = 0
+    passed: int = 0                     # LIMITS, LOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,7 @@ class ReportRecord:
     uuid: bytes = NO_UUID               # HELLO
     commit: int = 0                     # HELLO, COMMIT
     pins: int = 0                       # COMMIT
-    moved: int = 0                      # all others
+    moved: int = 0                      # all others; of STOPPED it is `used`
     took: int = 0
     version: int = VERSION
     text: str = ""                      # NAME
@@ -135,7 +143,7 @@ def encode_order(order: OrderRecord) -> bytes:
     return ORDER.pack(
         order.type, VERSION, order.flags, order.number,
         order.room, order.host, order.presaved, order.quantum, order.idle_window,
-        order.commit, order.most, order.total, order.host_slab, order.beyond,
+        order.commit, order.most, order.total, order.host_slab, order.beyond, order.passed,
     )
 
 

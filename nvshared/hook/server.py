@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 ACCEPTS_AT_A_TIME = 16
 REFUSED_AT_MOST = 64                    # connections over the limit that are still told so
 ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
-DESCRIPTORS_EACH = 2                    # a socket and a pidfd
+DESCRIPTORS_EACH = 3                    # a socket, a pidfd and its word's page
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
 
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

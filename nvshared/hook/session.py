@@ -5,6 +5,7 @@
     NAME                 ──────► what the program calls itself
     HELLO(uuid, memory)  ──────► finds the GPU  ────────────► Joined
            LIMITS ◄───────────── the first Limits ◄────────── Limits
+    PASSED               ──────► memory for another, until MOVED says that it is free
     MEMORY, IDLE, STOPPED … ───► the same as events ────────► MemoryChanged, WentIdle, Stopped …
            RUN, STOP, EVICT … ◄─ orders ◄──────────────────── Run, Stop, Evict …
 
@@ -24,7 +25,11 @@ changes nothing, since beside the whole card nobody else has any of it either. T
 holds less than it says cannot be told from its words.
 """
 
+import logging
+import os
+from collections.abc import Sequence
 from dataclasses import replace
+from threading import Thread
 from typing import Protocol
 
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
@@ -33,20 +38,26 @@ from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRe
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import Client
+from nvshared.sharing.handover import is_memory
 from nvshared.sharing.manager import Manager
 from nvshared.units import MIB
 
 ANSWERS = {
     actions.Evict: events.Evicted, actions.Load: events.Loaded, actions.Presave: events.Presaved,
 }
+logger = logging.getLogger(__name__)
+
 MOST_BYTES = 1 << 56                    # that anybody can move; and more need not be asked for
 
 
 class Wire(Protocol):
     """The connection, as far as a session needs it."""
 
-    def send(self, packet: bytes) -> None:
-        """Sends or queues. Must not raise; a broken connection ends later, by itself."""
+    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Sends or queues, and closes the descriptors. Must not raise.
+
+        A broken connection ends later, by itself.
+        """
 
     def finish(self) -> None:
         """Nothing more will be sent: close as soon as the other side has read everything."""
@@ -73,8 +84,16 @@ class Session:
         self._manager.awaits(self)
         self._wire.send(protocol.encode_order(OrderRecord(Type.INTRODUCE, number=number)))
 
-    def received(self, packet: bytes) -> None:
-        """Raises ProtocolError; whoever catches it ends the connection."""
+    @property
+    def passes(self) -> bool:
+        """Whether a record may come with a descriptor. None that comes otherwise is taken."""
+        return self.client is not None and self.client.gpu.scheduler.passes(self.client.id)
+
+    def received(self, packet: bytes, descriptor: int | None = None) -> None:
+        """Owns the descriptor. Raises ProtocolError; whoever catches it ends the connection."""
+        if descriptor is not None:
+            self._take(packet, descriptor)
+            return
         record = protocol.decode_report(packet)
         if self.finished:
             return
@@ -90,10 +109,29 @@ class Session:
         if self.client is None:
             self._hello(record)
             self._manager.met(self)
+        elif record.type is Type.PASSED:
+            return                      # its descriptor found no place here
         else:
             self.client.gpu.tell(self._event(self.client, record))
             if record.type is Type.WAITING:
                 self._wire.send(protocol.encode_order(_wait(self.client)))
+
+    def _take(self, packet: bytes, descriptor: int) -> None:
+        if not is_memory(descriptor):
+            Thread(target=os.close, args=(descriptor,), daemon=True).start()
+            raise ProtocolError("a descriptor came that is no memory")
+        try:
+            record = protocol.decode_report(packet)
+            client = self.client
+            order = None if client is None else client.unanswered(record.number)
+            asked = isinstance(order, actions.Evict) and order.passes
+            if client is None or record.type is not Type.PASSED or not asked:
+                raise ProtocolError(f"a {record.type.name} came with a descriptor")
+            size = _plausible(record.moved)
+        except ProtocolError:
+            os.close(descriptor)
+            raise
+        client.gpu.handover.announce(client.id, descriptor, size)
 
     def ended(self) -> None:
         """The connection is gone. Harmless when repeated."""
@@ -107,7 +145,30 @@ class Session:
         if isinstance(order, actions.Limits):
             for packet in protocol.encode_reason(order.why):
                 self._wire.send(packet)
-        self._wire.send(protocol.encode_order(_record(order)))
+        record, descriptors = _record(order), list[int]()
+        if isinstance(order, actions.Tell | actions.Heed) and order.on:
+            page = self._page(order)
+            if page is None:
+                return
+            descriptors = [page]
+        elif self.client is not None and isinstance(order, actions.Load):
+            descriptors = self.client.gpu.handover.claim(order.parcels)
+        elif self.client is not None and isinstance(order, actions.Limits) and self.peer.fellows:
+            record = replace(record, passed=self.client.gpu.settings.pass_from)
+        self._wire.send(protocol.encode_order(record), descriptors)
+
+    def _page(self, order: actions.Tell | actions.Heed) -> int | None:
+        """Of the word that the order is about. None: it is gone, or there are no descriptors."""
+        assert self.client is not None
+        clients = self.client.gpu.clients
+        try:
+            if isinstance(order, actions.Tell):
+                return self.client.word.writable()
+            return clients[order.whom].word.readable() if order.whom in clients else None
+        except OSError as error:
+            logger.warning(
+                "%s: nobody in the background gives way to it: %s", self.client, error.strerror)
+            return None
 
     def _hello(self, record: ReportRecord) -> None:
         if record.type is not Type.HELLO:
@@ -147,7 +208,7 @@ class Session:
                 return events.WentIdle(id, memory)
             case Type.STOPPED:
                 _check_stop(client, record)
-                return events.Stopped(id, memory, wants, record.took)
+                return events.Stopped(id, memory, wants, record.took, record.moved or None)
             case Type.REOPENED:
                 _check_stop(client, record)
                 return events.Reopened(id, memory)
@@ -162,6 +223,8 @@ class Session:
                 return events.Copies(
                     id, memory, bool(record.flags & Flag.INWARD),
                     bool(record.flags & Flag.OUTWARD))
+            case Type.BUSY:
+                return events.Busy(id, memory, bool(record.flags & Flag.GAPS))
         raise ProtocolError(f"a second {record.type.name} came")
 
 
@@ -172,6 +235,7 @@ def _record(order: actions.Order) -> OrderRecord:
                 (Flag.PACE if order.pace else 0)
                 | (Flag.REPORT_IDLE if order.report_idle else 0)
                 | (Flag.REPORT_COPIES if order.report_copies else 0)
+                | (Flag.REPORT_BUSY if order.report_busy else 0)
             )
             return OrderRecord(
                 Type.RUN, flags, quantum=order.quantum, idle_window=order.idle_window)
@@ -179,8 +243,15 @@ def _record(order: actions.Order) -> OrderRecord:
             return OrderRecord(Type.STOP)
         case actions.Presave():
             return replace(_move(Type.EVICT, order, Flag.KEEP), presaved=order.size)
+        case actions.Load():
+            return replace(_move(Type.LOAD, order), passed=order.passed)
         case actions.MoveOrder():
-            return _move(Type.LOAD if isinstance(order, actions.Load) else Type.EVICT, order)
+            passes = isinstance(order, actions.Evict) and order.passes
+            return _move(Type.EVICT, order, Flag.PASS if passes else 0)
+        case actions.Tell():
+            return OrderRecord(Type.TELL)
+        case actions.Heed():
+            return OrderRecord(Type.HEED, number=order.whom)
         case actions.Yield():
             return OrderRecord(Type.YIELD, number=order.number)
         case actions.Limits():
@@ -219,9 +290,11 @@ def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> event
         raise ProtocolError(
             f"a MOVED with the number {record.number} came, which nobody asked for")
     said = record.flags
+    passed = client.gpu.handover.arrive(client.id) if isinstance(order, actions.Evict) else ()
     return ANSWERS[type(order)](
         client.id, memory, record.number, _plausible(record.moved), record.took,
         bool(said & Flag.NO_MEMORY), bool(said & Flag.DRIVER_ERROR), bool(said & Flag.YIELDED),
+        passed,
     )
 
 

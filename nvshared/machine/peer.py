@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nvshared.machine import subordinate, tenant
-from nvshared.machine.tenant import Tenant, tenants
+from nvshared.machine.tenant import Tenant, fellows, tenants
 
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMMAND_LONGEST = 256                   # characters; a command line may be megabytes
@@ -31,6 +31,7 @@ class Peer:
     name: str                           # /proc/PID/comm, 15 characters at most
     command: str                        # its arguments joined by blanks
     tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
+    fellows: str = ""                   # alike for those who may see each other's memory
     title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
 
     @property
@@ -81,16 +82,15 @@ def describe(pid: int, uid: int, owner: int) -> Peer:
     command = _read(pid, "cmdline").replace("\0", " ").strip() or called
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
     environment = _read(pid, "environ", ENVIRONMENT_LONGEST) if "slurmd" in cgroup else ""
+    found = tenants(cgroup, owner, own_cgroup(), environment)
     return Peer(
         pid=pid,
         uid=uid,
         owner=owner,
         name=called,
         command=printable(command[:COMMAND_LONGEST]),
-        tenants=tuple(
-            replace(one, name=printable(one.name))
-            for one in tenants(cgroup, owner, own_cgroup(), environment)
-        ),
+        tenants=tuple(replace(one, name=printable(one.name)) for one in found),
+        fellows=fellows(found[-1], uid, contained=_contained(pid)),
     )
 
 
@@ -129,6 +129,14 @@ def watch(pid: int) -> int | None:
 def printable(text: str) -> str:
     """A process chooses its own name; it must not choose what a terminal or a log line does."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _contained(pid: int) -> bool:
+    """It sees other processes or users than we do, or nobody can tell."""
+    status = _read(pid, "status").splitlines()
+    numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
+    users = _read(pid, "uid_map")
+    return len(numbers) != 1 or not users or users != _read(os.getpid(), "uid_map")
 
 
 @cache

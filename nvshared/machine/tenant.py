@@ -115,6 +115,19 @@ def tenants(cgroup: str, uid: int, own: str = "", environment: str = "") -> tupl
     return (whole,) if best is None else (whole, best)
 
 
+def fellows(tenant: Tenant, uid: int, *, contained: bool) -> str:
+    """Alike for processes of which each may see the memory of the other; "": it is alone.
+
+    That is, those of one user, and outside of containers or in the same pod, container or unit of
+    the system. `contained`: it has namespaces of its own, as in containers that nobody knows of.
+    """
+    if tenant.kind in (Kind.POD, Kind.CONTAINER):
+        return f"{tenant} {uid}"
+    if contained:
+        return ""
+    return f"{Kind.USER if tenant.is_users_own else tenant} {uid}"
+
+
 def _lines(cgroup: str) -> list[tuple[str, str]]:
     """Controllers and path of each line ID:CONTROLLERS:PATH of cgroups(7)."""
     parts = [line.split(":", 2) for line in cgroup.splitlines()]

@@ -50,6 +50,7 @@ class Run:
     report_idle: bool = False           # say so after `idle_window`
     report_copies: bool = False         # say when the program copies
     idle_window: int = 0                # 0: as before
+    report_busy: bool = False           # say whether it has work in flight at all times
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,19 @@ class MoveOrder:
     ahead: bool = False                 # nobody waits for it yet
 
 
+@dataclass(frozen=True, slots=True)
 class Evict(MoveOrder):
     """EVICT: have at most `room`, take at most `host`."""
 
+    passes: bool = False                # physical memory may be passed on
 
+
+@dataclass(frozen=True, slots=True)
 class Load(MoveOrder):
     """LOAD: have `room`, bring in what is missing, then keep at most `host`."""
+
+    passed: int = 0                     # bytes of each of
+    parcels: tuple[int, ...] = ()       # these, which come with it; see passing.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,23 @@ class Yield:
 
     client: int
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """TELL: say in shared memory whether work is under way, or no more; see telling.py."""
+
+    client: int
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heed:
+    """HEED: submit nothing while this one says that it has work under way, or do again."""
+
+    client: int
+    whom: int
+    on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +181,6 @@ class BudgetWanted:
     """
 
 
-Order = Run | Stop | MoveOrder | Yield | Limits
+Order = Run | Stop | MoveOrder | Yield | Limits | Tell | Heed
 Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
 Action = Order | Report | BudgetWanted

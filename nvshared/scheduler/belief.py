@@ -94,6 +94,7 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     client.silenced = False
     client.tally.fill(before, now)
     client.memory = said
+    client.received = min(client.received, client.charged)
     if client.account:
         client.doubts = Doubts(
             max(0, said.filled - max(before.filled - doubts.filled, room)),
@@ -113,7 +114,7 @@ def see(card: Card, seen: events.Seen) -> None:
         if evidence.card is None:
             continue
         filled = client.memory.filled
-        false = _false(min(seen.filled.get(id, 0), filled), evidence.card)
+        false = _false(min(seen.filled.get(id, 0), filled), evidence.card + client.received)
         # Once it may be memory that was freed a moment ago.
         doubt = min(false, max(client.false, client.doubts.filled))
         client.false = false

@@ -10,6 +10,7 @@ from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.groups import Groups
+from nvshared.scheduler.parcels import Parcel
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.scheduler.share import Line, Ration, Share
 from nvshared.scheduler.snapshot import Counters
@@ -17,6 +18,14 @@ from nvshared.scheduler.usage import Division
 from nvshared.scheduler.yielding import Yielding
 
 NO_TERMS = TenantTerms()
+
+
+@dataclass(frozen=True, slots=True)
+class BusyTurns:
+    """Who takes short turns as all of them are busy, although they fit together; see busy.py."""
+
+    members: frozenset[int] = frozenset()   # clients, by id; none: nobody does
+    since: int = 0                      # when that became so
 
 
 @dataclass(slots=True)
@@ -47,6 +56,7 @@ class Card:
     shown_quantum: int = field(init=False)      # and as it is told where it is auto
     latency: Average = LATENCY          # of hand-overs, see cost.py
     pace: Average = PACE
+    parcels: dict[int, Parcel] = field(default_factory=dict)    # by id, the oldest first
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
@@ -57,6 +67,9 @@ class Card:
     tell_next: int = 0                  # and when the next of them do
     domain_reach: dict[str, int] = field(default_factory=dict)  # see bounds.py
     conduct: Conduct | None = None      # see turns.py
+    telling: set[int] = field(default_factory=set)  # who keeps a word, see telling.py,
+    heeding: dict[int, set[int]] = field(default_factory=dict)  # and who heeds whose
+    busy: BusyTurns = BusyTurns()
     yielding: dict[Way, Yielding] = field(
         default_factory=lambda: {way: Yielding() for way in Way})   # see bus_sharing.py
     counters: Counters = Counters()
@@ -99,6 +112,11 @@ class Card:
         return self.gathering_until + (self.settings.drain_patience if self.awaiting else 0)
 
     @property
+    def one_at_a_time(self) -> bool:
+        """Programs take turns even if they fit together."""
+        return self.settings.anti_thrash is AntiThrash.ON or bool(self.busy.members)
+
+    @property
     def capacity(self) -> int:
         """Room that can be handed out."""
         return max(0, self.settings.capacity - self.shortfall)
@@ -107,6 +125,11 @@ class Card:
     def free(self) -> int:
         """Room nobody has; negative when the capacity shrank under us."""
         return self.capacity - self.groups.total("charged")
+
+    @property
+    def passed(self) -> int:
+        """The part of that in which parcels lie."""
+        return sum(parcel.size for parcel in self.parcels.values())
 
     @property
     def host_free(self) -> int:
@@ -214,8 +237,7 @@ class Card:
     def admits(self, group: Iterable[ScheduledClient]) -> bool:
         """Whether these may hold the card together."""
         members = [client for client in group if not client.settled]
-        turns = self.settings.anti_thrash is AntiThrash.ON
-        return (not turns or len(members) <= 1) and self.fits(members)
+        return (not self.one_at_a_time or len(members) <= 1) and self.fits(members)
 
     def count(self, **more: int) -> None:
         """Adds to the counters."""

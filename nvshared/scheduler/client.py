@@ -45,6 +45,7 @@ class Move:
     since: int                          # when it became the client's next order to carry out
     host: int                           # the host memory that it may have by it, as it counts
     cut: bool = False                   # YIELD was sent
+    early: bool = False                 # for one that has not asked, see prefetch.py
     reported: bool = False              # as stuck
 
     @property
@@ -78,6 +79,7 @@ class Conduct:
     window: int                         # us of idleness after which to say so
     report_idle: bool
     report_copies: bool
+    report_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class Turn:
     idle: bool = False                  # the hook says so, since it was told of contention
     conduct: Conduct | None = None      # what it was told last
     copying: frozenset[Way] = frozenset()  # which ways its program loads the bus, by its own words
+    busy: int | None = None             # since when it says that it has work at all times
     lacked: int | None = None           # bytes, when chosen; None: it had not waited for room
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
@@ -124,7 +127,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced", "shares",
+    "doubts", "silenced", "shares", "received",
 })
 
 
@@ -139,6 +142,8 @@ class ScheduledClient:
     said: Memory = Memory()             # its last words, where other figures stand for them
     domains: tuple[Domain, ...] = ()    # that bound its host memory,
     tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
+    fellows: str = ""                   # who may have memory that it passes on; "": nobody
+    received: int = 0                   # bytes of others' memory that it was given, at most
     account: str = ""                   # whose its memory is, see belief.py; "": nobody's
     tenants: tuple[str, ...] = ()       # whose terms it is under, the outermost first
     evidence: Evidence = Evidence()
@@ -172,9 +177,16 @@ class ScheduledClient:
     trim_after: int = 0
     hopeful: bool = True                # what host memory it seems to have to spare may be of use
 
+    busy_after: int = 0                 # no turns because all are busy before this; see busy.py
+    busy_pause: int = 0                 # for so long they were put off last
+
     presaved: int = 0                   # bytes that could leave without a copy
     exhausted: bool = False             # no more can be presaved before its next turn
     presave_pause: int = CALM              # how long it is to be idle before that
+    heat: float = 0                     # how lately and often it was asked for, see prefetch.py,
+    heated: int = 0                     # as of then
+    halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
+    rests: int | None = None            # that time without them, if its last turn ended so
 
     commit: int = 0                     # promised
     withdrawn: int = 0                  # promised before, until the hook has surely heard
@@ -188,6 +200,7 @@ class ScheduledClient:
 
     held_before: int = 0                # totals of past phases
     drained_before: int = 0             # the part of it after STOP
+    unused: int = 0                     # and what its hook said that the card had no work in
     waited_before: int = 0
     turns: int = 0
     bytes_in: int = 0
@@ -229,7 +242,7 @@ class ScheduledClient:
         for move in self.moves:
             most = max(most, move.order.room)
         seen = self.evidence.card
-        return min(most, seen) if self.silenced and seen is not None else most
+        return min(most, seen + self.received) if self.silenced and seen is not None else most
 
     @property
     def ordered(self) -> int:
@@ -381,6 +394,13 @@ class ScheduledClient:
         self.phase = phase
         self.crowded = False
         self.since = now
+
+    def credit(self, unused: int) -> None:
+        """So much of the turn that has just ended was on the way, or idle: nobody is billed."""
+        self.unused += unused
+        self.virtual = max(0, self.virtual - unused * DEFAULT_WEIGHT // self.terms.weight)
+        for account in self.billed:
+            account.credit(unused)
 
     @property
     def billed(self) -> tuple[Held, ...]:

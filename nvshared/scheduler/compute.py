@@ -7,7 +7,10 @@ joins the end of the queue. Clients without a limit notice nothing.
 
 All clients of a tenant with a limit share one account besides, and are stopped when that is used
 up. Billed to it is the time in which at least one of them has its gate open, not the sum: the
-limit is a share of the card's time, and programs that run together use that once.
+limit is a share of the card's time, and programs that run together use that once. What their
+hooks say of single turns does not tell how they overlapped, so they are billed by our own clock,
+and in long windows, where messages on their way count for little. So are their own limits, as a
+short window would pass while the tenant's keeps them out.
 
 A client of which nothing leaves the card is stopped like any other. Its hook shuts the gate and
 does not wait for what is in flight, so work that never ends is not limited by that.
@@ -55,8 +58,9 @@ def _changed(card: Card, old: Quota | None, percent: int, billed: int) -> Quota 
     if percent == UNLIMITED:
         return None
     if old is None:
-        return quota.begin(percent, accounting, card.now, billed)
-    return quota.change(old, percent, accounting)
+        window = accounting.length(turns=card.contended)
+        return quota.begin(percent, window, card.now, billed)
+    return quota.change(old, percent)
 
 
 def _free(card: Card, client: ScheduledClient) -> None:
@@ -69,18 +73,23 @@ def account(card: Card) -> None:
     """Brings the accounts up to date, before what has just happened is noted."""
     accounting = card.settings.accounting
     for client in card.groups.group("rationed"):
-        if client.quota is not None and client.quota.ends(accounting) <= card.now:
+        if client.quota is not None and client.quota.ends <= card.now:
             client.quota = quota.roll(
                 client.quota, accounting, card.now, _billed(card, client),
-                waits=_waits(client), holds=client.open,
+                waits=_waits(client), holds=client.open, short=client.phase is Phase.LIMITED,
+                turns=card.contended or any(
+                    one.quota is not None and len(one.members) > 1 for one in client.rations),
             )
     for one in card.rationed:
         assert one.quota is not None
-        if one.quota.ends(accounting) <= card.now:
-            waits = any(_waits(card.clients[id]) for id in one.members)
+        if one.quota.ends <= card.now:
+            members = [card.clients[id] for id in one.members]
+            waits = any(_waits(client) for client in members)
+            short = any(client.phase is Phase.LIMITED for client in members)
             one.quota = quota.roll(
                 one.quota, accounting, card.now, _billed_to(card, one),
-                waits=waits and not one.open, holds=one.open,
+                waits=waits and not one.open, holds=one.open, short=short,
+                turns=card.contended or len(members) > 1,
             )
 
 
@@ -128,8 +137,9 @@ def _standing(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
     """What it has left, whether that is enough for a turn, and when it can have more."""
     accounting = card.settings.accounting
     accounts = [*_accounts(card, client)]
-    short = [one for one, billed in accounts if one.left(billed) < one.least(accounting)]
-    ends = min(one.ends(accounting) for one in short or [one for one, _ in accounts])
+    short = [both for both in accounts if both[0].left(both[1]) < both[0].least(accounting)]
+    ends = (max(one.renewed(accounting, billed) for one, billed in short) if short
+            else min(one.ends for one, _ in accounts))
     return min(one.left(billed) for one, billed in accounts), not short, ends
 
 
@@ -144,7 +154,8 @@ def _accounts(card: Card, client: ScheduledClient) -> Iterator[tuple[Quota, int]
 
 def _billed(card: Card, client: ScheduledClient) -> int:
     """Microseconds in all."""
-    return _net(card, client.time_held(card.now), client.time_drained(card.now))
+    held = client.time_held(card.now) - client.unused
+    return _net(card, held, client.time_drained(card.now))
 
 
 def _billed_to(card: Card, account: Ration) -> int:

@@ -4,7 +4,7 @@
 All orders are written here, so that what is on its way is noted in one place.
 """
 
-from nvshared.scheduler import actions
+from nvshared.scheduler import actions, passing
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Conduct, Move, Phase, ScheduledClient
 
@@ -33,11 +33,15 @@ class Decision:
         """Tells people."""
         self.actions.append(report)
 
+    def order(self, order: actions.Order) -> None:
+        """One that changes nothing here."""
+        self.actions.append(order)
+
     def run(self, client: ScheduledClient, quantum: int, conduct: Conduct) -> None:
         """Opens a gate, or tells an open one what has changed; `quantum` is left of its turn."""
         self.actions.append(actions.Run(
             client.id, quantum, conduct.pace, conduct.report_idle, conduct.report_copies,
-            conduct.window))
+            conduct.window, conduct.report_busy))
 
     def stop(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
         """Asks a running client to drain."""
@@ -57,14 +61,18 @@ class Decision:
 
     def evict(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Leaves a client less room, and allows it so much host memory in all."""
-        self._move(client, actions.Evict(client.id, self._number(), room, host, ahead))
+        passes = passing.pays(self.card, client)
+        self._move(client, actions.Evict(client.id, self._number(), room, host, ahead, passes))
 
     def load(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Gives a client room. The sum never exceeds the capacity: the scheduler's invariant."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
         client.cut = False
-        self._move(client, actions.Load(client.id, self._number(), room, host, ahead))
+        size, parcels = passing.give(self.card, client, more)
+        self._move(
+            client, actions.Load(client.id, self._number(), room, host, ahead, size, parcels))
+        passing.fit(self.card)
 
     def load_unbounded(self, client: ScheduledClient) -> None:
         """On a lost card: loads everything, as far as the driver has memory."""

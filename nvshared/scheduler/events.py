@@ -83,6 +83,7 @@ class Joined:
     account: str = ""                   # see belief.py; "": it is believed without limit
     evidence: Evidence = Evidence()
     tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
+    fellows: str = ""                   # who may have memory that it passes on; "": nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Stopped(Said):
 
     wants: bool                         # a thread stands at the gate
     microseconds: int = 0               # from the hook's receiving STOP to drained
+    used: int | None = None             # from the gate's opening to that, less idling; if known
 
 
 class Reopened(Said):
@@ -126,6 +128,7 @@ class Moved(Said):
     no_memory: bool = False             # on the host, or on the card, wherever it should go
     driver_error: bool = False
     yielded: bool = False               # cut short
+    passed: tuple[tuple[int, int], ...] = ()    # by EVICT: parcels by id, and their bytes
 
 
 class Evicted(Moved):
@@ -165,6 +168,13 @@ class Copies(Said):
 
     inward: bool
     outward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Busy(Said):
+    """BUSY: a running program has work in flight at all times; or it has not, there are `gaps`."""
+
+    gaps: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +264,7 @@ def settings_after(
             return event.settings
 
 
-Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies
+Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies | Busy
 ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (
     CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen

@@ -14,7 +14,6 @@ from heapq import heapify, heappop, heappush
 from nvshared.scheduler import compute, order, quantum
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import Wait
 
 
@@ -40,7 +39,7 @@ class Forecast(Mapping[int, Wait]):
 
 def _forecast(card: Card) -> dict[int, Wait]:
     found: dict[int, Wait] = {}
-    one_at_a_time = card.settings.anti_thrash is AntiThrash.ON
+    one_at_a_time = card.one_at_a_time
     alone = card.settings.capacity - card.pinned
     taken, now = 0, 0                   # bytes of those who hold it then; us from now
     ends: list[tuple[int, int, int]] = []       # of turns, with whose it is and what it takes

@@ -5,15 +5,19 @@ A report may cross an order. Then it speaks of a phase that the client has left 
 and its figures say what matters.
 """
 
-from nvshared.scheduler import cost, order
+from nvshared.scheduler import busy as busy_turns
+from nvshared.scheduler import cost, order, prefetch, quantum
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.events import Copies, Stopped
+from nvshared.scheduler.events import Busy, Copies, Stopped
 
 # A drain that does not end is asked for ever more rarely, up to patience << this.
 DOUBLINGS = 6
+# A hook's word that nothing ran takes at most this part of a turn off its bill: one that lies has
+# twice its share, and not all of the card.
+BELIEVED_PART = 2
 
 
 def take_over(card: Card, client: ScheduledClient) -> None:
@@ -28,6 +32,8 @@ def take_over(card: Card, client: ScheduledClient) -> None:
 def wanted(card: Card, client: ScheduledClient) -> None:
     """A thread stands at the gate."""
     if client.phase is Phase.IDLE:
+        prefetch.asked(client, card.now)
+        quantum.came_back(client, card.now)
         order.arrive(card, client)
 
 
@@ -48,6 +54,17 @@ def copies(client: ScheduledClient, said: Copies) -> None:
         turn.copying = frozenset(way for way, loaded in ways if loaded)
 
 
+def busy(card: Card, client: ScheduledClient, said: Busy) -> None:
+    """Whether its program has work in flight at all times. Counts only while it is to report it."""
+    turn = client.turn
+    if turn is None or turn.conduct is None or client.phase is not Phase.RUNNING:
+        return
+    if turn.conduct.report_busy:
+        turn.busy = None if said.gaps else card.now
+        if said.gaps and client.id in card.busy.members:
+            busy_turns.end(card, client)
+
+
 def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> None:
     """It has drained, and its gate is closed."""
     turn = client.turn
@@ -60,10 +77,15 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     client.hopeful = True
     decision.end(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, decision.now)
+    quantum.rests(decision.card, client, turn)
+    if answer.used is not None:
+        held = decision.now - turn.started
+        client.credit(min(max(0, held - answer.used), held // BELIEVED_PART))
     order.leave(decision.card, client)
     if turn.ending is TurnEnd.PREEMPTED:
         order.give_precedence(decision.card, client)
     if answer.wants:
+        quantum.came_back(client, decision.now)
         order.join(decision.card, client)
 
 
@@ -78,6 +100,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
     turn.idle = False
     turn.conduct = None                 # the hook may have forgotten that others wait
     turn.copying = frozenset()
+    turn.busy = None
     client.reopened += 1
     client.reopened_in_row += 1
     card.count(reopened=1)

@@ -41,6 +41,8 @@ GROUPS = (
     "rationed",                         # has a compute limit, or a tenant of its
     "lacking",                          # chosen or running, and short of room or of memory
     "occupying",                        # has room on the card
+    "background",                       # of those holding, who gives way to
+    "urgent",                           # all others who may launch without waiting for memory
     "measured",                         # of those holding or queued, who came in for another once
     *(phase.value for phase in Phase),
 )
@@ -136,6 +138,11 @@ def counted(client: ScheduledClient) -> Counted:
         groups.append("lacking")
     if charged:
         groups.append("occupying")
+    if client.priority is Priority.BACKGROUND:
+        if holds:
+            groups.append("background")
+    elif holds or client.whole:
+        groups.append("urgent")
     rests = phase is Phase.IDLE and not terms.suspended
     measured = client.cost is not None and (holds or queued) and not client.settled
     if measured:

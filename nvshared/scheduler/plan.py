@@ -16,10 +16,14 @@ ever stopped. If the head does not fit it is *blocked*, and turns begin. A clien
 be chosen if there is room beside the holders, but its turn ends with the first of theirs, so
 the head loses nothing. A client that could not run even alone holds up nobody.
 
+Those that fit may take turns nevertheless, as in `on`, while all of them keep the card busy
+(busy.py). That ends before anybody waits who has gaps.
+
 **Priority** (order.py). The background waits behind all others, and does not overtake them. It
 leaves as soon as one of them is blocked and it has run for the shortest quantum; nobody's turn
 ends for it unless he is idle. So it may wait for ever. High goes before others in the queue and
-ends no turns of theirs.
+ends no turns of theirs. Where all hold the card together, the background gives way by launches
+(telling.py).
 
 **Turns end** only for a blocked head: those of holders that are idle (they are told to report
 it), and those whose quantum, counted from RUN, is over. Holders are stopped when that is enough
@@ -60,7 +64,8 @@ clients, so that they need not ask whenever they grow.
 
 When nobody waits for anything, but an idle client has memory that is not on the card, what
 would have to leave for it is copied to the host beforehand (presave.py). Only for that do turns
-end while nobody waits, and only turns of clients that say they are idle.
+end while nobody waits, and only turns of clients that say they are idle. Where the setting is on,
+memory of the client that will probably be asked for next is brought in meanwhile (prefetch.py).
 
 **Host memory** takes what leaves the card. Each EVICT says how much the client may take. The
 sum of what clients hold and may take keeps to the budget. Usually a client keeps its host
@@ -69,6 +74,9 @@ LOADs take it back as blocks come in. So with little left on either side a hand-
 small steps: something leaves and makes room on the card for something to come in, which makes
 room on the host. No more is ever committed than both hold together, less a margin (commit.py),
 so something can always move.
+
+**Passing on** (passing.py), where it is switched on: physical memory goes from one client to the
+next instead of being freed and made anew. What is on its way lies in room that is free.
 
 **Domains** (domains.py) bound the host memory of some clients together, as the limit of a
 container does. Promises are kept within each, so memory of theirs can leave like any other. When a
@@ -94,7 +102,19 @@ one of them drains, or moves memory, it cannot answer yet, and is waited for som
 of them is the deadline, at which the plan may change without an event.
 """
 
-from nvshared.scheduler import bounds, commit, compute, move, presave, room, stuck, turns
+from nvshared.scheduler import (
+    bounds,
+    commit,
+    compute,
+    move,
+    passing,
+    prefetch,
+    presave,
+    room,
+    stuck,
+    telling,
+    turns,
+)
 from nvshared.scheduler.decision import Decision
 
 
@@ -105,13 +125,17 @@ def plan(decision: Decision) -> None:
         return
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
+    passing.plan(card, decision.due)
     move.ask_again(decision)
     stuck.plan(decision)                # before, as others do not wait for who is
     presave.cut(decision)
+    prefetch.cut(decision)
     commit.plan(decision)
     bounds.call_in(card)
     compute.plan(decision)
     blocked = turns.plan(decision)
     room.plan(decision, blocked)
+    prefetch.plan(decision)
     presave.plan(decision)
+    telling.plan(decision)
     stuck.plan(decision)                # again, for when to look after what was ordered now

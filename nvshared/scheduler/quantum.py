@@ -46,20 +46,28 @@ launches, a few milliseconds, must not cost it a turn. And not later than IDLE_M
 programs are either short or very long, so a pause of half a second will most probably last; and
 a wrong estimate must not leave the card unused for longer than a person takes to notice.
 
+A program whose turn ends by idleness, and that then stays away for IDLE_MOST, would have been
+stopped as rightly before: a model answers a request and has nothing to do until the next. So its
+window is half as long after each such turn, down to IDLE_LEAST. When it comes back before a whole
+window is over it was stopped too early, and gets all of it again.
+
 A window is told again when it has halved or doubled, so a few times in a turn while the next
 client is loaded.
 """
 
 from nvshared.scheduler import cost
+from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import ScheduledClient
+from nvshared.scheduler.client import ScheduledClient, Turn
 from nvshared.units import MILLISECOND
 
 WORTH = 19                              # times the cost of a hand-over, as it is 1 of 20 parts
 LEAST = 100 * MILLISECOND
+BUSY = 500 * MILLISECOND                # where nothing is to be moved; see busy.py
 STEADY = 8                              # a change of less than this part is not worth telling
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
+MOST_HALVINGS = 6                       # of IDLE_MOST, which is IDLE_LEAST then
 IDLE_USUAL = 50 * MILLISECOND           # where no hand-over depends on it; the hook's own default
 NEWS = 2                                # a window that is told anew has changed by this factor
 
@@ -88,8 +96,8 @@ def measure(card: Card, client: ScheduledClient) -> bool:
 
 def now(card: Card, head: ScheduledClient | None) -> int:
     """Microseconds after which turns may end as things stand, with `head` blocked."""
-    if card.settings.tq is not None:
-        return card.settings.tq
+    if (fixed := _fixed(card)) is not None:
+        return fixed
     total, known = card.groups.total("cost"), card.groups.size("measured")
     if head is not None:
         if head.cost is not None:
@@ -100,8 +108,8 @@ def now(card: Card, head: ScheduledClient | None) -> int:
 
 def shown(card: Card, head: ScheduledClient | None) -> int:
     """The quantum as people and hooks see it: what it comes to, not what it is at a moment."""
-    if card.settings.tq is not None:
-        return card.settings.tq
+    if (fixed := _fixed(card)) is not None:
+        return fixed
     fresh = now(card, head)
     if head is None or head.cost is not None:
         fresh = _quantum(card, card.groups.total("cost"), card.groups.size("measured"))
@@ -112,8 +120,8 @@ def shown(card: Card, head: ScheduledClient | None) -> int:
 
 def in_force(card: Card) -> int:
     """The quantum for whoever asks; where it is auto and nobody waits, what it was last."""
-    tq, longest = card.settings.tq, card.settings.longest_tq
-    return min(card.shown_quantum, longest) if tq is None else tq
+    fixed = _fixed(card)
+    return min(card.shown_quantum, card.settings.longest_tq) if fixed is None else fixed
 
 
 def idle_window(card: Card, head: ScheduledClient | None) -> int:
@@ -126,10 +134,39 @@ def idle_window(card: Card, head: ScheduledClient | None) -> int:
     return before if before < NEWS * window and window < NEWS * before else window
 
 
+def patience(client: ScheduledClient, window: int) -> int:
+    """How long this client is to be idle, where others are to be for `window`."""
+    return max(min(window, IDLE_LEAST), window >> client.halvings)
+
+
+def rests(card: Card, client: ScheduledClient, turn: Turn) -> None:
+    """Its turn is over. If that was for idleness while others waited, its pause will teach."""
+    idle = turn.ending is TurnEnd.IDLE and turn.conduct is not None and turn.conduct.pace
+    client.rests = card.conduct.window if idle and card.conduct is not None else None
+
+
+def came_back(client: ScheduledClient, now: int) -> None:
+    """It wants the card again."""
+    if client.rests is not None:
+        if now - client.since >= IDLE_MOST:
+            client.halvings = min(client.halvings + 1, MOST_HALVINGS)
+        elif now - client.since < client.rests:
+            client.halvings = 0
+    client.rests = None
+
+
 def moving(card: Card, client: ScheduledClient, size: int) -> int:
     """Microseconds to bring in so many bytes of a client, and to make room for them."""
     pace = client.pace if client.pace.number else card.pace
     return round(pace.value * size)
+
+
+def _fixed(card: Card) -> int | None:
+    """Where it does not follow from what hand-overs cost."""
+    tq = card.settings.tq
+    if card.busy.members:
+        return BUSY if tq is None else min(tq, BUSY)
+    return tq
 
 
 def _quantum(card: Card, total: int, known: int) -> int:

@@ -4,7 +4,7 @@
 What it does with them is told in plan.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nvshared.scheduler import (
     belief,
@@ -18,7 +18,7 @@ from nvshared.scheduler import (
     quantum,
     terms,
 )
-from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
+from nvshared.scheduler.actions import Action, Evict, MoveOrder, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
@@ -74,8 +74,13 @@ class Scheduler:
         return self._card.settings
 
     def filled(self) -> int:
-        """Bytes of the card that clients fill, as far as they are believed."""
-        return self._card.groups.total("filled")
+        """Bytes of the card that clients fill, as far as they are believed, or pass on."""
+        return self._card.groups.total("filled") + self._card.passed
+
+    @property
+    def parcels(self) -> Collection[int]:
+        """Ids of those on their way from one client to another."""
+        return self._card.parcels.keys()
 
     def memory(self, client: int) -> events.Memory:
         """A client's figures, as its last record said; nothing of one that is gone."""
@@ -97,6 +102,12 @@ class Scheduler:
         found = self._card.clients.get(client)
         moves = () if found is None else found.moves
         return next((move.order for move in moves if move.order.number == number), None)
+
+    def passes(self, client: int) -> bool:
+        """Whether memory may come that it passes on."""
+        found = self._card.clients.get(client)
+        orders = [] if found is None else [move.order for move in found.moves]
+        return any(isinstance(order, Evict) and order.passes for order in orders)
 
     def orders_unanswered(self) -> int:
         """How many orders to move memory are on their way, to those who answer."""
@@ -182,7 +193,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
     client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now,
         domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
-        tenants=event.tenants,
+        tenants=event.tenants, fellows=event.fellows,
     )
     card.add(client)
     terms.bound(card, client)
@@ -216,6 +227,8 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
         case events.Copies():
             gate.copies(client, record)
+        case events.Busy():
+            gate.busy(decision.card, client, record)
         case events.MemoryChanged(wants=True):
             gate.wanted(decision.card, client)
         case events.MemoryChanged():
@@ -230,4 +243,6 @@ def _state(card: Card) -> CardState:
         return CardState.GATHERING
     if not card.holders:
         return CardState.IDLE
+    if card.busy.members:
+        return CardState.BUSY
     return CardState.TURNS if card.contended else CardState.SHARED

@@ -2,7 +2,9 @@
 """Shares of the card's time: how long tenants held the card, and where their programs queue.
 
 Counted is the time in which at least one of the programs has its gate open, however many have.
-A share is one of the card's time: programs that run together hold it no longer than one.
+A share is one of the card's time: programs that run together hold it no longer than one. When a
+turn is over, its hook says how long the card had work in it; the rest was a message's way, or
+idling, and is taken off again.
 """
 
 from abc import ABC, abstractmethod
@@ -70,6 +72,7 @@ class Held(ABC):
     running: int = 0                    # how many of them do
     draining: int = 0
     since: int = 0                      # until when it is billed
+    turns: int = 0                      # of its clients, since none had a gate open
 
     @property
     def open(self) -> bool:
@@ -86,9 +89,17 @@ class Held(ABC):
     def add(self, passed: int) -> None:
         """It has held so much more."""
 
+    def credit(self, unused: int) -> None:
+        """A client's turn is over, and of the time billed for it so much was not used. What ran
+        beside another's turn is billed as that."""
+        if not self.open and self.turns == 1:
+            self.add(-unused)
+
     def turn(self, now: int, running: int, draining: int) -> None:
         """So many more of its clients run and drain, or fewer."""
         self.bill(now)
+        if running + draining > 0:
+            self.turns = self.turns + 1 if self.open else 1
         self.running += running
         self.draining += draining
 
@@ -104,7 +115,8 @@ class Ration(Held):
     def add(self, passed: int) -> None:
         """It has held so much more."""
         self.held += passed
-        self.drained += 0 if self.running else passed
+        if self.draining and not self.running:
+            self.drained += passed
 
 
 @dataclass(eq=False, slots=True)
@@ -148,7 +160,7 @@ class Share(Held):
 
     def add(self, passed: int) -> None:
         """It has held so much more, with the weight that it has until now."""
-        self.reach(self.virtual + passed * DEFAULT_WEIGHT / self.rate)
+        self.reach(max(0, self.virtual + passed * DEFAULT_WEIGHT / self.rate))
 
     def count(self, *, active: bool) -> None:
         """It holds the card or wants it, or does neither; or its weight has changed."""

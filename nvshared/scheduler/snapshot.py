@@ -25,6 +25,7 @@ class CardState(StrEnum):
     IDLE = "idle"                       # nobody's gate is open
     SHARED = "shared"                   # everyone who wants runs
     TURNS = "turns"                     # someone waits for another's turn to end
+    BUSY = "busy"                       # all are, and take short turns although they fit
     LOST = "lost"
 
 

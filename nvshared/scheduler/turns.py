@@ -6,10 +6,10 @@ The essay is in plan.py.
 
 from collections.abc import Callable
 
-from nvshared.scheduler import order, presave, quantum
+from nvshared.scheduler import busy, order, prefetch, presave, quantum
 from nvshared.scheduler.actions import Crowded, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
+from nvshared.scheduler.client import CALM, Conduct, Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import SECOND
@@ -28,9 +28,10 @@ def plan(decision: Decision) -> ScheduledClient | None:
     _suspend(decision)
     _give_way(decision)
     _repair(decision)
-    blocked = _settle(decision)
-    while _start(decision):             # what that took may have changed the quantum
-        blocked = _settle(decision)
+    busy.review(decision)               # whoever waits because of others, and need not any more
+    blocked = _let_run(decision)
+    while busy.review(decision):
+        blocked = _let_run(decision)
     decision.card.contended = blocked is not None or _crowded(decision.card)
     decision.card.head = None if blocked is None else blocked.id
     _rest(decision)
@@ -38,16 +39,33 @@ def plan(decision: Decision) -> ScheduledClient | None:
     return blocked
 
 
+def _let_run(decision: Decision) -> ScheduledClient | None:
+    blocked = _settle(decision)
+    while _start(decision):             # what that took may have changed the quantum
+        blocked = _settle(decision)
+    return blocked
+
+
 def _settle(decision: Decision) -> ScheduledClient | None:
     """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
-    blocked = _admit(decision)
+    blocked = _admit_all(decision)
     if _crowded(decision.card):
         _stop_enough(decision, None, lambda staying: sum(not c.settled for c in staying) <= 1)
     while blocked is not None and _stop_enough(
         decision, blocked, _fits_with(decision.card, blocked)
     ):
-        blocked = _admit(decision)      # who was put back may stand before it
+        blocked = _admit_all(decision)  # who was put back may stand before it
     return blocked
+
+
+def _admit_all(decision: Decision) -> ScheduledClient | None:
+    """Once more while some are chosen: their turns, foreseen, may put another in front."""
+    groups = decision.card.groups
+    while True:
+        before = groups.size("holding")
+        blocked = _admit(decision)
+        if blocked is None or groups.size("holding") == before:
+            return blocked
 
 
 def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
@@ -55,8 +73,8 @@ def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledC
 
 
 def _crowded(card: Card) -> bool:
-    """More than one runs although the mode has become `on`."""
-    if card.settings.anti_thrash is not AntiThrash.ON:
+    """More than one runs although they are to take turns from now on."""
+    if not card.one_at_a_time:
         return False
     settled = sum(client.phase is Phase.RUNNING for client in card.groups.group("settled"))
     return card.groups.size(Phase.RUNNING.value) - settled > 1
@@ -126,7 +144,7 @@ def _repair(decision: Decision) -> None:
     groups = card.groups
     fits = groups.total("staying_take") <= card.settings.capacity - card.pinned and not card.tight
     crowded = (
-        card.settings.anti_thrash is AntiThrash.ON and groups.size(Phase.LOADING.value) > 0
+        card.one_at_a_time and groups.size(Phase.LOADING.value) > 0
         and groups.size(Phase.LOADING.value) + groups.size(Phase.RUNNING.value) > 1
     )
     if fits and not crowded:
@@ -153,7 +171,7 @@ def _repair(decision: Decision) -> None:
 
 def _admit(decision: Decision) -> ScheduledClient | None:
     card = decision.card
-    one_at_a_time = card.settings.anti_thrash is AntiThrash.ON
+    one_at_a_time = card.one_at_a_time
     _let_in(decision)
     number = card.groups.size("holding") - card.groups.size("settled")
     number -= sum(c.mute and not c.settled for c in card.in_phase(Phase.DRAINING))
@@ -332,14 +350,19 @@ def _start(decision: Decision) -> bool:
 
 
 def _rest(decision: Decision) -> None:
-    """Shuts the gates of idle clients if their room may soon be needed."""
+    """Shuts the gates of idle clients if their room may soon be needed, or turns without them."""
     card = decision.card
-    if card.contended or card.settings.draining or not presave.pays(card):
+    if card.contended or card.settings.draining or not (_watched(card) or busy.idle(card)):
         return
     for client in card.in_phase(Phase.RUNNING):
         assert client.turn is not None
         if client.turn.idle and not client.settled and decision.due(client.turn.stop_after):
             decision.stop(client, TurnEnd.IDLE)
+
+
+def _watched(card: Card) -> bool:
+    """Running programs are to say when they are idle, although nobody waits."""
+    return presave.pays(card) or prefetch.pays(card)
 
 
 def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
@@ -350,9 +373,14 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else quantum.shown(card, blocked)
     idle_window = quantum.idle_window(card, blocked)
-    wanted = not card.contended and presave.pays(card)
-    copies = (card.contended or wanted) and card.settings.bus_sharing   # they are to say when
-    conduct = Conduct(card.contended, tq, idle_window, card.contended or wanted, copies)
+    wanted = not card.contended and _watched(card)
+    calm = CALM if prefetch.pays(card) else None
+    paced = card.contended or bool(card.busy.members)
+    moves = card.contended and not card.busy.members    # memory does, between turns
+    copies = (moves or wanted) and card.settings.bus_sharing    # they are to say when
+    busies = busy.matters(card)
+    hinders = busy.awaits_idle(card)
+    conduct = Conduct(paced, tq, idle_window, moves or wanted or hinders, copies, busies)
     changed = card.groups.news("turns")
     if not endless or card.conduct != conduct:
         changed = card.in_phase(Phase.RUNNING)
@@ -364,9 +392,14 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if not endless:
             # A gate that opened just now will shut then.
             decision.due(turn.started + card.quantum)
-        pace = card.contended or client.rationed
-        window = idle_window if pace else client.presave_pause if wanted else 0
-        news = Conduct(pace, tq, window, pace or wanted, copies)
+        pace = paced or client.rationed
+        rests = moves or client.rationed
+        window = calm or client.presave_pause if wanted else 0
+        if rests:
+            window = quantum.patience(client, idle_window) if card.contended else idle_window
+        elif hinders and turn.busy is None and not window:
+            window = busy.IDLE
+        news = Conduct(pace, tq, window, window > 0, copies, busies)
         if client.settled and not client.rationed:
             news = Conduct(False, 0, 0, False, copies)      # nobody waits for its end
         if turn.conduct == news:
@@ -375,6 +408,8 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
             turn.copying = frozenset()
         if not news.report_idle:
             turn.idle = False           # when it is asked again to say so, it says it anew
+        if not news.report_busy:
+            turn.busy = None
         turn.conduct = news
         left = max(1, turn.started + tq - decision.now) if news.tq else 0
         decision.run(client, left, news)

@@ -164,7 +164,8 @@ class Config:
         "the longest quantum, where tq is auto", metavar="TIME", words="30")
     anti_thrash: str = _setting(
         "gpu", _mode, "auto",
-        "take turns as needed (auto), always (on), or never (off)", metavar="MODE")
+        "take turns as needed (auto), always (on), or never (off); auto: those that do not fit "
+        "together, and those that do while all of them keep the GPU busy", metavar="MODE")
     capacity: Amount = _setting(
         "gpu", _card, Amount(share=1.0),
         "memory of each card to hand out: a size, a percentage, or card", metavar="SIZE",
@@ -188,26 +189,27 @@ class Config:
         "gpu", _auto(quantity.amount), None,
         "how much one order moves between card and host; auto: 512MiB, less on small cards",
         metavar="SIZE", words="auto")
-    compute_window: int = _setting(
-        "gpu", quantity.positive_duration, 2 * SECOND,
-        "the period in which a program with a compute limit gets its share", metavar="TIME",
-        words="2s", variable="NVSHARE_COMPUTE_WINDOW_MS", variable_parse=quantity.milliseconds,
+    compute_window: int | None = _setting(
+        "gpu", _auto(quantity.positive_duration), None,
+        "the period in which a program with a compute limit gets its share; auto: 100ms, and 2s "
+        "while programs take turns", metavar="TIME",
+        words="auto", variable="NVSHARE_COMPUTE_WINDOW_MS", variable_parse=quantity.milliseconds,
         variable_words="in milliseconds")
     quota_sample_interval: int = _setting(
         "gpu", quantity.positive_duration, 50 * MILLISECOND,
-        "the shortest turn of a program with a compute limit; with less than that left, it "
-        "waits for the next window", metavar="TIME", words="50ms",
+        "the shortest turn of a program with a compute limit, but at most a tenth of the window; "
+        "with less than that left, it waits for the next one", metavar="TIME", words="50ms",
         variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", variable_parse=quantity.milliseconds,
         variable_words="in milliseconds")
     quota_carryover: int = _setting(
-        "gpu", quantity.percentage, 25,
+        "gpu", quantity.percentage, 100,
         "how much of what a program has used beyond its compute limit is taken from each of its "
-        "next windows; 0% forgives it", metavar="PERCENT", words="25%",
+        "next windows; 0% forgives it", metavar="PERCENT", words="100%",
         variable="NVSHARE_QUOTA_CARRYOVER_PERCENT")
     drop_tail_billing: int = _setting(
-        "gpu", quantity.percentage, 70,
+        "gpu", quantity.percentage, 100,
         "how much of the time that a program takes to stop counts against its compute limit",
-        metavar="PERCENT", words="70%", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
+        metavar="PERCENT", words="100%", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
     gather: int = _setting(
         "gpu", quantity.duration, SECOND,
         "how long to listen to programs after a restart before any decision", metavar="TIME",
@@ -221,6 +223,17 @@ class Config:
         "gpu", quantity.switch, True,
         "while nobody waits, copy idle programs' memory to the host, if others may need its "
         "room, so that it can leave at once; on or off", metavar="SWITCH", words="on")
+    prefetch: bool = _setting(
+        "gpu", quantity.switch, False,
+        "while nobody waits, bring in the memory of idle programs that are asked for most often, "
+        "in place of those asked for least; on or off", metavar="SWITCH", words="off")
+    pass_from: int = _setting(
+        "gpu", quantity.size, 0,
+        "programs that may see each other's memory (of one user outside of containers, or in one "
+        "pod or container) pass the card's memory on to each other, where it would be freed "
+        "and made anew, in blocks of this size and more; 64MiB or more may pay; 0 for never, "
+        "as long as nobody has measured it with this version on a card",
+        metavar="SIZE", words="0")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2 * SECOND,
         "how long to wait before a program that could not stop is asked again", metavar="TIME",

@@ -32,9 +32,11 @@ from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.usage import Usage
 from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
+from nvshared.sharing.handover import Handover
 from nvshared.sharing.pods import Pod
 from nvshared.sharing.recent import RecentTurns
 from nvshared.sharing.terms import ClientTerms
+from nvshared.sharing.word import Word
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
@@ -64,6 +66,7 @@ class Client:
         self.pod: Pod | None = None     # that it is in, once its names are known
         self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
         self.recent = RecentTurns()
+        self.word = Word()              # in which it tells others that it has work
 
     def __str__(self) -> str:
         return f"{self.name}[{self.peer.pid}]"
@@ -164,6 +167,7 @@ class GPU:
         self.clients: dict[int, Client] = {}
         self.lost = ""                  # why, or "" while it is there
         self._witness = Witness()
+        self.handover = Handover()
         # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
@@ -314,7 +318,7 @@ class GPU:
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, account, evidence,
-            tuple(str(one) for one in client.peer.sharers)))
+            tuple(str(one) for one in client.peer.sharers), client.peer.fellows))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:
@@ -322,7 +326,9 @@ class GPU:
         if self.clients.get(client.id) is not client:
             return
         self.client_leaves.emit(client)
+        self.handover.withdraw(client.id)
         self.tell(events.Left(client.id))
+        client.word.close()
         del self.clients[client.id]
         self.capacity.left(client.id)
         self.apply_capacity()
@@ -422,9 +428,11 @@ class GPU:
             return
         self.decisions.add(self._clock() - now)
         self._news = self._news or bool(decided)
+        self.handover.keep(self.scheduler, decided)
         for action in decided:
             if isinstance(action, actions.Order):
                 self._send(action)
+        self.handover.keep(self.scheduler)      # who is gone takes none
         self.happened.emit(now, event)
         for action in decided:
             self.decided.emit(now, action)

@@ -36,10 +36,10 @@ from nvshared.scheduler.events import (
     Reopened,
     Stays,
     Stopped,
-    WentIdle,
 )
 from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
+from tests.unit import scheduler_watch as watch
 from tests.unit.scheduler_arena import Arena, Block, Place
 
 REPORT = 5 * MILLISECOND                # figures are sent at most so often
@@ -61,6 +61,10 @@ class Surroundings(Protocol):
 
     def say(self, hook: "Hook", record: Record | Joined) -> None:
         """Sends a record to the daemon."""
+        ...
+
+    def pass_on(self, hook: "Hook", sizes: list[int]) -> tuple[tuple[int, int], ...]:
+        """Blocks of which some are passed on: ids and bytes."""
         ...
 
     def device_free(self) -> int:
@@ -100,6 +104,9 @@ class Hook:
     paced: bool = False
     reports_idle: bool = False
     reports_copies: bool = False               # it is to say when its program copies
+    reports_busy: bool = False
+    at_it: tuple[int, bool] | None = None      # in which turn, and whether it has work since then,
+    at_it_told: tuple[int, bool] | None = None          # and as the daemon was told
     copying: tuple[bool, bool] = (False, False)     # inward, outward
     want_sent: bool = False
     room_asked: bool = False
@@ -115,6 +122,7 @@ class Hook:
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
     doing: MoveOrder | None = None
+    leaving: list[int] = field(default_factory=list)    # blocks that may be passed on
     cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
     dead: bool = False
     refused: int = 0                    # allocations the daemon did not allow
@@ -126,6 +134,7 @@ class Hook:
     fail_out: str = ""                  # what the next EVICT meets: "host" or "driver"
     fail_in: str = ""                   # and the next LOAD: "driver"
     computed: int = 0                   # us of kernels run
+    opened: int = 0                     # when its gate did
     runs: int = 0                       # turns
     stays: Stays = Stays.NOT
 
@@ -301,7 +310,8 @@ class Hook:
         elif self.standing and not (self.granted or self.stopping or self.want_sent):
             self.want_sent = True
             self.say(MemoryChanged(self.id, self.memory, wants=True))
-        self._watch_idle()
+        watch.idleness(self)
+        watch.busyness(self)
 
     def fly(self) -> None:
         """Submits a kernel, which has the card as if nobody else had it."""
@@ -317,18 +327,6 @@ class Hook:
             self._drained()
         else:
             self._proceed()
-
-    def _watch_idle(self) -> None:
-        if self.open and self.reports_idle and self.work == 0 and not self.idle_told:
-            computed, window = self.computed, self.idle_window
-            self.world.at(self.world.now + window, lambda: self._idle(computed, window))
-
-    def _idle(self, computed: int, window: int) -> None:
-        quiet = self.computed == computed and self.work == 0 and not self.flying
-        quiet = quiet and window == self.idle_window
-        if self.open and self.reports_idle and quiet and not self.stopping and not self.idle_told:
-            self.idle_told = True
-            self.say(WentIdle(self.id, self.memory))
 
     # What the daemon is told.
 
@@ -426,11 +424,15 @@ class Hook:
         self.paced, self.reports_copies = order.pace, order.report_copies
         self.reports_idle = order.report_idle
         fresh = self.reports_idle and not listened
+        if not order.report_busy or not (self.reports_busy and self.granted):
+            self.at_it = self.at_it_told = None
+        self.reports_busy = order.report_busy
         self.idle_window = order.idle_window or self.idle_window
         if fresh:
             self.idle_told = False
         if not self.granted:
             self.granted = True
+            self.opened = self.world.now
             self.want_sent = False
             self.idle_told = False
             self.runs += 1
@@ -465,7 +467,8 @@ class Hook:
         self.stopping = False
         self.want_sent = self.standing
         drained = self.world.now - self.stop_heard
-        self.say(Stopped(self.id, self.memory, self.want_sent, drained))
+        used = None if self.stays else self.world.now - self.opened
+        self.say(Stopped(self.id, self.memory, self.want_sent, drained, used))
         self.done()
 
     def _reopen(self) -> None:

@@ -38,15 +38,19 @@ def evict(
     filled = hook.filled + (hook.pending if hook.granted else 0)
     hook.room = max(hook.room, min(hook.before, filled))
     hook.room_asked = False
+    passed = hook.world.pass_on(hook, hook.leaving)
+    hook.leaving.clear()
     hook.say(Evicted(
         hook.id, hook.memory, order.number, moved, no_memory=no_host, driver_error=failed,
-        yielded=more and order.number in hook.cut,
+        yielded=more and order.number in hook.cut, passed=passed,
     ))
     hook.done()
 
 
 def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
     hook.put(block, Place.SWAPPED)
+    if order.passes:
+        hook.leaving.append(block.size)
     if block.doomed:
         hook.forget(block)
     evict(hook, order, moved)

@@ -149,7 +149,7 @@ class Talk:
         """REOPENED."""
         return self.tell(Reopened(client, self.memory[client]))
 
-    def evicted(self, order: Evict, **flags: bool) -> list[Action]:
+    def evicted(self, order: Evict, **flags: Any) -> list[Action]:
         """MOVED: out, having done all the host's memory allows for, or nothing if a flag is set."""
         client, memory = order.client, self.memory[order.client]
         moved = 0
@@ -165,7 +165,7 @@ class Talk:
         self.memory[client] = replace(memory, resident=stays, room=room, host=host)
         return self.tell(Evicted(client, self.memory[client], order.number, moved, **flags))
 
-    def loaded(self, order: Load, lacking: float = 0, **flags: bool) -> list[Action]:
+    def loaded(self, order: Load, lacking: float = 0, **flags: Any) -> list[Action]:
         """MOVED: in, having brought in what there is room for, less what the driver lacks."""
         client, memory = order.client, self.memory[order.client]
         can = max(0, order.room - memory.pinned - memory.pending - int(lacking * GIB))
@@ -177,7 +177,7 @@ class Talk:
         self.memory[client] = replace(memory, resident=resident, room=order.room, host=host)
         return self.tell(Loaded(client, self.memory[client], order.number, came, **flags))
 
-    def presaved(self, order: Presave, ready: float | None = None, **flags: bool) -> list[Action]:
+    def presaved(self, order: Presave, ready: float | None = None, **flags: Any) -> list[Action]:
         """MOVED: kept, with all the host allows for, or so many GiB."""
         client, memory = order.client, self.memory[order.client]
         swapped = self.swapped.get(client, 0)

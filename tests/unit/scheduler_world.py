@@ -21,6 +21,7 @@ from nvshared.scheduler.actions import (
     BudgetWanted,
     ClientState,
     Evict,
+    Heed,
     Limits,
     Load,
     Order,
@@ -29,6 +30,7 @@ from nvshared.scheduler.actions import (
     Run,
     Stop,
     Stuck,
+    Tell,
     TurnEnded,
     TurnStarted,
     Yield,
@@ -37,6 +39,7 @@ from nvshared.scheduler.domains import UNBOUNDED, Domains
 from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
+    Evicted,
     Evidence,
     Joined,
     Left,
@@ -122,6 +125,10 @@ class World:
         self._sums = (0, 0, 0, 0)
         self._greeted: set[int] = set()
         self._saves: set[int] = set()   # numbers of all SAVEs
+        # Memory that no program has: bytes, and whose it was. Some is still on its way to us.
+        self._parcels: dict[int, tuple[int, int]] = {}
+        self._unheard: set[int] = set()
+        self.passed = 0                 # bytes that somebody was given
 
     # Time.
 
@@ -184,6 +191,8 @@ class World:
         for orders in self._sent.values():
             orders.clear()
         self._greeted.clear()
+        self._parcels.clear()
+        self._unheard.clear()
         self.domains = Domains()
         self.domains.resize("box", self.box)
         self.scheduler = Scheduler(self.settings, self.now, self.domains)
@@ -221,7 +230,34 @@ class World:
 
     def device_free(self) -> int:
         """What the driver has left."""
-        return self.physical - self.outside - sum(h.filled for h in self.hooks.values())
+        parcels = sum(size for size, _ in self._parcels.values())
+        return self.physical - self.outside - sum(h.filled for h in self.hooks.values()) - parcels
+
+    def pass_on(self, hook: Hook, sizes: list[int]) -> tuple[tuple[int, int], ...]:
+        """Most of them; see Surroundings."""
+        if hook.dead or hook.id not in self._greeted:
+            return ()
+        chosen = {next(self._ties): size for size in sizes if self.random.random() < 0.8}
+        self._parcels |= {id: (size, hook.id) for id, size in chosen.items()}
+        self._unheard |= chosen.keys()
+        return tuple(chosen.items())
+
+    def _close(self, event: Event, actions: list[Action]) -> None:
+        """Parcels that go to somebody are his, and of the others there are those we are told of."""
+        if isinstance(event, Evicted):
+            self._unheard -= {id for id, _ in event.passed}
+        for action in actions:
+            for id in action.parcels if isinstance(action, Load) else ():
+                size, origin = self._parcels.pop(id)
+                assert isinstance(action, Load)
+                assert size == action.passed
+                assert (origin - action.client) % 2 == 0, "they may not see each other's memory"
+                self.passed += size
+        kept = self._unheard | set(self.scheduler.parcels)
+        assert kept <= self._parcels.keys()
+        self._parcels = {id: one for id, one in self._parcels.items() if id in kept}
+        for parcel in self.scheduler._card.parcels.values():
+            assert parcel.since + SECOND > self.now, "nobody claims it, and it is kept"
 
     # Settings.
 
@@ -282,16 +318,21 @@ class World:
         self.events += 1
         if isinstance(event, Joined) and event.client % 2:
             event = replace(event, domains=("box",))
+        if isinstance(event, Joined):
+            event = replace(event, fellows=f"user {event.client % 2}")
         if isinstance(event, Joined) and self.jobs:
             event = replace(event, tenants=tenants_of(event.client))
         promised = self._promised()
         actions = self.scheduler.handle(event, self.now)
+        self._close(event, actions)
         self._check_tenants(event, promised)
         assert len(actions) <= ACTIONS_PER_CLIENT * (len(self.hooks) + 2), actions
         starting = {action.client for action in actions if isinstance(action, TurnStarted)}
         for action in actions:
             assert not isinstance(action, BudgetWanted), "there is no other card"
             self._check_action(action, starting)
+        members = self.scheduler._card.busy.members
+        assert not members or members.issuperset(self.scheduler.snapshot().queue), "somebody waits"
         again = self.scheduler.handle(Tick(), self.now)
         assert not again, f"after {event} it did {actions} and then, with nothing new, {again}"
         for action in actions:
@@ -307,7 +348,9 @@ class World:
                 self.ends.append(action)
             case Stuck():
                 self.stuck.append(action)
-            case Run() | Stop() | Evict() | Load() | Presave() | Yield() | Limits():
+            case (
+                Run() | Stop() | Evict() | Load() | Presave() | Yield() | Limits() | Tell() | Heed()
+            ):
                 self._to_hook(action)
 
     def _to_hook(self, order: Order) -> None:
@@ -356,6 +399,11 @@ class World:
             limit = self.scheduler._card.terms_for(tenant).memory_limit
             assert not limit or promised <= max(limit, before[tenant]), f"{tenant} has too much"
 
+    def _early(self) -> set[int]:
+        """Numbers of orders for programs that have not asked yet."""
+        moves = (move for c in self.scheduler._card.clients.values() for move in c.moves)
+        return {move.order.number for move in moves if move.early}
+
     def _check_action(self, action: Order | Report, starting: set[int]) -> None:
         views = self.scheduler.snapshot().clients
         if isinstance(action, Run) and action.client in starting:
@@ -367,7 +415,7 @@ class World:
             states = {view.state for view in views.values()}
             assert states <= {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
                               ClientState.EVICTING, ClientState.LIMITED}, "it saves, and is awaited"
-        if isinstance(action, Yield) and action.number not in self._saves:
+        if isinstance(action, Yield) and action.number not in self._saves | self._early():
             # Whoever starts now has come in, and that hand-over is over.
             states = {view.state for view in views.values()}
             under_way = states & {ClientState.LOADING, ClientState.DRAINING}
@@ -379,7 +427,11 @@ class World:
             assert lacks or not memory.stays, "nothing of it leaves, and it is stopped"
             full = sum(v.memory.need for v in views.values()) > self.settings.capacity
             crowded = len(now.holders) > 1 and self.settings.anti_thrash is AntiThrash.ON
-            assert full or crowded or now.queue, "stopped, and nobody wants it"
+            # Two that are busy take turns, and who does nothing beside them gives up its own first.
+            turns = [client.turn for client in self.scheduler._card.clients.values()]
+            busy = sum(turn is not None and turn.busy is not None for turn in turns) > 1
+            busy = busy or bool(self.scheduler._card.busy.members)
+            assert full or crowded or busy or now.queue, "stopped, and nobody wants it"
 
     def _ordered(self, hook: Hook) -> list[Order]:
         doing = [hook.doing] if hook.doing is not None else []
@@ -387,7 +439,8 @@ class World:
 
     def check(self) -> None:
         """What must hold whatever happens."""
-        room = host = used = boxed = 0
+        host = used = boxed = 0
+        room = sum(size for size, _ in self._parcels.values())
         for hook in self.hooks.values():
             mine = [hook.room, hook.filled]
             hosts = [hook.host]

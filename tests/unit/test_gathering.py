@@ -6,6 +6,7 @@ introduces itself only after that: later than the others, and later than gatheri
 takes. Until then its memory must not be taken for room that is free.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -36,8 +37,9 @@ class Program:
         self.session = Session(manager, peer(), self)
         self.session.take_over(7)
 
-    def send(self, packet: bytes) -> None:
+    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
         """Wire.send."""
+        assert not descriptors
         self.heard.append(protocol.decode_order(packet))
 
     def finish(self) -> None:

@@ -27,7 +27,7 @@ def test_a_peer_is_what_the_kernel_says() -> None:
 def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "comm": "python\n", "cmdline": "python\0train.py\0", "environ": "SLURM_JOB_ID=42\0",
-        "cgroup": "0::/system.slice/slurmd.service\n",
+        "cgroup": "0::/system.slice/slurmd.service\n", "status": "", "uid_map": "",
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
     monkeypatch.setattr(peer, "own_cgroup", str)
@@ -53,7 +53,10 @@ def test_what_users_start_for_themselves_is_their_share_of_the_time() -> None:
 
 
 def test_a_process_cannot_write_on_our_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"comm": "\x1b[2J\n", "cmdline": "a\nb\x07" + "x" * 5000, "cgroup": "0::/\x1b.service"}
+    files = {
+        "comm": "\x1b[2J\n", "cmdline": "a\nb\x07" + "x" * 5000, "cgroup": "0::/\x1b.service",
+        "status": "", "uid_map": "",
+    }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
     monkeypatch.setattr(peer, "own_cgroup", str)
     who = peer.describe(1, 0, 0)

@@ -7,18 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared.scheduler.actions import ClientState, Order, Report, Stop, TurnEnd
+from nvshared.scheduler.actions import ClientState, Order, Report, Run, Stop, TurnEnd
+from nvshared.scheduler.events import Stopped, TermsChanged, Tick
 from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
+from tests.unit.scheduler_talk import Talk
 from tests.unit.test_scheduler_terms import LARGE, SMALL, Tenancy
 
 SETTINGS = Settings(
-    capacity=4 * GIB, total=4 * GIB, host_budget=16 * GIB, step=256 * MIB, tq=SECOND
+    capacity=4 * GIB, total=4 * GIB, host_budget=16 * GIB, step=256 * MIB, tq=SECOND,
+    accounting=Accounting(window=2 * SECOND),
 )
-WINDOW = SETTINGS.accounting.window
+WINDOW = 2 * SECOND
 DRAIN = 25 * MILLISECOND                # a kernel and two messages
 
 
@@ -75,16 +78,61 @@ def test_long_kernels_have_no_more_of_it() -> None:
     world = Rationed()
     one = world.limited(10)
     one.kernel = 3 * SECOND
-    # A drain is billed at 70 %, and most of each kernel is one.
-    assert 0.08 < world.computed(one, 600 * SECOND) < 0.10 / 0.7 + 0.02
+    assert world.computed(one, 600 * SECOND) == pytest.approx(0.10, abs=0.005)
 
 
-def test_all_of_a_drain_is_billed_where_that_is_wanted() -> None:
-    strict = replace(SETTINGS, accounting=Accounting(tail=100))
-    world = Rationed(strict)
+def test_a_part_of_a_drain_is_billed_where_that_is_wanted() -> None:
+    world = Rationed(replace(SETTINGS, accounting=Accounting(window=2 * SECOND, tail=70)))
     one = world.limited(10)
     one.kernel = 3 * SECOND
-    assert 0.08 < world.computed(one, 600 * SECOND) < 0.105
+    # Most of each kernel is a drain.
+    assert 0.12 < world.computed(one, 600 * SECOND) < 0.10 / 0.7 + 0.02
+
+
+@pytest.mark.parametrize("percent", [25, 50, 75])
+@pytest.mark.parametrize("kernel", [10 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND])
+def test_where_nothing_moves_a_share_is_exact_and_in_small_grains(
+    percent: int, kernel: int
+) -> None:
+    world = Rationed(replace(SETTINGS, accounting=Accounting()))
+    one = world.limited(percent)
+    one.kernel = kernel
+    world.advance(2 * kernel)
+    parts = [world.computed(one, 5 * SECOND) for _ in range(12)]
+    assert sum(parts[:6]) / 6 == pytest.approx(percent / 100, abs=max(0.01, kernel / (30 * SECOND)))
+    grain = max(0.03, kernel / (5 * SECOND))        # computed is counted when a kernel ends
+    assert all(part == pytest.approx(percent / 100, abs=grain) for part in parts)
+    assert sum(parts) / 12 == pytest.approx(percent / 100, abs=max(0.005, kernel / (60 * SECOND)))
+    if kernel < 50 * MILLISECOND:
+        world.computed(one, SECOND)
+        pauses = [world.computed(one, 200 * MILLISECOND) for _ in range(10)]
+        assert all(pauses)              # it never stutters for long
+
+
+@pytest.mark.parametrize(
+    ("used", "answered", "after"),
+    [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)],
+)
+def test_billed_is_what_the_hook_says_that_the_card_worked(
+    used: int | None, answered: int, after: int
+) -> None:
+    """Messages may take as long as the turn, where the daemon is busy. But half of it is billed,
+    whatever the hook says: it is its user's."""
+    talk = Talk()
+    talk.join(1, 1, 1)
+    talk.tell(TermsChanged(1, Terms(compute_limit=50)))
+    talk.obey(talk.want(1))
+    talk.now = 50 * MILLISECOND
+    assert [type(action) for action in talk.tell(Tick())] == [Stop]
+    talk.now = answered * MILLISECOND
+    said = used and used * MILLISECOND
+    actions = talk.tell(Stopped(1, talk.memory[1], True, 1, said))
+    while not any(isinstance(action, Run) for action in actions):
+        deadline = talk.scheduler.deadline()
+        assert deadline is not None
+        talk.now = deadline
+        actions = talk.tell(Tick())
+    assert talk.now == after * MILLISECOND
 
 
 def test_who_has_no_limit_notices_nothing() -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What fails is tried again later, with others meanwhile; who does not answer is reported."""
 
+from typing import Any
+
 import pytest
 
 from nvshared.scheduler.actions import ClientState, Crowded, Evict, Load, Run, Stayed, Stuck
@@ -258,7 +260,7 @@ def test_who_frees_nothing_is_reported_and_others_have_the_rest(said: str) -> No
     new, asked = talk.want(2), 0
     while orders := [action for action in new if isinstance(action, Evict)]:
         assert (asked := asked + 1) < 10, "it is asked for ever"
-        flags = {said: True} if said else {}
+        flags: dict[str, Any] = {said: True} if said else {}
         # It may say so, but nothing has left.
         new = talk.tell(Evicted(1, talk.memory[1], orders[0].number, 10 * GIB, **flags))
         for order in [action for action in new if isinstance(action, Load)]:

@@ -82,6 +82,11 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
     "occupying": lambda client: client.charged,
     "measured": lambda client: _measured(client),
+    "background": lambda client: (
+        client.priority is Priority.BACKGROUND and client.turn is not None),
+    "urgent": lambda client: (
+        client.priority is not Priority.BACKGROUND
+        and (client.turn is not None or client.whole)),
 } | {phase.value: partial(_in_phase, phase) for phase in Phase}
 
 FIGURES: dict[str, Callable[[ScheduledClient], int]] = {

@@ -75,6 +75,40 @@ def test_one_whose_time_is_limited_and_who_keeps_nobody_waiting_is_watched_as_us
     assert windows(actions, 1) == [quantum.IDLE_USUAL]
 
 
+def last_window(talk: Talk, client: int) -> int:
+    """What it was told last while others wait."""
+    return [a.idle_window for a in talk.said
+            if isinstance(a, Run) and a.client == client and a.pace][-1]
+
+
+def test_who_always_stays_away_is_watched_for_shorter_and_who_comes_back_is_not() -> None:
+    talk = Talk()
+    talk.run(1, 100)
+    talk.join(2, 100)
+    holder, other, told = 1, 2, []
+
+    def hand_over(pause: float, took: float = 1) -> None:
+        nonlocal holder, other
+        talk.wait(pause)
+        talk.want(other)
+        told.append(last_window(talk, holder))
+        talk.idle(holder)
+        moves = talk.stopped(holder, wants=False)
+        talk.wait(took)
+        talk.obey(moves)
+        holder, other = other, holder
+
+    for _ in range(12):
+        hand_over(3)
+    assert told[1] == quantum.IDLE_MOST
+    assert told[3:8:2] == [quantum.IDLE_MOST >> halvings for halvings in (1, 2, 3)]
+    assert told[-1] >= quantum.IDLE_LEAST
+    hand_over(3, took=0.1)
+    hand_over(0.1)                      # who left then was stopped too early
+    hand_over(3)
+    assert told[-1] == quantum.IDLE_MOST
+
+
 class Pausing:
     """A program that computes for 5 ms and then does something else."""
 

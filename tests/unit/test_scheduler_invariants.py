@@ -41,12 +41,15 @@ class Tenants(RuleBasedStateMachine):
         slab=st.sampled_from([32 * MIB, 128 * MIB]),
         bus=st.sampled_from([500, 50_000]),
         saves=st.booleans(),
+        fetches=st.booleans(),
         box=st.integers(0, 14),
         users=st.integers(0, 3),
+        passes=st.booleans(),
     )
     def begin(
         self, seed: int, capacity: int, host: int, step: int, tq: int | None, mode: AntiThrash,
-        delay: int, halves: int, slab: int, bus: int, saves: bool, box: int, users: int,
+        delay: int, halves: int, slab: int, bus: int, saves: bool, fetches: bool,
+        box: int, users: int, passes: bool,
     ) -> None:
         """A daemon starts."""
         self.capacity = capacity
@@ -54,6 +57,7 @@ class Tenants(RuleBasedStateMachine):
         settings = Settings(
             capacity=capacity, total=capacity, host_budget=capacity * host // 2, step=step,
             tq=tq, anti_thrash=mode, gather=5 * SECOND, presave=saves,
+            prefetch=fetches, pass_from=int(passes),
         )
         block = settings.block * halves // 2
         self.world = World(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.scheduler.actions import Action, TurnEnd
+from nvshared.scheduler.actions import Action, Heed, Tell, TurnEnd
 from nvshared.scheduler.events import TenantChanged
 from nvshared.scheduler.quantum import LEAST
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
@@ -132,6 +132,36 @@ def test_what_fits_runs_together_whatever_the_priorities() -> None:
     talk.rank("user:bob", Priority.HIGH)
     for client, tenant in ((1, "user:alice"), (2, "user:bob"), (3, "user:carol")):
         assert client in runs(talk.come(client, tenant))
+
+
+def told(orders: list[Action]) -> list[tuple[int, ...]]:
+    """Who is to tell (1) or not (0), and who is to heed whom or not."""
+    return [
+        (order.client, order.on) if isinstance(order, Tell)
+        else (order.client, order.whom, order.on)
+        for order in orders if isinstance(order, Tell | Heed)]
+
+
+def test_the_background_heeds_all_others_while_it_holds_the_card_with_them() -> None:
+    talk = Ranked(200)
+    talk.rank("user:alice", Priority.BACKGROUND)
+    assert told(talk.come(1, "user:bob")) == []
+    assert told(talk.come(2, "user:alice")) == [(1, True), (2, 1, True)]
+    assert told(talk.join(3, 0, tenants=("user:carol",))) == [(3, True), (2, 3, True)]
+    assert told(talk.join(4, 0, tenants=("user:alice",))) == []     # it holds nothing yet
+    assert told(talk.leave(3)) == [(2, 3, False)]
+    assert told(talk.rank("user:alice", Priority.NORMAL)) == [(2, 1, False), (1, False)]
+    assert told(talk.rank("user:bob", Priority.BACKGROUND)) == [(2, True), (4, True),
+                                                               (1, 2, True), (1, 4, True)]
+    assert told(talk.leave(1)) == [(2, False), (4, False)]
+
+
+def test_who_has_to_wait_for_memory_is_not_heeded() -> None:
+    talk = Ranked(100)
+    talk.rank("user:alice", Priority.BACKGROUND)
+    assert told(talk.come(1, "user:alice")) == []
+    talk.wait(1)
+    assert told(talk.come(2, "user:bob")) == []
 
 
 def test_it_is_the_background_if_any_of_its_tenants_is_and_changes_live() -> None:

@@ -10,13 +10,13 @@ from nvshared.scheduler import quota
 from nvshared.scheduler.quota import Accounting, Quota
 
 WINDOW = 2_000_000
-ACCOUNTING = Accounting()
+ACCOUNTING = Accounting(WINDOW, carryover=25)
 PERCENTS = st.integers(1, 99)
 CARRYOVERS = st.sampled_from([1, 25, 60, 100])
 
 
 def half(start: int = 0) -> Quota:
-    return quota.begin(50, ACCOUNTING, start, 0)
+    return quota.begin(50, WINDOW, start, 0)
 
 
 def test_half_of_each_window_may_be_used() -> None:
@@ -77,7 +77,7 @@ def test_years_of_idleness_are_passed_at_once() -> None:
 
 def test_small_shares_are_worth_a_turn_too() -> None:
     assert half().least(ACCOUNTING) == ACCOUNTING.grain
-    assert quota.begin(1, ACCOUNTING, 0, 0).least(ACCOUNTING) == WINDOW // 100
+    assert quota.begin(1, WINDOW, 0, 0).least(ACCOUNTING) == WINDOW // 100
 
 
 @settings(deadline=None)
@@ -91,12 +91,12 @@ def test_greedy_kernels_have_their_share_and_no_more(
 ) -> None:
     """It starts one whenever it may; each runs to its end, whatever is left."""
     accounting = replace(ACCOUNTING, carryover=carryover)
-    one = quota.begin(percent, accounting, 0, 0)
+    one = quota.begin(percent, WINDOW, 0, 0)
     now = used = 0
     for turn in range(60):
         kernel = kernels[turn % len(kernels)]
         while one.left(used) < one.least(accounting):
-            now = one.ends(accounting)
+            now = one.ends
             one = quota.roll(one, accounting, now, used, waits=False, holds=False)
         now += kernel
         used += kernel

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a hook may say, what becomes of it, and what it is told."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,7 @@ from nvshared.scheduler import events
 from nvshared.scheduler.actions import (
     ClientState,
     Evict,
+    Heed,
     Limits,
     Load,
     MoveOrder,
@@ -23,6 +26,7 @@ from nvshared.scheduler.actions import (
     Presave,
     Run,
     Stop,
+    Tell,
     Yield,
 )
 from nvshared.scheduler.events import Memory
@@ -41,10 +45,12 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[OrderRecord] = []
+        self.descriptors: list[int] = []
         self.finished = False
 
-    def send(self, packet: bytes) -> None:
+    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
         self.sent.append(protocol.decode_order(packet))
+        self.descriptors += descriptors
 
     def finish(self) -> None:
         self.finished = True
@@ -337,6 +343,28 @@ def test_a_lost_card_is_no_card(manager: Manager) -> None:
     hook = Hook(manager)
     hook.says(HELLO)
     assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=Refusal.NO_SUCH_GPU)]
+
+
+def test_one_writes_the_page_that_another_reads(manager: Manager) -> None:
+    hooks = [Hook(manager), Hook(manager)]
+    for made in hooks:
+        made.says(HELLO)
+        made.wire.sent.clear()
+    urgent, background = hooks
+    urgent.is_told(Tell(1, True))
+    background.is_told(Heed(2, 1, True))
+    assert urgent.wire.sent == [OrderRecord(Type.TELL)]
+    assert background.wire.sent == [OrderRecord(Type.HEED, number=1)]
+    (written,), (read,) = urgent.wire.descriptors, background.wire.descriptors
+    os.pwrite(written, b"work", 0)
+    assert os.pread(read, 4, 0) == b"work"
+    os.close(written)
+    os.close(read)
+    urgent.session.ended()
+    background.is_told(Heed(2, 1, False))
+    background.is_told(Heed(2, 1, True))            # it is gone
+    assert background.wire.sent[1:] == [OrderRecord(Type.HEED, number=1)]
+    assert len(background.wire.descriptors) == 1
 
 
 def test_the_end_of_a_connection_is_told_once(hook: Hook, manager: Manager) -> None:

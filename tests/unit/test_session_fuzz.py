@@ -7,7 +7,9 @@ on the card, and when the liars are gone they have their turns as if nothing had
 been.
 """
 
+import os
 from collections import deque
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -67,8 +69,10 @@ class Wire:
     def __init__(self, longest: int | None = None) -> None:
         self.packets: deque[bytes] = deque(maxlen=longest)
 
-    def send(self, packet: bytes) -> None:
+    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
         self.packets.append(packet)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def finish(self) -> None:
         return
@@ -124,7 +128,7 @@ class Honest(Hook):
     def connect(self) -> None:
         return
 
-    def send(self, packet: bytes) -> None:
+    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
         self.session.received(packet)
 
     def hear(self) -> OrderRecord:

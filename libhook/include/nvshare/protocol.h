@@ -47,14 +47,15 @@ enum nvshare_type {
 
     /* `limits` apply from now on. The first one answers HELLO: the client is known.
      * As the answer to COMMIT it has its number, and what was asked is granted if
-     * limits.commit >= commit, or limits.beyond >= memory.beyond. Unasked: number 0. */
+     * limits.commit >= commit, or limits.beyond >= memory.beyond. Unasked: number 0.
+     * Blocks of `passed` bytes and more are to be made so that they can be passed on; 0: none. */
     NVSHARE_LIMITS = 1,
     /* Answer to HELLO: the program runs unshared, for the reason in `refusal`. The daemon
      * closes the connection. */
     NVSHARE_REFUSED = 2,
     /* Open the gate for a turn of `quantum`. The flags name what to do meanwhile:
-     * NVSHARE_PACE, NVSHARE_REPORT_IDLE, NVSHARE_REPORT_COPIES. Sent again to a running
-     * client when any of that changes. The hook opens only if the client is whole
+     * NVSHARE_PACE, NVSHARE_REPORT_IDLE, NVSHARE_REPORT_COPIES, NVSHARE_REPORT_BUSY. Sent
+     * again to a running client when any of that changes. The hook opens only if the client is whole
      * (resident + pinned + pending = need <= room). */
     NVSHARE_RUN = 3,
     /* Close the gate, wait for the work in flight, answer STOPPED. */
@@ -63,11 +64,14 @@ enum nvshare_type {
      * MOVED. A running client moves nothing: it gives up only the room it does not fill.
      * NVSHARE_KEEP in flags, to one whose gate is closed: nothing leaves and the room
      * stays. Instead copy to the host what would leave first, until `presaved` bytes
-     * could leave without a copy. */
+     * could leave without a copy. NVSHARE_PASS in flags: physical memory that can be passed on
+     * is, by PASSED, instead of being freed. */
     NVSHARE_EVICT = 5,
     /* Have `room`: bring in what is missing as far as that goes, then give host memory
      * back until at most `host` is held. Answered by MOVED. Also sent to a running
-     * client to give it more room. */
+     * client to give it more room. With it may come descriptors (SCM_RIGHTS) of physical memory of
+     * `passed` bytes each, that another client has passed on. It is part of the room, holds
+     * what that client has left in it, and what is not used is to be closed. */
     NVSHARE_LOAD = 6,
     /* Somebody else needs the bus: end the EVICT or LOAD with this number, which had
      * NVSHARE_AHEAD, after the blocks that are being copied. It is answered with
@@ -84,6 +88,14 @@ enum nvshare_type {
      * program's user to read: `text`, UTF-8, ended by a 0 or by its size. What is longer
      * comes in several. */
     NVSHARE_REASON = 10,
+    /* Somebody in the background runs on the card: say from now on in a word of shared memory,
+     * `struct nvshare_word`, that work is under way. With the page's descriptor, which may be
+     * written; without one: nobody reads it any more. */
+    NVSHARE_TELL = 11,
+    /* To one in the background: submit nothing while the word `number` says that work is under
+     * way. With the page's descriptor, which may be read; without one: it counts no more. After a
+     * new HELLO none counts. */
+    NVSHARE_HEED = 12,
 
     /* Reports, hook to daemon. */
 
@@ -101,7 +113,8 @@ enum nvshare_type {
     NVSHARE_IDLE = 66,
     /* Answer to STOP: closed and drained. NVSHARE_WANTS in flags: a thread
      * stands at the gate, and no MEMORY follows that says so. `took`: from receiving STOP
-     * to drained. */
+     * to drained. `used`: from the gate's opening to that, less the time in which nothing
+     * was in flight, as far as known; 0: unknown, as work may still be in flight. */
     NVSHARE_STOPPED = 67,
     /* Answer to STOP instead of STOPPED: the work in flight did not end while
      * a thread stood at the gate, so the gate is open again; it may depend
@@ -128,6 +141,14 @@ enum nvshare_type {
     /* What the program calls itself, for people: `text`, UTF-8, ended by a 0 or by its size.
      * Only before HELLO. */
     NVSHARE_NAME = 73,
+    /* A running client that was told NVSHARE_REPORT_BUSY: its program has had work in flight at
+     * all times for a second, or, with NVSHARE_GAPS in flags, it has not. Said once in each
+     * turn, and when it changes; nothing of it after STOP. */
+    NVSHARE_BUSY = 74,
+    /* Before MOVED, in answer to an EVICT with NVSHARE_PASS, and with its number: the physical memory
+     * of a block of `moved` bytes, as the descriptor that comes with it (SCM_RIGHTS). Nothing maps
+     * it any more. */
+    NVSHARE_PASSED = 75,
 };
 
 enum nvshare_flag {
@@ -150,6 +171,13 @@ enum nvshare_flag {
     /* COPIES */
     NVSHARE_INWARD = 1 << 10,        /* from host to card */
     NVSHARE_OUTWARD = 1 << 11,       /* from card to host */
+    /* RUN */
+    NVSHARE_REPORT_BUSY = 1 << 12,   /* say BUSY; with PACE: others wait for the turn only, so
+                                        spare memory may be kept */
+    /* BUSY */
+    NVSHARE_GAPS = 1 << 13,          /* it is not */
+    /* EVICT */
+    NVSHARE_PASS = 1 << 14,          /* memory that leaves may be passed on */
 };
 
 enum nvshare_refusal {
@@ -184,6 +212,13 @@ struct nvshare_limits {              /* bytes */
     uint64_t beyond;                 /* what it holds beyond the card could be this if it asked */
 };
 
+/* At the beginning of a page that its client alone writes, and those read who are to heed it.
+ * Work is under way while the two differ. */
+struct nvshare_word {
+    uint64_t begun;                  /* grows when work begins, before it is submitted */
+    uint64_t done;                   /* what `begun` was when nothing was left in flight */
+};
+
 /* Daemon to hook. A field that a type does not use is 0. */
 struct nvshare_order {
     uint16_t type;                   /* enum nvshare_type */
@@ -202,7 +237,7 @@ struct nvshare_order {
             uint64_t quantum;        /* RUN: microseconds; 0: no end is planned */
             uint64_t idle_window;    /* RUN: microseconds; 0: as before */
             struct nvshare_limits limits;    /* LIMITS */
-            uint64_t reserved;
+            uint64_t passed;         /* LIMITS, LOAD: bytes */
         };
         char text[88];               /* REASON */
     };
@@ -244,10 +279,13 @@ struct nvshare_report {
                     uint64_t commit; /* what it holds; what it asks for */
                     uint64_t pins;   /* COMMIT: how much of that is to be pinned */
                 };
-                struct {             /* MOVED, STOPPED */
-                    uint64_t moved;  /* bytes that this order moved, 0 copied for blocks that never
-                                        held anything; with KEEP: that could leave without a copy
-                                        now, until the gate opens again */
+                struct {             /* MOVED, STOPPED, PASSED */
+                    union {
+                        uint64_t moved; /* MOVED: bytes that this order moved, 0 copied for blocks
+                                        that never held anything; with KEEP: that could leave
+                                        without a copy now, until the gate opens again */
+                        uint64_t used; /* STOPPED: microseconds */
+                    };
                     uint64_t took;   /* microseconds */
                 };
             };

@@ -57,6 +57,7 @@ static struct {
     int file;                        /* what the processes of other namespaces see of this one: */
     ino_t inode;                     /* a lock on it, for as long as this process lives */
     uint64_t namespace;
+    char directory[4096];            /* of that file */
     uint64_t copy_rate;              /* bytes a second in each direction, 0: not limited */
     bool none;                       /* this process is to find no GPU, whatever others find */
 } self = {.opening = PTHREAD_MUTEX_INITIALIZER, .slot = -1};
@@ -111,6 +112,41 @@ static bool slot_lives(const struct shared *map, int index)
     return !file_is_there() || fcntl(self.file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
+static void name_of(uint64_t id, char *path, size_t size)
+{
+    snprintf(path, size, "%s/memory-%llu", self.directory, (unsigned long long)id);
+}
+
+int shared_file(uint64_t id, bool first)
+{
+    char path[sizeof self.directory + 64];
+    name_of(id, path, sizeof path);
+    return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (first ? O_CREAT | O_TRUNC : 0), 0600);
+}
+
+/* The lock on it lasts as long as any copy of the descriptor. */
+int shared_descriptor(uint64_t id)
+{
+    int file = shared_file(id, false);
+    if (file >= 0 && flock(file, LOCK_SH) != 0) {
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+/* Nobody has a descriptor of it; then its file goes. */
+static bool forget_export(uint64_t id)
+{
+    char path[sizeof self.directory + 64];
+    int file = shared_file(id, false);
+    bool open = file >= 0 ? flock(file, LOCK_EX | LOCK_NB) != 0 : errno != ENOENT;
+    if (file >= 0)
+        close(file);
+    name_of(id, path, sizeof path);
+    return !open && (file < 0 || unlink(path) == 0);
+}
+
 /* With the lock held: forgets what dead processes held. */
 static void sweep(struct shared *map)
 {
@@ -125,7 +161,8 @@ static void sweep(struct shared *map)
     for (int j = 0; j < map->exports_end; j++) {
         static const uint8_t nobody[SHARED_PROCESSES / 8];
         struct export *export = &map->exports[j];
-        if (export->id != 0 && memcmp(export->holders, nobody, sizeof nobody) == 0)
+        if (export->id != 0 && memcmp(export->holders, nobody, sizeof nobody) == 0
+            && forget_export(export->id))
             export->id = 0;
     }
 }
@@ -187,6 +224,7 @@ static int open_file(void)
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         return -1;
     size_t length = strlen(path);
+    memcpy(self.directory, path, length + 1);
     snprintf(path + length, sizeof path - length, "/gpus");
     return open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 }

@@ -40,12 +40,15 @@ void shared_give_back(int gpu, uint64_t bytes);
 /* This process has one context more (+1) or less (-1) on the GPU. */
 void shared_count_context(int gpu, int change);
 
-/* Exported memory is counted once, for as long as any process holds it.
- * `publish` moves `bytes` that this process has taken under a new id, 0 if
+/* Exported memory is counted once, for as long as any process holds it, or anybody has an open
+ * descriptor that shared_descriptor() made, be it on its way through a socket. `publish` moves `bytes` that this process has taken under a new id, 0 if
  * there are too many. `join` makes this process a holder too. */
 uint64_t shared_publish(int gpu, uint64_t bytes);
 bool shared_join(uint64_t id);
 void shared_leave(uint64_t id);
+/* The file with its bytes, made by the first, and a descriptor for others; -1 if that fails. */
+int shared_file(uint64_t id, bool first);
+int shared_descriptor(uint64_t id);
 
 /* Processes with a context on the GPU, at most `room`; returns how many there are. */
 int shared_users(int gpu, struct shared_usage *users, int room);

@@ -57,7 +57,7 @@ static bool make_private(struct physical *physical)
 static bool make_exportable(struct physical *physical)
 {
     size_t whole = physical->size + TRAILER_SPACE;
-    physical->file = memfd_create("simulated-gpu-memory", MFD_CLOEXEC);
+    physical->file = shared_file(physical->export_id, true);
     if (physical->file < 0 || ftruncate(physical->file, (off_t)whole) != 0)
         return false;
     physical->memory = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
@@ -75,7 +75,7 @@ static bool make_exportable(struct physical *physical)
 static void destroy(struct physical *physical)
 {
     if (physical->memory != NULL && physical->memory != MAP_FAILED)
-        munmap(physical->memory, physical->size + (physical->file >= 0 ? TRAILER_SPACE : 0));
+        munmap(physical->memory, physical->size + (physical->export_id != 0 ? TRAILER_SPACE : 0));
     if (physical->file >= 0)
         close(physical->file);
     if (physical->export_id != 0)
@@ -179,7 +179,7 @@ CUresult physical_export(struct physical *physical, int *file)
 {
     if (physical->file < 0)
         return CUDA_ERROR_INVALID_VALUE;
-    *file = fcntl(physical->file, F_DUPFD_CLOEXEC, 3);
+    *file = shared_descriptor(physical->export_id);
     return *file >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
@@ -202,12 +202,11 @@ CUresult physical_import(int file, struct physical **result)
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *physical = (struct physical){.device = device, .size = trailer.size, .references = 1,
-                                  .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+                                  .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                  .file = -1 /* the driver exports no imported memory */};
     pthread_mutex_init(&physical->filling, NULL);
-    physical->file = fcntl(file, F_DUPFD_CLOEXEC, 3);
-    physical->memory = physical->file < 0 ? MAP_FAILED
-        : mmap(NULL, trailer.size + TRAILER_SPACE, PROT_READ | PROT_WRITE,
-               MAP_SHARED | MAP_NORESERVE, physical->file, 0);
+    physical->memory = mmap(NULL, trailer.size + TRAILER_SPACE, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_NORESERVE, file, 0);
     if (physical->memory == MAP_FAILED || !shared_join(trailer.export_id)) {
         destroy(physical);
         return CUDA_ERROR_INVALID_VALUE;

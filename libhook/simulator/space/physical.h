@@ -26,7 +26,7 @@ struct physical {
     CUmemAllocationHandleType handle_types;
     pthread_mutex_t filling;         /* protects the making of garbage; nothing is taken while it is held */
     _Atomic unsigned char *touched;  /* per piece: holds something. NULL: all do */
-    int file;                        /* a memfd if it may be exported, else -1 */
+    int file;                        /* with the bytes, if it may be exported, else -1 */
     uint64_t export_id;              /* 0: counted as this process's own */
     bool counted;                    /* against the GPU's memory */
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "block/mapped.h"
 
+#include "block/passing.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "interpose/log.h"
@@ -40,7 +41,7 @@ CUresult mapped_map(struct block *block)
     };
     CUmemAccessDesc access[CLIENTS_MAX];
     size_t readers = mapped_access(block->client, access);
-    CUresult result = REAL(cuMemCreate)(&block->handle, block->size, &property, 0);
+    CUresult result = passing_import(block) ? CUDA_SUCCESS : passing_create(block, property);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemMap)(block->address, block->size, 0, block->handle, 0);
@@ -51,13 +52,16 @@ CUresult mapped_map(struct block *block)
         if (result != CUDA_SUCCESS)
             REAL(cuMemUnmap)(block->address, block->size);
     }
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         REAL(cuMemRelease)(block->handle);
+        passing_forget(block);
+    }
     return result;
 }
 
 CUresult mapped_unmap(struct block *block)
 {
+    int descriptor = passing_export(block);
     CUresult result = unmap_besides(block);
     /* In this order, as the memory then goes with its last mapping: on an H200 that takes
      * 48 us for 64 MiB, and the other way round 79. */
@@ -67,6 +71,10 @@ CUresult mapped_unmap(struct block *block)
         block->handle = 0;
         result = REAL(cuMemUnmap)(block->address, block->size);
     }
+    if (result == CUDA_SUCCESS && descriptor != 0)
+        passing_send(block, descriptor);
+    else
+        passing_forget(block);
     if (result != CUDA_SUCCESS)
         debug("unmapping %zu bytes at %#llx failed: error %d", block->size,
               (unsigned long long)block->address, (int)result);

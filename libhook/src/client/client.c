@@ -84,13 +84,14 @@ uint64_t client_need(const struct client *client)
 
 uint64_t client_free_room(const struct client *client)
 {
-    uint64_t filled = client->memory.resident + client->memory.pinned + client->memory.pending;
+    uint64_t filled = client->memory.resident + client->memory.pinned + client->memory.pending
+        + client->arrivals.count * client->arrivals.size;
     return client->memory.room > filled ? client->memory.room - filled : 0;
 }
 
 bool client_may_keep_freed(const struct client *client)
 {
-    return client->granted && !client->paced && !client->starved && client->socket >= 0
+    return client->granted && !client->squeezed && !client->starved && client->socket >= 0
         && client_need(client) <= client->limits.most;
 }
 
@@ -110,24 +111,29 @@ static bool send_name(const struct client *client)
     return client->name[0] == '\0' || connection_send(client->socket, &report);
 }
 
+void client_fill_report(const struct client *client, struct nvshare_report *report)
+{
+    report->version = NVSHARE_PROTOCOL_VERSION;
+    report->memory = client->memory;
+    report->stays = (uint16_t)client->stays;
+    if (client->stays != NVSHARE_STAYS_NOT) {
+        report->memory.pinned += client->memory.resident;
+        report->memory.allocated -= client->memory.resident;
+        report->memory.resident = 0;
+    }
+    if (report->type == NVSHARE_HELLO) {
+        memcpy(report->uuid, client->uuid, sizeof report->uuid);
+    } else {
+        report->answered = client->answered;
+        report->to_pin = client_to_pin(client);
+    }
+}
+
 void client_send(struct client *client, struct nvshare_report report)
 {
     if (client->socket < 0)
         return;
-    report.version = NVSHARE_PROTOCOL_VERSION;
-    report.memory = client->memory;
-    report.stays = (uint16_t)client->stays;
-    if (client->stays != NVSHARE_STAYS_NOT) {
-        report.memory.pinned += client->memory.resident;
-        report.memory.allocated -= client->memory.resident;
-        report.memory.resident = 0;
-    }
-    if (report.type == NVSHARE_HELLO) {
-        memcpy(report.uuid, client->uuid, sizeof report.uuid);
-    } else {
-        report.answered = client->answered;
-        report.to_pin = client_to_pin(client);
-    }
+    client_fill_report(client, &report);
     client->reported = true;
     UNCANCELLED;
     /* Only the service thread closes it: it may just be waiting for it, and

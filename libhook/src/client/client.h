@@ -11,12 +11,20 @@
 #include "interpose/locked.h"
 #include "nvshare/protocol.h"
 
-#define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_PACED */
+#define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_AJAR */
 #define QUESTIONS_OPEN 16
 #define REASON_LONGEST 448
+#define ARRIVALS_MOST 64
 
 struct block;
 struct host_slab;
+
+/* Physical memory that others have passed on and no block has claimed yet. */
+struct arrivals {
+    size_t size;                     /* of each */
+    unsigned count;
+    int descriptors[ARRIVALS_MOST];
+};
 
 struct client {
     CUdevice device;
@@ -28,15 +36,22 @@ struct client {
 
     struct nvshare_memory memory;    /* as told to the daemon with each record */
     struct nvshare_limits limits;
+    uint64_t pass_from;              /* blocks of so many bytes may be passed on; 0: none */
+    uint64_t passing;                /* number of the EVICT that does so now; 0: there is none */
+    struct arrivals arrivals;
     bool reported;                   /* the daemon knows `memory` as it is */
 
     /* The daemon lets it run (RUN came, STOP did not). The gate's bit
      * GATE_STOPPED(client) is the opposite. */
     bool granted;
     uint64_t turns;                  /* one more than how often that has begun */
+    uint64_t opened;                 /* when that began last, us */
+    uint64_t idled;                  /* us since then in which nothing was in flight, as far as seen */
     bool stopping;                   /* STOP came, STOPPED is not sent: it will carry WANTS */
-    bool paced;                      /* others wait: little work in flight, no spare memory */
+    bool paced;                      /* others wait: little work in flight, */
+    bool squeezed;                   /* and no spare memory, as they may need the room */
     bool reports_idle;
+    bool reports_busy;
     bool watched;                    /* there is something to look at every few ms while it runs */
     bool want_sent;
     /* Nothing is in flight: true from STOPPED to RUN. */
@@ -165,6 +180,8 @@ void reclaim_from(reclaimer *const *all);
 /* True: one of them has given some back. */
 bool reclaim(struct client *client, uint64_t bytes, bool wait);
 
-/* The report, with the figures as they are. Failure closes the connection; the
+/* Fills in the figures as they are. */
+void client_fill_report(const struct client *client, struct nvshare_report *report);
+/* The report, with those. Failure closes the connection; the
  * service thread reconnects. */
 void client_send(struct client *client, struct nvshare_report report);

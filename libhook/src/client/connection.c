@@ -40,23 +40,79 @@ int connection_open(void)
     return fd;
 }
 
-bool connection_send(int socket, const struct nvshare_report *report)
+static bool transmit(int socket, const struct msghdr *message, size_t size)
 {
     ssize_t sent;
     do
-        sent = send(socket, report, sizeof *report, MSG_NOSIGNAL);
+        sent = sendmsg(socket, message, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)sizeof *report;
+    return sent == (ssize_t)size;
 }
 
-int connection_receive(int socket, struct nvshare_order *order, int timeout_ms)
+bool connection_send(int socket, const struct nvshare_report *report)
+{
+    struct iovec part = { .iov_base = (void *)report, .iov_len = sizeof *report };
+    return transmit(socket, &(struct msghdr){ .msg_iov = &part, .msg_iovlen = 1 }, sizeof *report);
+}
+
+bool connection_pass(int socket, const struct nvshare_report *report, int descriptor)
+{
+    struct iovec part = { .iov_base = (void *)report, .iov_len = sizeof *report };
+    union { struct cmsghdr head; char space[CMSG_SPACE(sizeof(int))]; } control = { .space = { 0 } };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+                              .msg_controllen = sizeof control.space };
+    control.head = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+                                     .cmsg_len = CMSG_LEN(sizeof(int)) };
+    memcpy(CMSG_DATA(&control.head), &descriptor, sizeof descriptor);
+    return transmit(socket, &message, sizeof *report);
+}
+
+void descriptors_close(struct descriptors *descriptors)
+{
+    while (descriptors->count > 0)
+        close(descriptors->fd[--descriptors->count]);
+}
+
+/* As many as found a place in this process; it was the kernel that closed the others. */
+static void unpack(struct msghdr *message, struct descriptors *with)
+{
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head != NULL;
+         head = CMSG_NXTHDR(message, head)) {
+        if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+            continue;
+        with->count = (unsigned)((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(with->fd, CMSG_DATA(head), with->count * sizeof(int));
+    }
+}
+
+static ssize_t receive(int socket, char *packet, size_t size, struct descriptors *with)
+{
+    struct iovec part = { .iov_base = packet, .iov_len = size };
+    union { struct cmsghdr head; char space[CMSG_SPACE(DESCRIPTORS_MOST * sizeof(int))]; } control;
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+                              .msg_controllen = sizeof control.space };
+    struct descriptors came = { .count = 0 };
+    ssize_t length = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (length >= 0)
+        unpack(&message, &came);
+    if (with == NULL)
+        descriptors_close(&came);
+    else
+        *with = came;
+    return length;
+}
+
+int connection_receive(int socket, struct nvshare_order *order, struct descriptors *with,
+                       int timeout_ms)
 {
     struct pollfd ready = { .fd = socket, .events = POLLIN };
     int count = poll(&ready, 1, timeout_ms);
+    if (with != NULL)
+        with->count = 0;
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
     char extra[sizeof *order + 1];  /* a longer packet shows as longer, not as cut */
-    ssize_t length = recv(socket, extra, sizeof extra, MSG_DONTWAIT);
+    ssize_t length = receive(socket, extra, sizeof extra, with);
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (length != (ssize_t)sizeof *order) {
@@ -74,10 +130,11 @@ int connection_receive(int socket, struct nvshare_order *order, int timeout_ms)
     return 1;
 }
 
-bool connection_next(int socket, unsigned type, struct nvshare_order *order)
+bool connection_next(int socket, unsigned type, struct nvshare_order *order,
+                     struct descriptors *with)
 {
     struct nvshare_order next;
     return recv(socket, &next, sizeof next, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT)
                == (ssize_t)sizeof next
-           && next.type == type && connection_receive(socket, order, 0) == 1;
+           && next.type == type && connection_receive(socket, order, with, 0) == 1;
 }

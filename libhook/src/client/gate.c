@@ -44,6 +44,7 @@ __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec"))
 void (*gate_on_waiter)(void);
 _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
+const struct gate_telling *_Atomic gate_telling;
 
 static struct {
     _Atomic uint32_t openings;       /* never 0, which is nobody's mark */
@@ -137,17 +138,29 @@ static bool take(void)
     return false;
 }
 
-/* `closed` was read inside. */
+/* `closed` was read inside. What others have under way is looked at after that, too. */
 static bool may_pass(uint64_t closed)
 {
-    return closed == 0 || (closed == GATE_PACED && take());
+    return (closed & ~GATE_AJAR) == 0
+           && ((closed & GATE_TELLING) == 0 || gate_telling->may_pass())
+           && ((closed & GATE_PACED) == 0 || take());
+}
+
+/* By who is inside and about to look whether it may pass. */
+static uint64_t look(void)
+{
+    uint64_t closed = atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire));
+    if ((closed & GATE_TELLING) != 0)
+        gate_telling->count();
+    return closed;
 }
 
 static bool worth_another_look(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
-    return closed == 0
-           || (closed == GATE_PACED && atomic_load(&gate_taken) < atomic_load(&gate_goal));
+    return (closed & ~GATE_AJAR) == 0
+           && ((closed & GATE_TELLING) == 0 || !gate_telling->holds())
+           && ((closed & GATE_PACED) == 0 || atomic_load(&gate_taken) < atomic_load(&gate_goal));
 }
 
 /* A signal handler may run here, jump away, or submit work itself and leave no mark. */
@@ -163,7 +176,7 @@ static void stand(const struct gate_thread *self)
 
 void gate_wait(struct gate_thread *self, CUstream stream)
 {
-    if (may_pass(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire))))
+    if (may_pass(look()))
         return;
     /* A capture submits nothing. Staying inside meanwhile is harmless: the
      * call into the driver is short. */
@@ -187,7 +200,7 @@ void gate_wait(struct gate_thread *self, CUstream stream)
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         atomic_store_explicit(&self->inside, 1, GATE_ORDER(memory_order_relaxed));
         GATE_FENCE();
-    } while (!may_pass(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire))));
+    } while (!may_pass(look()));    /* what it counted before may have been cleared meanwhile */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
@@ -215,17 +228,22 @@ void gate_close(uint64_t reason)
 
 void gate_open(uint64_t reason)
 {
-    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason & ~GATE_PACED) != 0)
+    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason & ~GATE_AJAR) != 0)
         return;
     if (atomic_fetch_add(&gate.openings, 1) == UINT32_MAX)
         atomic_fetch_add(&gate.openings, 1);
     bell_ring(&gate.opened);
 }
 
+void gate_look_again(void)
+{
+    bell_ring(&gate.opened);
+}
+
 void gate_allow(uint64_t goal)
 {
     if (atomic_exchange(&gate_goal, goal) != goal)
-        bell_ring(&gate.opened);
+        gate_look_again();
 }
 
 static bool nobody_inside(void)

@@ -14,7 +14,8 @@
  *
  * One gate per process: a program with clients on several GPUs may submit
  * only while all of them run. Each reason to be closed is one bit of a word.
- * If the only one is GATE_PACED, so many passes are let through all the same.
+ * With GATE_PACED alone, so many passes are let through all the same; with
+ * GATE_TELLING, who passes says so to other programs or asks whether they do.
  */
 #pragma once
 
@@ -23,6 +24,8 @@
 #include "interpose/driver.h"
 
 #define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
+#define GATE_TELLING ((uint64_t)1 << 62)           /* telling.c */
+#define GATE_AJAR (GATE_PACED | GATE_TELLING)      /* passes are looked at, and may be let through */
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that no capture can swallow */
 
 /* One per thread that has ever passed, on cache lines of its own. `inside`
@@ -82,7 +85,7 @@ static inline void gate_leave(void)
                           GATE_ORDER(memory_order_release));
     GATE_FENCE();
     uint64_t closed = atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_relaxed));
-    if (__builtin_expect((closed & ~GATE_PACED) != 0, 0))
+    if (__builtin_expect((closed & ~GATE_AJAR) != 0, 0))
         gate_wake_closer();
 }
 
@@ -90,11 +93,20 @@ static inline void gate_leave(void)
 bool gate_prepare(void);                           /* false: no membarrier(2) here, nothing can be gated */
 void gate_close(uint64_t reason);                  /* returns at once; threads may still be inside */
 void gate_open(uint64_t reason);
+void gate_look_again(void);                        /* who stands there may be let through now */
 bool gate_empty(int64_t timeout_microseconds);     /* nobody (but the caller) inside any more */
 bool gate_has_waiters(void);
 uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
 void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
 void gate_abandon(void);                           /* open for ever; in a forked child */
+
+/* Called by threads that pass while GATE_TELLING is set, or stand there; set before it ever is. */
+struct gate_telling {
+    void (*count)(void);             /* inside, before anything else is looked at */
+    bool (*may_pass)(void);          /* inside */
+    bool (*holds)(void);             /* outside: it is not worth another look */
+};
+extern const struct gate_telling *_Atomic gate_telling;
 
 /* Called by a thread that is about to stand at the gate, with no lock held. */
 extern void (*gate_on_waiter)(void);

@@ -24,6 +24,14 @@
  * a few more passes are let through, again and again. Captures submit nothing and markers would
  * break them, so everybody passes while any goes on.
  *
+ * A marker costs as much as a small kernel or two, so there are only two for each limit. Each covers
+ * at least half of the limit. So the limit grows to what fits into the target even where a program
+ * is never far ahead, as it launches no faster than the card works. With four to a limit, such a
+ * program kept the first limit, and every third launch paid for a marker.
+ *
+ * In the background, beside somebody urgent who does not wait for a turn (client/telling.c), the
+ * target is much shorter, as what is in flight delays him. The service thread looks more often then.
+ *
  * A driver without cuCtxRecordEvent (before 12.5) is not paced.
  */
 #include "flight/pace.h"
@@ -33,15 +41,17 @@
 
 #include "client/client.h"
 #include "client/gate.h"
+#include "client/telling.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "interpose/log.h"
 
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000
+#define BACKGROUND_TARGET_US 1000
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
-#define MARKS_PER_LIMIT 4
+#define MARKS_PER_LIMIT 2
 #define LEAST 2                      /* one that runs, and the next */
 #define FIRST 8
 #define MOST (1u << 20)
@@ -57,8 +67,9 @@ struct marker {
 };
 
 /* Protected by service_lock. */
-static uint64_t target;              /* us; 0: nobody is held back */
-static const struct client *owner;   /* whose service thread does it, if it is done */
+static uint64_t usual_target;        /* us; 0: nobody is held back */
+static uint64_t target;              /* now */
+static struct client *owner;   /* whose service thread does it, if it is done */
 static struct marker markers[MARKERS];
 static unsigned first, count;
 static uint64_t done, limit = FIRST; /* passes; the limit is kept for the next turn */
@@ -145,9 +156,12 @@ static void pass_taken(uint64_t number)
     if (locked && owner != NULL && number >= atomic_load(&next_mark)) {
         uint64_t now = now_microseconds();
         RELAXED;
+        bool rested = count == 0;
         look(now);
         mark(number - 1, now);
         aim(now);
+        if (rested && target == BACKGROUND_TARGET_US)
+            client_wake(owner);      /* it looks rarely while nothing is in flight */
     }
     if (locked)
         pthread_mutex_unlock(&service_lock);
@@ -164,12 +178,12 @@ static void prepare(void)
                  text, TARGET_MOST_MS, DEFAULT_TARGET_MS);
         milliseconds = DEFAULT_TARGET_MS;
     }
-    target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
+    usual_target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
     /* Before the gate is ever closed so: threads inside read it with no lock. */
     gate_on_taken = pass_taken;
 }
 
-static void begin(const struct client *client, uint64_t now)
+static void begin(struct client *client, uint64_t now)
 {
     owner = client;
     done = atomic_load(&gate_taken);
@@ -180,12 +194,13 @@ static void begin(const struct client *client, uint64_t now)
     gate_close(GATE_PACED);
 }
 
-void pace_step(const struct client *client)
+void pace_step(struct client *client)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, prepare);
-    if (target == 0 || (owner != NULL && owner != client))
+    if (usual_target == 0 || (owner != NULL && owner != client))
         return;
+    target = telling_heeds() ? BACKGROUND_TARGET_US : usual_target;
     uint64_t now = now_microseconds();
     if (owner == NULL) {
         begin(client, now);
@@ -214,4 +229,9 @@ void pace_end(const struct client *client)
 bool pace_pressing(const struct client *client)
 {
     return owner == client && count > 0;
+}
+
+bool pace_stalled(const struct client *client)
+{
+    return pace_pressing(client) && now_microseconds() - oldest()->at > PATIENCE_MOST_US;
 }

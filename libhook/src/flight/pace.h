@@ -11,8 +11,10 @@ struct client;
 /* For service threads, under service_lock. */
 
 /* To be called every few milliseconds while this client runs and others wait. */
-void pace_step(const struct client *client);
+void pace_step(struct client *client);
 /* They don't, or it does not run any more. */
 void pace_end(const struct client *client);
 /* Threads may be waiting for pace_step(): it should not be long. */
 bool pace_pressing(const struct client *client);
+/* What is in flight has not ended for long. */
+bool pace_stalled(const struct client *client);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "block/host_memory.h"
+#include "block/passing.h"
 #include "client/client.h"
 #include "client/connection.h"
 #include "client/contexts.h"
@@ -64,6 +65,7 @@ static void in_child(void)
     captures_abandon();
     ipc_server_abandon();
     clients_abandon();
+    passing_abandon();
 }
 
 static int open_patiently(void)
@@ -108,7 +110,7 @@ static const char *introduce(struct client *client)
     int got = 0;
     while (client->socket >= 0 && got == 0
            && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000) {
-        got = connection_receive(client->socket, &answer, WELCOME_SILENT_MS);
+        got = connection_receive(client->socket, &answer, NULL, WELCOME_SILENT_MS);
         if (got == 0)
             waiting_for_answer();
         if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
@@ -120,6 +122,7 @@ static const char *introduce(struct client *client)
     }
     if (got == 1 && answer.type == NVSHARE_LIMITS) {
         client->limits = answer.limits;
+        client->pass_from = answer.passed;
         return NULL;
     }
     return got == 1 && answer.type == NVSHARE_REFUSED ? refusal_text(answer.refusal)

@@ -14,6 +14,7 @@ struct idleness {
     bool reported;
     uint64_t passes;
     uint64_t since;
+    uint64_t counted;                /* until when the pause is added up */
     struct drain drain;
 };
 

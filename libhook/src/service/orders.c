@@ -9,8 +9,10 @@
 #include "client/commit.h"
 #include "client/gate.h"
 #include "client/stay.h"
+#include "client/telling.h"
 #include "flight/bus_sharing.h"
 #include "flight/drain.h"
+#include "flight/pace.h"
 #include "interpose/bell.h"
 #include "interpose/log.h"
 #include "pool/driver_pools.h"
@@ -36,8 +38,13 @@ static void begin_turn(struct client *client)
 
 static void run(struct client *client, const struct nvshare_order *order)
 {
+    /* Before its gate opens: the program might be far ahead by the time that this thread looks. */
+    if ((order->flags & NVSHARE_PACE) != 0 && client->undrained == 0)
+        pace_step(client);
     LOCKED(memory_lock);
     client->paced = (order->flags & NVSHARE_PACE) != 0;
+    client->reports_busy = (order->flags & NVSHARE_REPORT_BUSY) != 0;
+    client->squeezed = client->paced && !client->reports_busy;
     client->reports_idle = (order->flags & NVSHARE_REPORT_IDLE) != 0;
     client->watched = (order->flags & (NVSHARE_PACE | NVSHARE_REPORT_IDLE | NVSHARE_REPORT_COPIES))
         != 0;
@@ -46,6 +53,8 @@ static void run(struct client *client, const struct nvshare_order *order)
         client->idle_window = order->idle_window;
     if (!client->granted) {
         begin_turn(client);
+        client->opened = now_microseconds();
+        client->idled = 0;
         client->drained = false;
         client->want_sent = false;
         gate_open(GATE_STOPPED(client));
@@ -81,6 +90,7 @@ static void stop(struct client *client)
     gate_close(GATE_STOPPED(client));
     /* Where nothing leaves, nobody waits for what is in flight. */
     bool drained = !stays && drain(client);
+    uint64_t took = now_microseconds() - began;
     /* A drain is when the driver's pools let go of what the program has freed. */
     if (drained && swap_enter_context(client)) {
         pools_recount();
@@ -96,7 +106,7 @@ static void stop(struct client *client)
         client->want_sent = gate_has_waiters();
         client_send(client, (struct nvshare_report){
             .type = NVSHARE_STOPPED, .flags = client->want_sent ? NVSHARE_WANTS : 0,
-            .took = now_microseconds() - began,
+            .used = drained ? began + took - client->opened - client->idled : 0, .took = took,
         });
     } else {
         begin_turn(client);
@@ -141,6 +151,7 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
 {
     LOCKED(memory_lock);
     client->limits = order->limits;
+    client->pass_from = order->passed;
     if (!client_may_keep_freed(client))
         reclaim(client, RECLAIM_ALL, false);
     /* An answer to a question that nobody asked must not pass for the next ones'. */
@@ -149,7 +160,7 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
     bell_ring(&client->heard);
 }
 
-void service_obey(struct client *client, const struct nvshare_order *order)
+void service_obey(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     LOCKED(service_lock);
     switch (order->type) {
@@ -178,7 +189,14 @@ void service_obey(struct client *client, const struct nvshare_order *order)
     case NVSHARE_QUEUED:
         waiting_for(client, order);
         break;
+    case NVSHARE_TELL:
+        telling_keep(client, descriptor);
+        break;
+    case NVSHARE_HEED:
+        telling_heed(client, order->number, descriptor);
+        break;
     case NVSHARE_INTRODUCE:
+        telling_forget(client);
         pthread_mutex_lock(&memory_lock);
         service_introduce(client, order->number);
         pthread_mutex_unlock(&memory_lock);

@@ -6,17 +6,21 @@
  * Without a daemon it tries to find one again, twice a second at least; a
  * program that holds the GPU goes on meanwhile, one that waits goes on waiting.
  */
+#define _GNU_SOURCE
 #include "service/service.h"
 
 #include <poll.h>
 #include <unistd.h>
 
 #include "block/host_slabs.h"
+#include "block/passing.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/connection.h"
 #include "client/gate.h"
+#include "client/telling.h"
 #include "flight/bus_sharing.h"
+#include "flight/busyness.h"
 #include "flight/capture.h"
 #include "flight/pace.h"
 #include "interpose/bell.h"
@@ -25,12 +29,15 @@
 #include "service/caches.h"
 #include "service/idleness.h"
 #include "service/orders.h"
+#include "service/settling.h"
 #include "service/waiting.h"
 #include "swap/pipeline.h"
 
 #define REPORT_INTERVAL_US 5000
 #define IDLE_LOOK_US 5000
+#define IDLE_LOOKS 100                   /* during a long pause that is to be said */
 #define PACE_LOOK_US 2000
+#define BACKGROUND_LOOK_US 150
 #define RECONNECT_FIRST_MS 20
 #define RECONNECT_LAST_MS 500
 #define TELL_AFTER_US 5000000            /* longer than a restart of the daemon takes */
@@ -53,6 +60,7 @@ void service_introduce(struct client *client, uint64_t number)
     client->lack_reported = false;
     client_hears(client, client->question, NULL);
     client->introduced++;
+    client->reports_busy = false;
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
@@ -103,7 +111,7 @@ static void report(struct client *client)
 }
 
 /* Waits for an order, a wake-up or the time to do something. */
-static int wait_for(struct client *client, int timeout_ms)
+static int wait_for(struct client *client, int64_t timeout_us)
 {
     pthread_mutex_lock(&memory_lock);
     struct pollfd fds[2] = {
@@ -111,23 +119,71 @@ static int wait_for(struct client *client, int timeout_ms)
         { .fd = client->socket, .events = POLLIN },
     };
     pthread_mutex_unlock(&memory_lock);
-    poll(fds, 2, timeout_ms);
+    struct timespec timeout = {
+        .tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000,
+    };
+    ppoll(fds, 2, timeout_us < 0 ? NULL : &timeout, NULL);
     uint64_t count;
     if (fds[0].revents != 0 && read(client->wake, &count, sizeof count) < 0)
         debug("a wake-up was taken by nobody");
     return fds[1].revents != 0 ? fds[1].fd : -1;
 }
 
-/* It runs and others wait. Who could not be drained is not held back: what it has in flight may
- * wait for what it is about to submit. service_lock is held. */
-static bool competes(struct client *client)
+/* What comes with a LOAD is memory; *descriptor: what comes with others, or -1. */
+static int receive(struct client *client, int socket, struct nvshare_order *order,
+                   int *descriptor)
+{
+    struct descriptors came;
+    int got = connection_receive(socket, order, &came, 0);
+    if (got == 1 && order->type != NVSHARE_LOAD && came.count > 0)
+        *descriptor = came.fd[--came.count];
+    LOCKED(memory_lock);
+    if (got == 1)
+        passing_arrived(client, order, &came);
+    descriptors_close(&came);
+    return got;
+}
+
+/* It runs, and others wait or are to be heeded. Who could not be drained is not held back: what it
+ * has in flight may wait for what it is about to submit. service_lock is held. */
+static bool competes(struct client *client, bool *others_wait)
 {
     LOCKED(memory_lock);
-    return client->socket >= 0 && client->granted && client->paced && client->undrained == 0;
+    bool held_back = client->socket >= 0 && client->granted && client->undrained == 0;
+    *others_wait = held_back && client->paced;
+    return held_back && (client->paced || telling_heeds());
+}
+
+/* Work of this program that others ask for, or of others for which it waits. Returns after how many
+ * us to look again, or -1. service_lock is held. */
+static int64_t tell_and_heed(struct client *client, struct settling *settling)
+{
+    if (client->socket < 0)
+        telling_forget(client);      /* nobody says any more whose word counts */
+    uint64_t settled = settling_look(client, settling);
+    bool stalled = client->undrained > 0 || pace_stalled(client);
+    uint64_t free = telling_look(now_microseconds(), stalled);
+    uint64_t next = settled == 0 || (free != 0 && free < settled) ? free : settled;
+    return next == 0 ? -1 : (int64_t)next;
+}
+
+/* service_lock is held. */
+static void look_for_gaps(struct client *client, struct busyness *busy)
+{
+    pthread_mutex_lock(&memory_lock);
+    bool asked = client->reports_busy && client->socket >= 0;
+    bool runs = client->granted && !client->starved;
+    pthread_mutex_unlock(&memory_lock);
+    if (!asked)
+        busyness_forget(busy);
+    else if (!runs)
+        busyness_pause(busy);
+    else
+        busyness_look(client, busy);
 }
 
 /* Of two times to wait, of which either may be -1: for ever. */
-static int sooner(int one, int other)
+static int64_t sooner(int64_t one, int64_t other)
 {
     return one < 0 || (other >= 0 && other < one) ? other : one;
 }
@@ -139,42 +195,50 @@ void *service_run(void *argument)
     capture_relax();
 
     struct idleness idle = { .watching = false };
+    struct settling settling = { .watching = false };
+    struct busyness busy = { .looks = false };
     int retry_ms = RECONNECT_FIRST_MS;
     uint64_t reported = 0;
     /* Of a daemon that answers: a service manager may hold the socket of one that cannot start. */
     uint64_t heard_last = 0;
     bool heard = true, told = false;
     bool pressing = false;
+    int64_t look = -1;                   /* us, for what others are told, and tell */
     for (;;) {
         int tell = waiting_step(client);
         pthread_mutex_lock(&memory_lock);
         int due = sooner(sooner(spares_due(client), client_give_up(client)), tell);
         bool connected = client->socket >= 0, changed = !client->reported;
-        bool watch = connected && client->granted && client->watched && !client->starved;
-        bool idles = watch && client->reports_idle;
+        bool runs = connected && client->granted && !client->starved;
+        bool watch = runs && client->watched, idles = watch && client->reports_idle;
+        /* Where nothing but a long pause is of interest, it need not be met at once. */
+        int64_t sparse = (int64_t)(client->idle_window / IDLE_LOOKS);
+        bool calm = idles && !client->paced && !bus_sharing_is_watched() && sparse > IDLE_LOOK_US;
         pthread_mutex_unlock(&memory_lock);
 
         if (heard)
             heard_last = now_microseconds(), told = false;
-        int timeout = heard ? -1 : RECONNECT_LAST_MS;
+        int64_t timeout = heard ? -1 : RECONNECT_LAST_MS;
         if (!connected) {
             timeout = retry_ms;
-        } else if (watch) {
-            timeout = (pressing ? PACE_LOOK_US : IDLE_LOOK_US) / 1000;
+        } else if (watch || (runs && telling_heeds())) {
+            timeout = (pressing ? PACE_LOOK_US : calm ? sparse : IDLE_LOOK_US) / 1000;
         } else if (changed) {
             timeout = REPORT_INTERVAL_US / 1000;
         }
-        timeout = sooner(timeout, due);
+        timeout = sooner(timeout, sooner(due, busyness_due(&busy)));
+        timeout = sooner(look, timeout < 0 ? -1 : timeout * 1000);
         struct nvshare_order order = client->postponed;
         bool postponed = order.type != 0;
         client->postponed.type = 0;
-        int socket = postponed ? -1 : wait_for(client, timeout), got = 0;
-        if (postponed)
-            service_obey(client, &order);
-        else if (socket >= 0 && (got = connection_receive(socket, &order, 0)) == 1)
-            service_obey(client, &order);
+        int socket = postponed ? -1 : wait_for(client, timeout), got = 0, descriptor = -1;
+        if (postponed
+            || (socket >= 0 && (got = receive(client, socket, &order, &descriptor)) == 1))
+            service_obey(client, &order, descriptor);
         else if (got < 0)
             service_disconnect(client);
+        if (descriptor >= 0)
+            close(descriptor);
 
         heard = (connected && heard) || got == 1;
         if (!heard)
@@ -194,14 +258,20 @@ void *service_run(void *argument)
             idleness_look(client, &idle);
         else
             idleness_forget(&idle);
-        if (competes(client)) {
+        bool others_wait;
+        if (competes(client, &others_wait))
             pace_step(client);
-            caches_ask(client, CACHES_TURN);
-        } else {
+        else
             pace_end(client);
+        if (others_wait && client->squeezed)
+            caches_ask(client, CACHES_TURN);
+        else
             caches_rest(client);
-        }
+        look_for_gaps(client, &busy);
         pressing = pace_pressing(client);
+        look = tell_and_heed(client, &settling);
+        if (pressing && telling_heeds())
+            look = sooner(look, BACKGROUND_LOOK_US);
         bus_sharing_step(client);
         pthread_mutex_unlock(&service_lock);
     }

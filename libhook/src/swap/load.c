@@ -10,6 +10,7 @@
 
 #include "block/block.h"
 #include "block/host_slabs.h"
+#include "block/passing.h"
 #include "block/search.h"
 #include "client/client.h"
 #include "client/connection.h"
@@ -67,10 +68,17 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
     struct block *block;
     uint64_t held_since = 0;
     client->memory.room = load->order.room;
-    while (!load->progress.failed && (block = search_oldest(client, SEARCH_ABSENT)) != NULL
-           && client_free_room(client) >= block->size) {
+    while (!load->progress.failed && (block = search_oldest(client, SEARCH_ABSENT)) != NULL) {
+        passing_claim(block);
+        while (client_free_room(client) < block->size && passing_drop(client))
+            continue;
+        if (client_free_room(client) < block->size) {
+            passing_forget(block);
+            return;
+        }
         if (order_yields(client, &load->order)) {
             load->flags |= NVSHARE_YIELDED;
+            passing_forget(block);
             return;
         }
         if (!fetch(client, line, load, block))
@@ -105,7 +113,13 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
  * was looked for (orders.c) came before it. */
 static bool next_load(struct client *client, struct nvshare_order *order)
 {
-    return client->postponed.type == 0 && connection_next(client->socket, NVSHARE_LOAD, order);
+    struct descriptors came = { .count = 0 };
+    bool next = client->postponed.type == 0
+        && connection_next(client->socket, NVSHARE_LOAD, order, &came);
+    if (next)
+        passing_arrived(client, order, &came);
+    descriptors_close(&came);
+    return next;
 }
 
 void swap_in(struct client *client, const struct nvshare_order *order)
@@ -123,6 +137,8 @@ void swap_in(struct client *client, const struct nvshare_order *order)
             fetch_all(client, &line, load);
         else
             client->memory.room = load->order.room;
+        while (passing_drop(client))
+            continue;
         bool well = load->flags == 0 && !load->progress.failed;
         while (before != NULL && before->progress.copies > 0)
             pipeline_complete(client, &line);

@@ -9,6 +9,7 @@
  */
 #include "client/client.h"
 #include "client/gate.h"
+#include "client/telling.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "flight/pace.h"
@@ -18,7 +19,8 @@
 #define SEEN __attribute__((visibility("default")))
 #define QUEUE 4000000
 #define CALL_US 5                    /* what a call takes the program */
-#define LOOK_US 2000                 /* how often the service thread looks */
+#define LOOK_US 2000                 /* how often the service thread looks, */
+#define LOOK_URGENT_US 150           /* and in the background */
 
 static uint64_t clock_us;
 static struct {
@@ -64,6 +66,18 @@ uint64_t now_microseconds(void)
     return clock_us;
 }
 
+static bool urgent;
+
+bool telling_heeds(void)
+{
+    return urgent;
+}
+
+void client_wake(struct client *client)
+{
+    (void)client;
+}
+
 bool capture_going_on(void)
 {
     return capturing;
@@ -93,8 +107,11 @@ void gate_allow(uint64_t goal)
     gate_goal = goal;
 }
 
+SEEN uint64_t markers;
+
 void drain_begin(struct drain *drain)
 {
+    markers++;
     drain->count = (unsigned)submitted;
 }
 
@@ -147,6 +164,12 @@ static bool submit(uint64_t length, uint64_t needs)
     return true;
 }
 
+/* Somebody of higher priority is there. */
+SEEN void background(bool on)
+{
+    urgent = on;
+}
+
 SEEN void capture(bool on)
 {
     capturing = on;
@@ -175,13 +198,13 @@ SEEN void run(const uint64_t *lengths, uint64_t count, uint64_t duration, bool o
     uint64_t until = clock_us + duration, look_at = clock_us;
     for (uint64_t next = 0; clock_us < until;) {
         if (look_at <= clock_us) {
-            look_at = clock_us + LOOK_US;
+            look_at = clock_us + (urgent ? LOOK_URGENT_US : LOOK_US);
             look(others_wait);
         }
         bool passed = submit(lengths[next % count], needs);
         next += passed;
         if (left > longest_drain)
             longest_drain = left;
-        skip(passed ? CALL_US : LOOK_US);
+        skip(passed ? CALL_US : urgent ? LOOK_URGENT_US : LOOK_US);
     }
 }

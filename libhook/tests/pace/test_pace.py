@@ -79,6 +79,16 @@ def test_a_drain_is_short_and_the_card_has_work_all_the_time(
     assert it.figure("idle") == 0
 
 
+@pytest.mark.parametrize("length", [1, 4, 7])
+def test_small_kernels_are_measured_rarely(card: Callable[[], Card], length: int) -> None:
+    """A program that launches about as fast as the card works, so that it is never far ahead."""
+    it = card()
+    it.learns(length)
+    it.figure("markers")
+    it.run([length], 1_000 * MS)
+    assert it.figure("markers") <= it.figure("submissions") // 100
+
+
 def test_what_was_submitted_before_is_worked_off_first(card: Callable[[], Card]) -> None:
     it = card()
     it.run([5 * MS], 20 * MS, others_wait=False)
@@ -144,3 +154,18 @@ def test_the_service_thread_looks_often_only_while_something_is_in_flight(
     it.run([3 * MS], 10 * MS)
     assert it.c.look(True)
     assert not it.c.look(False)
+
+
+def test_in_the_background_little_is_in_flight_and_all_that_it_submits_is_done(built: Path) -> None:
+    card = Card(built)
+    card.c.background(True)
+    card.run([100], 3_000 * MS)
+    card.figure("longest_drain")
+    card.figure("idle")
+    card.run([100], 3_000 * MS)
+    assert card.figure("longest_drain") <= 2 * MS
+    assert card.figure("idle") <= 300 * MS
+    card.c.background(False)
+    card.learns(100)
+    card.run([100], 3_000 * MS)
+    assert card.figure("longest_drain") > TARGET // 2   # as before

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "block/passing.h"
 #include "block/region.h"
 #include "block/host_provision.h"
 #include "block/host_slabs.h"
@@ -162,13 +163,23 @@ uint64_t client_free_room(const struct client *client)
     return client->memory.room - client->memory.resident;
 }
 
-bool connection_next(int socket, unsigned type, struct nvshare_order *order)
+bool connection_next(int socket, unsigned type, struct nvshare_order *order,
+                     struct descriptors *with)
 {
-    (void)socket, (void)type, (void)order;
+    (void)socket, (void)type, (void)order, (void)with;
     return false;
 }
 
 /* What there is nothing to say of here. */
+void descriptors_close(struct descriptors *descriptors) { (void)descriptors; }
+void passing_claim(struct block *block) { (void)block; }
+void passing_forget(struct block *block) { (void)block; }
+bool passing_drop(struct client *client) { (void)client; return false; }
+void passing_arrived(struct client *client, const struct nvshare_order *order,
+                     struct descriptors *came)
+{
+    (void)client, (void)order, (void)came;
+}
 void client_update(struct client *client) { (void)client; }
 void memory_lock_yields(uint64_t *held_since) { (void)held_since; }
 void release_if_context_failed(struct client *client) { (void)client; }

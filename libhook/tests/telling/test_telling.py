@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program tells those in the background, and when they go on: telling.c and settling.c."""
+
+import ctypes
+import os
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nvshared.sharing.word import Word
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
+         f"-I{SOURCE.parent}/include", "-pthread"]
+SOURCES = [str(HERE / "telling_double.c"), str(SOURCE / "client" / "gate.c"),
+           str(SOURCE / "client" / "telling.c"), str(SOURCE / "service" / "settling.c")]
+MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
+
+
+class Program:
+    """A fresh library: its state is static, so each has a file of its own."""
+
+    def __init__(self, library: Path) -> None:
+        self.c = ctypes.CDLL(str(library))
+        self.c.may_pass.restype = self.c.must_count.restype = ctypes.c_bool
+        self.c.look.restype = self.c.settle.restype = ctypes.c_uint64
+        self.clock = ctypes.c_uint64.in_dll(self.c, "clock_us")
+        self.clock.value = 10 * BOUND
+        self.c.prepare()
+
+    def heeds(self, number: int, word: "Page") -> None:
+        descriptor = word.word.readable()
+        self.c.heed(ctypes.c_uint64(number), descriptor)
+        os.close(descriptor)
+
+    def tells(self, word: "Page") -> None:
+        descriptor = word.word.writable()
+        self.c.keep(descriptor)
+        os.close(descriptor)
+
+    def settles(self) -> None:
+        """Its service thread looks until it need not."""
+        while after := self.c.settle():
+            self.clock.value += after
+
+
+class Page:
+    """A word, as whoever writes it sees it."""
+
+    def __init__(self) -> None:
+        self.word = Word()
+        self.descriptor = self.word.writable()
+
+    def says(self, begun: int, done: int) -> None:
+        os.pwrite(self.descriptor, struct.pack("<2Q", begun, done), 0)
+
+    def busy(self) -> bool:
+        begun, done = struct.unpack("<2Q", os.pread(self.descriptor, 16, 0))
+        return bool(begun != done)
+
+
+@pytest.fixture(scope="module", name="built")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("telling") / "telling.so"
+    subprocess.run(["gcc", *FLAGS, "-fPIC", "-shared", "-fvisibility=hidden", *SOURCES, "-o",
+                    library], check=True)
+    return library
+
+
+@pytest.fixture
+def program(built: Path, tmp_path: Path) -> Program:
+    copy = tmp_path / "telling.so"
+    copy.write_bytes(built.read_bytes())
+    return Program(copy)
+
+
+@pytest.fixture
+def page() -> Iterator[Callable[[], Page]]:
+    made: list[Page] = []
+
+    def new() -> Page:
+        made.append(Page())
+        return made[-1]
+
+    yield new
+    for one in made:
+        os.close(one.descriptor)
+        one.word.close()
+
+
+def test_who_is_to_tell_says_that_work_is_under_way_until_it_is_done(
+        program: Program, page: Callable[[], Page]) -> None:
+    word = page()
+    program.tells(word)
+    assert word.busy()                    # it may have had some before
+    program.settles()
+    assert not word.busy()
+    assert program.c.must_count()
+    program.c.launch()
+    assert word.busy()
+    assert program.c.settle() > 0
+    assert not program.c.must_count()   # what follows costs nothing
+    program.clock.value += 100 * MOMENT
+    assert program.c.settle() > 0
+    assert word.busy()                    # nothing more comes, but it is not done
+    program.c.end_all()
+    program.settles()
+    assert not word.busy()
+    program.c.keep(-1)
+    assert not program.c.must_count()
+    program.c.launch()
+    assert not word.busy()
+
+
+def test_a_short_pause_ends_nothing(program: Program, page: Callable[[], Page]) -> None:
+    word = page()
+    program.tells(word)
+    for _ in range(20):
+        program.c.launch()
+        program.c.end_all()
+        assert program.c.settle() > 0
+        program.clock.value += MOMENT - 1
+        assert word.busy()
+
+
+def test_only_the_first_launch_of_many_counts(program: Program, page: Callable[[], Page]) -> None:
+    program.tells(page())
+    program.settles()
+    woken = ctypes.c_uint.in_dll(program.c, "woken")
+    woken.value = 0
+    for _ in range(10):
+        program.c.launch()
+    assert woken.value == 1             # and its service thread is told once
+
+
+def test_nobody_in_the_background_passes_while_one_word_says_so(
+        program: Program, page: Callable[[], Page]) -> None:
+    first, second = page(), page()
+    program.heeds(1, first)
+    program.heeds(2, second)
+    assert program.c.may_pass()
+    second.says(8, 7)
+    assert not program.c.may_pass()
+    assert program.c.look(False) > 0
+    first.says(1, 0)
+    second.says(8, 8)
+    program.clock.value += MOMENT
+    assert program.c.look(False) > 0
+    assert not program.c.may_pass()
+    first.says(1, 1)
+    assert program.c.look(False) == 0
+    assert program.c.may_pass()
+    assert program.c.look(False) == 0
+
+
+def test_a_word_that_counts_no_more_holds_nobody(
+        program: Program, page: Callable[[], Page]) -> None:
+    first, second = page(), page()
+    program.heeds(1, first)
+    program.heeds(2, second)
+    first.says(5, 1)
+    second.says(5, 1)
+    assert not program.c.may_pass()
+    program.c.heed(ctypes.c_uint64(1), -1)      # its client is gone
+    assert not program.c.may_pass()
+    program.heeds(2, second)                    # said again
+    assert not program.c.may_pass()
+    program.c.forget()                          # the daemon is
+    assert program.c.may_pass()
+    assert program.c.look(False) == 0
+
+
+def test_a_program_that_does_nothing_for_long_is_passed_slowly(
+        program: Program, page: Callable[[], Page]) -> None:
+    word = page()
+    program.heeds(1, word)
+    word.says(3, 2)
+    passed = 0
+    until = program.clock.value + 2 * BOUND
+    while program.clock.value < until:
+        passed += program.c.may_pass()
+        program.clock.value += program.c.look(False)
+        assert passed == 0 or program.clock.value >= until - BOUND
+    assert 0 < passed <= BOUND // SLOWLY + 1
+    word.says(4, 2)                     # it does something again
+    program.c.may_pass()
+    assert program.c.look(False) > 0
+    assert not program.c.may_pass()
+
+
+def test_what_waits_for_its_own_next_launch_gets_on_slowly(
+        program: Program, page: Callable[[], Page]) -> None:
+    word = page()
+    program.heeds(1, word)
+    word.says(3, 2)
+    assert not program.c.may_pass()
+    assert program.c.look(True) > 0
+    assert program.c.may_pass()
+    assert not program.c.may_pass()
+
+
+def test_who_may_read_a_word_cannot_write_it_and_nobody_can_shorten_it(
+        page: Callable[[], Page]) -> None:
+    word = page()
+    descriptor = word.word.readable()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.pwrite(descriptor, b"1", 0)
+    os.close(descriptor)
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(word.descriptor, size)
+    assert os.fstat(word.descriptor).st_mode & 0o777 == 0o600
+
+
+def test_threads_launch_while_it_settles_and_their_work_is_always_told(tmp_path: Path) -> None:
+    program = tmp_path / "threads"
+    subprocess.run(["gcc", *FLAGS, "-fsanitize=thread", "-DTHREADS=4", *SOURCES, "-o", program],
+                   check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptors of physical memory on its way from one program to another, of one card.
+
+Each holds memory of the card for as long as it is open. So none stays open here that the
+scheduler does not count (scheduler/passing.py): before any order of a decision goes out, what
+that neither keeps nor sends is closed. When the daemon ends, the kernel closes them.
+
+A program may send any descriptor. Who sends one that is no memory loses its connection, and it is
+closed in a thread of its own: that may take as long as the maker of the file likes. What is
+wrong with one that may be memory, only a fellow of the sender finds out, and makes its own.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+
+from nvshared.scheduler import Scheduler, actions
+
+MOST = 256                              # at a time; more are not kept
+DRIVER = 195                            # the major number of its device files
+SIMULATED = "NVSHARE_SIM_DIR"           # simulated cards have files there
+
+
+class Handover:
+    """Parcels by the ids that the scheduler knows them by."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+        self._announced: dict[int, list[tuple[int, int]]] = {}  # descriptors and bytes, by client
+        self._ids = count(1)
+
+    def announce(self, client: int, descriptor: int, size: int) -> None:
+        """Owns from now on what a client has sent of an order that it has not answered yet."""
+        waiting = self._announced.setdefault(client, [])
+        if len(self._open) + sum(map(len, self._announced.values())) < MOST:
+            waiting.append((descriptor, size))
+        else:
+            os.close(descriptor)
+
+    def arrive(self, client: int) -> tuple[tuple[int, int], ...]:
+        """The answer has come: ids and bytes of what came before, open until keep()."""
+        waiting = self._announced.pop(client, [])
+        ids = [(next(self._ids), size) for _, size in waiting]
+        self._open |= {id: one for (id, _), (one, _) in zip(ids, waiting, strict=True)}
+        return tuple(ids)
+
+    def withdraw(self, client: int) -> None:
+        """The client is gone. Harmless when repeated."""
+        for descriptor, _ in self._announced.pop(client, []):
+            os.close(descriptor)
+
+    def claim(self, ids: Iterable[int]) -> list[int]:
+        """Descriptors that are the caller's to close from now on."""
+        return [self._open.pop(id) for id in ids]
+
+    def keep(self, scheduler: Scheduler, decided: Iterable[actions.Action] = ()) -> None:
+        """Closes what has arrived, but for what counts still, or goes along with orders."""
+        if not self._open:
+            return
+        loads = [one.parcels for one in decided if isinstance(one, actions.Load)]
+        kept = {id for some in (scheduler.parcels, *loads) for id in some}
+        for id in self._open.keys() - kept:
+            os.close(self._open.pop(id))
+
+
+def is_memory(descriptor: int) -> bool:
+    """Whether it may be memory of a card, and closing it waits for nobody."""
+    found = os.fstat(descriptor)
+    if stat.S_ISCHR(found.st_mode):
+        return os.major(found.st_rdev) == DRIVER
+    folder = os.environ.get(SIMULATED)
+    return folder is not None and stat.S_ISREG(found.st_mode) and (
+        found.st_dev == Path(folder).stat().st_dev)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of shared memory in which one client says whether it has work under way.
+
+The client may write there, and those who are to heed it may read. Nobody can make it longer or
+shorter, which would break a reader, nor open it anew to write. What is written there is between
+the hooks (libhook/src/client/telling.c).
+"""
+
+import fcntl
+import mmap
+import os
+
+SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+class Word:
+    """A page that is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    def writable(self) -> int:
+        """A descriptor for its client, to be closed. Raises OSError."""
+        return os.dup(self._page())
+
+    def readable(self) -> int:
+        """A descriptor for another, to be closed. Raises OSError."""
+        return os.open(f"/proc/self/fd/{self._page()}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Nobody is given it any more. Harmless when repeated."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _page(self) -> int:
+        if self._descriptor < 0:
+            page = os.memfd_create("nvshare-word", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self._descriptor = page
+            os.fchmod(page, 0o600)
+            os.ftruncate(page, mmap.PAGESIZE)
+            fcntl.fcntl(page, fcntl.F_ADD_SEALS, SEALS)
+        return self._descriptor

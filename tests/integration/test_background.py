@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program in the background submits nothing while another has work under way, both being on the
+card: with the real daemon, and whatever becomes of the other and of the daemon."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import no_bus
+from tests.bus.service import private_bus
+from tests.integration.conftest import ROOT, Site
+from tests.integration.test_doctor import PROGRAM
+from tests.integration.test_own_memory import Program
+
+pytestmark = [
+    pytest.mark.skipif(bool(no_bus()), reason=no_bus()),
+    pytest.mark.skipif(os.getuid() != 0, reason="it runs programs of two users, which needs root"),
+]
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+SOMEBODY = 65534                        # a user that every system has
+
+# Two programs of one user are of one tenant. What it needs of the disk is read before.
+OTHER_USER = f'''
+import ctypes, json, os, sys, threading
+ctypes.CDLL("libcuda.so.1")
+ptx = open("libhook/demo/kernels.ptx", "rb").read()
+os.setgroups([]); os.setgid({SOMEBODY}); os.setuid({SOMEBODY})
+'''
+SAME_USER = 'import threading\nptx = open("libhook/demo/kernels.ptx", "rb").read()\n'
+FUNCTIONS = '''
+module = c_void_p()
+call("cuModuleLoadData", byref(module), ptx)
+def function(name):
+    found = c_void_p()
+    call("cuModuleGetFunction", byref(found), module, name)
+    return found
+def launch(function, *arguments):
+    passed = (c_void_p * len(arguments))(*[ctypes.cast(byref(one), c_void_p) for one in arguments])
+    call("cuLaunchKernel", function, *(1, 1, 1, 1, 1, 1, 0, 0), passed, None)
+spin = function(b"nvshare_spin")
+'''
+# Says how often it has come through, when asked.
+BACKGROUND = FUNCTIONS + '''
+count = 0
+def work():
+    global count
+    call("cuCtxSetCurrent", context)
+    while True:
+        launch(spin, c_uint64(100))
+        call("cuCtxSynchronize")
+        count += 1
+threading.Thread(target=work, daemon=True).start()
+print(0, flush=True)
+for _ in sys.stdin:
+    print(count, flush=True)
+'''
+# Has a kernel in flight from "begin" to "end", and more behind it with each "more".
+URGENT = FUNCTIONS + '''
+from ctypes import c_uint32
+wait_flag = function(b"nvshare_wait_flag")
+host, flag = c_void_p(), c_uint64()
+call("cuMemHostAlloc", byref(host), 4, 2)
+call("cuMemHostGetDevicePointer_v2", byref(flag), host, 0)
+value = ctypes.cast(host, POINTER(c_uint32))
+print(0, flush=True)
+for line in sys.stdin:
+    if line == "begin\\n":
+        value[0] = 0
+        launch(wait_flag, flag, c_uint32(1))
+    elif line == "more\\n":
+        launch(spin, c_uint64(1))
+    else:
+        value[0] = 1
+        call("cuCtxSynchronize")
+    print(0, flush=True)
+'''
+
+
+class Pair:
+    """A daemon, a program of ours, and one of somebody else's."""
+
+    def __init__(self, site: Site, bus: str, state: Path, eventually: Eventually) -> None:
+        self.site, self.bus, self.eventually = site, bus, eventually
+        self.options = ("--bus", bus, "--state-dir", str(state))
+        self.daemon = site.start(*self.options)
+        self.ours = Program(site, BACKGROUND, before=SAME_USER)
+        self.ours.hears()
+        self.other = Program(site, URGENT, before=OTHER_USER)
+        self.other.hears()
+
+    def rank(self, priority: str) -> None:
+        """Of our program."""
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, "priority", "user:root", priority, "--bus",
+             self.bus], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+    @property
+    def count(self) -> int:
+        """How often our program has come through."""
+        self.ours.go_on()
+        found = self.ours.hears()
+        assert isinstance(found, int)
+        return found
+
+    def tell(self, what: str) -> None:
+        """The other program, and it has done so."""
+        assert self.other.popen.stdin is not None
+        self.other.popen.stdin.write(f"{what}\n")
+        self.other.popen.stdin.flush()
+        self.other.hears()
+
+    def goes_on(self) -> None:
+        before = self.count
+        self.eventually(lambda: self.count >= before + 5)
+
+    def rests(self) -> None:
+        """The other one has work under way; what ours submitted before is done soon."""
+        seen = [-3, -2, -1]
+
+        def unchanged() -> bool:
+            self.tell("more")           # it is not stuck
+            seen.append(self.count)
+            return len(set(seen[-4:])) == 1
+
+        self.eventually(unchanged)
+
+
+@pytest.fixture
+def pair(public_site: Site, tmp_path: Path, eventually: Eventually) -> Iterator[Pair]:
+    with private_bus() as made:
+        yield Pair(public_site, made.address, tmp_path, eventually)
+
+
+def test_it_rests_while_another_has_work_and_only_while_it_is_in_the_background(
+        pair: Pair) -> None:
+    pair.goes_on()
+    pair.tell("begin")
+    pair.goes_on()                      # it is as good as the other
+    pair.rank("background")
+    pair.rests()
+    pair.rank("none")
+    pair.goes_on()
+    pair.rank("background")
+    pair.rests()
+    pair.tell("end")
+    pair.goes_on()                      # there is nothing else to do
+    pair.tell("begin")
+    pair.rests()
+    pair.site.started.remove(pair.daemon)
+    pair.daemon.kill()
+    pair.daemon.wait()
+    pair.goes_on()                      # nobody says whose word counts
+    pair.daemon = pair.site.start(*pair.options)
+    pair.rests()
+    pair.other.popen.kill()
+    pair.other.popen.wait()
+    pair.goes_on()
+
+
+def test_one_that_is_stopped_holds_nobody_up_for_ever(pair: Pair) -> None:
+    pair.rank("background")
+    pair.tell("begin")
+    pair.rests()
+    pair.other.popen.send_signal(signal.SIGSTOP)
+    pair.goes_on()

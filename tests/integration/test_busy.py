@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that fit and keep the card busy take turns, until one of them pauses."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.integration.conftest import Site
+from tests.integration.test_own_memory import Program
+
+# Far ahead of the card, so that a busy machine makes no gaps.
+KEEPS_IT_BUSY = '''
+import select
+module, spin = c_void_p(), c_void_p()
+with open("libhook/demo/kernels.ptx", "rb") as file:
+    call("cuModuleLoadData", byref(module), file.read())
+call("cuModuleGetFunction", byref(spin), module, b"nvshare_spin")
+microseconds = c_uint64(20_000)
+passed = (c_void_p * 1)(ctypes.cast(byref(microseconds), c_void_p))
+flying = []
+while not select.select([sys.stdin], [], [], 0)[0]:
+    call("cuLaunchKernel", spin, *(1, 1, 1, 1, 1, 1, 0, 0), passed, None)
+    event = c_void_p()
+    call("cuEventCreate", byref(event), 2)
+    call("cuEventRecord", event, 0)
+    flying.append(event)
+    if len(flying) > 50:
+        call("cuEventSynchronize", flying[0])
+        call("cuEventDestroy_v2", flying.pop(0))
+sys.stdin.readline()
+call("cuCtxSynchronize")
+print(json.dumps("pauses"), flush=True)
+sys.stdin.readline()
+'''
+
+
+def ended(lines: list[dict[str, Any]]) -> set[int]:
+    """Whose turns were over while others waited."""
+    return {line["client"] for line in lines
+            if line.get("report") == "turn-ended" and line["reason"] == "quantum"}
+
+
+def running(lines: list[dict[str, Any]]) -> set[int]:
+    """Who has a turn now."""
+    found: set[int] = set()
+    for line in lines:
+        if line.get("report") == "turn-started":
+            found.add(line["client"])
+        elif line.get("report") == "turn-ended":
+            found.discard(line["client"])
+    return found
+
+
+def test_two_busy_programs_take_turns_until_one_pauses(
+        site: Site, eventually: Callable[[Callable[[], bool]], None]) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    one, two = Program(site, KEEPS_IT_BUSY), Program(site, KEEPS_IT_BUSY)
+    eventually(lambda: len(ended(site.trace())) == 2)
+    assert not any(line.get("order") in ("evict", "load") and line["ahead"]
+                   for line in site.trace()), "nothing has to move"
+    one.go_on()
+    assert one.hears() == "pauses"
+    before = len(site.trace())
+    eventually(lambda: len(running(site.trace())) == 2)
+    # The other one runs on, and nobody ends its turn any more.
+    two.go_on()
+    assert two.hears() == "pauses"
+    assert len(ended(site.trace()[before:])) <= 2
+    for program in (one, two):
+        program.go_on()
+        program.ends_well()

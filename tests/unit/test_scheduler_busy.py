@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that fit and all are busy take turns, and run together as soon as one is not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from nvshared.scheduler import busy, quantum
+from nvshared.scheduler.actions import Action, Evict, Load, Run, Stop
+from nvshared.scheduler.events import (
+    Busy,
+    Event,
+    SettingsChanged,
+    Stays,
+    TenantChanged,
+    TermsChanged,
+    Tick,
+)
+from nvshared.scheduler.settings import AntiThrash, Priority, TenantTerms, Terms
+from nvshared.scheduler.snapshot import CardState
+from nvshared.units import MILLISECOND, SECOND
+from tests.unit.scheduler_talk import Talk
+
+ONE, TWO, THREE = 1, 2, 3
+
+
+class Pair(Talk):
+    """Programs of 10 GiB on a card of 100."""
+
+    def __init__(self, number: int = 2) -> None:
+        super().__init__(stuck_after=10_000)
+        for client in range(1, number + 1):
+            self.begins(client)
+
+    def begins(self, client: int) -> list[Action]:
+        """A program comes, and has room enough."""
+        actions = self.join(client, 10, 10, wants=True, commit=10, tenants=(f"user:{client}",))
+        self.granted.add(client)
+        return actions
+
+    def busy(self, client: int, *, gaps: bool = False) -> list[Action]:
+        """BUSY."""
+        return self.tell(Busy(client, self.memory[client], gaps))
+
+    def take_turns(self) -> list[Action]:
+        """All are found to be busy, and stay so."""
+        for client in self.memory:
+            self.busy(client)
+        self.now += busy.PROOF
+        return self.tick()
+
+    def one_runs(self) -> int:
+        """They begin to take turns; returns who has the first."""
+        return self.answer(self.take_turns())
+
+    def answer(self, actions: list[Action]) -> int:
+        """Those who are stopped have drained, and want to go on; returns who has the turn then."""
+        stops = [a.client for a in actions if isinstance(a, Stop)]
+        while stops:
+            actions = self.stopped(stops.pop(0))
+            stops += [a.client for a in actions if isinstance(a, Stop)]
+        (holder,) = self.running
+        return holder
+
+    def tick(self) -> list[Action]:
+        """Time has passed."""
+        return self.tell(Tick())
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Whose gates are open."""
+        return self.scheduler.snapshot().holders
+
+    def takes_turns(self) -> bool:
+        """As all are busy."""
+        return self.scheduler.snapshot().state is CardState.BUSY
+
+
+def test_two_that_are_busy_take_turns_and_nothing_moves() -> None:
+    pair = Pair()
+    holder = pair.one_runs()
+    for _ in range(6):
+        pair.now += quantum.BUSY
+        actions = pair.tick()
+        assert actions == [Stop(holder)]
+        pair.now += 30 * MILLISECOND
+        actions = pair.stopped(holder)
+        other = ONE + TWO - holder
+        run = next(a for a in actions if isinstance(a, Run))
+        assert (run.client, run.quantum, run.pace) == (other, quantum.BUSY, True)
+        assert run.report_busy
+        assert not run.report_idle
+        holder = other
+    assert not any(isinstance(a, Evict) or (isinstance(a, Load) and a.ahead) for a in pair.said)
+
+
+def test_who_runs_alone_is_not_asked() -> None:
+    alone = Pair(1)
+    assert not any(a.report_busy for a in alone.said if isinstance(a, Run))
+    alone.begins(TWO)
+    asked = [a.client for a in alone.said if isinstance(a, Run) and a.report_busy]
+    assert asked == [ONE, TWO]
+    alone.leave(TWO)
+    assert not [a for a in alone.said if isinstance(a, Run)][-1].report_busy
+
+
+def test_both_have_to_be_busy_for_long() -> None:
+    pair = Pair()
+    pair.busy(ONE)
+    pair.now += 10 * SECOND
+    assert pair.tick() == []
+    pair.busy(TWO)
+    pair.now += busy.PROOF - 1
+    assert pair.tick() == []
+    pair.busy(ONE, gaps=True)
+    pair.now += 10 * SECOND
+    assert pair.tick() == []
+
+
+def test_a_gap_in_its_turn_lets_all_run_at_once() -> None:
+    pair = Pair(3)
+    holder = pair.one_runs()
+    pair.busy(holder, gaps=True)
+    assert len(pair.running) == 3
+    assert not pair.takes_turns()
+
+
+def test_a_gap_is_followed_by_a_rest_that_doubles() -> None:
+    pair = Pair()
+    holder = pair.one_runs()
+    for rest in (2, 4, 8, 16, 32, 64, 64):
+        while holder != ONE:
+            pair.now += quantum.BUSY
+            holder = pair.answer(pair.tick())
+        pair.busy(ONE, gaps=True)
+        ended = pair.now
+        actions = [*pair.busy(ONE), *pair.busy(TWO)]
+        while not pair.takes_turns():
+            deadline = pair.scheduler.deadline()
+            assert deadline is not None
+            pair.now = deadline
+            actions = pair.tick()
+        assert pair.now - ended == rest * SECOND
+        holder = pair.answer(actions)
+    pair.now += busy.WELL
+    while (holder := pair.answer(pair.tick())) != ONE:
+        pair.now += quantum.BUSY
+    pair.busy(ONE, gaps=True)
+    for client in (ONE, TWO):
+        pair.busy(client)
+    assert pair.scheduler.deadline() == pair.now + busy.REST_LEAST
+
+
+def test_of_very_many_nobody_is_asked() -> None:
+    pair = Pair(2)
+    for client in range(3, busy.MOST + 2):
+        pair.memory[client] = pair.memory[ONE]
+        pair.join(client, 0, 0, wants=True)
+        pair.granted.add(client)
+    assert len(pair.running) == busy.MOST + 1
+    assert not [a for a in pair.said if isinstance(a, Run) and a.client == ONE][-1].report_busy
+
+
+def test_what_is_said_after_a_turn_does_not_count() -> None:
+    pair = Pair()
+    holder = pair.one_runs()
+    other = ONE + TWO - holder
+    assert pair.busy(other, gaps=True) == []
+    pair.now += quantum.BUSY
+    assert pair.tick() == [Stop(holder)]
+    assert pair.busy(holder, gaps=True) == []
+    assert pair.takes_turns()
+
+
+def test_one_that_does_not_want_its_turn_has_a_gap() -> None:
+    pair = Pair()
+    holder = pair.one_runs()
+    pair.now += quantum.BUSY
+    pair.tick()
+    pair.stopped(holder, wants=False)
+    assert pair.takes_turns()
+    pair.now += busy.COMES_BACK - 1
+    pair.want(holder)                       # it was only waiting for its work
+    assert pair.takes_turns()
+    holder = ONE + TWO - holder
+    pair.now += quantum.BUSY
+    pair.tick()
+    pair.stopped(holder, wants=False)
+    pair.now += busy.COMES_BACK
+    pair.tick()
+    assert not pair.takes_turns()
+    pair.want(holder)
+    assert len(pair.running) == 2
+
+
+def test_one_whose_kernels_are_long_holds_nobody_up() -> None:
+    pair = Pair()
+    holder = pair.one_runs()
+    pair.now += quantum.BUSY
+    assert pair.tick() == [Stop(holder)]
+    pair.now += busy.DRAINS - 1
+    assert pair.tick() == []
+    pair.now += 1
+    assert [a.client for a in pair.tick() if isinstance(a, Run)] == [ONE + TWO - holder]
+    assert not pair.takes_turns()
+
+
+def test_what_was_submitted_before_the_first_turn_may_take_long() -> None:
+    pair = Pair()
+    (first,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
+    pair.now += 20 * busy.DRAINS
+    pair.tick()
+    pair.stopped(first)
+    assert pair.takes_turns()
+
+
+def test_a_third_waits_for_nobody() -> None:
+    pair = Pair()
+    pair.one_runs()
+    actions = pair.begins(THREE)
+    assert {a.client for a in actions if isinstance(a, Run)} >= {THREE}
+    assert pair.running == (*sorted(pair.running),)
+    assert len(pair.running) == 3
+    pair.now += 10 * SECOND
+    pair.busy(ONE)
+    pair.busy(TWO)
+    pair.now += 10 * SECOND
+    pair.tick()
+    assert not pair.takes_turns()             # it is not busy
+
+
+def test_one_that_does_nothing_hinders_nobody_and_waits_for_nobody() -> None:
+    pair = Pair(3)
+    pair.busy(ONE)
+    asked = [a for a in pair.busy(TWO) if isinstance(a, Run)]
+    assert [(a.client, a.idle_window) for a in asked if a.report_idle] == [(THREE, busy.IDLE)]
+    assert pair.idle(THREE)[0] == Stop(THREE)
+    pair.stopped(THREE, wants=False)
+    pair.now += busy.PROOF
+    holder = pair.answer(pair.tick())
+    assert pair.takes_turns()
+    pair.want(THREE)
+    assert {holder, THREE} < {*pair.running}
+    assert len(pair.running) == 3
+    assert not pair.takes_turns()
+
+
+def test_who_is_idle_goes_on_beside_one_that_is_not_busy() -> None:
+    pair = Pair(4)
+    pair.busy(ONE)
+    pair.busy(TWO)
+    assert not any(isinstance(a, Stop) for a in pair.idle(THREE))
+    pair.busy(TWO, gaps=True)
+    assert not any(isinstance(a, Stop) for a in pair.idle(4))
+
+
+def test_who_cannot_drain_is_not_asked_again_soon() -> None:
+    pair = Pair()
+    holder = pair.one_runs()
+    pair.now += quantum.BUSY
+    pair.tick()
+    pair.reopened(holder)
+    assert len(pair.running) == 2
+    assert not pair.takes_turns()
+
+
+@pytest.mark.parametrize("change", [
+    lambda talk: SettingsChanged(replace(talk.settings, anti_thrash=AntiThrash.OFF)),
+    lambda talk: SettingsChanged(replace(talk.settings, anti_thrash=AntiThrash.OFF, draining=True)),
+    lambda talk: TermsChanged(ONE, Terms(compute_limit=50)),
+    lambda talk: TenantChanged("user:2", TenantTerms(priority=Priority.BACKGROUND)),
+    lambda talk: TenantChanged("user:2", TenantTerms(priority=Priority.HIGH)),
+    lambda talk: TermsChanged(TWO, Terms(suspended=True)),
+])
+@pytest.mark.parametrize("before", [False, True])
+def test_others_terms_or_modes_know_no_such_turns(
+        change: Callable[[Pair], Event], before: bool) -> None:
+    pair = Pair()
+    if before:
+        pair.tell(change(pair))
+        pair.take_turns()
+    else:
+        pair.one_runs()
+        pair.tell(change(pair))
+    assert not pair.takes_turns()
+
+
+def test_what_stays_on_the_card_is_not_stopped_for_it() -> None:
+    pair = Pair()
+    pair.changed(ONE, stays=Stays.GIVEN)
+    pair.take_turns()
+    assert not pair.takes_turns()
+
+
+def test_those_who_do_not_fit_take_turns_as_before() -> None:
+    pair = Pair()
+    holder = pair.one_runs()
+    actions = pair.need_room(holder, allocated=95)
+    assert not pair.takes_turns()
+    assert [a.report_busy for a in actions if isinstance(a, Run)] == [False]

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose memory goes to whom without being freed, and what becomes of that which nobody wants."""
+
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from nvshared.machine.peer import describe
+from nvshared.machine.tenant import Kind, Tenant, fellows
+from nvshared.scheduler.actions import Evict, Load
+from nvshared.scheduler.events import (
+    Evicted,
+    Joined,
+    Left,
+    Memory,
+    SettingsChanged,
+    TermsChanged,
+    Tick,
+)
+from nvshared.scheduler.settings import Terms
+from nvshared.units import GIB, SECOND
+from tests.unit.scheduler_talk import Talk
+
+TQ = 30
+
+
+class Passing(Talk):
+    """Clients of 80 GiB of a card of 100; blocks of 1 GiB."""
+
+    def __init__(self, *fellows: str, pass_from: int = 1) -> None:
+        super().__init__(100, step=10)
+        self.tell(SettingsChanged(replace(self.settings, pass_from=pass_from)))
+        self.ids = iter(range(1, 1000))
+        for client, name in enumerate(fellows, 1):
+            self.memory[client] = Memory(allocated=80 * GIB)
+            self.tell(Joined(client, self.memory[client], fellows=name))
+            self.obey(self.want(client))
+
+    def passes(self, order: Evict) -> list[Load]:
+        """All that leaves for it is passed on. What is loaded then."""
+        assert order.passes
+        memory = self.memory[order.client]
+        size = memory.filled - order.room
+        self.memory[order.client] = memory = replace(
+            memory, resident=memory.resident - size, room=order.room, host=memory.host + size)
+        parcels = tuple((next(self.ids), GIB) for _ in range(size // GIB))
+        actions = self.tell(Evicted(order.client, memory, order.number, size, passed=parcels))
+        return [one for one in actions if isinstance(one, Load)]
+
+    def first_evict(self, client: int) -> Evict:
+        """Of those that follow when its turn has ended."""
+        self.wait(TQ)
+        orders = self.stopped(client)
+        return next(one for one in orders if isinstance(one, Evict))
+
+
+def test_what_one_gives_up_goes_to_its_fellow() -> None:
+    talk = Passing("a", "a")
+    (load,) = talk.passes(talk.first_evict(1))
+    assert load.client == 2
+    assert (load.passed, len(load.parcels)) == (GIB, 10)
+    assert not talk.scheduler.parcels
+
+
+@pytest.mark.parametrize(("one", "other"), [("a", "b"), ("", ""), ("a", "")])
+def test_nothing_goes_to_others(one: str, other: str) -> None:
+    assert not Passing(one, other).first_evict(1).passes
+
+
+def test_it_is_off_if_nobody_has_switched_it_on() -> None:
+    assert not Passing("a", "a", pass_from=0).first_evict(1).passes
+
+
+def test_what_nobody_claims_is_let_go_within_a_second() -> None:
+    talk = Passing("a", "a")
+    order = talk.first_evict(1)
+    talk.tell(Left(2))
+    assert not talk.passes(order)
+    assert len(talk.scheduler.parcels) == 10
+    deadline = talk.scheduler.deadline()
+    assert deadline is not None
+    assert deadline <= talk.now + SECOND
+    talk.now = deadline
+    talk.tell(Tick())
+    assert not talk.scheduler.parcels
+
+
+def test_what_lies_in_room_that_others_have_is_let_go() -> None:
+    talk = Passing("a", "a")
+    order = talk.first_evict(1)
+    talk.tell(Left(2))
+    talk.passes(order)
+    assert len(talk.scheduler.parcels) == 10
+    talk.join(3, 27, 27)
+    assert len(talk.scheduler.parcels) == 3
+
+
+def test_more_than_was_given_back_is_not_kept() -> None:
+    talk = Passing("a", "a")
+    order = talk.first_evict(1)
+    memory = talk.memory[1]                 # all of it still fills its room
+    talk.tell(Evicted(1, memory, order.number, 0, passed=((1, 50 * GIB),)))
+    assert not talk.scheduler.parcels
+
+
+def test_who_is_suspended_neither_gives_nor_takes() -> None:
+    talk = Passing("a", "a")
+    order = talk.first_evict(1)
+    talk.tell(TermsChanged(1, Terms(suspended=True)))
+    assert not any(load.parcels for load in talk.passes(order))
+    talk = Passing("a", "a")
+    order = talk.first_evict(1)
+    talk.tell(TermsChanged(2, Terms(suspended=True)))
+    assert not any(load.parcels for load in talk.passes(order))
+
+
+def alike(kind: Kind, name: str, uid: int = 1000, *, contained: bool = False) -> str:
+    return fellows(Tenant(kind, name), uid, contained=contained)
+
+
+def test_who_may_see_whose_memory() -> None:
+    at_home = alike(Kind.USER, "ann")
+    assert at_home == alike(Kind.UNIT, "ann/jupyter.service") == alike(Kind.JOB, "12")
+    different = [
+        at_home, alike(Kind.USER, "bob", 1001), alike(Kind.CONTAINER, "ann/c0"),
+        alike(Kind.CONTAINER, "c0"), alike(Kind.UNIT, "web.service"), alike(Kind.POD, "0f"),
+        alike(Kind.POD, "0f", 0), alike(Kind.POD, "1f"),
+    ]
+    assert len(set(different)) == len(different)
+    assert alike(Kind.POD, "0f") == alike(Kind.POD, "0f", contained=True)
+    assert alike(Kind.USER, "ann", contained=True) == ""    # in something that has no name
+
+
+def test_a_process_of_its_own_namespace_is_alone() -> None:
+    me = describe(os.getpid(), os.getuid(), os.getuid())
+    assert me.fellows == describe(os.getppid(), os.getuid(), os.getuid()).fellows != ""
+    apart = ["unshare", "--user", "--map-root-user", "sh", "-c", "echo; read end"]
+    with subprocess.Popen(apart, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL) as child:
+        if child.stdout is not None and child.stdout.readline():
+            assert describe(child.pid, os.getuid(), os.getuid()).fellows == ""
