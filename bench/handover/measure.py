@@ -35,10 +35,11 @@ from nvshared.tui.plot import svg
 RESULTS = ROOT / "bench" / "results"
 INTERRUPTED = 128
 
+TWO_LARGE = ((False, False), (True, False), (True, True))   # examined, passed on
 Variants = Mapping[str, Callable[[Card], Iterator[Result]]]
 VARIANTS: Variants = {
     "bus": lambda card: iter([bus(card)]),
-    "two-large": lambda card: (two_large(card, examined) for examined in (False, True)),
+    "two-large": lambda card: (two_large(card, *one) for one in TWO_LARGE),
     "three-ahead": lambda card: iter([three_ahead(card)]),
     "undisturbed": lambda card: (undisturbed(card, load) for load in LOADS),
     "little-used": little_used,

@@ -23,7 +23,8 @@ LARGE, MIDDLE, SMALL = 0.394, 0.1435, 0.107     # 55 and 20 GiB, 16 GB
 FILLER = 0.6                            # 83 GiB
 SLOWER = 5                              # a simulated card, than what is asked of a real one
 KINDS = ("resident", "partly", "absent")
-SETTINGS: Mapping[str, tuple[str, ...]] = {"shared": (), "prefetch": ("--prefetch", "on")}
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "shared": (), "passed on": ("--pass-from", "64MiB"), "prefetch": ("--prefetch", "on")}
 
 
 @dataclass(frozen=True, slots=True)

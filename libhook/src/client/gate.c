@@ -44,6 +44,7 @@ __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec"))
 void (*gate_on_waiter)(void);
 _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
+bool (*gate_on_paced)(uint64_t *since);
 const struct gate_telling *_Atomic gate_telling;
 
 static struct {
@@ -163,13 +164,21 @@ static bool worth_another_look(void)
            && ((closed & GATE_PACED) == 0 || atomic_load(&gate_taken) < atomic_load(&gate_goal));
 }
 
+static bool waits_for_pace_alone(void)
+{
+    return atomic_load(&gate_closed) == GATE_AJAR && !gate_telling->holds();
+}
+
 /* A signal handler may run here, jump away, or submit work itself and leave no mark. */
 static void stand(const struct gate_thread *self)
 {
+    uint64_t since = 0;
     for (;;) {
         uint32_t opened = atomic_load(&gate.opened);
         if (worth_another_look() || atomic_load(&self->waits) != atomic_load(&gate.openings))
             return;
+        if (waits_for_pace_alone() && gate_on_paced(&since))
+            continue;
         bell_sleep(&gate.opened, opened, NULL);
     }
 }

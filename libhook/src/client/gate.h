@@ -115,3 +115,6 @@ extern void (*gate_on_waiter)(void);
 extern _Atomic uint64_t gate_taken, gate_goal;
 /* Called inside by a thread that passes so, with which of them it is. */
 extern void (*gate_on_taken)(uint64_t number);
+/* Called outside, in the background, by one that waits for nothing but such a pass. False: it may
+ * sleep. `*since`: 0 at first. */
+extern bool (*gate_on_paced)(uint64_t *since);

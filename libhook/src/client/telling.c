@@ -282,6 +282,11 @@ bool telling_heeds(void)
     return heeding > 0;
 }
 
+bool telling_urgent_works(void)
+{
+    return holder() != NULL;
+}
+
 /* Whether any word that holds has changed of late. */
 static bool any_moves(uint64_t now)
 {

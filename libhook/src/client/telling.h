@@ -18,6 +18,8 @@ void telling_heed(struct client *client, uint64_t number, int descriptor);
 void telling_forget(struct client *client);        /* it keeps no word, and heeds none */
 /* A program that heeds somebody is in the background. */
 bool telling_heeds(void);
+/* One that is heeded has work under way. */
+bool telling_urgent_works(void);
 
 /* Its word says that work is under way. */
 bool telling_busy(const struct client *client);

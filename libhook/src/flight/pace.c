@@ -31,6 +31,11 @@
  *
  * In the background, beside somebody urgent who does not wait for a turn (client/telling.c), the
  * target is much shorter, as what is in flight delays him. The service thread looks more often then.
+ * The limit follows the dearest passes of late: between small ones it must not grow to what would be
+ * many times the target once large ones come, as in each step of a training. What was in flight
+ * while the urgent one had work shared the card with it, and tells nothing of the limit. Kernels
+ * may be done before a thread could be woken to launch the next. So one that is held back looks
+ * itself for a moment before it sleeps.
  *
  * A driver without cuCtxRecordEvent (before 12.5) is not paced.
  */
@@ -48,7 +53,9 @@
 
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000
-#define BACKGROUND_TARGET_US 1000
+#define BACKGROUND_TARGET_US 500
+#define SPIN_US 100                  /* by a thread in the background, before it sleeps */
+#define OF_LATE_US 100000            /* and up to twice as long ago */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
 #define MARKS_PER_LIMIT 2
@@ -76,6 +83,8 @@ static uint64_t done, limit = FIRST; /* passes; the limit is kept for the next t
 static uint64_t extra;               /* let through out of patience since anything was done */
 static uint64_t latency;             /* us, of the last marker */
 static uint64_t marked_at, progress; /* when the last was recorded, and anything came to pass */
+/* In the background; in ns for a pass, and us. */
+static uint64_t dearest, dearest_before, dearest_since, contested;
 
 /* Of passes: the thread that takes this one records a marker. */
 static _Atomic uint64_t next_mark;
@@ -83,6 +92,24 @@ static _Atomic uint64_t next_mark;
 static struct marker *oldest(void)
 {
     return &markers[first];
+}
+
+/* For the background. */
+static void adapt_to_dearest(const struct marker *marker, uint64_t now)
+{
+    if (marker->at <= contested)
+        return;
+    if (now - dearest_since >= OF_LATE_US) {
+        dearest_before = now - dearest_since < 2 * OF_LATE_US ? dearest : 0;
+        dearest = 0;
+        dearest_since = now;
+    }
+    uint64_t cost = latency * 1000 / marker->ahead;
+    if (cost > dearest)
+        dearest = cost;
+    uint64_t most = dearest > dearest_before ? dearest : dearest_before;
+    uint64_t fitting = target * 1000 / (most > 0 ? most : 1);
+    limit = fitting < LEAST ? LEAST : fitting < MOST ? fitting : MOST;
 }
 
 static void came_to_pass(const struct marker *marker, uint64_t now)
@@ -93,6 +120,10 @@ static void came_to_pass(const struct marker *marker, uint64_t now)
     extra = 0;
     if (marker->ahead == 0)
         return;                      /* it says nothing of passes */
+    if (target == BACKGROUND_TARGET_US) {
+        adapt_to_dearest(marker, now);
+        return;
+    }
     uint64_t fitting = marker->ahead * target / (latency > 0 ? latency : 1);
     if (latency > target)
         limit = fitting < LEAST ? LEAST : fitting < limit ? fitting : limit;
@@ -102,6 +133,8 @@ static void came_to_pass(const struct marker *marker, uint64_t now)
 
 static void look(uint64_t now)
 {
+    if (target == BACKGROUND_TARGET_US && telling_urgent_works())
+        contested = now;
     while (count > 0 && drain_step(&oldest()->drain)) {
         came_to_pass(oldest(), now);
         first = (first + 1) % MARKERS;
@@ -141,11 +174,9 @@ static void aim(uint64_t now)
     gate_allow(capture_going_on() ? UINT64_MAX : goal);
 }
 
-/* By a thread of the program that passes, inside the gate. */
-static void pass_taken(uint64_t number)
+/* By a thread of the program, which may hold other locks and need not succeed. */
+static void step_locked(void (*step)(uint64_t number, uint64_t now), uint64_t number)
 {
-    if (number < atomic_load(&next_mark))
-        return;
     /* Whoever is cancelled, or jumps away from a signal, would keep the lock. */
     UNCANCELLED;
     sigset_t all, before;
@@ -153,19 +184,52 @@ static void pass_taken(uint64_t number)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     /* Its holder may be waiting for this thread to leave. */
     bool locked = pthread_mutex_trylock(&service_lock) == 0;
-    if (locked && owner != NULL && number >= atomic_load(&next_mark)) {
+    if (locked && owner != NULL) {
         uint64_t now = now_microseconds();
         RELAXED;
-        bool rested = count == 0;
-        look(now);
-        mark(number - 1, now);
-        aim(now);
-        if (rested && target == BACKGROUND_TARGET_US)
-            client_wake(owner);      /* it looks rarely while nothing is in flight */
+        step(number, now);
     }
     if (locked)
         pthread_mutex_unlock(&service_lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void mark_taken(uint64_t number, uint64_t now)
+{
+    if (number < atomic_load(&next_mark))
+        return;
+    bool rested = count == 0;
+    look(now);
+    mark(number - 1, now);
+    aim(now);
+    if (rested && target == BACKGROUND_TARGET_US)
+        client_wake(owner);          /* it looks rarely while nothing is in flight */
+}
+
+/* Inside the gate. */
+static void pass_taken(uint64_t number)
+{
+    if (number >= atomic_load(&next_mark))
+        step_locked(mark_taken, number);
+}
+
+static void look_again(uint64_t number, uint64_t now)
+{
+    (void)number;
+    look(now);
+    aim(now);
+}
+
+/* Outside. */
+static bool pass_waits(uint64_t *since)
+{
+    uint64_t now = now_microseconds();
+    if (*since == 0)
+        *since = now;
+    if (now - *since >= SPIN_US || !telling_heeds())
+        return false;
+    step_locked(look_again, 0);
+    return true;
 }
 
 static void prepare(void)
@@ -181,6 +245,7 @@ static void prepare(void)
     usual_target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
     /* Before the gate is ever closed so: threads inside read it with no lock. */
     gate_on_taken = pass_taken;
+    gate_on_paced = pass_waits;
 }
 
 static void begin(struct client *client, uint64_t now)

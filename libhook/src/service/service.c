@@ -10,6 +10,7 @@
 #include "service/service.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "block/host_slabs.h"
@@ -37,7 +38,8 @@
 #define IDLE_LOOK_US 5000
 #define IDLE_LOOKS 100                   /* during a long pause that is to be said */
 #define PACE_LOOK_US 2000
-#define BACKGROUND_LOOK_US 150
+#define BACKGROUND_LOOK_US 50
+#define TIMER_SLACK_NS 1000              /* the kernel's own 50 us are as long as such a look */
 #define RECONNECT_FIRST_MS 20
 #define RECONNECT_LAST_MS 500
 #define TELL_AFTER_US 5000000            /* longer than a restart of the daemon takes */
@@ -193,6 +195,7 @@ void *service_run(void *argument)
     struct client *client = argument;
     /* This thread never disturbs a capture of the program's threads. */
     capture_relax();
+    prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
 
     struct idleness idle = { .watching = false };
     struct settling settling = { .watching = false };

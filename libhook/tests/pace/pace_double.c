@@ -20,7 +20,8 @@
 #define QUEUE 4000000
 #define CALL_US 5                    /* what a call takes the program */
 #define LOOK_US 2000                 /* how often the service thread looks, */
-#define LOOK_URGENT_US 150           /* and in the background */
+#define LOOK_URGENT_US 100           /* and in the background, a late timer included */
+#define WAKE_US 40                   /* until a thread that was woken runs */
 
 static uint64_t clock_us;
 static struct {
@@ -66,7 +67,12 @@ uint64_t now_microseconds(void)
     return clock_us;
 }
 
-static bool urgent;
+static bool urgent, urgent_works;
+
+bool telling_urgent_works(void)
+{
+    return urgent_works;
+}
 
 bool telling_heeds(void)
 {
@@ -85,6 +91,7 @@ bool capture_going_on(void)
 
 _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
+bool (*gate_on_paced)(uint64_t *since);
 static uint64_t closed;
 
 bool gate_has_waiters(void)
@@ -170,6 +177,12 @@ SEEN void background(bool on)
     urgent = on;
 }
 
+/* And has work under way. */
+SEEN void others_work(bool on)
+{
+    urgent_works = on;
+}
+
 SEEN void capture(bool on)
 {
     capturing = on;
@@ -195,7 +208,7 @@ SEEN bool look(bool others_wait)
 SEEN void run(const uint64_t *lengths, uint64_t count, uint64_t duration, bool others_wait,
               uint64_t needs)
 {
-    uint64_t until = clock_us + duration, look_at = clock_us;
+    uint64_t until = clock_us + duration, look_at = clock_us, since = 0;
     for (uint64_t next = 0; clock_us < until;) {
         if (look_at <= clock_us) {
             look_at = clock_us + (urgent ? LOOK_URGENT_US : LOOK_US);
@@ -205,6 +218,9 @@ SEEN void run(const uint64_t *lengths, uint64_t count, uint64_t duration, bool o
         next += passed;
         if (left > longest_drain)
             longest_drain = left;
-        skip(passed ? CALL_US : urgent ? LOOK_URGENT_US : LOOK_US);
+        if (passed)
+            since = 0;
+        bool looks = !passed && urgent && gate_on_paced(&since);
+        skip(passed || looks ? CALL_US : urgent ? WAKE_US : LOOK_US);
     }
 }
