@@ -60,12 +60,13 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(LIBRARY, tmp_path / "library")
     shutil.copy(WORKLOAD, tmp_path / "bin")
-    for path in {*needed(WORKLOAD), *needed(LIBRARY)}:
+    from_driver = [path for pattern in DRIVER for path in driver().glob(pattern)]
+    for path in from_driver:
+        shutil.copy(path, tmp_path / "driver")
+    libraries = {one for path in (WORKLOAD, LIBRARY, *from_driver) for one in needed(path)}
+    for path in libraries:
         (tmp_path / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, tmp_path / path.relative_to("/"))
-    for pattern in DRIVER:
-        for path in driver().glob(pattern):
-            shutil.copy(path, tmp_path / "driver")
     (tmp_path / "etc/ld.so.preload").write_text(f"{INSIDE}/{LIBRARY.name}\n")
     for path in (tmp_path, *tmp_path.parents[:2]):      # nobody may go in
         path.chmod(path.stat().st_mode | 0o055)
