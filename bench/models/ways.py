@@ -29,7 +29,9 @@ from bench.trace import Line
 CHUNK = 256 << 20
 SOON = 200_000                          # microseconds from asking until the first request
 WARM = 2                                # rounds of requests to each model before those that count
-ALONE = 5                               # requests to a resident model without others
+ALONE = 5                               # requests to a resident model without others,
+PAUSE = 1.0                             # as many seconds apart as those of most traces: a card that
+                                        # had nothing to do is slower for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,11 @@ def shared(
 def alone(card: Card, model: Weights) -> list[Answer]:
     """To a model that has the card to itself, without the library."""
     with started(model, _plain(card)) as program:
-        return [_asked(program) for _ in range(1 + ALONE)][1:]
+        found = []
+        for _ in range(1 + ALONE):
+            found.append(_asked(program))
+            time.sleep(PAUSE)
+        return found[1:]
 
 
 def by_hand(

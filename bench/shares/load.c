@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A program that does the same unit of work again and again, and says how much of it was done when:
- * load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE.
+ * load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE MEMORY CHUNK.
  *
- * A unit is PASSES passes over memory of 64 times WORDS words, then KERNELS kernels of so many
- * MICROSECONDS each, which compute on WORDS words, then a synchronisation. With a PERIOD, in
+ * A unit is PASSES passes over MEMORY words, allocated in chunks of CHUNK words, then KERNELS kernels
+ * of so many MICROSECONDS each, which compute on WORDS words, then a synchronisation. With a PERIOD, in
  * microseconds, a unit begins each time that one has passed, as requests come; without, at once.
  * GRAPH 1: the unit is launched as one graph. What takes a microsecond is measured if RATE is 0; a
  * card must be free for that. The program says what it is:
@@ -13,7 +13,8 @@
  *
  * Then it reads a line, START SECONDS, on the clock CLOCK_MONOTONIC, works from then on for so
  * long, and says units done in each tenth of a second, those under way by the part of their time
- * that lies in it; how long each took with a PERIOD; and whether the words are what they must be:
+ * that lies in it; how long each took with a PERIOD; and whether the words are what they must be,
+ * and all chunks alike, as the same was done to each:
  *
  *     {"done": [...], "milliseconds": [...], "right": true}
  */
@@ -27,7 +28,6 @@
 
 #include "device.h"
 
-#define PASSED 64                        /* words of memory for each that kernels work on */
 #define A 0x5851F42D4C957F2Du            /* of nvshare_advance */
 #define C 0x14057B7EF767814Fu
 #define ODD 0x9E3779B97F4A7C15u          /* of nvshare_fill */
@@ -38,8 +38,8 @@
 
 static struct device device;
 static CUstream stream;
-static CUdeviceptr words, passed;
-static uint64_t count, rounds, total, steps;
+static CUdeviceptr words, *passed;
+static uint64_t count, rounds, total, steps, chunks, chunk;
 static double done[BINS];
 static double latencies[LATENCIES];
 
@@ -87,11 +87,48 @@ static void advance(uint64_t times, uint64_t each)
 
 static void pass(uint64_t passes)
 {
-    uint64_t all = PASSED * count;
-    for (uint64_t i = 0; i < passes; i++) {
-        void *parameters[] = {&passed, &all, &steps};
-        device_launch(&device, device.step, all, stream, parameters, "launching a pass");
+    for (uint64_t i = 0; i < passes * chunks; i++) {
+        void *parameters[] = {&passed[i % chunks], &chunk, &steps};
+        device_launch(&device, device.step, chunk, stream, parameters, "launching a pass");
     }
+}
+
+static void fill(CUdeviceptr to, uint64_t number)
+{
+    uint64_t seed = SEED;
+    void *parameters[] = {&to, &number, &seed};
+    device_launch(&device, device.fill, number, stream, parameters, "filling");
+}
+
+static void allocate(CUdeviceptr *to, uint64_t number)
+{
+    device_expect(&device, device.allocate(to, number * sizeof(uint64_t)), "allocating");
+    fill(*to, number);
+}
+
+static uint64_t first_word(void)
+{
+    uint64_t word;
+    device_expect(&device, device.copy_to_host(&word, words, sizeof word), "copying");
+    return word;
+}
+
+/* Added to the first of `words`, which have been read already. */
+static uint64_t sum_of(CUdeviceptr of)
+{
+    uint64_t before = first_word();
+    void *parameters[] = {&of, &chunk, &words};
+    device_launch(&device, device.checksum, chunk, stream, parameters, "adding up");
+    finish();
+    return first_word() - before;
+}
+
+static bool alike(void)
+{
+    for (uint64_t i = 1; i < chunks; i++)
+        if (sum_of(passed[i]) != sum_of(passed[0]))
+            return false;
+    return true;
 }
 
 /* Rounds in a microsecond: the difference between long kernels and those twice as long. */
@@ -156,24 +193,27 @@ static void credit(double from, double to)
 
 int main(int given, char **text)
 {
-    if (given != 8)
-        device_die(EXIT_USAGE, "load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE");
+    if (given != 10)
+        device_die(EXIT_USAGE, "load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE MEMORY CHUNK");
     uint64_t kernels = number(text[1]), passes = number(text[3]);
     double microseconds = (double)number(text[2]), period = (double)number(text[4]) / 1e6;
     bool graph = number(text[5]) != 0;
     count = number(text[6]);
     double rate = atof(text[7]);
+    chunk = number(text[9]);
+    chunks = chunk == 0 ? 0 : number(text[8]) / chunk;
     device_open(&device, 0);
     device_expect(&device, device.stream_create(&stream, CU_STREAM_NON_BLOCKING), "a stream");
-    device_expect(&device, device.allocate(&words, count * sizeof(uint64_t)), "allocating");
-    if (passes > 0)
-        device_expect(&device, device.allocate(&passed, PASSED * count * sizeof(uint64_t)), "allocating");
+    allocate(&words, count);
+    passed = calloc(chunks + 1, sizeof *passed);
+    if (passed == NULL)
+        device_die(EXIT_FAILED, "no host memory for the list of chunks");
+    for (uint64_t i = 0; i < chunks; i++)
+        allocate(&passed[i], chunk);
     if (rate <= 0)
         rate = measured();
     rounds = (uint64_t)fmax(1, microseconds * rate);
-    uint64_t seed = SEED;
-    void *parameters[] = {&words, &count, &seed};
-    device_launch(&device, device.fill, count, stream, parameters, "filling");
+    fill(words, count);
     finish();
     CUgraphExec whole = NULL;
     if (graph) {
@@ -229,6 +269,6 @@ int main(int given, char **text)
     printf("], \"milliseconds\": [");
     for (uint64_t i = 0; period > 0 && i < units && i < LATENCIES; i++)
         printf("%s%.3f", i > 0 ? ", " : "", latencies[i]);
-    printf("], \"right\": %s}\n", right() ? "true" : "false");
+    printf("], \"right\": %s}\n", right() && alike() ? "true" : "false");
     return EXIT_RIGHT;
 }

@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from bench.handover.card import Card, unshared
-from bench.harness import ROOT, sharing
+from bench.harness import ROOT, Sharing, sharing
+from bench.trace import Line
 from nvshared.errors import NvshareError
 
 PROGRAM = ROOT / "build" / "bench-shares" / "load"
@@ -20,6 +21,7 @@ FIRST_USER = 64001                      # a number that no account should have
 BINS = 10                               # in a second
 SOON = 0.3                              # seconds until all have read when to begin
 WORDS, SIMULATED_WORDS = 1 << 19, 1 << 6
+PASSED, WORD, CHUNK = 64, 8, 8          # words passed over for each; bytes of one; blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Shape:
     name: str
     kernels: int
     each: int
-    passes: int = 0                     # over 64 times as much memory as kernels work on
+    passes: int = 0                     # over 64 times as much memory as kernels work on,
+    part: float = 0.0                   # or over this part of the card
     period: int = 0                     # a unit begins so often; 0: at once
     graph: bool = False
 
@@ -61,20 +64,25 @@ class Work:
 
 
 def together(
-    card: Card, seconds: float, programs: Sequence[Program], options: Sequence[str] | None
+    card: Card, seconds: float, programs: Sequence[Program], options: Sequence[str] | None,
+    trace: list[Line] | None = None,
 ) -> list[Work]:
-    """What each does in so many seconds. `options`: the daemon's; None: without the library."""
-    with ExitStack() as stack:
-        environment: Mapping[str, str] = {**card.environment, **unshared()}
-        if options is not None:
-            environment = stack.enter_context(_daemon(card, programs, options))
-        return _work(card, programs, environment, seconds, _rate(card))
+    """What each does in so many seconds. `options`: the daemon's; None: without the library.
+    `trace` gets the daemon's."""
+    rate = _rate(card)
+    if options is None:
+        return _work(card, programs, {**card.environment, **unshared()}, seconds, rate)
+    with _daemon(card, programs, options) as daemon:
+        found = _work(card, programs, daemon.environment, seconds, rate)
+        if trace is not None:
+            trace += daemon.trace()
+        return found
 
 
 @contextmanager
 def _daemon(
     card: Card, programs: Sequence[Program], options: Sequence[str]
-) -> Iterator[Mapping[str, str]]:
+) -> Iterator[Sharing]:
     rules = card.log.with_name("nvshared.conf")
     rules.write_text("".join(
         f"[tenant user:{FIRST_USER + number}]\n"
@@ -85,7 +93,7 @@ def _daemon(
         "--config", str(rules), *options, environment=dict(card.environment), log=log
     ) as daemon:
         daemon.socket.parent.chmod(0o755)
-        yield daemon.environment
+        yield daemon
 
 
 @cache
@@ -123,9 +131,13 @@ def _started(
         raise NvshareError("programs of several users are needed", "run this as root")
     words, user = (
         (SIMULATED_WORDS, None) if card.simulated else (WORDS, FIRST_USER + number))
+    chunk = memory = PASSED * words if shape.passes else 0
+    if shape.part:
+        chunk = CHUNK * card.block // WORD
+        memory = card.share(shape.part) // WORD
     with subprocess.Popen(
         [PROGRAM, *map(str, (shape.kernels, shape.each, shape.passes, shape.period,
-                             int(shape.graph), words, rate))],
+                             int(shape.graph), words, rate, memory, chunk))],
         cwd=ROOT, env={**os.environ, **environment}, user=user,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:

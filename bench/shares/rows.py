@@ -11,6 +11,7 @@ from functools import cache
 from bench.handover.card import Card
 from bench.handover.goal import Goal, Result
 from bench.shares.load import Program, Shape, Work, together
+from bench.trace import Line, summary
 
 SMALL = Shape("500 kernels of 7 us, then a look", 500, 7)
 TINY = Shape("kernels of 10 us", 1000, 10)
@@ -20,6 +21,8 @@ LONGEST = Shape("kernels of 2 s", 1, 2_000_000)
 GRAPH = Shape("graphs of 100 kernels of 20 us", 100, 20, graph=True)
 TRAINING = Shape("a training", 16, 250, passes=8)
 SERVICE = Shape("requests each 20 ms", 30, 100, period=20_000)
+CELL = Shape("a cell of 1 s each 5 s", 4000, 250, passes=1, part=0.57, period=5_000_000)
+FILLING = Shape("a training that fills the card", 16, 250, passes=1, part=0.57)
 SHAPES = (SMALL, TINY, MILLISECOND, LARGE, LONGEST, GRAPH, TRAINING)
 PERCENTS = (25, 50, 75)
 SETTLED = 2.0                           # seconds
@@ -111,7 +114,27 @@ def service(card: Card) -> Iterator[Result]:
         yield _result("service", words, goals, found, training=rate)
 
 
-ROWS = {"limits": limits, "weights": weights, "request": request, "pair": pair, "service": service}
+def cell(card: Card) -> Iterator[Result]:
+    """A notebook's cells beside a training in the background, which do not fit together."""
+    trace: list[Line] = []
+    programs = [Program(CELL, HIGH), Program(FILLING, IN_BACKGROUND)]
+    found = together(card, card.seconds, programs, ("--swap-budget", str(card.budget)), trace)
+    quiet = alone(card, CELL).late(0.5)
+    handovers = summary(trace)["stop_to_run_ms"]
+    took, handover = found[0].late(0.5), handovers["median"] if handovers else 0.0
+    goals = (
+        Goal("a cell alone, median", quiet, "ms"),
+        Goal("a cell beside it, median", took, "ms"),
+        Goal("STOP to RUN, median", handover, "ms"),
+        Goal("longer than alone and a hand-over", 100 * (took - quiet - handover) / quiet, "%",
+             most=2),
+        Goal("the training, of alone", share(card, programs[1], found[1], SETTLED, None), "%"),
+    )
+    yield _result("cell", "high, the training in the background", goals, found)
+
+
+ROWS = {"limits": limits, "weights": weights, "request": request, "pair": pair,
+        "service": service, "cell": cell}
 
 
 def _shares(
