@@ -23,7 +23,7 @@ from functools import partial
 from typing import Protocol
 
 from nvshared.errors import ProtocolError
-from nvshared.hook import protocol
+from nvshared.hook import foreign, protocol
 from nvshared.hook.protocol import Refusal, Type
 from nvshared.hook.rotation import Rotation
 from nvshared.hook.session import Session
@@ -90,6 +90,7 @@ class HookConnection:
         self._pidfd = peer.watch(who.pid)
         self._timeout: asyncio.TimerHandle | None = None
         connected.setblocking(False)
+        foreign.admit(connected, admitted=False)
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._bereaved)
@@ -117,6 +118,10 @@ class HookConnection:
                 self._complain("unread", "it does not read what it is sent")
                 # Not at once: the one who sends is in the middle of something.
                 self._loop.call_soon(self.end, "it did not read")
+
+    def admit_descriptors(self) -> None:
+        """From now on they may come."""
+        foreign.admit(self._socket, admitted=True)
 
     def finish(self) -> None:
         """Closes when the other side has closed, or after a moment."""

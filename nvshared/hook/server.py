@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from nvshared.hook import foreign
 from nvshared.hook.connection import HookConnection, Keeper
 from nvshared.hook.places import Places
 from nvshared.hook.protocol import Refusal
@@ -71,6 +72,7 @@ class Server:
         self._pause: asyncio.TimerHandle | None = None
         self._warned = False
         listening.setblocking(False)
+        foreign.admit(listening, admitted=False)
         self._loop.add_reader(listening, self._acceptable)
         for name, connected in kept.items():
             self._take(connected, name)

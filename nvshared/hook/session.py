@@ -29,16 +29,14 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import Thread
 from typing import Protocol
 
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
-from nvshared.hook import protocol
+from nvshared.hook import foreign, protocol
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import Client
-from nvshared.sharing.handover import is_memory
 from nvshared.sharing.manager import Manager
 from nvshared.units import MIB
 
@@ -58,6 +56,9 @@ class Wire(Protocol):
 
         A broken connection ends later, by itself.
         """
+
+    def admit_descriptors(self) -> None:
+        """From now on they may come. Harmless when repeated."""
 
     def finish(self) -> None:
         """Nothing more will be sent: close as soon as the other side has read everything."""
@@ -87,7 +88,10 @@ class Session:
     @property
     def passes(self) -> bool:
         """Whether a record may come with a descriptor. None that comes otherwise is taken."""
-        return self.client is not None and self.client.gpu.scheduler.passes(self.client.id)
+        return (
+            self.client is not None and self.client.gpu.scheduler.passes(self.client.id)
+            and foreign.are_taken()
+        )
 
     def received(self, packet: bytes, descriptor: int | None = None) -> None:
         """Owns the descriptor. Raises ProtocolError; whoever catches it ends the connection."""
@@ -117,9 +121,7 @@ class Session:
                 self._wire.send(protocol.encode_order(_wait(self.client)))
 
     def _take(self, packet: bytes, descriptor: int) -> None:
-        if not is_memory(descriptor):
-            Thread(target=os.close, args=(descriptor,), daemon=True).start()
-            raise ProtocolError("a descriptor came that is no memory")
+        foreign.check(descriptor)
         try:
             record = protocol.decode_report(packet)
             client = self.client
@@ -127,7 +129,8 @@ class Session:
             asked = isinstance(order, actions.Evict) and order.passes
             if client is None or record.type is not Type.PASSED or not asked:
                 raise ProtocolError(f"a {record.type.name} came with a descriptor")
-            size = _plausible(record.moved)
+            if not (size := _plausible(record.moved)):
+                raise ProtocolError("a block of no bytes came")
         except ProtocolError:
             os.close(descriptor)
             raise
@@ -153,6 +156,8 @@ class Session:
             descriptors = [page]
         elif self.client is not None and isinstance(order, actions.Load):
             descriptors = self.client.gpu.handover.claim(order.parcels)
+        elif isinstance(order, actions.Evict) and order.passes:
+            self._wire.admit_descriptors()
         elif self.client is not None and isinstance(order, actions.Limits) and self.peer.fellows:
             record = replace(record, passed=self.client.gpu.settings.pass_from)
         self._wire.send(protocol.encode_order(record), descriptors)

@@ -5,22 +5,17 @@ Each holds memory of the card for as long as it is open. So none stays open here
 scheduler does not count (scheduler/passing.py): before any order of a decision goes out, what
 that neither keeps nor sends is closed. When the daemon ends, the kernel closes them.
 
-A program may send any descriptor. Who sends one that is no memory loses its connection, and it is
-closed in a thread of its own: that may take as long as the maker of the file likes. What is
-wrong with one that may be memory, only a fellow of the sender finds out, and makes its own.
+What comes may be memory, as far as can be seen (hook/descriptors.py). What is wrong with it all
+the same, only a fellow of the sender finds out, and makes its own.
 """
 
 import os
-import stat
 from collections.abc import Iterable
 from itertools import count
-from pathlib import Path
 
 from nvshared.scheduler import Scheduler, actions
 
 MOST = 256                              # at a time; more are not kept
-DRIVER = 195                            # the major number of its device files
-SIMULATED = "NVSHARE_SIM_DIR"           # simulated cards have files there
 
 
 class Handover:
@@ -63,13 +58,3 @@ class Handover:
         kept = {id for some in (scheduler.parcels, *loads) for id in some}
         for id in self._open.keys() - kept:
             os.close(self._open.pop(id))
-
-
-def is_memory(descriptor: int) -> bool:
-    """Whether it may be memory of a card, and closing it waits for nobody."""
-    found = os.fstat(descriptor)
-    if stat.S_ISCHR(found.st_mode):
-        return os.major(found.st_rdev) == DRIVER
-    folder = os.environ.get(SIMULATED)
-    return folder is not None and stat.S_ISREG(found.st_mode) and (
-        found.st_dev == Path(folder).stat().st_dev)

@@ -42,6 +42,9 @@ class Program:
         assert not descriptors
         self.heard.append(protocol.decode_order(packet))
 
+    def admit_descriptors(self) -> None:
+        """It sends none."""
+
     def finish(self) -> None:
         """Wire.finish."""
 

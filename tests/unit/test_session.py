@@ -52,6 +52,9 @@ class Wire:
         self.sent.append(protocol.decode_order(packet))
         self.descriptors += descriptors
 
+    def admit_descriptors(self) -> None:
+        """Whether it does is the kernel's matter."""
+
     def finish(self) -> None:
         self.finished = True
 

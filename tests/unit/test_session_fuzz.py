@@ -74,6 +74,9 @@ class Wire:
         for descriptor in descriptors:
             os.close(descriptor)
 
+    def admit_descriptors(self) -> None:
+        """Whether it does is the kernel's matter."""
+
     def finish(self) -> None:
         return
 

@@ -136,10 +136,11 @@ static int receive(struct client *client, int socket, struct nvshare_order *orde
                    int *descriptor)
 {
     struct descriptors came;
+    /* Before, as a child that is forked while they are nobody's yet keeps them. */
+    LOCKED(memory_lock);
     int got = connection_receive(socket, order, &came, 0);
     if (got == 1 && order->type != NVSHARE_LOAD && came.count > 0)
         *descriptor = came.fd[--came.count];
-    LOCKED(memory_lock);
     if (got == 1)
         passing_arrived(client, order, &came);
     descriptors_close(&came);
