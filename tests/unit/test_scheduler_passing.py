@@ -12,6 +12,7 @@ from nvshared.machine.tenant import Kind, Tenant, fellows
 from nvshared.scheduler.actions import Evict, Load
 from nvshared.scheduler.events import (
     Evicted,
+    GPULost,
     Joined,
     Left,
     Memory,
@@ -114,6 +115,25 @@ def test_who_is_suspended_neither_gives_nor_takes() -> None:
     order = talk.first_evict(1)
     talk.tell(TermsChanged(2, Terms(suspended=True)))
     assert not any(load.parcels for load in talk.passes(order))
+
+
+def test_what_was_meant_for_one_who_has_left_goes_to_no_stranger() -> None:
+    talk = Passing("a", "a", "b")
+    order = talk.first_evict(1)
+    talk.tell(Left(2))
+    loads = talk.passes(order)
+    assert [load.client for load in loads] == [3]
+    assert not loads[0].parcels
+
+
+def test_a_lost_card_has_none() -> None:
+    talk = Passing("a", "a")
+    order = talk.first_evict(1)
+    talk.tell(Left(2))
+    talk.passes(order)
+    assert talk.scheduler.parcels
+    talk.tell(GPULost())
+    assert not talk.scheduler.parcels
 
 
 def alike(kind: Kind, name: str, uid: int = 1000, *, contained: bool = False) -> str:
