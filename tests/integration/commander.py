@@ -348,6 +348,8 @@ class Commander:
                 if record.flags & Flag.YIELDED:
                     assert record.number in hook.cut, "it yields, and nobody asked it to"
                     self.yielded += 1
+                passed = sum(size for size, _ in hook.passed)
+                assert not passed or memory.room + passed <= hook.room, "it passes on what it has"
                 if not hook.moves:
                     hook.room = memory.room
                 self.parcels += hook.passed

@@ -49,7 +49,8 @@ def evict(
 
 def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
     hook.put(block, Place.SWAPPED)
-    if order.passes:
+    given_up = max(0, hook.before - order.room)
+    if order.passes and sum(hook.leaving) + block.size <= given_up:
         hook.leaving.append(block.size)
     if block.doomed:
         hook.forget(block)

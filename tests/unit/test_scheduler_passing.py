@@ -4,6 +4,7 @@
 import os
 import subprocess
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -20,9 +21,10 @@ from nvshared.scheduler.events import (
     TermsChanged,
     Tick,
 )
-from nvshared.scheduler.settings import Terms
-from nvshared.units import GIB, SECOND
+from nvshared.scheduler.settings import Settings, Terms
+from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scheduler_talk import Talk
+from tests.unit.scheduler_world import World
 
 TQ = 30
 
@@ -161,3 +163,18 @@ def test_a_process_of_its_own_namespace_is_alone() -> None:
                           stderr=subprocess.DEVNULL) as child:
         if child.stdout is not None and child.stdout.readline():
             assert describe(child.pid, os.getuid(), os.getuid()).fellows == ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_lies_in_room_that_is_free_whatever_comes(seed: int) -> None:
+    random = Random(seed)
+    capacity = 4 * GIB
+    world = World(Settings(
+        capacity=capacity, total=capacity, host_budget=8 * capacity, step=GIB // 4, tq=SECOND // 10,
+        pass_from=1), seed, delay=50 * MILLISECOND)
+    for _ in range(5):
+        world.join().allocate(random.randrange(capacity // 3, capacity * 3 // 4))
+    for _ in range(60):
+        random.choice(list(world.hooks.values())).compute(SECOND // 2)
+        world.advance(random.randrange(SECOND))
+    assert world.passed

@@ -16,6 +16,8 @@
  *             imported memory keeps the descriptor for the next time.
  *   counting  What has arrived counts against the room until a block claims it, and is let go
  *             before other memory has to be made in that room.
+ *             What is on its way lies in the room that was given up: more is not passed on, although
+ *             whole blocks may have left more than the order asked for.
  *   failing   Whatever fails, the memory is freed as ever, or new memory is made, at once.
  *
  * A descriptor holds memory of the card wherever it is. All of ours lie from a number on that leaves
@@ -106,7 +108,7 @@ int passing_export(struct block *block)
 {
     const struct client *client = block->client;
     if (block->state != BLOCK_LEAVING || client->passing == 0 || client->socket < 0
-        || !passing_intends(block))
+        || block->size > client->passes_most || !passing_intends(block))
         return 0;
     if (block->descriptor != 0)
         return block->descriptor;
@@ -128,6 +130,7 @@ void passing_send(struct block *block, int descriptor)
     client_fill_report(client, &report);
     if (!connection_pass(client->socket, &report, descriptor))
         debug("%zu bytes are freed instead of passed on", block->size);
+    client->passes_most -= block->size;
     passing_forget(block);
 }
 

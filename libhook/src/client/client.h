@@ -38,6 +38,7 @@ struct client {
     struct nvshare_limits limits;
     uint64_t pass_from;              /* blocks of so many bytes may be passed on; 0: none */
     uint64_t passing;                /* number of the EVICT that does so now; 0: there is none */
+    uint64_t passes_most;            /* bytes that it may still pass on */
     struct arrivals arrivals;
     bool reported;                   /* the daemon knows `memory` as it is */
 

@@ -103,6 +103,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     uint64_t before = memory->room;
     memory->room = room;
     client->passing = (order->flags & NVSHARE_PASS) != 0 ? order->number : 0;
+    client->passes_most = before > room ? before - room : 0;
     departing.progress.failed = !ready;
     uint64_t occupied = memory->resident + memory->pinned;
     if (more && occupied > room)
