@@ -50,7 +50,8 @@ def _settle(decision: Decision) -> ScheduledClient | None:
     """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
     blocked = _admit_all(decision)
     if _crowded(decision.card):
-        _stop_enough(decision, None, lambda staying: sum(not c.settled for c in staying) <= 1)
+        _stop_enough(decision, None, lambda staying: sum(
+            not (c.settled or c.mute) for c in staying) <= 1)
     while blocked is not None and _stop_enough(
         decision, blocked, _fits_with(decision.card, blocked)
     ):
@@ -69,15 +70,22 @@ def _admit_all(decision: Decision) -> ScheduledClient | None:
 
 
 def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
-    return lambda staying: card.admits([*staying, client])
+    """Whether it may hold the card with these, beside what those keep who do not answer."""
+    kept = _out_of_reach(card)
+
+    def fits(staying: list[ScheduledClient]) -> bool:
+        members = [c for c in (*staying, client) if not c.settled]
+        alone = sum(not c.mute for c in members) <= 1
+        return (alone or not card.one_at_a_time) and card.beside(members) >= kept
+
+    return fits
 
 
 def _crowded(card: Card) -> bool:
     """More than one runs although they are to take turns from now on."""
     if not card.one_at_a_time:
         return False
-    settled = sum(client.phase is Phase.RUNNING for client in card.groups.group("settled"))
-    return card.groups.size(Phase.RUNNING.value) - settled > 1
+    return sum(not (c.settled or c.mute) for c in card.in_phase(Phase.RUNNING)) > 1
 
 
 def _choose(
@@ -121,8 +129,11 @@ def _suspend(decision: Decision) -> None:
 
 
 def _give_way(decision: Decision) -> None:
-    """A chosen client for which no room is found lets others try."""
+    """A chosen client for which no room is found lets others try, and one that does not answer."""
     card = decision.card
+    # What is kept for it, others could use; and what it is to give up may be more than it needs.
+    for client in [c for c in card.in_phase(Phase.LOADING) if c.mute]:
+        _put_back(decision, client)
     stalled = [client for client in card.in_phase(Phase.LOADING) if not client.whole]
     if not stalled or not any(c.not_before <= decision.now for c in card.groups.queue()):
         return
@@ -174,7 +185,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     one_at_a_time = card.one_at_a_time
     _let_in(decision)
     number = card.groups.size("holding") - card.groups.size("settled")
-    number -= sum(c.mute and not c.settled for c in card.in_phase(Phase.DRAINING))
+    number -= sum(c.mute and not c.settled for c in card.groups.group("holding"))
     alone = card.settings.capacity - card.pinned - _out_of_reach(card)
     draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.mute)
     beside = alone - (card.groups.total("holders_take") - draining)
@@ -230,12 +241,13 @@ def _tell_crowded(decision: Decision, client: ScheduledClient, alone: int) -> No
 
 
 def _out_of_reach(card: Card) -> int:
-    """Bytes of clients that neither give them up, as they do not answer, nor will run soon."""
+    """Bytes that clients hold who do not answer, less what running ones need."""
     mute = {c.id: c for c in [*card.moving, *card.in_phase(Phase.DRAINING)] if c.mute}
-    return sum(
-        c.charged - min(c.charged, c.pinned) for c in mute.values()
-        if c.turn is None or c.phase is Phase.DRAINING
-    )
+    total = 0
+    for client in mute.values():
+        held = client.charged - min(client.charged, client.pinned)
+        total += max(0, held - client.takes) if client.phase is Phase.RUNNING else held
+    return total
 
 
 def _may_overtake(
