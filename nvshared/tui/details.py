@@ -149,7 +149,9 @@ def _turns(opened: Opened, width: int) -> list[Text]:
         return []
     found = [Text(), Text("Last turns", style="bold")]
     if not opened.turns:
-        return [*found, Text("It has had none.", style="dim")]
+        words = "The first began before nvshared was started." if opened.client.turns else \
+            "It has had none."
+        return [*found, *(Text(line.plain, style="dim") for line in wrapped(words, width))]
     found.append(fit(Text("    BEGAN   LASTED   WAITED  BROUGHT IN  ENDED", style="dim"), width))
     return found + [
         fit(Text(

@@ -166,6 +166,16 @@ def test_details_say_whose_it_is_what_holds_for_it_and_what_it_had() -> None:
     assert re.search("Memory +Last turns", beside)
 
 
+@pytest.mark.parametrize(("turns", "words"), [
+    (0, "It has had none."), (1, "The first began before nvshared was started."),
+])
+def test_details_say_why_no_turn_is_listed(turns: int, words: str) -> None:
+    scene = replace(SCENE, clients=(replace(HOLDER, turns=turns),))
+    shown = prose(strike(seen(scene), "enter")[0])
+    assert f"in {turns} turn" in shown
+    assert words in shown
+
+
 def test_details_of_what_waits_and_of_what_does_not_share() -> None:
     state, _ = strike(seen(), "down", "enter")
     shown = prose(state)
