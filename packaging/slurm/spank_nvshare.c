@@ -126,12 +126,14 @@ int slurm_spank_job_epilog(spank_t spank, int argc, char **argv)
 	(void)argc, (void)argv;
 	uint32_t job = 0;
 	char id[16], *text = NULL;
-	if (spank_option_getopt(spank, &option, &text) != ESPANK_SUCCESS && !has_gpu())
-		return 0;
+	/* Of a job that the controller has lost, SLURM tells neither options nor GPUs. So all jobs
+	 * give back their terms; but only those that surely had some can fail. */
+	bool had = spank_option_getopt(spank, &option, &text) == ESPANK_SUCCESS || has_gpu();
 	if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
 		return -1;
 	snprintf(id, sizeof id, "%" PRIu32, job);
-	return run((char *[]){HELPER, "end", id, NULL});
+	int done = run((char *[]){HELPER, "end", id, NULL});
+	return had ? done : 0;
 }
 
 /* What the job preloads itself stays, and comes first, as in `nvsharectl run`. */

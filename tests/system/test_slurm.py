@@ -322,16 +322,17 @@ def test_a_suspended_job_leaves_its_memory_to_another_and_loses_nothing(
 def test_a_job_that_is_killed_leaves_nothing(cluster: Container) -> None:
     job = Job(cluster, "alice", "--nvshare=weight=7", memory=16)
     job.await_memory()
+    cluster.run("nvsharectl", "limit", job.tenant, "--request", "30")
     cluster.run("scancel", "--signal=KILL", "--full", str(job.id))
-    cluster.until(lambda: not terms(cluster, job.tenant), "nothing is set for it")
-    cluster.until(lambda: node(cluster) == "idle", "the node is free")
-    assert card.clients(cluster) == []
+    gone(job)
     # SLURM takes no notes of a job that is cancelled.
     used = cluster.output("nvsharectl", "history", "--by=tenant", "--csv")
     assert f",{job.tenant},alice," in used
 
 
-def test_what_a_cancelled_job_had_is_in_the_accounting(cluster: Container) -> None:
+@pytest.fixture(scope="module")
+def accounting(cluster: Container) -> Container:
+    """The same, with slurmdbd from now on."""
     cluster.write("/etc/slurm/slurmdbd.conf", SLURMDBD, 0o600)
     cluster.run("chown", "slurm:", "/etc/slurm/slurmdbd.conf")
     cluster.run("systemctl", "start", "mariadb")
@@ -343,21 +344,45 @@ def test_what_a_cancelled_job_had_is_in_the_accounting(cluster: Container) -> No
         "the accounting is there")
     cluster.run("systemctl", "restart", "slurmctld", "slurmd")
     cluster.until(lambda: node(cluster) == "idle", "the node is there")
-    job = Job(cluster, "alice", memory=16)
+    return cluster
+
+
+@pytest.mark.parametrize(("option", "state"), [("--nice", "CANCELLED"), ("--time=1", "TIMEOUT")])
+def test_what_a_job_had_that_was_ended_is_in_the_accounting(
+    accounting: Container, option: str, state: str
+) -> None:
+    job = Job(accounting, "alice", option, memory=16)
     job.await_memory()
-    cluster.run("scancel", str(job.id))
+    if state == "CANCELLED":
+        accounting.run("scancel", str(job.id))
 
     def noted() -> str:
-        return cluster.output(
+        return accounting.output(
             "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job.id}",
             "--format=State,AdminComment")
 
-    cluster.until(lambda: "seconds" in noted(), "it is accounted")
-    state, _, comment = noted().strip().partition("|")
-    assert state.startswith("CANCELLED")
+    accounting.until(lambda: "seconds" in noted(), "it is accounted")
+    ended, _, comment = noted().strip().partition("|")
+    assert ended.startswith(state)
     # sacctmgr writes small letters.
     assert ACCOUNT.fullmatch(comment.replace("gpu seconds", "GPU seconds")), comment
-    cluster.until(lambda: node(cluster) == "idle", "the node is free")
+    gone(job)
+
+
+def gone(job: Job) -> None:
+    """Returns when nothing is left of a job that was ended, and others may have its place."""
+    job.container.until(lambda: not terms(job.container, job.tenant), "nothing is set for it")
+    job.container.until(lambda: node(job.container) == "idle", "the node is free")
+    assert card.clients(job.container) == []
+
+
+def test_a_job_that_the_controller_has_lost_leaves_nothing(cluster: Container) -> None:
+    job = Job(cluster, "alice", memory=16)
+    job.await_memory()
+    cluster.run("systemctl", "stop", "slurmctld")
+    cluster.run("sh", "-c", "rm -r /var/lib/slurm/slurmctld/*")
+    cluster.run("systemctl", "start", "slurmctld")
+    gone(job)
 
 
 def test_jobs_outlive_the_nodes_daemons(cluster: Container) -> None:
