@@ -17,8 +17,8 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 SITE = "127.0.0.1:8000"
-PATIENCE = 180.0                        # seconds for what takes one or two
-RETRY = 5.0
+PATIENCE = 600.0                        # seconds; only a test that fails waits so long
+RETRY = 5.0                             # seconds, the first time
 
 
 class Browser:
@@ -60,14 +60,18 @@ class Browser:
         """To the notebook's kernel, and again when the way there was shut."""
         if self._channel is not None:
             self._channel.close()
+        # Jupyter answers when the kernel has started, which may take longer than the usual 20 s.
         self._channel = await websocket_connect(HTTPRequest(
             f"ws://{SITE}/{self._kernel()}/channels?session_id={uuid.uuid4().hex}",
-            headers=self._rights()))
+            headers=self._rights(), connect_timeout=PATIENCE, request_timeout=PATIENCE))
         # What a kernel says while it starts may be lost. It is asked until it is heard.
+        patience = RETRY
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._do("kernel_info", {}), RETRY)
+                if await asyncio.wait_for(self._do("kernel_info", {}), patience):
+                    await self.connect()        # as the connection was lost
                 return
+            patience *= 2
 
     async def restart(self) -> None:
         """Restarts the kernel, as from the menu."""
@@ -129,7 +133,7 @@ class Browser:
     ) -> HTTPResponse:
         return await AsyncHTTPClient().fetch(
             f"http://{SITE}/{path}", method=method, body=body, headers=headers,
-            request_timeout=PATIENCE, **options)
+            connect_timeout=PATIENCE, request_timeout=PATIENCE, **options)
 
 
 async def main() -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.system.container import Container
+from tests.system.container import PATIENCE, Container
 
 HOME = "/usr/lib/nvshared/nvshared/lib"
 FOLDER = "/dev/shm/nvshare-simulator"   # outside of what the service has private or read-only
@@ -108,7 +108,7 @@ class Program:
         """Has it end, and fails with all it said unless it was right."""
         self.tell()
         try:
-            self._process.wait(timeout=600)
+            self._process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             said = self.kill()
             raise AssertionError(f"the program did not end in ten minutes:\n{said}") from None

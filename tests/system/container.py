@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE = 180.0                        # seconds for what takes one or two
+PATIENCE = 600.0                        # seconds; only a test that fails waits so long
 POLL = 0.05
 POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
 
@@ -100,7 +100,7 @@ class Container:
         """
         done = subprocess.run(
             self._entering(command, user, environment), capture_output=True, text=True,
-            input=given, errors="replace", timeout=300, check=False,
+            input=given, errors="replace", timeout=PATIENCE, check=False,
         )
         if check and done.returncode != 0:
             raise Failed(

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.integration.test_own_memory import PRELUDE
 from tests.system import card
-from tests.system.container import Container
+from tests.system.container import PATIENCE, Container
 from tests.system.packages import ROOT
 
 GUIDE = (ROOT / "docs/lab-server.md").read_text()
@@ -89,11 +89,12 @@ class Lab:
             container.run(
                 "useradd", "--create-home", "--shell", "/bin/bash", "--groups", group, user)
         container.run("chpasswd", given="".join(f"{user}:{PASSWORD}\n" for user in PEOPLE))
-        # What is so for the simulated card alone.
+        # What is so for the simulated card alone, and on a machine that does much besides.
         settings = json.dumps(card.ENVIRONMENT)
         container.run("tee", "--append", CONFIG, given=(
             f"c.JupyterHub.spawner_class = {spawner!r}\n"
-            f"c.Spawner.environment.update({settings})\n"))
+            f"c.Spawner.environment.update({settings})\n"
+            f"c.Spawner.start_timeout = c.Spawner.http_timeout = {PATIENCE:.0f}\n"))
         # What draws JupyterLab is not used here, and takes a processor two seconds for each server.
         drawing = dict.fromkeys(("jupyterlab", "jupyter_lsp", "notebook_shim"), False)
         container.write("/etc/jupyter/jupyter_server_config.json", json.dumps(

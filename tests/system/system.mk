@@ -10,6 +10,7 @@ needs-system:
 	@missing=; \
 	command -v debootstrap >/dev/null || missing="$$missing debootstrap"; \
 	command -v systemd-nspawn >/dev/null || missing="$$missing systemd-container"; \
+	command -v rpmbuild >/dev/null || missing="$$missing rpm"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ $$(id -u) != 0 ] || ! command -v apt-get >/dev/null; then \
 		echo "Missing:$$missing. Install them with the system's package manager; this level needs root." >&2; \

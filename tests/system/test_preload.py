@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.system import card
-from tests.system.container import Container
+from tests.system.container import PATIENCE, Container
 from tests.system.packages import LIBRARY, TRIPLET
 
 LIST = "/etc/ld.so.preload"
@@ -138,7 +138,7 @@ def test_a_setuid_program_is_not_led_astray(machine: Container, tool: str) -> No
             "it is a client of the machine's daemon",
         )
         machine.run("pkill", "gpu-tool")
-    said, _ = program.communicate(timeout=300)
+    said, _ = program.communicate(timeout=PATIENCE)
     assert "nvshare[" not in said
     assert daemon or program.returncode == 0, said
 

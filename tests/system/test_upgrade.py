@@ -8,7 +8,7 @@ import pytest
 from tests.system import card, packages
 from tests.system.card import Launch
 from tests.system.conftest import install
-from tests.system.container import Container
+from tests.system.container import PATIENCE, Container
 from tests.system.packages import LIBRARY, Packages
 
 LIST = "/etc/ld.so.preload"
@@ -71,7 +71,7 @@ def test_an_upgrade_keeps_settings_and_programs(
     starter = machine.start("sh", "-c", STARTER)
     install(machine, packages.newer(built, tmp_path))
     machine.run("touch", "/run/enough")
-    said, _ = starter.communicate(timeout=300)
+    said, _ = starter.communicate(timeout=PATIENCE)
     assert said == ""
     assert machine.output("dpkg-query", "-W", "-f", "${Version}", "nvshared").endswith("+next")
     assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") not in ("0", pid)
