@@ -127,7 +127,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced", "shares", "received",
+    "doubts", "silenced", "shares", "received", "providing",
 })
 
 
@@ -183,6 +183,8 @@ class ScheduledClient:
     presaved: int = 0                   # bytes that could leave without a copy
     exhausted: bool = False             # no more can be presaved before its next turn
     presave_pause: int = CALM              # how long it is to be idle before that
+    providing: Move | None = None       # the order to make host memory, see provide.py
+    provide_after: int = 0              # it made less than it was to; leave it alone until then
     heat: float = 0                     # how lately and often it was asked for, see prefetch.py,
     heated: int = 0                     # as of then
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
@@ -268,7 +270,7 @@ class ScheduledClient:
         for move in self.moves:
             if move.way is Way.OUT:
                 most = max(most, move.order.host)
-        return most
+        return most if self.providing is None else max(most, self.providing.order.host)
 
     @property
     def host_counted(self) -> int:
@@ -276,7 +278,7 @@ class ScheduledClient:
         most = self.memory.host - self.doubts.host
         for move in self.moves:
             most = max(most, move.host)
-        return most
+        return most if self.providing is None else max(most, self.providing.host)
 
     @property
     def staying(self) -> int:

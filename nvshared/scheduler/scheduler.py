@@ -15,6 +15,7 @@ from nvshared.scheduler import (
     lost,
     move,
     order,
+    provide,
     quantum,
     terms,
 )
@@ -101,6 +102,8 @@ class Scheduler:
         """The order with this number, if the client owes an answer to it."""
         found = self._card.clients.get(client)
         moves = () if found is None else found.moves
+        if found is not None and found.providing is not None:
+            moves = (found.providing, *moves)
         return next((move.order for move in moves if move.order.number == number), None)
 
     def passes(self, client: int) -> bool:
@@ -221,6 +224,8 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
             move.loaded(decision.card, client, record)
         case events.Presaved():
             move.presaved(decision.card, client, record)
+        case events.Provided():
+            provide.answered(client, record, decision.now)
         case events.CommitAsked(bytes=0):
             commit.beyond(decision, client, record.number)
         case events.CommitAsked():

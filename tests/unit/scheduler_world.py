@@ -26,6 +26,7 @@ from nvshared.scheduler.actions import (
     Load,
     Order,
     Presave,
+    Provide,
     Report,
     Run,
     Stop,
@@ -54,7 +55,7 @@ from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
 HookKind = TypeVar("HookKind", bound=Hook)
-OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Limits, Yield)
+OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Provide, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -349,7 +350,8 @@ class World:
             case Stuck():
                 self.stuck.append(action)
             case (
-                Run() | Stop() | Evict() | Load() | Presave() | Yield() | Limits() | Tell() | Heed()
+                Run() | Stop() | Evict() | Load() | Presave() | Provide() | Yield() | Limits()
+                | Tell() | Heed()
             ):
                 self._to_hook(action)
 
@@ -434,7 +436,7 @@ class World:
             assert full or crowded or busy or now.queue, "stopped, and nobody wants it"
 
     def _ordered(self, hook: Hook) -> list[Order]:
-        doing = [hook.doing] if hook.doing is not None else []
+        doing = [order for order in (hook.doing, hook.providing) if order is not None]
         return [*doing, *hook.orders, *self._sent[hook.id]]
 
     def check(self) -> None:
@@ -447,7 +449,7 @@ class World:
             for order in self._ordered(hook):
                 if isinstance(order, Load):
                     mine.append(order.room)
-                elif isinstance(order, Evict | Presave):
+                elif isinstance(order, Evict | Presave | Provide):
                     hosts.append(order.host)
             room += max(mine)
             host += max(hosts)
