@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
 from nvshared.errors import NvshareError
-from nvshared.history import History
 from nvshared.hook.listening import Listening
 from nvshared.hook.server import Server, descriptors, most_clients
 from nvshared.machine.nvml import NVML, Facts
@@ -42,6 +42,9 @@ from nvshared.sharing.safebudget import SafeBudget
 from nvshared.sharing.sampler import Sampler, Worker
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import SECOND
+
+if TYPE_CHECKING:
+    from nvshared.history import History  # imports sqlite3
 
 logger = logging.getLogger("nvshared")
 
@@ -178,9 +181,11 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config])
     return manager
 
 
-def _history(config: Config, stack: AsyncExitStack, manager: Manager) -> History | None:
+def _history(config: Config, stack: AsyncExitStack, manager: Manager) -> "History | None":
     if config.state_dir is None or config.history is None:
         return None
+    from nvshared.history import History
+
     timer = _timer(asyncio.get_running_loop())
     history = History(config.state_dir, config.history, monotonic, timer, time.time)
     stack.callback(history.close)

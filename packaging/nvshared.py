@@ -10,6 +10,6 @@ import sys
 
 sys.path[:0] = ["/usr/lib/nvshared", "/usr/lib/nvshared/vendor"]
 
-from nvshared.daemon import main  # noqa: E402
+from nvshared.__main__ import main  # noqa: E402
 
 sys.exit(main())

@@ -3,9 +3,11 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TextIO
+
+from nvshared.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

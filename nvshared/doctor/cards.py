@@ -2,11 +2,12 @@
 """The driver and the cards, as NVML tells of them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from nvshared.doctor.finding import Finding, fault, ok, warning
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML, Facts, Mode, Sample
+from nvshared.record import dataclass
 from nvshared.units import GIB
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything at once, in the order in which one would look."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from nvshared import __version__
 from nvshared.doctor import cards, installation, memory, pods, service, tenants
 from nvshared.doctor.finding import Finding, Grade
+from nvshared.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One thing that was looked at, and how it is."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from nvshared.record import dataclass
 
 
 class Grade(StrEnum):

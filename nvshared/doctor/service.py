@@ -5,7 +5,6 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import __version__
@@ -14,6 +13,7 @@ from nvshared.control.snapshot import Snapshot
 from nvshared.doctor.finding import Finding, Grade, fault, note, ok, warning
 from nvshared.errors import NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
+from nvshared.record import dataclass
 
 PATIENCE = 5.0                          # seconds
 NO_BUS = "none"                         # as for nvshared --bus

@@ -13,7 +13,6 @@ import asyncio
 import errno
 import logging
 import os
-import secrets
 import socket
 from array import array
 from collections import deque
@@ -76,7 +75,7 @@ class HookConnection:
         Raises ProcessLookupError if the process is dead already.
         """
         self.peer = who
-        self.name = name or f"{KEPT_AS}{secrets.token_hex(8)}"
+        self.name = name or f"{KEPT_AS}{os.urandom(8).hex()}"
         self._kept = name is not None or refusal is None
         self.admitted = refusal is None
         self.session = Session(server.manager, who, self, refusal)
@@ -96,7 +95,7 @@ class HookConnection:
             self._loop.add_reader(self._pidfd, self._bereaved)
         if name is not None:
             # It may be in a long drain, and is known to be a client: no timeout.
-            self.session.take_over(secrets.randbits(63) + 1)
+            self.session.take_over((int.from_bytes(os.urandom(8)) >> 1) + 1)
             return
         if refusal is not None:
             self._again_in(LINGER)

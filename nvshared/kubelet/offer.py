@@ -8,10 +8,10 @@ shares go by: nobody gets one, and kubelet counts them as unhealthy.
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.record import dataclass
 
 SEPARATOR = "::"
 

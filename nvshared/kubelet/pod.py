@@ -3,8 +3,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from nvshared.record import dataclass
 
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # a share

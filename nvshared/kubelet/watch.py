@@ -5,13 +5,13 @@ has given to others. A thread looks again whenever nvshared comes or goes, and e
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared.control import Daemon
 from nvshared.errors import BusUnavailable, NvshareError
 from nvshared.kubelet.given import elsewhere, holder
 from nvshared.kubelet.offer import Card
+from nvshared.record import dataclass
 
 PERIOD = 2.0                            # seconds between two looks
 PATIENCE = 5.0                          # seconds for nvshared's answer

@@ -9,8 +9,9 @@ kernel would slow the program down until that memory is gone. What a group may s
 The kernel takes files that it keeps in memory away before it kills anybody, so they count as free.
 """
 
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from nvshared.record import dataclass
 
 ROOT = Path("/sys/fs/cgroup")
 NO_LIMIT = 1 << 60                      # bytes; version 1 writes a number where 2 writes "max"

@@ -22,11 +22,11 @@ Managed memory that has left a card is not in RssAnon, and is not counted.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from nvshared.machine import cgroup
 from nvshared.machine.cgroup import Membership
+from nvshared.record import dataclass
 
 SAFE_SHARE = 0.8                        # of what is free at start
 

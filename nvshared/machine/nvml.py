@@ -8,15 +8,14 @@ leads to the simulated one.
 """
 
 import logging
-import uuid as uuids
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import host
+from nvshared.record import dataclass
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class Facts:
     @cached_property
     def uuid_bytes(self) -> bytes:
         """As cuDeviceGetUuid gives it: 16 bytes."""
-        return uuids.UUID(self.uuid.removeprefix("GPU-")).bytes
+        return bytes.fromhex(self.uuid.removeprefix("GPU-").replace("-", ""))
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -4,13 +4,14 @@
 import os
 import socket
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from nvshared.machine import subordinate, tenant
 from nvshared.machine.tenant import Tenant, fellows, tenants
+from nvshared.record import dataclass
 
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMMAND_LONGEST = 256                   # characters; a command line may be megabytes

@@ -19,10 +19,12 @@ import os
 import pwd
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import PurePosixPath
+
+from nvshared.record import dataclass
 
 
 class Kind(StrEnum):

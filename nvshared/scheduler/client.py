@@ -5,9 +5,10 @@ Only states and figures live here. Who changes them: turns.py the phase, move.py
 what is on its way, commit.py the promises.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from nvshared.record import dataclass
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
 from nvshared.scheduler.cost import PACE, Average
 from nvshared.scheduler.domains import Domain, Stake

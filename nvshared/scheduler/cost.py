@@ -28,8 +28,8 @@ load failed and was tried again) counts as not quite so far from the average. A 
 is learned within a few hand-overs, even if until now nothing had to move at all.
 """
 
-from dataclasses import dataclass
 
+from nvshared.record import dataclass
 from nvshared.scheduler.settings import BLOCK
 
 MEMORY = 4                              # a new measurement is this part of the average, or more

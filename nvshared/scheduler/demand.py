@@ -5,8 +5,8 @@ What is promised beyond the card must fit in host memory, and a margin of that s
 card and host both full to the last byte nothing could move.
 """
 
-from dataclasses import dataclass
 
+from nvshared.record import dataclass
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.settings import BLOCK
 

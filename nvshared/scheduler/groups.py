@@ -11,10 +11,10 @@ read, those clients are counted anew, and no others.
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from sys import maxsize
 from typing import NamedTuple
 
+from nvshared.record import dataclass
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Stake

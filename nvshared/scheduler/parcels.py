@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory on its way from one client to another, see passing.py."""
 
-from dataclasses import dataclass
+from nvshared.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

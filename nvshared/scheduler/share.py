@@ -10,8 +10,9 @@ idling, and is taken off again.
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from nvshared.record import dataclass
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority
 

@@ -5,7 +5,6 @@ Behind a wrong line the others are read all the same, so that all that is wrong 
 told at once.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -141,5 +140,7 @@ def _parse(
 
 
 def _meant(text: str, known: list[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(text, known, 1)
     return f"did you mean {close[0]}?" if close else "there are " + ", ".join(known)

@@ -12,13 +12,13 @@ made it is told.
 import json
 import logging
 import os
-import tempfile
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from nvshared.errors import NotKept
 from nvshared.quantity import LONGEST_TQ
+from nvshared.record import dataclass
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import MILLISECOND, SECOND
 
@@ -84,6 +84,8 @@ def keep(path: Path, plain: dict[str, Any]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
+    import tempfile
+
     descriptor, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -2,9 +2,9 @@
 """How much of each GPU the dashboard shows: graphs, a frame, a line, or only that it is there."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from nvshared.control.snapshot import GPUSnapshot, Snapshot
+from nvshared.record import dataclass
 
 FRAME = 4                               # lines of a GPU without graphs,
 WITH_GRAPHS = 4                         # and of one with them, beside these

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bar as wide as there is room: so much of this, so much of that, out of a whole."""
 
-from dataclasses import dataclass
+from nvshared.record import dataclass
 
 NARROWEST = 8                           # characters
 

@@ -25,6 +25,7 @@ SIMULATOR = ROOT / "libhook" / "build" / "simulator"
 
 CARD = 1024 * MIB
 CARDS = 2
+LOOK = 1.0                              # seconds after which one looks whether a daemon still runs
 
 FIND = "from nvshared.machine.nvml import NVML; [print(f.uuid_bytes.hex()) for f in NVML().find()]"
 
@@ -93,7 +94,7 @@ class Site:
         address = self.folder / "notify"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.bind(str(address))
-            ready.settimeout(PATIENCE)
+            ready.settimeout(LOOK)
             with self.log.open("a") as log:
                 daemon = subprocess.Popen(
                     [*self.before, *self.command(*options)], cwd=ROOT, stderr=log, text=True,
@@ -101,10 +102,9 @@ class Site:
                 )
             self.started.append(daemon)
             try:
-                while ready.recv(1000) != b"READY=1":
-                    continue
-            except TimeoutError:
-                pytest.fail("the daemon did not become ready")
+                while not _says_ready(ready):
+                    if daemon.poll() is not None:
+                        pytest.fail(f"the daemon ended at its start: {self.log.read_text()}")
             finally:
                 address.unlink()
         return daemon
@@ -135,6 +135,13 @@ class Site:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
+
+
+def _says_ready(ready: socket.socket) -> bool:
+    try:
+        return ready.recv(1000) == b"READY=1"
+    except TimeoutError:
+        return False
 
 
 Cards = tuple[dict[str, str], list[bytes]]      # an environment that has them, and their UUIDs
