@@ -42,7 +42,6 @@ from nvshared.units import MIB
 
 ANSWERS = {
     actions.Evict: events.Evicted, actions.Load: events.Loaded, actions.Presave: events.Presaved,
-    actions.Provide: events.Provided,
 }
 logger = logging.getLogger(__name__)
 
@@ -249,8 +248,6 @@ def _record(order: actions.Order) -> OrderRecord:
             return OrderRecord(Type.STOP)
         case actions.Presave():
             return replace(_move(Type.EVICT, order, Flag.KEEP), presaved=order.size)
-        case actions.Provide():
-            return _move(Type.EVICT, order, Flag.KEEP)
         case actions.Load():
             return replace(_move(Type.LOAD, order), passed=order.passed)
         case actions.MoveOrder():

@@ -94,11 +94,6 @@ class Presave(MoveOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class Provide(MoveOrder):
-    """EVICT that keeps, of nothing: have `host` bytes of host memory. The room stays."""
-
-
-@dataclass(frozen=True, slots=True)
 class Yield:
     """YIELD: end this EVICT or LOAD, which is ahead, with what it has done."""
 

@@ -128,7 +128,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced", "shares", "received", "providing",
+    "doubts", "silenced", "shares", "received",
 })
 
 
@@ -184,8 +184,6 @@ class ScheduledClient:
     presaved: int = 0                   # bytes that could leave without a copy
     exhausted: bool = False             # no more can be presaved before its next turn
     presave_pause: int = CALM              # how long it is to be idle before that
-    providing: Move | None = None       # the order to make host memory, see provide.py
-    provide_after: int = 0              # it made less than it was to; leave it alone until then
     heat: float = 0                     # how lately and often it was asked for, see prefetch.py,
     heated: int = 0                     # as of then
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
@@ -271,7 +269,7 @@ class ScheduledClient:
         for move in self.moves:
             if move.way is Way.OUT:
                 most = max(most, move.order.host)
-        return most if self.providing is None else max(most, self.providing.order.host)
+        return most
 
     @property
     def host_counted(self) -> int:
@@ -279,7 +277,7 @@ class ScheduledClient:
         most = self.memory.host - self.doubts.host
         for move in self.moves:
             most = max(most, move.host)
-        return most if self.providing is None else max(most, self.providing.host)
+        return most
 
     @property
     def staying(self) -> int:

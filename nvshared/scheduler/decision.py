@@ -83,12 +83,6 @@ class Decision:
         self._move(
             client, actions.Presave(client.id, self._number(), client.ordered, host, True, size))
 
-    def provide(self, client: ScheduledClient, host: int) -> None:
-        """Has a running client make so much host memory, in all."""
-        order = actions.Provide(client.id, self._number(), client.ordered, host)
-        client.providing = self._under_way(client, order)
-        self.actions.append(order)
-
     def cut(self, client: ScheduledClient, move: Move) -> None:
         """Ends a move that is ahead, once."""
         move.cut = True
@@ -114,11 +108,8 @@ class Decision:
         return next(self.card.numbers)
 
     def _move(self, client: ScheduledClient, order: actions.MoveOrder) -> None:
-        client.moves = (*client.moves, self._under_way(client, order))
-        self.actions.append(order)
-
-    def _under_way(self, client: ScheduledClient, order: actions.MoveOrder) -> Move:
         host = client.host_counted
         if not isinstance(order, actions.Load):
             host += max(0, order.host - client.host_charged)
-        return Move(order, self.now, host)
+        client.moves = (*client.moves, Move(order, self.now, host))
+        self.actions.append(order)

@@ -144,10 +144,6 @@ class Presaved(Moved):
     """To an EVICT that keeps: `bytes` could leave without a copy now."""
 
 
-class Provided(Moved):
-    """To an EVICT that keeps nothing: host memory was made."""
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryChanged(Said):
     """MEMORY: the figures changed."""

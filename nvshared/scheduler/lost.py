@@ -28,7 +28,7 @@ def lose(decision: Decision) -> None:
     for client in card.everyone:
         decision.end(client, actions.TurnEnd.LOST)
         client.enter(Phase.IDLE, decision.now)
-        client.moves, client.providing = (), None
+        client.moves = ()
         if client.question is not None:
             _allow(decision, client, client.question.number, client.question.bytes)
             client.question = None

@@ -66,7 +66,6 @@ When nobody waits for anything, but an idle client has memory that is not on the
 would have to leave for it is copied to the host beforehand (presave.py). Only for that do turns
 end while nobody waits, and only turns of clients that say they are idle. Where the setting is on,
 memory of the client that will probably be asked for next is brought in meanwhile (prefetch.py).
-Clients that run make host memory for what will leave at the end of their turn (provide.py).
 
 **Host memory** takes what leaves the card. Each EVICT says how much the client may take. The
 sum of what clients hold and may take keeps to the budget. Usually a client keeps its host
@@ -111,7 +110,6 @@ from nvshared.scheduler import (
     passing,
     prefetch,
     presave,
-    provide,
     room,
     stuck,
     telling,
@@ -139,6 +137,5 @@ def plan(decision: Decision) -> None:
     room.plan(decision, blocked)
     prefetch.plan(decision)
     presave.plan(decision)
-    provide.plan(decision)
     telling.plan(decision)
     stuck.plan(decision)                # again, for when to look after what was ordered now

@@ -15,7 +15,6 @@ from nvshared.scheduler import (
     lost,
     move,
     order,
-    provide,
     quantum,
     terms,
 )
@@ -102,8 +101,6 @@ class Scheduler:
         """The order with this number, if the client owes an answer to it."""
         found = self._card.clients.get(client)
         moves = () if found is None else found.moves
-        if found is not None and found.providing is not None:
-            moves = (found.providing, *moves)
         return next((move.order for move in moves if move.order.number == number), None)
 
     def passes(self, client: int) -> bool:
@@ -224,8 +221,6 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
             move.loaded(decision.card, client, record)
         case events.Presaved():
             move.presaved(decision.card, client, record)
-        case events.Provided():
-            provide.answered(client, record, decision.now)
         case events.CommitAsked(bytes=0):
             commit.beyond(decision, client, record.number)
         case events.CommitAsked():

@@ -34,7 +34,7 @@ from nvshared.units import MILLISECOND
 SPLIT_WITHIN = 20 * MILLISECOND         # so soon after such events it is split anew unasked,
 MOVING = (
     events.CapacityChanged | events.CommitAsked | events.Evicted | events.GPULost
-    | events.Joined | events.Left | events.Loaded | events.Presaved | events.Provided
+    | events.Joined | events.Left | events.Loaded | events.Presaved
 )
 WORTH_SPLITTING = 64                    # if that moves more than this part of it
 

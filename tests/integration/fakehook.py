@@ -206,8 +206,7 @@ class Hook:
         memory = self.memory
         swapped, allowed = memory.allocated - memory.resident, max(memory.host, order.host)
         presaved = min(order.presaved, memory.resident, max(0, allowed - swapped))
-        made = swapped + presaved if order.presaved else order.host
-        self.memory = replace(memory, host=max(memory.host, made))
+        self.memory = replace(memory, host=max(memory.host, swapped + presaved))
         short = presaved < min(order.presaved, memory.resident)
         flags = Flag.NO_MEMORY if short else Flag(0)
         self.say(Type.MOVED, flags=flags, number=order.number, moved=presaved)

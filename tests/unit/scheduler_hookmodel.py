@@ -22,7 +22,6 @@ from nvshared.scheduler.actions import (
     MoveOrder,
     Order,
     Presave,
-    Provide,
     Run,
     Stop,
     Yield,
@@ -125,7 +124,6 @@ class Hook:
     doing: MoveOrder | None = None
     leaving: list[int] = field(default_factory=list)    # blocks that may be passed on
     cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
-    providing: Provide | None = None    # it makes host memory meanwhile
     dead: bool = False
     refused: int = 0                    # allocations the daemon did not allow
 
@@ -340,7 +338,6 @@ class Hook:
         """To a daemon, for the first time or again."""
         self.want_sent = not self.granted and self.standing
         self.room_asked = False
-        self.providing = None           # who ordered it awaits no answer
         commit = self.limits.commit if self.limits is not None else 0
         again = self.limits is not None
         # A HELLO has a UUID in their place; the next record says them.
@@ -397,23 +394,18 @@ class Hook:
             elif isinstance(order, Stop):
                 self._stop()
             elif isinstance(order, Evict):
-                moves.provided(self, cut=True)
                 self.busy = True
                 self.doing = order
                 self.before = self.room
                 self.room = order.room
                 moves.evict(self, order)
             elif isinstance(order, Load):
-                moves.provided(self, cut=True)
                 self.busy = True
                 self.doing = order
                 self.room = order.room
                 moves.load(self, order)
-            elif isinstance(order, Provide):
-                moves.provide(self, order)
             elif isinstance(order, Presave):
                 assert not self.granted, "what may change is copied"
-                moves.provided(self, cut=True)
                 self.busy = True
                 self.doing = order
                 moves.presave(self, order)

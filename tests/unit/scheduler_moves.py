@@ -6,9 +6,9 @@ Each is re-entered as a block has arrived where it goes.
 
 from typing import TYPE_CHECKING
 
-from nvshared.scheduler.actions import Evict, Load, Presave, Provide
-from nvshared.scheduler.events import Evicted, Loaded, Presaved, Provided
-from tests.unit.scheduler_arena import Block, Place, Slab
+from nvshared.scheduler.actions import Evict, Load, Presave
+from nvshared.scheduler.events import Evicted, Loaded, Presaved
+from tests.unit.scheduler_arena import Block, Place
 
 if TYPE_CHECKING:
     from tests.unit.scheduler_hookmodel import Hook
@@ -87,32 +87,6 @@ def _copied(hook: "Hook", block: Block, order: Presave) -> None:
     if block.doomed:
         hook.forget(block)
     presave(hook, order)
-
-
-def provide(hook: "Hook", order: Provide) -> None:
-    """A slab at a time, until it has no use for more. Other orders are carried out meanwhile."""
-    hook.providing = order
-    _make(hook, order)
-
-
-def _make(hook: "Hook", order: Provide) -> None:
-    if hook.dead or hook.providing is not order:
-        return
-    size = min(hook.world.slab, min(order.host, hook.allocated) - hook.arena.held)
-    if size <= 0 or hook.fail_out == "host":
-        provided(hook)
-        return
-    hook.arena.slabs.append(Slab(size))
-    hook.arena.held += size
-    took = max(1, 4 * size // hook.world.bus)
-    hook.world.at(hook.world.now + took, lambda: _make(hook, order))
-
-
-def provided(hook: "Hook", *, cut: bool = False) -> None:
-    """All is made, or another order comes."""
-    order, hook.providing = hook.providing, None
-    if order is not None:
-        hook.say(Provided(hook.id, hook.memory, order.number, 0, yielded=cut))
 
 
 def load(

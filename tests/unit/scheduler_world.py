@@ -26,7 +26,6 @@ from nvshared.scheduler.actions import (
     Load,
     Order,
     Presave,
-    Provide,
     Report,
     Run,
     Stop,
@@ -55,7 +54,7 @@ from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
 HookKind = TypeVar("HookKind", bound=Hook)
-OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Provide, Limits, Yield)
+OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -350,8 +349,7 @@ class World:
             case Stuck():
                 self.stuck.append(action)
             case (
-                Run() | Stop() | Evict() | Load() | Presave() | Provide() | Yield() | Limits()
-                | Tell() | Heed()
+                Run() | Stop() | Evict() | Load() | Presave() | Yield() | Limits() | Tell() | Heed()
             ):
                 self._to_hook(action)
 
@@ -436,7 +434,7 @@ class World:
             assert full or crowded or busy or now.queue, "stopped, and nobody wants it"
 
     def _ordered(self, hook: Hook) -> list[Order]:
-        doing = [order for order in (hook.doing, hook.providing) if order is not None]
+        doing = [hook.doing] if hook.doing is not None else []
         return [*doing, *hook.orders, *self._sent[hook.id]]
 
     def check(self) -> None:
@@ -449,7 +447,7 @@ class World:
             for order in self._ordered(hook):
                 if isinstance(order, Load):
                     mine.append(order.room)
-                elif isinstance(order, Evict | Presave | Provide):
+                elif isinstance(order, Evict | Presave):
                     hosts.append(order.host)
             room += max(mine)
             host += max(hosts)

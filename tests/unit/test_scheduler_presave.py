@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import Action, Presave, Provide, Run, TurnEnd, TurnEnded
-from nvshared.scheduler.events import Provided, SettingsChanged, TermsChanged
+from nvshared.scheduler.actions import Action, Presave, Run, TurnEnd, TurnEnded
+from nvshared.scheduler.events import SettingsChanged, TermsChanged
 from nvshared.scheduler.settings import Terms
 from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, evicts, loads, presaves, runs, stops, yields
@@ -210,8 +210,6 @@ def test_half_of_what_is_left_on_the_host_is_for_those_who_must_leave() -> None:
     talk.run(B, 60)
     talk.obey(talk.idle(A))
     talk.obey(talk.stopped(A, wants=False))
-    *_, making = (action for action in talk.said if isinstance(action, Provide))
-    talk.tell(Provided(B, talk.memory[B], making.number, 0))     # in vain
     talk.idle(B)
     talk.stopped(B, wants=False)
     left = talk.scheduler.snapshot().host_free

@@ -64,8 +64,7 @@ enum nvshare_type {
      * MOVED. A running client moves nothing: it gives up only the room it does not fill.
      * NVSHARE_KEEP in flags, to one whose gate is closed: nothing leaves and the room
      * stays. Instead copy to the host what would leave first, until `presaved` bytes
-     * could leave without a copy. With `presaved` 0 only host memory is made, until `host` is
-     * held, whether its gate is open or not; the next EVICT or LOAD ends that. NVSHARE_PASS in flags: physical memory that can be passed on
+     * could leave without a copy. NVSHARE_PASS in flags: physical memory that can be passed on
      * is, by PASSED, instead of being freed. */
     NVSHARE_EVICT = 5,
     /* Have `room`: bring in what is missing as far as that goes, then give host memory
@@ -161,7 +160,7 @@ enum nvshare_flag {
     NVSHARE_AHEAD = 1 << 3,          /* nobody waits for it: copy few blocks at a time, look for YIELD */
     NVSHARE_KEEP = 1 << 4,           /* EVICT: copy to the host, and leave on the card */
     /* MOVED */
-    NVSHARE_YIELDED = 1 << 5,        /* cut short by YIELD; making host memory: by another order */
+    NVSHARE_YIELDED = 1 << 5,        /* cut short by YIELD */
     NVSHARE_NO_MEMORY = 1 << 6,      /* where it was to go there was too little: by EVICT, allowance
                                         or host memory ran out; by LOAD, the driver had less than
                                         the room says */

@@ -19,8 +19,6 @@ static bool take(struct block *block, uint64_t allowance, struct host_provision 
     struct client *client = block->client;
     if (provision != NULL && provision->client == NULL)
         host_provide(client, allowance, provision);
-    if (provision != NULL)
-        provision->wanted -= block->size < provision->wanted ? block->size : provision->wanted;
     if (host_place(block))
         return true;
     while (client->providers > 0) {

@@ -19,7 +19,6 @@
 #include "pool/graph_memory.h"
 #include "pool/pool.h"
 #include "service/caches.h"
-#include "service/providing.h"
 #include "service/service.h"
 #include "service/waiting.h"
 #include "swap/load.h"
@@ -164,10 +163,6 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
 void service_obey(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     LOCKED(service_lock);
-    bool provides = order->type == NVSHARE_EVICT && (order->flags & NVSHARE_KEEP) != 0
-        && order->presaved == 0;
-    if (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
-        providing_end(client);
     switch (order->type) {
     case NVSHARE_LIMITS:
         new_limits(client, order);
@@ -184,10 +179,7 @@ void service_obey(struct client *client, const struct nvshare_order *order, int 
         stop(client);
         break;
     case NVSHARE_EVICT:
-        if (provides)
-            providing_begin(client, order);
-        else
-            evict(client, order);
+        evict(client, order);
         break;
     case NVSHARE_LOAD:
         swap_in(client, order);

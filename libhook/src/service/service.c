@@ -30,7 +30,6 @@
 #include "service/caches.h"
 #include "service/idleness.h"
 #include "service/orders.h"
-#include "service/providing.h"
 #include "service/settling.h"
 #include "service/waiting.h"
 #include "swap/pipeline.h"
@@ -53,7 +52,6 @@ void service_disconnect(struct client *client)
     client->socket = -1;
     reclaim(client, RECLAIM_ALL, false);
     client->postponed.type = 0;
-    providing_forget(client);
     bus_sharing_watch(client, false);
     bell_ring(&client->heard);
 }
@@ -63,7 +61,6 @@ void service_introduce(struct client *client, uint64_t number)
     client->want_sent = gate_has_waiters();
     client->lack_reported = false;
     client_hears(client, client->question, NULL);
-    providing_forget(client);
     client->introduced++;
     client->reports_busy = false;
     bus_sharing_watch(client, false);
@@ -261,7 +258,6 @@ void *service_run(void *argument)
         spares_expire(client);
         pthread_mutex_unlock(&memory_lock);
         pthread_mutex_lock(&service_lock);
-        providing_look(client);
         if (idles)
             idleness_look(client, &idle);
         else
