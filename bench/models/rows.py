@@ -24,7 +24,7 @@ FILLER = 0.6                            # 83 GiB
 SLOWER = 5                              # a simulated card, than what is asked of a real one
 KINDS = ("resident", "partly", "absent")
 SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "shared": (), "made anew": ("--pass-from", "0"), "prefetch": ("--prefetch", "on")}
+    "shared": (), "passed on": ("--pass-from", "64MiB"), "prefetch": ("--prefetch", "on")}
 
 
 @dataclass(frozen=True, slots=True)

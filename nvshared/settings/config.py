@@ -229,11 +229,12 @@ class Config:
         "while nobody waits, bring in the memory of idle programs that are asked for most often, "
         "in place of those asked for least; on or off", metavar="SWITCH", words="off")
     pass_from: int = _setting(
-        "gpu", quantity.size, 64 * MIB,
+        "gpu", quantity.size, 0,
         "programs that may see each other's memory (of one user outside of containers, or in one "
         "pod or container) pass the card's memory on to each other, where it would be freed "
-        "and made anew, in blocks of this size and more; smaller ones gain nothing; 0 for never",
-        metavar="SIZE", words="64MiB")
+        "and made anew, in blocks of this size and more; 64MiB or more may pay; 0 for never, "
+        "as long as nobody has measured it with this version on a card",
+        metavar="SIZE", words="0")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2 * SECOND,
         "how long to wait before a program that could not stop is asked again", metavar="TIME",
