@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins that find the driver before the library (RTLD_DEEPBIND) pass the gate all the same."""
+"""Plugins that find the driver before the library (RTLD_DEEPBIND) pass the gate all the same.
+
+One that dlmopen() opens has a driver of its own, which cannot reach the program's memory."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from nvshared.units import MIB
 from tests.integration.conftest import SIMULATOR, Site
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
@@ -56,4 +59,35 @@ def test_a_plugin_that_binds_past_the_library_waits_for_its_memory(
     program.go_on()
     give_it_back(hook)
     assert program.hears() == "copied"
+    program.ends_well()
+
+
+APART = '''
+c = ctypes.CDLL(None)
+c.dlmopen.restype = c.dlsym.restype = c_void_p
+handle = c.dlmopen(c_size_t(-1), b"PLUGIN", os.RTLD_NOW)
+assert handle, "it cannot be opened"
+alone = ctypes.CFUNCTYPE(c_int)(c.dlsym(c_void_p(handle), b"plugin_alone"))
+size, address = 64 * MIB, c_uint64()
+call("cuMemAlloc_v2", byref(address), size)
+data = noise(size)
+put(address.value, data)
+assert alone() == 1
+away()
+assert alone() == 1                      # though its program has no turn
+print(json.dumps("done"), flush=True)
+assert get(address.value, size) == data
+'''
+
+
+def test_a_plugin_in_a_namespace_of_its_own_disturbs_nobody(site: Site, tmp_path: Path) -> None:
+    site.start("--tq", "1")
+    plugin = build(tmp_path / "plugin.so")
+    program = Program(site, APART.replace("PLUGIN", str(plugin)))
+    assert program.hears() == "away"
+    hook = take_the_card(site, 900 * MIB)
+    program.go_on()
+    assert program.hears() == "done"
+    assert hook.running
+    give_it_back(hook)
     program.ends_well()
