@@ -22,11 +22,13 @@
  *
  * A descriptor holds memory of the card wherever it is. All of ours lie from a number on that leaves
  * a program half of its table, and close to it for a select() on its own. When there is no place
- * for one, its memory is freed. A forked child closes them; exec() does.
+ * for one, its memory is freed. A forked child closes them; exec() does. The kernel copies the table
+ * of descriptors before it copies memory, so none comes or goes during a fork.
  */
 #include "block/passing.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -42,40 +44,80 @@
 
 static uint64_t held[HELD_MOST / 64]; /* a bit for each descriptor, from `first` on */
 static int first;                    /* 0: not known yet */
+/* Whoever forks holds it, and so does whoever adds or closes one. No signal handler runs meanwhile,
+ * which could fork as well. */
+static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
+static sigset_t forking;             /* signals that were blocked before the fork */
 static bool refused;                 /* the driver makes no exportable memory here */
+
+static sigset_t shut(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_mutex_lock(&held_lock);
+    return before;
+}
+
+static void open_again(const sigset_t *before)
+{
+    pthread_mutex_unlock(&held_lock);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
 
 /* A copy of the descriptor, which is closed, where ours are; 0: there is no place. */
 static int hold(int descriptor)
 {
-    struct rlimit limit;
-    int mine = -1;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        if (first == 0)
-            first = limit.rlim_cur / 2 < FIRST_MOST ? (int)(limit.rlim_cur / 2) : FIRST_MOST;
-        mine = fcntl(descriptor, F_DUPFD_CLOEXEC, first);
+    struct rlimit limit = {0};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (first == 0)
+        first = limit.rlim_cur / 2 < FIRST_MOST ? (int)(limit.rlim_cur / 2) : FIRST_MOST;
+    rlim_t end = limit.rlim_cur - limit.rlim_cur / LEFT_PART;
+    sigset_t before = shut();
+    int mine = fcntl(descriptor, F_DUPFD_CLOEXEC, first);
+    if (mine >= first && mine - first < HELD_MOST && (rlim_t)mine < end) {
+        held[(mine - first) / 64] |= (uint64_t)1 << ((mine - first) % 64);
+    } else {
+        if (mine >= 0)
+            close(mine);
+        mine = 0;
     }
+    open_again(&before);
     close(descriptor);
-    if (mine < 0)
-        return 0;
-    if (mine - first >= HELD_MOST || (rlim_t)mine >= limit.rlim_cur - limit.rlim_cur / LEFT_PART) {
-        close(mine);
-        return 0;
-    }
-    held[(mine - first) / 64] |= (uint64_t)1 << ((mine - first) % 64);
     return mine;
 }
 
 static void let_go(int descriptor)
 {
+    sigset_t before = shut();
     held[(descriptor - first) / 64] &= ~((uint64_t)1 << ((descriptor - first) % 64));
     close(descriptor);
+    open_again(&before);
 }
 
-void passing_abandon(void)
+static void before_fork(void)
+{
+    forking = shut();
+}
+
+static void after_fork(void)
+{
+    sigset_t before = forking;
+    open_again(&before);
+}
+
+static void in_child(void)
 {
     for (int i = 0; i < HELD_MOST; i++)
         if (held[i / 64] >> (i % 64) & 1)
-            let_go(first + i);
+            close(first + i);
+    memset(held, 0, sizeof held);
+    after_fork();
+}
+
+void passing_prepare(void)
+{
+    pthread_atfork(before_fork, after_fork, in_child);
 }
 
 bool passing_intends(const struct block *block)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Physical memory that goes from one program to another; passing.c. With memory_lock held, but for
- * passing_abandon(). */
+ * passing_prepare(). */
 #pragma once
 
 #include "block/block.h"
@@ -28,5 +28,5 @@ bool passing_import(struct block *block);
 /* One that nobody has claimed is let go, so that other memory has room. False: there is none. */
 bool passing_drop(struct client *client);
 
-/* In a forked child: memory of the parent is not to live as long as this. */
-void passing_abandon(void);
+/* From now on no memory of a parent lives as long as a child that it forks. */
+void passing_prepare(void);

@@ -65,7 +65,6 @@ static void in_child(void)
     captures_abandon();
     ipc_server_abandon();
     clients_abandon();
-    passing_abandon();
 }
 
 static int open_patiently(void)
@@ -243,6 +242,7 @@ static void attach(CUdevice device)
         rebind_driver();
         gate_on_waiter = waiting_begins;
         reclaim_from(RECLAIMERS);
+        passing_prepare();
         pthread_atfork(NULL, NULL, in_child);
         prepared = true;
     }
