@@ -105,17 +105,19 @@ def listing(
         Hit(line, start + LEAD, end + LEAD, Sort(one.name))
         for one, (start, end) in zip(headings, spans, strict=True) if one.name and end > start
     ]
+    (bar,) = [span for one, span in zip(headings, spans, strict=True) if not one.name]
     for client, line_of_it in zip(clients[first:first + page], lines, strict=True):
         selected = who(client) == state.selected
         holds = client.id in holders
         row = Text.assemble(
-            SELECTED if selected else " ", (HOLDS if holds else " ", "green"), " ",
+            SELECTED if selected else " ", (HOLDS, "green") if holds else " ", " ",
             line_of_it,
         )
         if client.state == UNSHARED:
             row.stylize("dim")
         if selected:
             row.stylize("reverse")
+            row.stylize("not reverse", bar[0] + LEAD, bar[1] + LEAD)    # else full would be empty
         hits.append(Hit(line + len(found), 0, width, Row(who(client))))
         found.append(row)
     return found, hits

@@ -113,31 +113,39 @@ def _graphs(
 ) -> list[Text]:
     """Use above waiting, in above out and, where there is room, what is here above what is away."""
     figures = dict.fromkeys(STYLES, "-") | {"waiting": str(gpu.queue_length)}
+    now: dict[str, float] = {"waiting": gpu.queue_length}
     if gpu.utilization is not None:
         figures["use"] = f"{gpu.utilization:.0%}"
     if rates is not None:
+        now |= {"in": rates.bytes_in, "out": rates.bytes_out}
         figures |= {"in": f"{size(rates.bytes_in)}/s", "out": f"{size(rates.bytes_out)}/s"}
     if past.looks and gpu.index in past.looks[-1].gpus:
         last = past.looks[-1].gpus[gpu.index]
+        now |= {"on GPU": last.here, "away": last.away}
         figures |= {"on GPU": size(last.here), "away": size(last.away)}
     columns = PAIRS if width >= SIX else PAIRS[:-1]
     rooms = [(width - len(BETWEEN) * (len(columns) - 1)) // len(columns)] * len(columns)
     rooms[-1] = width - sum(rooms[:-1]) - len(BETWEEN) * (len(columns) - 1)
     pictures = [
-        _pair(gpu, past, pair, figures, room, height)
+        _pair(gpu, past, pair, figures, now, room, height)
         for pair, room in zip(columns, rooms, strict=True)
     ]
     return [Text(BETWEEN, style="bright_black").join(row) for row in zip(*pictures, strict=True)]
 
 
 def _pair(
-    gpu: GPUSnapshot, past: Past, pair: tuple[str, str], figures: dict[str, str], room: int,
-    height: int,
+    gpu: GPUSnapshot, past: Past, pair: tuple[str, str], figures: dict[str, str],
+    now: dict[str, float], room: int, height: int,
 ) -> list[Text]:
-    """Two graphs, one above the other; what is counted in bytes, on one scale."""
+    """Two graphs, one above the other; what is counted in bytes, on one scale.
+
+    A column is a mean, so what is now may be more than all of them. It is within the scale too.
+    """
     cells = max(1, room - len("waiting ") - FIGURE)
     values = {what: past.series(gpu.index, what, cells) for what in pair}
-    highest = {what: max((value or 0 for value in values[what]), default=0) for what in pair}
+    highest = {
+        what: max(now.get(what, 0), *(value or 0 for value in values[what]))
+        for what in pair}
     both = max(float(MIB), *highest.values())
     found = []
     for what in pair:

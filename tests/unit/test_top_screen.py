@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from rich.console import Console
 
 from nvshared.control.snapshot import Turn
 from nvshared.control.tenants import Tenant, Term
@@ -193,6 +194,28 @@ def test_what_a_program_waits_for(changes: dict[str, str], words: str) -> None:
     now = replace(SCENE, clients=(HOLDER, replace(WAITS, **changes), IDLE))    # type: ignore[arg-type]
     state, _ = strike(seen(now), "down", "enter")
     assert words in prose(state)
+
+
+def test_what_is_now_is_within_the_scale() -> None:
+    small = replace(SCENE, clients=(replace(HOLDER, resident=4 * GIB),))
+    state = seen(small, looks=20)
+    state = looked(state, replace(SCENE, clients=(replace(HOLDER, resident=90 * GIB),)), 1020.0)
+    shown = lines(state)
+    (here,) = [at for at, line in enumerate(shown) if "on GPU" in line]
+    assert shown[here].split()[-2] == shown[here + 1].split()[-2]
+
+
+def test_the_bar_of_what_is_selected_is_as_full_as_others() -> None:
+    frame = draw(seen(), 130, 40)
+    (row,) = [line for line in frame.lines if line.plain.startswith("›")]
+    console = Console()
+
+    def reversed_at(character: str) -> bool | None:
+        return row.get_style_at_offset(console, row.plain.index(character)).reverse
+
+    assert reversed_at("4711")
+    assert not reversed_at("█")
+    assert not row.plain[1].isspace() or not row.get_style_at_offset(console, 1).color
 
 
 def test_everything_that_is_seen_can_be_pointed_at() -> None:
