@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,17 @@ HAND_OVERS = 10
 MOST_MEMORY = 100 * MIB                 # that the daemon may ever occupy
 KINDS = 6                               # of lines in the journal that one user can cause
 
+# One of each kind is seen by everybody; all of them by who runs the long tests.
+OFTEN = {"answer_nothing", "garbage", "promise", "change_settings_deaf"}
+
 another_user = pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
+
+
+def some_long(names: Iterable[str]) -> list[Any]:
+    """The names, of which only some are tried often."""
+    return [
+        pytest.param(name, marks=[] if name in OFTEN else pytest.mark.long) for name in names
+    ]
 
 
 @dataclass
@@ -213,7 +224,9 @@ def as_somebody(
 
 
 # To the driver the clients of this test have nothing, just as one that clings to what it says.
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("hold", "cling")])
+@pytest.mark.parametrize(
+    "name", some_long(name for name in ATTACKS if name not in ("hold", "cling"))
+)
 def test_others_hand_over_while_one_attacks(
     site: Site, start: Callable[..., Daemon], eventually: Eventually, name: str
 ) -> None:
@@ -229,7 +242,9 @@ def test_others_hand_over_while_one_attacks(
 
 
 @another_user
-@pytest.mark.parametrize("name", ["promise", "claim_host_memory", "cling", "come_and_go"])
+@pytest.mark.parametrize(
+    "name", some_long(["promise", "claim_host_memory", "cling", "come_and_go"])
+)
 def test_a_program_of_another_user_has_a_cards_worth_while_one_attacks(
     site: Site, start: Callable[..., Daemon], name: str
 ) -> None:
@@ -331,10 +346,10 @@ def bus() -> Iterator[PrivateBus]:
 
 @another_user
 @pytest.mark.skipif(bool(no_bus()), reason=no_bus())
-@pytest.mark.parametrize("name", BUS_ATTACKS)
+@pytest.mark.parametrize("name", some_long(BUS_ATTACKS))
 def test_others_hand_over_and_nvsharectl_answers_while_one_floods_the_bus(
     site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually,
 ) -> None:
     monkeypatch.setattr("nvshared.control.connection.PATIENCE", PATIENCE)       # a busy machine's
     daemon = start("--tq", "3600", "--bus", bus.address)
@@ -348,4 +363,4 @@ def test_others_hand_over_and_nvsharectl_answers_while_one_floods_the_bus(
     assert seen.gpus[0].tq == 3600
     rest(attacker)
     daemon.is_well()
-    assert daemon.descriptors <= before
+    eventually(lambda: daemon.descriptors <= before)

@@ -64,7 +64,13 @@ def entries() -> tuple[str, ...]:
 
 def result_of(entry: str) -> int:
     """What the generated entry point returns."""
-    return 10_000 + entries().index(entry)
+    return results()[entry]
+
+
+@cache
+def results() -> dict[str, int]:
+    """What each of them returns."""
+    return {entry: number for number, entry in enumerate(entries(), 10_000)}
 
 
 NONE: frozenset[str] = frozenset()
@@ -100,7 +106,7 @@ def source(left_out: frozenset[str], newer: frozenset[str], added: frozenset[str
     export. `added`: entry points that it has besides, which return ADDED."""
     lines = [ENTRY]
     lines += [f"ENTRY({name}, {ADDED})" for name in sorted(added)]
-    here = [entry for entry in entries() if entry not in left_out]
+    here = dict.fromkeys(entry for entry in entries() if entry not in left_out)
     for entry in here:
         if not entry.startswith("cuGetProcAddress"):
             lines.append(f"ENTRY({entry}, {result_of(entry)})")
@@ -185,6 +191,7 @@ WIDTHS = {
 BY_VALUE = {"CUipcMemHandle"}            # larger than registers: not among those that are counted
 
 
+@cache
 def hooks(part: str = "") -> dict[str, list[int]]:
     """Every hook of hooks.def, or of a part of its text, variants too, with the widths in bits
     of its parameters."""
