@@ -48,6 +48,7 @@ static bool make_private(struct physical *physical)
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (physical->memory == MAP_FAILED)
         return false;
+    madvise(physical->memory, physical->size, MADV_HUGEPAGE);   /* where it can be: fewer faults */
     if (!starts_with_zeros())
         physical->touched = calloc(physical->size / PHYSICAL_PIECE, 1);
     return true;
