@@ -17,7 +17,7 @@ from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, decide
 from tests.bus.test_commands import NVSHARECTL, ROOT, Run, ctl
 
-PATIENCE = 60.0                         # seconds
+PATIENCE = 600.0                        # seconds
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 __all__ = ["ctl"]                       # a fixture
 

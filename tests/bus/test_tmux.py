@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux on this machine"),
 ]
-PATIENCE = 60.0                         # seconds
+PATIENCE = 600.0                        # seconds
 LOOK = 0.1
 
 

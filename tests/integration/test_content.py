@@ -52,7 +52,7 @@ def moved(site: Site) -> list[int]:
     return [size // BLOCK for size in found]
 
 
-@pytest.mark.parametrize("setting", ["1", "0"])
+@pytest.mark.parametrize("setting", ["1", pytest.param("0", marks=pytest.mark.long)])
 def test_only_what_has_changed_is_copied(site: Site, setting: str) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     site.environment = {**site.environment, "NVSHARE_EXAMINE": setting}

@@ -160,7 +160,7 @@ away()
 for _ in range(300):
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(600)
         cuda.cuStreamBeginCapture_v2(streams[1], c_int(RELAXED))
         cuda.cuStreamDestroy_v2(streams[1])
         cuda.cuCtxDestroy_v2(context)

@@ -216,9 +216,10 @@ def test_who_may_read_a_word_cannot_write_it_and_nobody_can_shorten_it(
     assert os.fstat(word.descriptor).st_mode & 0o777 == 0o600
 
 
+@pytest.mark.long                       # under a sanitizer
 def test_threads_launch_while_it_settles_and_their_work_is_always_told(tmp_path: Path) -> None:
     program = tmp_path / "threads"
     subprocess.run(["gcc", *FLAGS, "-fsanitize=thread", "-DTHREADS=4", *SOURCES, "-o", program],
                    check=True)
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=1500)
     assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
