@@ -36,6 +36,7 @@ class TurnEnd(StrEnum):
     CAPACITY = "capacity"               # the card has less room than before
     PREEMPTED = "preempted"             # others waited, and somebody did not want to wait longer
     SUSPENDED = "suspended"             # somebody had it suspended
+    GANG = "gang"                       # its gang's turn ended, or another gang's began
     LEFT = "left"                       # its process ended
     LOST = "lost"                       # the GPU is gone
 
@@ -51,6 +52,7 @@ class Run:
     report_copies: bool = False         # say when the program copies
     idle_window: int = 0                # 0: as before
     report_busy: bool = False           # say whether it has work in flight at all times
+    step: bool = False                  # one launch at a time, each `quantum` after the last ended
 
 
 @dataclass(frozen=True, slots=True)

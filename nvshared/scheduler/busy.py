@@ -118,6 +118,7 @@ def _suits(members: list[ScheduledClient]) -> bool:
     return len(members) > 1 and all(
         client.priority is members[0].priority and not client.rationed
         and not client.memory.stays and not client.terms.suspended and not client.mute
+        and not client.standing
         for client in members
     ) and members[0].priority is not Priority.BACKGROUND
 

@@ -238,9 +238,16 @@ class Card:
     def admits(self, group: Iterable[ScheduledClient]) -> bool:
         """Whether these may hold the card together."""
         members = [client for client in group if not client.settled]
-        return (not self.one_at_a_time or len(members) <= 1) and self.fits(members)
+        return (not self.one_at_a_time or crowd(members) <= 1) and self.fits(members)
 
     def count(self, **more: int) -> None:
         """Adds to the counters."""
         old = self.counters
         self.counters = replace(old, **{name: getattr(old, name) + n for name, n in more.items()})
+
+
+def crowd(members: Iterable[ScheduledClient]) -> int:
+    """How many these are, where they take turns: a gang is one."""
+    return len({
+        (client.gang, 0) if client.standing else (0, client.id)
+        for client in members if not (client.settled or client.mute)})

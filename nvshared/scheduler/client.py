@@ -12,7 +12,7 @@ from nvshared.record import dataclass
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
 from nvshared.scheduler.cost import PACE, Average
 from nvshared.scheduler.domains import Domain, Stake
-from nvshared.scheduler.events import Evidence, Memory
+from nvshared.scheduler.events import Evidence, Memory, Standing, Stopped
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority, Terms
 from nvshared.scheduler.share import Held, Ration, Share
@@ -81,6 +81,7 @@ class Conduct:
     report_idle: bool
     report_copies: bool
     report_busy: bool = False
+    pause: int | None = None            # us after each launch, where it steps (see gang.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class Turn:
     preempted: bool = False             # it may be ended before its quantum is over
     stop_after: int = 0                 # a drain did not end; do not ask before this moment
     reported: bool = False              # as stuck
+    parked: Stopped | None = None       # it has drained, and its gang has not; see gang.py
+    resumed: bool = False               # it went on after that
 
 
 # How long a client is idle before its memory is copied to the host; see presave.py.
@@ -128,7 +131,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced", "shares", "received",
+    "doubts", "silenced", "shares", "received", "standing",
 })
 
 
@@ -154,6 +157,11 @@ class ScheduledClient:
     own: Terms = Terms()                # what is set for it,
     terms: Terms = Terms()              # and what holds: it is suspended with its tenants, too
     quota: Quota | None = None          # where terms limit its time; see compute.py
+    gang: int = 0                       # see gang.py
+    standing: Standing = Standing.FREE  # in it
+    ready: bool = False                 # its turn could begin
+    invited: bool = False               # it waits because its gang does
+    pause: int = 0
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase,
     wanted: int = 0                     # and of its waiting, where it waits

@@ -41,7 +41,7 @@ class Decision:
         """Opens a gate, or tells an open one what has changed; `quantum` is left of its turn."""
         self.actions.append(actions.Run(
             client.id, quantum, conduct.pace, conduct.report_idle, conduct.report_copies,
-            conduct.window, conduct.report_busy))
+            conduct.window, conduct.report_busy, conduct.pause is not None))
 
     def stop(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
         """Asks a running client to drain."""

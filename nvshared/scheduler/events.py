@@ -36,6 +36,18 @@ class Stays(IntEnum):
         return self.name.lower() if self else ""
 
 
+class Standing(IntEnum):
+    """Where a member of a gang stands; see gang.py."""
+
+    FREE = 0                            # in no gang
+    APART = 1                           # it is not chosen, and its turn ends
+    CLAIMS = 2                          # it stands in the queue, and says when its turn could begin
+    GRANTED = 3                         # it goes before all others, and its gate stays shut
+    OPEN = 4                            # its gate opens, and is open
+    ENDS = 5                            # its turn ends, when all have drained
+    STEPS = 6                           # it goes on, one launch at a time, as another's work waits
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """A client's figures, as every record from its hook carries them."""
@@ -212,6 +224,17 @@ class TermsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Ganged:
+    """From now on a client stands so, in a gang with this number."""
+
+    client: int
+    gang: int
+    standing: Standing
+    pause: int = 0                      # STEPS: between two launches
+    stop_after: int = 0                 # another could not drain: do not stop it before this moment
+
+
+@dataclass(frozen=True, slots=True)
 class TenantChanged:
     """These terms are set for all programs of a tenant from now on; TenantTerms(): none."""
 
@@ -266,7 +289,7 @@ def settings_after(
 
 
 Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies | Busy
-ClientEvent = Joined | Left | Record | TermsChanged
+ClientEvent = Joined | Left | Record | TermsChanged | Ganged
 CardEvent = (
     CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
     | Tick | GPULost

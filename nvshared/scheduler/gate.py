@@ -5,19 +5,23 @@ A report may cross an order. Then it speaks of a phase that the client has left 
 and its figures say what matters.
 """
 
+from dataclasses import replace
+
 from nvshared.scheduler import busy as busy_turns
 from nvshared.scheduler import cost, order, prefetch, quantum
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.events import Busy, Copies, Stopped
+from nvshared.scheduler.events import Busy, Copies, Standing, Stopped
 
 # A drain that does not end is asked for ever more rarely, up to patience << this.
 DOUBLINGS = 6
 # A hook's word that nothing ran takes at most this part of a turn off its bill: one that lies has
 # twice its share, and not all of the card.
 BELIEVED_PART = 2
+# Who of a gang has drained waits for the others.
+TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 
 
 def take_over(card: Card, client: ScheduledClient) -> None:
@@ -31,6 +35,10 @@ def take_over(card: Card, client: ScheduledClient) -> None:
 
 def wanted(card: Card, client: ScheduledClient) -> None:
     """A thread stands at the gate."""
+    turn = client.turn
+    if turn is not None and turn.parked is not None:
+        turn.parked = replace(turn.parked, wants=True)
+    client.invited = False
     if client.phase is Phase.IDLE:
         prefetch.asked(client, card.now)
         quantum.came_back(client, card.now)
@@ -70,7 +78,12 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     turn = client.turn
     if turn is None or turn.started is None:
         return
-    if turn.ending is not None:
+    if client.standing in TOGETHER and not client.settled:
+        turn.parked = replace(answer, used=None) if turn.resumed else answer
+        turn.reported = False
+        return
+    client.invited = False
+    if turn.ending is not None and turn.parked is None:
         card, waited = decision.card, decision.now - turn.stop_sent
         card.latency = cost.delayed(card.latency, waited, answer.microseconds)
     client.reopened_in_row = 0
@@ -89,19 +102,31 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
         order.join(decision.card, client)
 
 
+def resume(card: Card, client: ScheduledClient) -> None:
+    """It had drained, and its turn goes on, as others of its gang have not."""
+    assert client.turn is not None
+    client.turn.parked = None
+    client.turn.resumed = True
+    _go_on(card, client, client.turn)
+
+
 def reopened(card: Card, client: ScheduledClient) -> None:
     """It cannot drain yet: what is in flight may depend on what is not submitted."""
     turn = client.turn
-    if turn is None or client.phase is not Phase.DRAINING:
+    if turn is None or client.phase is not Phase.DRAINING or turn.parked is not None:
         return
     patience = card.settings.drain_patience << min(client.reopened_in_row, DOUBLINGS)
     turn.stop_after = card.now + patience
+    client.reopened += 1
+    client.reopened_in_row += 1
+    card.count(reopened=1)
+    _go_on(card, client, turn)
+
+
+def _go_on(card: Card, client: ScheduledClient, turn: Turn) -> None:
     turn.ending = None
     turn.idle = False
     turn.conduct = None                 # the hook may have forgotten that others wait
     turn.copying = frozenset()
     turn.busy = None
-    client.reopened += 1
-    client.reopened_in_row += 1
-    card.count(reopened=1)
     client.enter(Phase.RUNNING, card.now)

@@ -18,7 +18,7 @@ from nvshared.record import dataclass
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Stake
-from nvshared.scheduler.events import Stays
+from nvshared.scheduler.events import Standing, Stays
 from nvshared.scheduler.settings import Priority
 from nvshared.scheduler.share import Head, Line, Lines, Share
 
@@ -38,6 +38,8 @@ GROUPS = (
     "entering",                         # who is whole and wants a turn,
     "settled",                          # and who is whole and has one
     "suspended",
+    "ganged",                           # in a gang,
+    "granted",                          # and of those who waits and goes before all others
     "rationed",                         # has a compute limit, or a tenant of its
     "lacking",                          # chosen or running, and short of room or of memory
     "occupying",                        # has room on the card
@@ -58,6 +60,7 @@ SUMS = (
     "presaved",                          # over those idle: what could leave without a copy
 )
 HEADS = 16                              # clients of one account, for which a margin is kept
+QUEUING = (Standing.FREE, Standing.CLAIMS)
 POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
 
@@ -102,7 +105,8 @@ def counted(client: ScheduledClient) -> Counted:
     wants = max(0, memory.need - client.ordered)
     takes = client.takes
     holds = client.turn is not None
-    queued = phase is Phase.WAITING and not terms.suspended
+    waits = phase is Phase.WAITING and not terms.suspended
+    queued = waits and client.standing in QUEUING
     stays = phase is Phase.LOADING or phase is Phase.RUNNING
     groups = [phase.value]
     if queued:
@@ -132,6 +136,10 @@ def counted(client: ScheduledClient) -> Counted:
             groups.append("settled" if holds else "entering")
     if terms.suspended:
         groups.append("suspended")
+    if client.standing:
+        groups.append("ganged")
+        if waits and client.standing is Standing.GRANTED:
+            groups.append("granted")
     if client.rationed:
         groups.append("rationed")
     if stays and (wants or not client.whole):

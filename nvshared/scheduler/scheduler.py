@@ -11,6 +11,7 @@ from nvshared.scheduler import (
     commit,
     compute,
     events,
+    gang,
     gate,
     lost,
     move,
@@ -95,7 +96,13 @@ class Scheduler:
     def stopping(self, client: int) -> bool:
         """Whether it owes an answer to STOP."""
         found = self._card.clients.get(client)
-        return found is not None and found.phase is Phase.DRAINING
+        turn = None if found is None or found.phase is not Phase.DRAINING else found.turn
+        return turn is not None and turn.parked is None
+
+    def member(self, client: int) -> gang.Member | None:
+        """How one stands that is in a gang; None: it is gone."""
+        found = self._card.clients.get(client)
+        return None if found is None else gang.member(self._card, found)
 
     def unanswered(self, client: int, number: int) -> MoveOrder | None:
         """The order with this number, if the client owes an answer to it."""
@@ -167,6 +174,8 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.clients.get(event.client)
             if client is not None:
                 terms.change(card, client, event.terms)
+        case events.Ganged():
+            gang.change(decision, event)
         case events.TenantChanged():
             terms.change_tenant(card, event.tenant, event.terms)
         case events.Awaited():

@@ -23,6 +23,8 @@ def plan(decision: Decision) -> None:
     for client in card.in_phase(Phase.DRAINING):
         turn = client.turn
         assert turn is not None
+        if turn.parked is not None:
+            continue                    # it has answered
         # Orders behind the STOP wait for the same thing.
         turn.reported = turn.reported or _report(decision, client, turn.stop_sent)
     for client in card.moving:

@@ -5,12 +5,14 @@ The essay is in plan.py.
 """
 
 from collections.abc import Callable
+from itertools import chain
 
-from nvshared.scheduler import busy, order, prefetch, presave, quantum
+from nvshared.scheduler import busy, gang, order, prefetch, presave, quantum
 from nvshared.scheduler.actions import Crowded, TurnEnd, TurnStarted
-from nvshared.scheduler.card import Card
+from nvshared.scheduler.card import Card, crowd
 from nvshared.scheduler.client import CALM, Conduct, Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.events import Standing
 from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import SECOND
 
@@ -20,18 +22,21 @@ STALLED = SECOND
 GAVE_WAY = SECOND
 # Overtaking pays only while at least this part of a turn is left.
 WORTHWHILE = 10
+MAY_START = (Standing.FREE, Standing.OPEN)
 
 
 def plan(decision: Decision) -> ScheduledClient | None:
     """Chooses and stops clients. Returns the next one that does not fit, if there is one."""
     _invite(decision)
     _suspend(decision)
+    gang.plan(decision)
     _give_way(decision)
     _repair(decision)
     busy.review(decision)               # whoever waits because of others, and need not any more
     blocked = _let_run(decision)
     while busy.review(decision):
         blocked = _let_run(decision)
+    blocked = blocked or gang.claim(decision.card)
     decision.card.contended = blocked is not None or _crowded(decision.card)
     decision.card.head = None if blocked is None else blocked.id
     _rest(decision)
@@ -50,8 +55,7 @@ def _settle(decision: Decision) -> ScheduledClient | None:
     """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
     blocked = _admit_all(decision)
     if _crowded(decision.card):
-        _stop_enough(decision, None, lambda staying: sum(
-            not (c.settled or c.mute) for c in staying) <= 1)
+        _stop_enough(decision, None, lambda staying: crowd(staying) <= 1)
     while blocked is not None and _stop_enough(
         decision, blocked, _fits_with(decision.card, blocked)
     ):
@@ -85,7 +89,7 @@ def _crowded(card: Card) -> bool:
     """More than one runs although they are to take turns from now on."""
     if not card.one_at_a_time:
         return False
-    return sum(not (c.settled or c.mute) for c in card.in_phase(Phase.RUNNING)) > 1
+    return crowd(card.in_phase(Phase.RUNNING)) > 1
 
 
 def _choose(
@@ -194,16 +198,23 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
-    for client in order.sequence(card):
+    for client in chain(card.groups.group("granted"), order.sequence(card)):
+        claims = client.standing is Standing.CLAIMS
+        if claims and (client.ready or not gang.may_claim(card, client)):
+            continue
         # One that cannot run at all at present does not hold up the others.
         if not decision.due(client.not_before) or client.takes > alone or client.mute or (
             tight and not card.fits([client])
         ):
             _tell_crowded(decision, client, alone)
             continue
-        fits = client.takes <= beside and not (one_at_a_time and number) and not (
+        crowded = one_at_a_time and number > gang.siblings(card.holders, client)
+        fits = client.takes <= beside and not crowded and not (
             tight and not card.fits([*card.holders, client])
         )
+        if claims and (fits or blocked is not None):
+            client.ready = blocked is None
+            continue
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
             card.quantum = quantum.now(card, blocked)
@@ -285,6 +296,12 @@ def _ended(
         if holder.mute or (holder.settled and holder.phase is not Phase.DRAINING):
             lasting.add(turn.serial)    # to which nobody can put an end
             continue
+        if gang.lasts(holder, head):
+            lasting.add(turn.serial)
+            continue
+        if head is not None and head.standing is Standing.GRANTED:
+            ended[holder.id] = TurnEnd.GANG
+            continue
         rank = holder.priority if head is None else head.priority
         yields = holder.priority is Priority.BACKGROUND < rank
         over = not turn.beside <= lasting
@@ -294,7 +311,7 @@ def _ended(
             over = over or decision.due(turn.started + lasts)
         elif holder.phase is not Phase.DRAINING:
             over = (over and rank >= holder.priority) or yields
-        if turn.idle and not settings.draining:
+        if turn.idle and not settings.draining and not holder.standing:
             ended[holder.id] = TurnEnd.IDLE
         elif turn.preempted:
             ended[holder.id] = TurnEnd.PREEMPTED
@@ -314,8 +331,9 @@ def _stop_enough(
     True: some of them had not begun.
     """
     staying = [c for c in decision.card.holders if c.phase is not Phase.DRAINING]
+    claims = head is not None and head.standing is Standing.CLAIMS
     if enough(staying):
-        return False                    # as soon as the others have drained
+        return claims and gang.gets_ready(head)     # as soon as the others have drained
     ended = _ended(decision, head, decision.card.holders)
     leaving: list[ScheduledClient] = []
     may_leave = [
@@ -335,6 +353,8 @@ def _stop_enough(
         if enough([*staying, client]):
             staying.append(client)
             leaving.remove(client)
+    if claims:
+        return gang.gets_ready(head)
     for client in leaving:
         if client.phase is Phase.RUNNING:
             decision.stop(client, ended[client.id])
@@ -348,7 +368,7 @@ def _start(decision: Decision) -> bool:
     learnt = False
     for client in decision.card.in_phase(Phase.LOADING):
         turn = client.turn
-        if turn is None or not client.whole:
+        if turn is None or not client.whole or client.standing not in MAY_START:
             continue
         turn.started = decision.now
         learnt = quantum.measure(decision.card, client) or learnt
@@ -368,6 +388,8 @@ def _rest(decision: Decision) -> None:
         return
     for client in card.in_phase(Phase.RUNNING):
         assert client.turn is not None
+        if client.standing:
+            continue                    # the others of its gang may not be idle
         if client.turn.idle and not client.settled and decision.due(client.turn.stop_after):
             decision.stop(client, TurnEnd.IDLE)
 
@@ -414,6 +436,8 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         news = Conduct(pace, tq, window, window > 0, copies, busies)
         if client.settled and not client.rationed:
             news = Conduct(False, 0, 0, False, copies)      # nobody waits for its end
+        if client.standing is Standing.STEPS:
+            news = Conduct(True, 0, 0, False, False, pause=client.pause)
         if turn.conduct == news:
             continue
         if not copies:
@@ -424,4 +448,4 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
             turn.busy = None
         turn.conduct = news
         left = max(1, turn.started + tq - decision.now) if news.tq else 0
-        decision.run(client, left, news)
+        decision.run(client, left if news.pause is None else news.pause, news)

@@ -21,6 +21,7 @@ from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
 from nvshared.settings.state import AUTO, Override, Overrides
 from nvshared.sharing.budget import Budget
+from nvshared.sharing.gangs import Gangs
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
@@ -61,6 +62,7 @@ class Manager:
         self._ids = count(1)
         self._draining = False
         self._strangers: set[object] = set()
+        self.gangs = Gangs(clock, timer)
         self._budget = Budget(clock, timer)
         self._budget.gathered.connect(self.gathered.emit)
 
@@ -116,6 +118,9 @@ class Manager:
         gpu.client_new.connect(self.client_new.emit)
         gpu.client_removed.connect(self.client_removed.emit)
         gpu.client_stuck.connect(self.client_stuck.emit)
+        gpu.client_new.connect(self.gangs.join)
+        gpu.client_removed.connect(self.gangs.leave)
+        gpu.happened.connect(lambda *_: self.gangs.review())
         self._budget.add(gpu)
         self.tenancy.follow(gpu)
         self.gpus.append(gpu)
@@ -223,6 +228,7 @@ class Manager:
         """Whether we are about to end, so that as many as fit should be on the cards."""
         if on != self._draining:
             self._draining = on
+            self.gangs.drain(on)
             for gpu in self.gpus:
                 gpu.configure(self._for(gpu.facts))
 

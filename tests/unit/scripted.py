@@ -154,6 +154,9 @@ class Scripted:
         """As Scheduler.unanswered."""
         return self._moves.get((client, number))
 
+    def member(self, client: int) -> None:
+        """As Scheduler.member: it is in no gang."""
+
     def orders_unanswered(self) -> int:
         """As Scheduler.orders_unanswered."""
         return sum(client not in self._stuck for client, _ in self._moves)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Members of gangs, as one card's scheduler sees them.
+
+A gang is several clients on several cards that run together or not at all. Who is in one and when
+it may run is decided above the schedulers (sharing/gangs.py), which tells each of them where a
+member stands. It answers with what `member` says of it.
+
+**Before a turn.** A member that CLAIMS the card stands in the queue like others. When its turn
+could begin, and others would be stopped for that if they had to, it is `ready`, and nobody is
+stopped: the others go on as if it were not there, since another card may take long. No member of
+another gang gets ready until this one's turn has begun, so a claim is a lock, and gangs claim their
+cards in one order. A GRANTED member goes before all others, and whoever is in its way is stopped at
+once. It is loaded, and its gate stays shut until it is told OPEN.
+
+**The end.** The scheduler stops a member for the reasons for which it stops anybody, and is told
+to stop the others (ENDS). Who has drained is *parked*: it keeps its memory and its turn, as work of
+another member may wait for work of its. It goes on, one launch at a time (STEPS), when another does
+not drain. When all have drained they are let go.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nvshared.scheduler import gate, order
+from nvshared.scheduler.actions import TurnEnd
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Phase, ScheduledClient
+from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.events import Ganged, Standing
+
+
+class Member(NamedTuple):
+    """A client of a gang, as it is now."""
+
+    phase: Phase
+    since: int                          # of this phase
+    wants: bool                         # its program wants the card, or has it
+    light: bool                         # it has nothing that could leave: others run beside it
+    able: bool                          # nothing but others' turns keeps it from running,
+    not_before: int                     # from this moment on
+    ready: bool                         # its turn could begin
+    whole: bool                         # its gate could open
+    parked: bool
+    stays: bool                         # it runs beside whoever has the turn, and is not stopped
+    mute: bool                          # it does not answer
+    idle: bool                          # it does nothing, and somebody waits for the card
+    stop_after: int                     # it could not drain; it is not stopped before this moment
+
+
+def member(card: Card, client: ScheduledClient) -> Member:
+    """How it stands. Whether all of its gang on this card fit counts as its being able."""
+    siblings = [c for c in card.groups.group("ganged") if c.gang == client.gang] or [client]
+    alone = card.settings.capacity - card.pinned
+    fits = sum(one.takes for one in siblings) <= alone
+    held_up = client.terms.suspended or client.mute or client.phase is Phase.LIMITED
+    turn = client.turn
+    asked = client.phase is Phase.WAITING and not client.invited
+    wants = turn is not None or asked or client.phase is Phase.LIMITED
+    return Member(
+        client.phase, client.since,
+        wants if turn is None or turn.parked is None else turn.parked.wants,
+        client.takes == 0 and not card.one_at_a_time,
+        fits and not held_up,
+        client.not_before,
+        client.ready, client.whole,
+        turn is not None and turn.parked is not None,
+        client.settled, client.mute,
+        turn is not None and turn.idle and card.contended,
+        0 if turn is None else turn.stop_after,
+    )
+
+
+def change(decision: Decision, event: Ganged) -> None:
+    """From now on a client stands so."""
+    card = decision.card
+    client = card.clients.get(event.client)
+    if client is None:
+        return
+    standing = client.standing = event.standing
+    client.gang, client.pause = event.gang, event.pause
+    client.ready = client.ready and standing is Standing.CLAIMS
+    turn = client.turn
+    if turn is not None:
+        turn.stop_after = max(turn.stop_after, event.stop_after)
+        if turn.parked is not None and standing in (Standing.OPEN, Standing.STEPS):
+            gate.resume(card, client)
+        elif turn.parked is not None and standing is not Standing.ENDS:
+            gate.stopped(decision, client, turn.parked)
+        elif client.phase is Phase.LOADING and standing in (Standing.APART, Standing.ENDS):
+            client.turn = None
+            client.enter(Phase.WAITING, decision.now)
+            order.account(card)
+    elif client.phase is Phase.IDLE and standing in (Standing.CLAIMS, Standing.GRANTED):
+        order.arrive(card, client)
+        client.invited = True
+    if client.invited and client.phase is Phase.WAITING and standing < Standing.CLAIMS:
+        client.invited = False
+        client.enter(Phase.IDLE, decision.now)
+
+
+def plan(decision: Decision) -> None:
+    """Ends turns that are to end together."""
+    for client in decision.card.groups.group("ganged"):
+        turn = client.turn
+        if client.phase is not Phase.RUNNING or turn is None or client.settled:
+            continue
+        if client.standing in (Standing.APART, Standing.ENDS) and decision.due(turn.stop_after):
+            decision.stop(client, TurnEnd.GANG)
+
+
+def claim(card: Card) -> ScheduledClient | None:
+    """One of those who have a claim on this card, or come in on one: all are of one gang."""
+    return next((
+        client for client in card.groups.group("ganged")
+        if client.ready or client.standing is Standing.GRANTED), None)
+
+
+def may_claim(card: Card, client: ScheduledClient) -> bool:
+    """Nobody of another gang has a claim."""
+    other = claim(card)
+    return other is None or other.gang == client.gang
+
+
+def gets_ready(client: ScheduledClient | None) -> bool:
+    """Its turn could begin."""
+    assert client is not None
+    client.ready = True
+    return True
+
+
+def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int:
+    """How many of them are of the same gang."""
+    return sum(bool(client.standing) and one.gang == client.gang for one in holders)
+
+
+def lasts(holder: ScheduledClient, head: ScheduledClient | None) -> bool:
+    """Nobody's waiting ends this turn now: it is yet to begin, or goes on for another's sake; or
+    the head is of the same gang."""
+    if holder.standing is Standing.FREE:
+        return False
+    if head is not None and head.standing is not Standing.FREE and head.gang == holder.gang:
+        return True
+    begins = holder.phase is Phase.LOADING and holder.standing in (Standing.GRANTED, Standing.OPEN)
+    return begins or holder.standing is Standing.STEPS

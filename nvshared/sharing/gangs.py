@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gangs: clients on several cards that run together or not at all.
+
+The kernels of one may wait for those of another: an all-reduce spins on each card until it runs on
+all. If each card went by its own queue, two such programs would each hold one card and wait for
+ever for the other, with work in flight that nothing can end.
+
+So a gang's gates open when all its memory is there, on all cards, and not before. Cards are claimed
+in the order of their indices, each in its own queue, and a claim is kept; nobody waits for a claim
+in a circle. Until the last card is to be had nobody is stopped for a claim, and nothing is unused.
+When a scheduler stops one member, all are stopped. What that means on one card is told in
+scheduler/gang.py.
+
+**A gang is** the clients of one process; those of processes that `nvsharectl run --gang` started
+together; or those of a pod: as far as they are on several cards and have anything there that could
+leave. A client that has not wanted the card for DORMANT does not count until it wants it again. It
+comes in then while the others run, before all gangs that do not run yet, as their work may wait for
+it.
+
+**Members of one process tree** start one by one. Until as many as are expected have said HELLO none
+gets a turn, but not for longer than GATHER.
+
+**The end of a turn.** Members that have submitted unequally far cannot all drain: one waits in a
+kernel for what another has not submitted. Whoever has drained holds its memory, and after CATCH_UP
+goes on, one launch at a time, until the others have drained. It may be ahead itself then, by one
+launch. Then it is the others' turn to catch up, with longer pauses each time, in which the word
+that a member has drained reaches those that step before they submit the next. Where that is no help
+either, as a thread waits for another that stands at a gate, the hook opens its gate again after two
+seconds. Then all go on, and are asked again later.
+
+**Whatever goes wrong** with a gang holds nobody up: one that does not answer, as it was stopped,
+makes the others programs like all others; so does one whose GPU is lost. One that is suspended, has
+had its share of the time or does not fit keeps its gang out. One that is let in and does not get
+all its cards within a while gives them back.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count, groupby
+
+from nvshared.clock import Clock, Timer
+from nvshared.machine.tenant import Kind
+from nvshared.scheduler.client import Phase
+from nvshared.scheduler.events import Ganged, Standing
+from nvshared.scheduler.gang import Member
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.units import MILLISECOND, SECOND
+
+DORMANT = 5 * SECOND
+GATHER = 30 * SECOND
+CATCH_UP = 10 * MILLISECOND
+PAUSE_MOST = 16 * MILLISECOND
+GRANT_LEAST = 5 * SECOND                # to come in, and longer each time in vain
+GRANT_MOST = 320 * SECOND
+GANG_SHOWN = 8                          # characters of a name that nobody chose
+
+logger = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """Of a gang's turn."""
+
+    OUT = "out"
+    COMING = "coming"                   # all cards are claimed, and members come in
+    IN = "in"
+    ENDING = "ending"
+
+
+@dataclass(eq=False)
+class Gang:
+    """Some clients, and where they stand together."""
+
+    number: int
+    name: str                           # for people
+    size: int                           # clients that are to come; 0: nobody knows
+    clients: list[Client] = field(default_factory=list)
+    state: State = State.OUT
+    since: int = 0                      # of the state, or of what was asked last
+    gathered: bool = False              # all have come, or are not awaited any more
+    awaited: int | None = None          # since when one waits for those that have not come
+    rounds: int = 0                     # of catching up
+    patience: int = GRANT_LEAST
+    resuming: bool = False              # one could not drain, and all go on
+    told: dict[Client, Ganged] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"gang {self.name}"
+
+    def turn(self, state: State, now: int) -> None:
+        """It is in this state from now on."""
+        self.state, self.since, self.rounds, self.resuming = state, now, 0, False
+
+
+Members = dict[Client, Member]
+
+
+class Gangs:
+    """All of them. Looks at them after each event on a card where a member is."""
+
+    def __init__(self, clock: Clock, timer: Timer) -> None:
+        self._draining = False
+        self._clock = clock
+        self._timer = timer
+        self._gangs: dict[object, Gang] = {}
+        self._several: dict[Gang, None] = {}    # those that may be of several clients
+        self._numbers = count(1)
+        self._reviewing = self._again = False
+        self._deadline: int | None = None
+
+    def join(self, client: Client) -> None:
+        """A client has come."""
+        key, name, size = _whose(client)
+        if key is None:
+            return
+        gang = self._gangs.setdefault(key, Gang(next(self._numbers), name, size))
+        gang.clients.append(client)
+        if len(gang.clients) > 1 or size > 1:
+            self._several[gang] = None
+            self.review()
+
+    def leave(self, client: Client) -> None:
+        """It is gone."""
+        for key, gang in [*self._gangs.items()]:
+            if client in gang.clients:
+                gang.clients.remove(client)
+                gang.told.pop(client, None)
+                if not gang.clients:
+                    del self._gangs[key]
+                    self._several.pop(gang, None)
+        self.review()
+
+    def drain(self, on: bool) -> None:
+        """Whether we are about to end: all go on without us then, so nobody is held back."""
+        self._draining = on
+        self.review()
+
+    def review(self) -> None:
+        """Something has happened."""
+        self._again = bool(self._several)
+        if self._reviewing or not self._again:
+            return
+        self._reviewing = True
+        try:
+            while self._again:
+                self._again = False
+                for gang in [*self._several]:
+                    self._review(gang, self._clock())
+        finally:
+            self._reviewing = False
+
+    def _review(self, gang: Gang, now: int) -> None:
+        seen = ((one, one.gpu.scheduler.member(one.id)) for one in gang.clients if not one.gpu.lost)
+        every: Members = {client: member for client, member in seen if member is not None}
+        if not self._gathered(gang, every, now):
+            self._put(gang, [one for one in every if every[one].phase is not Phase.RUNNING])
+            return
+        members = {c: m for c, m in every.items() if not self._dormant(m, now)}
+        heavy = {c.gpu for c, m in members.items() if not m.light}
+        if self._draining or len(heavy) < 2 or any(m.mute for m in every.values()):
+            if gang.state is not State.OUT:
+                gang.turn(State.OUT, now)
+            self._put(gang, every, Standing.FREE)
+            return
+        self._put(gang, every.keys() - members.keys())
+        if gang.state is State.OUT and any(
+            m.phase in OPEN and not m.parked for m in members.values()
+        ):
+            gang.turn(State.IN, now)    # it became one while some of it ran
+        match gang.state:
+            case State.OUT:
+                self._claim(gang, members, now)
+            case State.COMING:
+                self._come(gang, members, now)
+            case State.IN:
+                self._run(gang, members, now)
+            case State.ENDING:
+                self._end(gang, members, now)
+
+    def _gathered(self, gang: Gang, every: Members, now: int) -> bool:
+        if gang.gathered or len(gang.clients) >= gang.size or self._draining:
+            gang.gathered = True
+        elif gang.awaited is None and any(m.wants for m in every.values()):
+            gang.awaited = now
+        if gang.gathered or gang.awaited is None or not self._due(gang.awaited + GATHER, now):
+            return gang.gathered
+        logger.warning(
+            "%s: only %d of %d have come; they do not wait for the others any more", gang,
+            len(gang.clients), gang.size)
+        gang.gathered = True
+        return True
+
+    def _dormant(self, member: Member, now: int) -> bool:
+        return member.phase is Phase.IDLE and self._due(member.since + DORMANT, now)
+
+    def _claim(self, gang: Gang, members: Members, now: int) -> None:
+        """It does not run. Claims its cards one after the other."""
+        able = all(m.able and self._due(m.not_before, now) for m in members.values())
+        if not able or not any(m.wants for m in members.values()):
+            self._put(gang, members)
+            return
+        claiming = Standing.CLAIMS
+        for _, mine in _by_card(members):
+            heavy = [one for one in mine if not members[one].light]
+            self._put(gang, heavy, claiming)
+            if not all(members[one].ready for one in heavy):
+                claiming = Standing.APART
+        if claiming is Standing.CLAIMS:
+            gang.turn(State.COMING, now)
+            self._put(gang, members, Standing.GRANTED)
+
+    def _come(self, gang: Gang, members: Members, now: int) -> None:
+        """It has all its cards. Its gates open when it is whole on each."""
+        late = self._due(gang.since + gang.patience, now)
+        if late or not all(m.able and m.not_before <= now for m in members.values()):
+            gang.patience = min(2 * gang.patience, GRANT_MOST) if late else gang.patience
+            gang.turn(State.OUT, now)
+            self._put(gang, members)
+        elif all(m.phase in OPEN or _is_in(m) for m in members.values()):
+            gang.patience = GRANT_LEAST
+            gang.turn(State.IN, now)
+            self._put(gang, members, Standing.OPEN)
+        else:
+            self._put(gang, members, Standing.GRANTED)
+
+    def _run(self, gang: Gang, members: Members, now: int) -> None:
+        """It runs, and stops when one of its members is stopped."""
+        held_up = {c for c, m in members.items() if m.phase is Phase.DRAINING and not m.stays}
+        if gang.resuming:
+            self._put(gang, members, Standing.OPEN, stop_after=_latest(members))
+            gang.resuming = bool(held_up)
+            return
+        able = all(m.able for m in members.values())
+        idle = [m.idle for m in members.values() if m.phase is Phase.RUNNING]
+        # A process is idle on all its cards at once.
+        alone = len({one.peer.pid for one in members}) == 1
+        quiet = any(idle) if alone else idle and all(idle)
+        if not any(m.phase in OPEN or m.phase is Phase.LOADING for m in members.values()):
+            gang.turn(State.OUT, now)
+            self._again = True
+        elif held_up or not able or quiet:
+            gang.turn(State.ENDING, now)
+            self._put(gang, members, Standing.ENDS)
+            self._again = True
+        else:
+            for client, member in members.items():
+                if member.wants and member.phase not in OPEN and not _is_in(member):
+                    if not member.light:
+                        self._make_way(gang, client.gpu, now)
+                    self._put(gang, [client], Standing.GRANTED)
+                else:
+                    still = member.phase is Phase.IDLE
+                    self._put(gang, [client], Standing.APART if still else Standing.OPEN)
+
+    def _make_way(self, late: Gang, gpu: GPU, now: int) -> None:
+        """One of a gang that runs is to come in: others that do not run yet come later."""
+        for gang in self._several:
+            if gang is not late and gang.state is State.COMING and any(
+                one.gpu is gpu for one in gang.clients
+            ):
+                gang.turn(State.OUT, now)
+                self._put(gang, gang.clients)
+
+    def _end(self, gang: Gang, members: Members, now: int) -> None:
+        """All are to drain. Who has drained goes on for those who cannot."""
+        active = {c: m for c, m in members.items() if m.phase in OPEN and not m.stays}
+        parked = [c for c, m in active.items() if m.parked]
+        draining = [c for c, m in active.items() if m.phase is Phase.DRAINING and not m.parked]
+        running = [c for c, m in active.items() if m.phase is Phase.RUNNING]
+        if any(active[one].stop_after > now for one in running):
+            gang.turn(State.IN, now)
+            gang.resuming = True
+            self._put(gang, members, Standing.OPEN, stop_after=_latest(members))
+        elif not draining and not running:
+            gang.turn(State.OUT, now)
+            self._put(gang, members)
+            self._again = True
+        elif draining and parked and self._due(gang.since + CATCH_UP, now):
+            pause = min((1 << gang.rounds) * MILLISECOND // 2, PAUSE_MOST) if gang.rounds else 0
+            wanting = [one for one in parked if active[one].wants]
+            self._put(gang, wanting, Standing.STEPS, pause=pause)
+        elif running and not draining:
+            if any(gang.told[one].standing is Standing.STEPS for one in running):
+                gang.since = now
+                gang.rounds += 1
+            self._put(gang, members, Standing.ENDS)
+
+    def _put(
+        self, gang: Gang, members: Iterable[Client], standing: Standing = Standing.APART,
+        *, pause: int = 0, stop_after: int = 0,
+    ) -> None:
+        """They stand so from now on; their schedulers hear of it, if it is news."""
+        for client in [*members]:
+            event = Ganged(client.id, gang.number, standing, pause, stop_after)
+            before = gang.told.get(client)
+            if event == before or (before is None and standing is Standing.FREE):
+                continue
+            gang.told[client] = event
+            if standing is Standing.FREE:
+                del gang.told[client]
+            client.gpu.tell(event)
+
+    def _due(self, moment: int, now: int) -> bool:
+        """Whether it has come. If not, all are looked at again then."""
+        if moment <= now:
+            return True
+        if self._deadline is None or moment < self._deadline:
+            self._deadline = moment
+            self._timer(moment, self._ring)
+        return False
+
+    def _ring(self) -> None:
+        self._deadline = None
+        self.review()
+
+
+OPEN = (Phase.RUNNING, Phase.DRAINING)
+
+
+def _is_in(member: Member) -> bool:
+    """Its gate could open at once."""
+    return member.phase is Phase.LOADING and member.whole
+
+
+def _latest(members: Members) -> int:
+    """When those that could not drain may be asked again."""
+    return max(member.stop_after for member in members.values())
+
+
+def _by_card(members: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
+    """In the order in which they are claimed."""
+    in_order = sorted(members, key=lambda one: (one.gpu.facts.index, one.id))
+    for index, mine in groupby(in_order, key=lambda one: one.gpu.facts.index):
+        yield index, [*mine]
+
+
+def _whose(client: Client) -> tuple[object, str, int]:
+    """What its gang is known by, and called, and how many are expected. None: it is in none."""
+    peer = client.peer
+    if peer.gang:
+        # Others may have the same name, by accident or not, and are not let in.
+        return (peer.owner, peer.tenant, peer.gang), peer.gang[:GANG_SHOWN], peer.gang_size
+    if peer.tenant.kind is Kind.POD:
+        return peer.tenant, str(peer.tenant), 0
+    return (peer.pid, str(peer.pid), 0) if peer.pid else (None, "", 0)

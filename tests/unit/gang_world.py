@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several cards with the daemon's real manager, and programs whose kernels meet on all of them.
+
+Messages take a while. A team's kernels each end only when all ranks have submitted theirs, and
+programs submit some of them ahead; so ranks whose gates shut at different kernels cannot drain.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import cast
+
+from nvshared.machine.nvml import Facts, Sample
+from nvshared.machine.peer import Peer
+from nvshared.scheduler.actions import Action, Order, Run, TurnEnded, TurnStarted
+from nvshared.scheduler.events import Event, Joined, Record
+from nvshared.scheduler.settings import Settings
+from nvshared.settings.defaults import Defaults, GPUDefaults
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from tests.unit.scheduler_hookmodel import DRAIN_PATIENCE, Hook
+from tests.unit.scripted import NO_RESERVE, Time, peer
+
+CARD = 4 * GIB
+
+
+@dataclass(eq=False)
+class Seat:
+    """What a hook lives in, on one card; see scheduler_hookmodel.Surroundings."""
+
+    machine: "Machine"
+    gpu: GPU
+    block: int = 32 * MIB
+    slab: int = 128 * MIB
+    bus: int = 50_000
+    client: Client | None = None
+    hook: Hook | None = None
+    arrives: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def now(self) -> int:
+        """By the machine's clock."""
+        return self.machine.time.now
+
+    def at(self, when: int, what: Callable[[], None]) -> None:
+        """As long as the hook lives."""
+        self.machine.time.timer(when, lambda: None if self.hook and self.hook.dead else what())
+
+    def say(self, hook: Hook, record: Record | Joined) -> None:
+        """To the daemon, a while later."""
+        self._travel("up", lambda: self._hear(hook, record))
+
+    def _hear(self, hook: Hook, record: Event) -> None:
+        if isinstance(record, Joined):
+            assert self.client is not None
+            self.gpu.join(
+                self.client, record.memory, running=record.running, wants=record.wants,
+                commit=record.commit)
+        elif not hook.dead:
+            self.gpu.tell(record)
+
+    def order(self, order: Order) -> None:
+        """To the hook, a while later."""
+        hook = self.hook
+        assert hook is not None
+        self._travel("down", lambda: None if hook.dead else hook.obey(order))
+
+    def _travel(self, way: str, arrive: Callable[[], None]) -> None:
+        when = self.now + self.machine.random.randint(1, self.machine.delay)
+        when = self.arrives[way] = max(when, self.arrives.get(way, 0) + 1)
+        self.machine.time.timer(when, arrive)
+
+    def pass_on(self, hook: Hook, sizes: list[int]) -> tuple[tuple[int, int], ...]:
+        """Nothing is."""
+        return ()
+
+    def device_free(self) -> int:
+        """What the driver has left."""
+        return CARD - sum(one.filled for one in self.machine.on(self.gpu))
+
+
+class Rank(Hook):
+    """One of a team. `work` counts kernels that are yet to be submitted."""
+
+    def __init__(self, id: int, world: Seat, team: "Team") -> None:
+        super().__init__(id, world)
+        self.team = team
+        self.submitted = 0
+        self.ended = 0
+        self.depth = team.depth
+        self.step: int | None = None    # the pause
+        self.next_step = 0
+
+    def _proceed(self) -> None:
+        if self.dead:
+            return
+        if self.open and not self.stopping:
+            depth = self.depth if self.step is None else 1
+            while self.work > 0 and self.submitted - self.ended < depth:
+                if self.step is not None and self.world.now < self.next_step:
+                    self.world.at(self.next_step, self._proceed)
+                    break
+                self.work -= 1
+                self.submitted += 1
+                self.flying = True
+            self.team.meet()
+        elif self.standing and not (self.granted or self.stopping or self.want_sent):
+            super()._proceed()
+
+    def landed(self, done: int | None = None) -> None:
+        """One kernel of all is done."""
+        self.ended += 1
+        self.computed += 1
+        self.flying = self.submitted > self.ended
+        self.next_step = self.world.now + (self.step or 0)
+        if self.stopping:
+            self._drained()
+        else:
+            self._proceed()
+
+    def _run(self, order: Run) -> None:
+        self.step = order.quantum if order.step else None
+        super()._run(order)
+
+    def _stop(self) -> None:
+        super()._stop()
+        if self.stopping:
+            began = self.stop_heard
+            self.world.at(began + DRAIN_PATIENCE, lambda: self._give_up(began))
+
+    def _give_up(self, began: int) -> None:
+        if self.stopping and self.stop_heard == began and self.standing:
+            self._reopen()
+
+
+@dataclass(eq=False)
+class Team:
+    """Ranks whose kernels meet."""
+
+    machine: "Machine"
+    kernel: int = 5 * MILLISECOND
+    depth: int = 3
+    ranks: list[Rank] = field(default_factory=list)
+    flying: bool = False
+
+    def meet(self) -> None:
+        """Runs the next kernel if all have submitted it."""
+        if not self.flying and all(one.submitted > one.ended for one in self.ranks):
+            self.flying = True
+            self.machine.time.timer(self.machine.time.now + self.kernel, self._landed)
+
+    def _landed(self) -> None:
+        self.flying = False
+        for rank in self.ranks:
+            rank.landed()
+        self.meet()
+
+    def compute(self, kernels: int) -> None:
+        """So many more on each."""
+        for rank in self.ranks:
+            rank.compute(kernels)
+
+    @property
+    def left(self) -> int:
+        """Kernels that are yet to end, on that rank where most are."""
+        return max(rank.work + rank.submitted - rank.ended for rank in self.ranks)
+
+
+class Machine:
+    """Cards, the daemon, programs."""
+
+    def __init__(
+        self, cards: int = 2, seed: int = 0, delay: int = 500, **settings: object
+    ) -> None:
+        self.random = Random(seed)
+        self.delay = delay
+        self.time = Time()
+        base = Settings(capacity=0, total=0, host_budget=0, tq=SECOND, presave=False)
+        defaults = Defaults(
+            cast("Settings", replace(base, **settings)),  # type: ignore[arg-type]
+            lambda _: GPUDefaults(NO_RESERVE, 256 * MIB), 64 * GIB)
+        self.manager = Manager(lambda: defaults, self.time.clock, self.time.timer)
+        self.seats: list[Seat] = []
+        self.gpus = [
+            self.manager.add(
+                Facts(index, f"GPU-{index:08x}-0000-0000-0000-000000000000", "Card",
+                      f"00000000:{index:02x}:00.0", CARD),
+                Sample(), gather=False)
+            for index in range(cards)
+        ]
+        self.starts: list[tuple[int, Client]] = []
+        self.ends: list[tuple[int, Client, str]] = []
+        for gpu in self.gpus:
+            gpu.decided.connect(lambda now, action, gpu=gpu: self._note(now, gpu, action))
+        self.manager.reload()
+
+    def _note(self, now: int, gpu: GPU, action: Action) -> None:
+        if isinstance(action, TurnStarted):
+            self.starts.append((now, gpu.clients[action.client]))
+        elif isinstance(action, TurnEnded) and action.client in gpu.clients:
+            self.ends.append((now, gpu.clients[action.client], str(action.reason)))
+
+    def on(self, gpu: GPU) -> list[Hook]:
+        """Hooks on a card."""
+        return [
+            seat.hook for seat in self.seats
+            if seat.gpu is gpu and seat.hook is not None and not seat.hook.dead
+        ]
+
+    def _seat(self, card: int, who: Peer) -> Seat:
+        seat = Seat(self, self.gpus[card])
+        seat.client = Client(self.manager.next_id(), seat.gpu, who, seat)
+        self.seats.append(seat)
+        return seat
+
+    def program(self, card: int, pid: int, size: int) -> Hook:
+        """One that is in no gang."""
+        seat = self._seat(card, peer(pid, 0))
+        assert seat.client is not None
+        seat.hook = Hook(seat.client.id, seat)
+        self._grow(seat.hook, size)
+        return seat.hook
+
+    def team(
+        self, cards: list[int], pids: list[int], size: int, *, name: str = "", expected: int = 0,
+        depth: int = 3,
+    ) -> Team:
+        """Ranks on cards, of processes."""
+        team = Team(self, depth=depth)
+        for card, pid in zip(cards, pids, strict=True):
+            self.rank(team, card, replace(peer(pid, 0), gang=name, gang_size=expected), size)
+        return team
+
+    def rank(self, team: Team, card: int, who: Peer, size: int) -> Rank:
+        """One more."""
+        seat = self._seat(card, who)
+        assert seat.client is not None
+        rank = Rank(seat.client.id, seat, team)
+        seat.hook = rank
+        team.ranks.append(rank)
+        self._grow(rank, size)
+        return rank
+
+    def _grow(self, hook: Hook, size: int) -> None:
+        hook.hello()
+        self.advance(50 * MILLISECOND)  # the host's memory is split
+        hook.allocate(size)
+        self.advance(50 * MILLISECOND)
+        assert not hook.refused
+
+    def client(self, hook: Hook) -> Client:
+        """Of a hook."""
+        return next(
+            s.client for s in self.seats if s.hook is hook and s.client is not None)
+
+    def kill(self, hook: Hook) -> None:
+        """Its process ends."""
+        hook.dead = True
+        client = self.client(hook)
+        self.time.timer(self.time.now + 1, lambda: client.gpu.leave(client))
+
+    def advance(self, microseconds: int, until: Callable[[], bool] = lambda: False) -> None:
+        """Lets time pass."""
+        end = self.time.now + microseconds
+        while self.time.now < end and not until():
+            self.time.pass_by(MILLISECOND)
