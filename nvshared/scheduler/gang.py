@@ -29,6 +29,9 @@ from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Ganged, Standing
 
 
+NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
+
+
 class Member(NamedTuple):
     """A client of a gang, as it is now."""
 
@@ -86,7 +89,7 @@ def change(decision: Decision, event: Ganged) -> None:
             gate.resume(card, client)
         elif turn.parked is not None and standing is not Standing.ENDS:
             gate.stopped(decision, client, turn.parked)
-        elif client.phase is Phase.LOADING and standing in (Standing.APART, Standing.ENDS):
+        elif client.phase is Phase.LOADING and standing in NOT_CHOSEN:
             client.turn = None
             client.enter(Phase.WAITING, decision.now)
             order.account(card)

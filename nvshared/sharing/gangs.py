@@ -13,8 +13,8 @@ scheduler/gang.py.
 
 **A gang is** the clients of one process; those of processes that `nvsharectl run --gang` started
 together; or those of a pod: as far as they are on several cards and have anything there that could
-leave. A client that has not wanted the card for DORMANT does not count until it wants it again. It
-comes in then while the others run, before all gangs that do not run yet, as their work may wait for
+leave. A client that has not wanted its card for DORMANT, while others of the gang wanted theirs,
+does not count until it wants it again. It comes in then while the others run, before all gangs that do not run yet, as their work may wait for
 it.
 
 **Members of one process tree** start one by one. Until as many as are expected have said HELLO none
@@ -79,6 +79,7 @@ class Gang:
     state: State = State.OUT
     since: int = 0                      # of the state, or of what was asked last
     gathered: bool = False              # all have come, or are not awaited any more
+    busy: int | None = None             # since when any of its members wants a card
     awaited: int | None = None          # since when one waits for those that have not come
     rounds: int = 0                     # of catching up
     patience: int = GRANT_LEAST
@@ -156,7 +157,11 @@ class Gangs:
         if not self._gathered(gang, every, now):
             self._put(gang, [one for one in every if every[one].phase is not Phase.RUNNING])
             return
-        members = {c: m for c, m in every.items() if not self._dormant(m, now)}
+        if not any(m.wants for m in every.values()):
+            gang.busy = None
+        elif gang.busy is None:
+            gang.busy = now
+        members = {c: m for c, m in every.items() if not self._dormant(gang, m, now)}
         heavy = {c.gpu for c, m in members.items() if not m.light}
         if self._draining or len(heavy) < 2 or any(m.mute for m in every.values()):
             if gang.state is not State.OUT:
@@ -191,8 +196,10 @@ class Gangs:
         gang.gathered = True
         return True
 
-    def _dormant(self, member: Member, now: int) -> bool:
-        return member.phase is Phase.IDLE and self._due(member.since + DORMANT, now)
+    def _dormant(self, gang: Gang, member: Member, now: int) -> bool:
+        if member.phase is not Phase.IDLE or gang.busy is None:
+            return False
+        return self._due(max(member.since, gang.busy) + DORMANT, now)
 
     def _claim(self, gang: Gang, members: Members, now: int) -> None:
         """It does not run. Claims its cards one after the other."""

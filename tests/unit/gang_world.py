@@ -7,8 +7,8 @@ programs submit some of them ahead; so ranks whose gates shut at different kerne
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
-from typing import cast
 
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
@@ -43,6 +43,10 @@ class Seat:
         """By the machine's clock."""
         return self.machine.time.now
 
+    @now.setter
+    def now(self, _: int) -> None:
+        raise AssertionError("it is the machine's")
+
     def at(self, when: int, what: Callable[[], None]) -> None:
         """As long as the hook lives."""
         self.machine.time.timer(when, lambda: None if self.hook and self.hook.dead else what())
@@ -64,6 +68,7 @@ class Seat:
         """To the hook, a while later."""
         hook = self.hook
         assert hook is not None
+        self.machine.steps += isinstance(order, Run) and order.step
         self._travel("down", lambda: None if hook.dead else hook.obey(order))
 
     def _travel(self, way: str, arrive: Callable[[], None]) -> None:
@@ -178,7 +183,7 @@ class Machine:
         self.time = Time()
         base = Settings(capacity=0, total=0, host_budget=0, tq=SECOND, presave=False)
         defaults = Defaults(
-            cast("Settings", replace(base, **settings)),  # type: ignore[arg-type]
+            replace(base, **settings),  # type: ignore[arg-type]
             lambda _: GPUDefaults(NO_RESERVE, 256 * MIB), 64 * GIB)
         self.manager = Manager(lambda: defaults, self.time.clock, self.time.timer)
         self.seats: list[Seat] = []
@@ -191,11 +196,12 @@ class Machine:
         ]
         self.starts: list[tuple[int, Client]] = []
         self.ends: list[tuple[int, Client, str]] = []
+        self.steps = 0                  # RUN for one launch at a time
         for gpu in self.gpus:
-            gpu.decided.connect(lambda now, action, gpu=gpu: self._note(now, gpu, action))
+            gpu.decided.connect(partial(self._note, gpu))
         self.manager.reload()
 
-    def _note(self, now: int, gpu: GPU, action: Action) -> None:
+    def _note(self, gpu: GPU, now: int, action: Action) -> None:
         if isinstance(action, TurnStarted):
             self.starts.append((now, gpu.clients[action.client]))
         elif isinstance(action, TurnEnded) and action.client in gpu.clients:

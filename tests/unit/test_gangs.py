@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs in virtual time: all cards at once or none, no deadlock, and nobody is starved."""
 
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.gang_world import Machine, Team
+from tests.unit.scheduler_hookmodel import Hook
+from tests.unit.scripted import peer
 
 TOGETHER = 10 * MILLISECOND
 
@@ -44,3 +52,211 @@ def test_a_process_on_two_cards_is_a_gang() -> None:
     finish(machine, one, other)
     assert max(apart(machine, one)[1:]) <= TOGETHER
     assert max(apart(machine, other)[1:]) <= TOGETHER
+
+
+def test_each_gets_its_share_where_a_program_wants_one_of_the_cards() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
+    alone = machine.program(1, 30, 3 * GIB)
+    for team in (one, other):
+        team.compute(100_000)
+    alone.compute(1000 * SECOND)
+    machine.advance(60 * SECOND)
+    held = [machine.client(who).view.held_time for who in (*one.ranks, *other.ranks, alone)]
+    assert all(14 * SECOND < each < 24 * SECOND for each in held), held
+
+
+def test_a_program_on_one_card_does_not_wait_for_long_beside_a_gang_alone_on_the_other() -> None:
+    machine = Machine()
+    gang = machine.team([0, 1], [10, 10], 3 * GIB)
+    alone = machine.program(1, 30, 3 * GIB)
+    gang.compute(100_000)
+    alone.compute(1000 * SECOND)
+    machine.advance(60 * SECOND)
+    held = [machine.client(who).view.held_time for who in (*gang.ranks, alone)]
+    assert all(26 * SECOND < each < 34 * SECOND for each in held), held
+
+
+def test_gangs_that_share_one_card_each_do_not_wait_in_a_circle() -> None:
+    machine = Machine(cards=3)
+    teams = [
+        machine.team(cards, [pid, pid + 1], 3 * GIB, name=f"{pid:x}")
+        for pid, cards in ((10, [0, 1]), (20, [1, 2]), (30, [2, 0]))
+    ]
+    for team in teams:
+        team.compute(600)
+    finish(machine, *teams)
+
+
+def test_what_fits_runs_at_once_and_nothing_is_stopped() -> None:
+    machine = Machine()
+    teams = [
+        machine.team([0, 1], [pid, pid + 1], GIB, name=f"{pid:x}") for pid in (10, 20)]
+    for team in teams:
+        team.compute(400)
+    finish(machine, *teams, limit=3 * SECOND)
+    assert not [reason for _, _, reason in machine.ends if reason == "gang"]
+
+
+def test_a_context_on_a_second_card_makes_no_gang() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 10], 0)
+    one.ranks[1].allocate(3 * GIB)
+    other = machine.team([1, 0], [20, 20], 0)
+    other.ranks[1].allocate(3 * GIB)
+    machine.advance(SECOND)
+    one.compute(400)
+    other.compute(400)
+    finish(machine, one, other, limit=3 * SECOND)
+
+
+def test_a_dead_rank_holds_nobody_up() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
+    one.compute(2000)
+    other.compute(600)
+    machine.advance(1500 * MILLISECOND)
+    for rank in one.ranks:
+        machine.kill(rank)
+        machine.advance(300 * MILLISECOND)
+    finish(machine, other)
+
+
+def test_a_suspended_member_keeps_its_gang_out_and_no_others() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
+    one.compute(200)
+    other.compute(1000)
+    suspended = machine.client(one.ranks[1])
+    machine.manager.set_terms(suspended.id, "suspended", 1)
+    finish(machine, other, limit=7 * SECOND)
+    assert one.left > 100
+    machine.manager.set_terms(suspended.id, "suspended", 0)
+    finish(machine, one, limit=3 * SECOND)
+
+
+def test_one_that_does_not_answer_holds_the_others_up_for_a_while_only() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    alone = [machine.program(card, 30 + card, 3 * GIB) for card in (0, 1)]
+    one.compute(1000)
+    machine.advance(500 * MILLISECOND)
+    one.ranks[0].busy = True            # SIGSTOP, as far as orders go
+    for program in alone:
+        program.compute(SECOND)
+    machine.advance(30 * SECOND)
+    assert not alone[1].work            # the other card is to be had; this one's memory is not
+    one.ranks[0].busy = False
+    one.ranks[0]._carry_on()
+    finish(machine, one, limit=60 * SECOND)
+    machine.advance(5 * SECOND)
+    assert not alone[0].work
+
+
+def test_ranks_wait_for_those_that_have_not_come() -> None:
+    machine = Machine()
+    one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
+    one.compute(200)
+    machine.advance(SECOND)
+    assert not one.ranks[0].ended
+    alone = machine.program(0, 30, 3 * GIB)
+    alone.compute(SECOND)
+    machine.advance(2 * SECOND)
+    assert not alone.work               # nobody else is held up meanwhile
+    rank = machine.rank(one, 1, replace(peer(11, 0), gang="a", gang_size=2), 3 * GIB)
+    rank.compute(200)
+    finish(machine, one, limit=5 * SECOND)
+
+
+def test_ranks_wait_no_longer_than_that() -> None:
+    machine = Machine()
+    one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
+    one.compute(200)
+    finish(machine, one, limit=32 * SECOND)
+
+
+def test_ranks_far_ahead_of_each_other_are_stopped_without_reopening() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    one.ranks[0].depth = 40
+    other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
+    other.ranks[1].depth = 40
+    one.compute(1000)
+    other.compute(1000)
+    finish(machine, one, other)
+    assert all(machine.client(r).view.reopened == 0 for r in (*one.ranks, *other.ranks))
+    assert machine.steps
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_whatever_happens_everyone_ends(seed: int) -> None:
+    live(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(16, 400))
+def test_whatever_happens_everyone_ends_many_times(seed: int) -> None:
+    live(seed)
+
+
+def live(seed: int) -> None:
+    """Gangs and others come, compute, are suspended and killed; then all that is left ends."""
+    dice = Random(seed)
+    machine = Machine(
+        cards=dice.choice([2, 2, 3, 4]), seed=seed, delay=dice.choice([50, 500, 5000]),
+        tq=dice.choice([SECOND // 5, SECOND, None]),
+        anti_thrash=dice.choice([AntiThrash.AUTO, AntiThrash.AUTO, AntiThrash.ON]))
+    teams: list[Team] = []
+    others: list[Hook] = []
+    for step in range(dice.randint(10, 40)):
+        pid = 100 + 10 * step
+        match dice.choice(["team", "team", "other", "kill", "suspend", "compute", "wait", "end"]):
+            case "team" if len(teams) < 4:
+                teams.append(_team(machine, dice, pid))
+            case "other" if len(others) < 4:
+                size = dice.choice([0, GIB, 3 * GIB])
+                others.append(machine.program(dice.randrange(len(machine.gpus)), pid, size))
+            case "kill" if teams:
+                team = dice.choice(teams)
+                teams.remove(team)
+                for rank in dice.sample(team.ranks, len(team.ranks)):
+                    machine.kill(rank)
+                    machine.advance(dice.choice([0, 100 * MILLISECOND, 3 * SECOND]))
+            case "end" if others:
+                machine.kill(others.pop(dice.randrange(len(others))))
+            case "suspend" if teams:
+                who = machine.client(dice.choice(dice.choice(teams).ranks))
+                machine.manager.set_terms(who.id, "suspended", 1)
+                machine.advance(dice.randint(0, 2000) * MILLISECOND)
+                machine.manager.set_terms(who.id, "suspended", 0)
+            case "compute":
+                _compute(dice, teams, others, few=True)
+        machine.advance(dice.choice([0, 10, 300, 3000, 8000]) * MILLISECOND)
+    _compute(dice, teams, others, few=False)
+    machine.advance(300 * SECOND, until=lambda: not any(t.left for t in teams)
+                    and not any(one.work for one in others))
+    finish(machine, *teams, limit=0)
+    assert not [one.id for one in others if one.work]
+
+
+def _team(machine: Machine, dice: Random, pid: int) -> Team:
+    cards = dice.sample(range(len(machine.gpus)), dice.randint(2, len(machine.gpus)))
+    name = dice.choice(["", f"{pid:x}"])
+    return machine.team(
+        cards, [pid + number if name else pid for number in range(len(cards))],
+        dice.choice([GIB, 3 * GIB]), name=name, depth=dice.choice([1, 3, 20]),
+        expected=dice.choice([0, len(cards)]) if name else 0)
+
+
+def _compute(dice: Random, teams: list[Team], others: list[Hook], *, few: bool) -> None:
+    for team in teams:
+        if not few or dice.random() < 0.5:
+            team.kernel = dice.choice([MILLISECOND // 2, 5 * MILLISECOND])
+            team.compute(dice.choice([1, 30, 400]))
+    for one in others:
+        if not few or dice.random() < 0.5:
+            one.kernel = dice.choice([1, 20, 300]) * MILLISECOND
+            one.compute(dice.choice([1, 500, 3000]) * MILLISECOND)
