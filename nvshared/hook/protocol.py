@@ -66,6 +66,7 @@ class Flag(IntFlag):
     REPORT_BUSY = 1 << 12
     GAPS = 1 << 13
     PASS = 1 << 14
+    STEP = 1 << 15
 
 
 class Refusal(IntEnum):
@@ -84,6 +85,7 @@ class Wait(IntEnum):
     ROOM = 2
     SHARE = 3
     RESUME = 4
+    GANG = 5
 
 
 NO_UUID = bytes(16)

@@ -241,6 +241,7 @@ def _record(order: actions.Order) -> OrderRecord:
                 | (Flag.REPORT_IDLE if order.report_idle else 0)
                 | (Flag.REPORT_COPIES if order.report_copies else 0)
                 | (Flag.REPORT_BUSY if order.report_busy else 0)
+                | (Flag.STEP if order.step else 0)
             )
             return OrderRecord(
                 Type.RUN, flags, quantum=order.quantum, idle_window=order.idle_window)
@@ -276,6 +277,8 @@ def _wait(client: Client) -> OrderRecord:
             wait = Wait.SHARE
         case actions.ClientState.CROWDED:
             wait = Wait.ROOM
+        case actions.ClientState.WAITING if client.gang:
+            wait = Wait.GANG
         case _:
             wait = Wait.TURN if place else Wait.MOVES
     return OrderRecord(Type.QUEUED, wait, place)

@@ -28,7 +28,6 @@ from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Ganged, Standing
 
-
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 
 

@@ -304,8 +304,10 @@ class Gangs:
             if event == before or (before is None and standing is Standing.FREE):
                 continue
             gang.told[client] = event
+            client.gang = gang.name
             if standing is Standing.FREE:
                 del gang.told[client]
+                client.gang = ""
             client.gpu.tell(event)
 
     def _due(self, moment: int, now: int) -> bool:

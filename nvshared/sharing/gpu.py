@@ -66,6 +66,7 @@ class Client:
         self.pod: Pod | None = None     # that it is in, once its names are known
         self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
         self.recent = RecentTurns()
+        self.gang = ""                  # whose turns it has, see gangs.py; "": its own
         self.word = Word()              # in which it tells others that it has work
 
     def __str__(self) -> str:

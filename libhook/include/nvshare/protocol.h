@@ -54,7 +54,8 @@ enum nvshare_type {
      * closes the connection. */
     NVSHARE_REFUSED = 2,
     /* Open the gate for a turn of `quantum`. The flags name what to do meanwhile:
-     * NVSHARE_PACE, NVSHARE_REPORT_IDLE, NVSHARE_REPORT_COPIES, NVSHARE_REPORT_BUSY. Sent
+     * NVSHARE_PACE, NVSHARE_REPORT_IDLE, NVSHARE_REPORT_COPIES, NVSHARE_REPORT_BUSY,
+     * NVSHARE_STEP, with which `quantum` is a pause. Sent
      * again to a running client when any of that changes. The hook opens only if the client is whole
      * (resident + pinned + pending = need <= room). */
     NVSHARE_RUN = 3,
@@ -178,6 +179,9 @@ enum nvshare_flag {
     NVSHARE_GAPS = 1 << 13,          /* it is not */
     /* EVICT */
     NVSHARE_PASS = 1 << 14,          /* memory that leaves may be passed on */
+    /* RUN */
+    NVSHARE_STEP = 1 << 15,          /* let one launch at a time through, each `quantum` after the end
+                                        of the one before: on another GPU work waits for some of it */
 };
 
 enum nvshare_refusal {
@@ -193,6 +197,7 @@ enum nvshare_wait {
                                         do not share */
     NVSHARE_WAITS_SHARE = 3,         /* it has had its share of the time */
     NVSHARE_WAITS_RESUME = 4,        /* it is suspended */
+    NVSHARE_WAITS_GANG = 5,          /* it gets its turn on several GPUs at once */
 };
 
 /* Why nothing of a client leaves the card any more. */
@@ -234,7 +239,7 @@ struct nvshare_order {
             uint64_t room;           /* EVICT, LOAD: bytes */
             uint64_t host;           /* EVICT, LOAD: bytes of host memory for swapped blocks, in all */
             uint64_t presaved;       /* EVICT with KEEP: bytes */
-            uint64_t quantum;        /* RUN: microseconds; 0: no end is planned */
+            uint64_t quantum;        /* RUN: microseconds; 0: no end is planned; with STEP: a pause */
             uint64_t idle_window;    /* RUN: microseconds; 0: as before */
             struct nvshare_limits limits;    /* LIMITS */
             uint64_t passed;         /* LIMITS, LOAD: bytes */

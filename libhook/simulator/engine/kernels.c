@@ -252,8 +252,9 @@ static CUresult run_spin(struct device *device, const uint64_t *arguments,
     return CUDA_SUCCESS;
 }
 
-static CUresult run_wait_flag(struct device *device, const uint64_t *arguments,
-                              const _Atomic bool *doomed)
+/* Adds `more` to a word, and waits until it is what is awaited, or at least that. */
+static CUresult await_word(struct device *device, const uint64_t *arguments,
+                           const _Atomic bool *doomed, uint32_t more, bool at_least)
 {
     if (arguments[0] % 4 != 0)
         return CUDA_ERROR_MISALIGNED_ADDRESS;
@@ -261,18 +262,34 @@ static CUresult run_wait_flag(struct device *device, const uint64_t *arguments,
         size_t size = sizeof(uint32_t);
         uint32_t value = 0;
         space_lock_to_read();
-        uint32_t *flag = (uint32_t *)space_resolve(device, arguments[0], ACCESS_READ, false,
-                                                   &size);
-        if (flag != NULL)
+        uint32_t *flag = (uint32_t *)space_resolve(
+            device, arguments[0], more != 0 ? ACCESS_WRITE : ACCESS_READ, false, &size);
+        if (flag != NULL && more != 0)
+            value = __atomic_add_fetch(flag, more, __ATOMIC_ACQ_REL);
+        else if (flag != NULL)
             value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+        more = 0;
         space_unlock();
         if (flag == NULL || atomic_load(doomed))
             return CUDA_ERROR_ILLEGAL_ADDRESS;
-        if (value == (uint32_t)arguments[1])
+        uint32_t awaited = (uint32_t)arguments[1];
+        if (at_least ? value >= awaited : value == awaited)
             return CUDA_SUCCESS;
         pause_microseconds(nap);
     }
     return CUDA_SUCCESS;
+}
+
+static CUresult run_wait_flag(struct device *device, const uint64_t *arguments,
+                              const _Atomic bool *doomed)
+{
+    return await_word(device, arguments, doomed, 0, false);
+}
+
+static CUresult run_meet(struct device *device, const uint64_t *arguments,
+                         const _Atomic bool *doomed)
+{
+    return await_word(device, arguments, doomed, 1, true);
 }
 
 static size_t reach_words(const uint64_t *arguments, int index)
@@ -316,6 +333,7 @@ static const struct kernel kernels[] = {
     {"nvshare_examine", 5, run_examine, reach_examine},
     {"nvshare_spin", 1, run_spin, reach_nothing},
     {"nvshare_wait_flag", 2, run_wait_flag, reach_flag},
+    {"nvshare_meet", 2, run_meet, reach_flag},
 };
 
 const struct kernel *kernel_at(size_t index)

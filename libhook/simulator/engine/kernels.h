@@ -17,6 +17,8 @@
  *                                       its own memory; libhook/src/swap/examine.cu
  *   nvshare_spin(microseconds)          keeps the GPU busy for that long
  *   nvshare_wait_flag(ptr, value)       waits until the 32-bit word at ptr is value
+ *   nvshare_meet(ptr, value)            adds 1 to the 32-bit word at ptr, and waits until it is
+ *                                       value or more, as kernels on several cards meet
  *
  * i counts words from 0. PTX that is meant for real cards too must give its
  * kernels these names and parameters, in this order, all `.param .b64`.

@@ -37,6 +37,11 @@ bool client_forked(void)
     return forked;
 }
 
+unsigned clients_count(void)
+{
+    return client_count;
+}
+
 void client_enter(struct client *client)
 {
     pthread_mutex_lock(&memory_lock);

@@ -51,6 +51,8 @@ struct client {
     bool stopping;                   /* STOP came, STOPPED is not sent: it will carry WANTS */
     bool paced;                      /* others wait: little work in flight, */
     bool squeezed;                   /* and no spare memory, as they may need the room */
+    bool steps;                      /* one launch at a time, each so long after the last */
+    uint64_t step_pause;             /* us */
     bool reports_idle;
     bool reports_busy;
     bool watched;                    /* there is something to look at every few ms while it runs */
@@ -139,6 +141,7 @@ extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never re
 /* No client has ever been attached in this process: wrappers pass through. */
 bool client_none(void);
 bool client_alone(void);                          /* there is one, and no other */
+unsigned clients_count(void);
 /* This is the child of a process that had one: a lock may be held for ever there. */
 bool client_forked(void);
 /* Attaching (service/attach.c). */

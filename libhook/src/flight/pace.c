@@ -37,12 +37,16 @@
  * may be done before a thread could be woken to launch the next. So one that is held back looks
  * itself for a moment before it sleeps.
  *
+ * A client that steps (NVSHARE_STEP) may have one pass in flight. Its service thread alone lets
+ * passes through, each when the one before has been done for `step_pause`.
+ *
  * A driver without cuCtxRecordEvent (before 12.5) is not paced.
  */
 #include "flight/pace.h"
 
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "client/client.h"
 #include "client/gate.h"
@@ -64,6 +68,7 @@
 #define MOST (1u << 20)
 #define PATIENCE_LEAST_US 500000
 #define PATIENCE_MOST_US 2000000
+#define LET_THROUGH_US 1000
 #define PATIENCE_PART 3              /* as long as so many of the last markers took */
 
 struct marker {
@@ -152,7 +157,7 @@ static void mark(uint64_t passes, uint64_t now)
     marker->at = marked_at = now;
     drain_begin(&marker->drain);
     count++;
-    atomic_store(&next_mark, passes + (limit + MARKS_PER_LIMIT - 1) / MARKS_PER_LIMIT + 1);
+    atomic_store(&next_mark, owner->steps ? UINT64_MAX : passes + (limit + MARKS_PER_LIMIT - 1) / MARKS_PER_LIMIT + 1);
     look(now);
 }
 
@@ -161,6 +166,8 @@ static void aim(uint64_t now)
     uint64_t taken = atomic_load(&gate_taken), ahead = limit;
     if (count > 0 && now - oldest()->at > target)
         ahead = LEAST;
+    if (owner->steps)
+        ahead = count == 0 && now - progress >= owner->step_pause ? 1 : 0;
     uint64_t goal = done + ahead + extra, patience = latency * PATIENCE_PART;
     if (patience < PATIENCE_LEAST_US)
         patience = PATIENCE_LEAST_US;
@@ -232,6 +239,8 @@ static bool pass_waits(uint64_t *since)
     return true;
 }
 
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
 static void prepare(void)
 {
     const char *text = setting("NVSHARE_DRAIN_TARGET_MS");
@@ -261,7 +270,6 @@ static void begin(struct client *client, uint64_t now)
 
 void pace_step(struct client *client)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, prepare);
     if (usual_target == 0 || (owner != NULL && owner != client))
         return;
@@ -274,9 +282,24 @@ void pace_step(struct client *client)
     look(now);
     uint64_t taken = atomic_load(&gate_taken);
     uint64_t covered = count == 0 ? done : markers[(first + count - 1) % MARKERS].passes;
-    if (taken != covered && (count == 0 || now - marked_at >= target / MARKS_PER_TARGET))
+    if (taken != covered && (count == 0 || owner->steps || now - marked_at >= target / MARKS_PER_TARGET))
         mark(taken, now);
     aim(now);
+}
+
+void pace_let_through(struct client *client, uint64_t passes)
+{
+    pthread_once(&once, prepare);
+    gate_close(GATE_PACED);
+    uint64_t before = atomic_load(&gate_taken), began = now_microseconds();
+    gate_allow(before + passes);
+    gate_open(GATE_STOPPED(client));
+    while (atomic_load(&gate_taken) < before + passes
+           && now_microseconds() - began < LET_THROUGH_US)
+        nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+    gate_close(GATE_STOPPED(client));
+    if (owner == NULL)
+        gate_open(GATE_PACED);
 }
 
 void pace_end(const struct client *client)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct client;
 
@@ -12,6 +13,9 @@ struct client;
 
 /* To be called every few milliseconds while this client runs and others wait. */
 void pace_step(struct client *client);
+/* With the gate closed for this client's turn: lets so many passes through, of threads that stand
+ * there, and closes it again. */
+void pace_let_through(struct client *client, uint64_t passes);
 /* They don't, or it does not run any more. */
 void pace_end(const struct client *client);
 /* Threads may be waiting for pace_step(): it should not be long. */

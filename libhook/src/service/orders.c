@@ -28,6 +28,7 @@
 
 #define DRAIN_PATIENCE_MOST_US 8000000
 #define DRAIN_TRIES 4
+#define PARTS_PATIENCE_US 100000
 
 /* From here on its memory may change. */
 static void begin_turn(struct client *client)
@@ -39,7 +40,9 @@ static void begin_turn(struct client *client)
 static void run(struct client *client, const struct nvshare_order *order)
 {
     /* Before its gate opens: the program might be far ahead by the time that this thread looks. */
-    if ((order->flags & NVSHARE_PACE) != 0 && client->undrained == 0)
+    client->steps = (order->flags & NVSHARE_STEP) != 0;
+    client->step_pause = order->quantum;
+    if ((order->flags & NVSHARE_PACE) != 0 && (client->undrained == 0 || client->steps))
         pace_step(client);
     LOCKED(memory_lock);
     client->paced = (order->flags & NVSHARE_PACE) != 0;
@@ -62,6 +65,21 @@ static void run(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
+/* What is in flight may wait for what a thread is about to submit to another GPU: a part of a
+ * collective operation. Where this process has several, as many passes as there may be parts are
+ * let through, and later again. */
+static enum drained drain_parts(struct client *client, uint64_t patience)
+{
+    uint64_t began = now_microseconds();
+    for (uint64_t wait = PARTS_PATIENCE_US; !client_alone(); wait *= 2) {
+        enum drained drained = drain_all(wait, true);
+        if (drained != UNDRAINED || now_microseconds() - began > patience)
+            return drained;
+        pace_let_through(client, clients_count());
+    }
+    return drain_all(patience, true);
+}
+
 /* Each time longer than before, as the work may only take long. After a few times in vain the
  * program is not held up for it any more. */
 static bool drain(struct client *client)
@@ -69,7 +87,7 @@ static bool drain(struct client *client)
     uint64_t patience = (uint64_t)DRAIN_PATIENCE_US << client->undrained;
     if (patience > DRAIN_PATIENCE_MOST_US)
         patience = DRAIN_PATIENCE_MOST_US;
-    enum drained drained = drain_all(patience, true);
+    enum drained drained = drain_parts(client, patience);
     if (drained == DRAINED)
         client->undrained = 0;
     else if (drained == UNDRAINED && ++client->undrained == DRAIN_TRIES)

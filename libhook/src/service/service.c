@@ -40,6 +40,7 @@
 #define PACE_LOOK_US 2000
 #define BACKGROUND_LOOK_US 50
 #define TIMER_SLACK_NS 1000              /* the kernel's own 50 us are as long as such a look */
+#define STEP_LOOK_US 50
 #define RECONNECT_FIRST_MS 20
 #define RECONNECT_LAST_MS 500
 #define TELL_AFTER_US 5000000            /* longer than a restart of the daemon takes */
@@ -152,7 +153,8 @@ static int receive(struct client *client, int socket, struct nvshare_order *orde
 static bool competes(struct client *client, bool *others_wait)
 {
     LOCKED(memory_lock);
-    bool held_back = client->socket >= 0 && client->granted && client->undrained == 0;
+    bool held_back = client->socket >= 0 && client->granted
+        && (client->undrained == 0 || client->steps);
     *others_wait = held_back && client->paced;
     return held_back && (client->paced || telling_heeds());
 }
@@ -276,6 +278,8 @@ void *service_run(void *argument)
         look = tell_and_heed(client, &settling);
         if (pressing && telling_heeds())
             look = sooner(look, BACKGROUND_LOOK_US);
+        if (others_wait && client->steps)
+            look = sooner(look, STEP_LOOK_US);
         bus_sharing_step(client);
         pthread_mutex_unlock(&service_lock);
     }

@@ -124,6 +124,9 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
     case NVSHARE_WAITS_RESUME:
         complain("waits for GPU %u: it is suspended; nvsharectl resume ends that", i);
         break;
+    case NVSHARE_WAITS_GANG:
+        complain("waits for its turn on GPU %u and others at once", i);
+        break;
     default:
         complain("waits for GPU %u: memory is being moved", i);
     }
