@@ -147,7 +147,7 @@ def _says_ready(ready: socket.socket) -> bool:
 Cards = tuple[dict[str, str], list[bytes]]      # an environment that has them, and their UUIDs
 
 
-def simulate(folder: Path, number: int = CARDS) -> Cards:
+def simulate(folder: Path, number: int = CARDS, memory: int = CARD) -> Cards:
     """Simulated cards whose state lies in a folder."""
     if not (SIMULATOR / "libnvidia-ml.so.1").exists():
         pytest.fail(f"there is no simulated NVML in {SIMULATOR}; make build makes it")
@@ -156,7 +156,7 @@ def simulate(folder: Path, number: int = CARDS) -> Cards:
         "LD_LIBRARY_PATH": str(SIMULATOR),
         "NVSHARE_SIM_DIR": str(folder),
         "NVSHARE_SIM_GPUS": str(number),
-        "NVSHARE_SIM_MEMORY": str(CARD),
+        "NVSHARE_SIM_MEMORY": str(memory),
         "NVSHARE_SIM_DRIVER": os.environ.get("NVSHARE_SIM_DRIVER", ""),
     }
     found = subprocess.run(
@@ -189,6 +189,14 @@ def large_site(tmp_path: Path) -> Iterator[Site]:
     folder = tmp_path / "cards"
     folder.mkdir()
     yield from _made(tmp_path, simulate(folder, 4))
+
+
+@pytest.fixture
+def small_site(tmp_path: Path) -> Iterator[Site]:
+    """The same on a machine with small cards, whose memory is soon moved."""
+    folder = tmp_path / "cards"
+    folder.mkdir()
+    yield from _made(tmp_path, simulate(folder, memory=160 * MIB))
 
 
 @pytest.fixture

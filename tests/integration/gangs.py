@@ -56,6 +56,7 @@ class Card:
         self.noise = (some * (size // len(some) + 1))[:size]
         call("cuMemcpyHtoD_v2", self.data.value, self.noise, size)
         call("cuMemsetD8_v2", self.counted.value, 0, COUNTED * 8)
+        call("cuCtxSynchronize")
 
     def enter(self) -> None:
         """It is the current one."""

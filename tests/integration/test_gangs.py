@@ -14,7 +14,7 @@ from nvshared.units import MIB
 from tests.integration.conftest import ROOT, Site
 from tests.integration.test_kills import BUILD
 
-SIZE = 600 * MIB                        # two of these do not fit a card
+SIZE = 100 * MIB                        # two of these do not fit a card
 PATIENCE = 300
 
 
@@ -64,9 +64,11 @@ def turns(site: Site) -> int:
 
 @pytest.mark.parametrize("ahead", [1, 40])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_two_gangs_take_turns_and_end(site: Site, processes: int, ahead: int) -> None:
-    site.start("--tq", "1")
-    gangs = [Gang(site, name, processes=processes, ahead=ahead) for name in ("a", "b")]
+def test_two_gangs_take_turns_and_end(
+    small_site: Site, processes: int, ahead: int
+) -> None:
+    small_site.start("--tq", "1")
+    gangs = [Gang(small_site, name, processes=processes, ahead=ahead) for name in ("a", "b")]
     for gang in gangs:
         gang.begin()
     for gang in gangs:
