@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import secrets
 import shutil
 import socket
 from typing import NoReturn
@@ -18,6 +19,8 @@ MODULES = "PYTHONPATH"
 REQUIRED = "NVSHARE_REQUIRED"           # 1: the program waits for nvshared; 0: it runs unshared
 VERBOSE = "NVSHARE_VERBOSE"             # 1: it says that it waits, and for what
 NAME = "NVSHARE_NAME"                   # what people are shown
+GANG = "NVSHARE_GANG"                   # with whom the program has its turns, and how many they are
+RANKS_MOST = 1024
 NAME_LONGEST = 88                       # bytes, see libhook/include/nvshare/protocol.h
 
 
@@ -31,12 +34,22 @@ class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "nvsharectl run [-h] [--name NAME] [--verbose] [--socket PATH]\n"
-        "                      -- PROGRAM [ARGUMENT ...]"
+        "nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--verbose]\n"
+        "                      [--socket PATH] -- PROGRAM [ARGUMENT ...]"
     )
     parser.add_argument(
         "--name", metavar="NAME", type=_name,
         help=f"what to call the program, for all users to see (or set {NAME})",
+    )
+    parser.add_argument(
+        "--gang", action="store_true",
+        help="give all programs that it starts their turns together, on several GPUs at once "
+             f"(or set {GANG} to NAME:N)",
+    )
+    parser.add_argument(
+        "-n", metavar="N", type=_ranks, dest="ranks",
+        help="of how many processes, one on each GPU, the gang is; torchrun's are counted by "
+             "themselves",
     )
     parser.add_argument(
         "--verbose", action="store_true",
@@ -61,6 +74,13 @@ def _name(text: str) -> str:
     )
 
 
+def _ranks(text: str) -> int:
+    if text.isascii() and text.isdigit() and 2 <= int(text) <= RANKS_MOST:
+        return int(text)
+    raise InvalidArgs(
+        f"a gang cannot be of {text!r} processes", f"give a number from 2 to {RANKS_MOST}")
+
+
 def _act(options: Options) -> NoReturn:
     from nvshared import library
 
@@ -75,6 +95,10 @@ def _act(options: Options) -> NoReturn:
         environment[SOCKET_VARIABLE] = options.socket
     if options.name is not None:
         environment[NAME] = options.name
+    if options.ranks is not None and not options.gang:
+        raise InvalidArgs("-n says how large a gang is", "add --gang")
+    if options.gang:
+        environment[GANG] = f"{secrets.token_hex(8)}:{options.ranks or ''}"
     if options.verbose:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
@@ -135,6 +159,8 @@ VERB = Verb(
     examples=(
         ("nvsharectl run -- python train.py --epochs 3", "one program"),
         ("nvsharectl run --name 'llama, 3rd try' -- python train.py", "it is shown by that name"),
+        ("nvsharectl run --gang -- torchrun --nproc-per-node=2 train.py",
+         "a training on two GPUs: both at once, or none"),
         ("nvsharectl run -- bash", "a shell; all that is started from it shares the GPU"),
     ),
     configure=_configure,

@@ -46,6 +46,7 @@ class Type(IntEnum):
     NAME = 73
     BUSY = 74
     PASSED = 75
+    GANG = 76
 
 
 class Flag(IntFlag):
@@ -98,6 +99,7 @@ SIZE = 104
 REASONS = {int(one): one for one in Stays if one is not Stays.KEPT}     # that a hook can give
 TEXT_PIECE = 88                         # bytes in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in all
+TEXTS = (Type.NAME, Type.GANG)
 ASKS = frozenset({Type.HELLO, Type.COMMIT})     # say `commit` where others say `moved`
 
 
@@ -138,7 +140,7 @@ class ReportRecord:
     moved: int = 0                      # all others; of STOPPED it is `used`
     took: int = 0
     version: int = VERSION
-    text: str = ""                      # NAME
+    text: str = ""                      # NAME, GANG
 
 
 def encode_order(order: OrderRecord) -> bytes:
@@ -179,7 +181,7 @@ def decode_order(packet: bytes) -> OrderRecord:
 
 def encode_report(report: ReportRecord) -> bytes:
     """The bytes of a report."""
-    if report.type is Type.NAME:
+    if report.type in TEXTS:
         return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
     *figures, answered, to_pin, stays = astuple(report.memory)
     asks = report.type in ASKS
@@ -193,13 +195,13 @@ def encode_report(report: ReportRecord) -> bytes:
 def decode_report(packet: bytes) -> ReportRecord:
     """What a hook says. Raises ProtocolError unless it is one record of a type we know.
 
-    A HELLO of another version is passed on as it is, so that it can be answered, and a NAME, which
-    comes before it.
+    A HELLO of another version is passed on as it is, so that it can be answered, and NAME and GANG,
+    which come before it.
     """
     kind, version = _head(packet)
     if kind < Type.HELLO:
         raise ProtocolError(f"a {kind.name} came, which only the daemon may send")
-    if kind is Type.NAME:
+    if kind in TEXTS:
         return ReportRecord(
             kind, version=version, text=TEXT.unpack(packet)[-1].partition(b"\0")[0].decode(
                 errors="ignore"))
@@ -230,6 +232,6 @@ def _head(packet: bytes) -> tuple[Type, int]:
         kind = Type(code)
     except ValueError:
         raise ProtocolError(f"a record of the unknown type {code} came") from None
-    if version != VERSION and kind not in (Type.HELLO, Type.NAME):
+    if version != VERSION and kind not in (Type.HELLO, *TEXTS):
         raise ProtocolError(f"a {kind.name} of version {version} came, and we speak {VERSION}")
     return kind, version

@@ -2,7 +2,7 @@
 """One connection's conversation: records in, events to the scheduler; orders in, records out.
 
     hook                         session                      scheduler
-    NAME                 ──────► what the program calls itself
+    NAME, GANG           ──────► what the program calls itself, and with whom it runs
     HELLO(uuid, memory)  ──────► finds the GPU  ────────────► Joined
            LIMITS ◄───────────── the first Limits ◄────────── Limits
     PASSED               ──────► memory for another, until MOVED says that it is free
@@ -106,6 +106,9 @@ class Session:
                 raise ProtocolError("a NAME came after HELLO")
             self.peer = replace(self.peer, title=printable(record.text).strip())
             return
+        if record.type is Type.GANG:
+            self._join_gang(record.text)
+            return
         if self._introduction:
             if record.type is not Type.HELLO or record.number != self._introduction:
                 return
@@ -119,6 +122,16 @@ class Session:
             self.client.gpu.tell(self._event(self.client, record))
             if record.type is Type.WAITING:
                 self._wire.send(protocol.encode_order(_wait(self.client)))
+
+    def _join_gang(self, text: str) -> None:
+        """It is in a gang of this name; with a colon and the number of its clients behind it."""
+        if self.client is not None:
+            raise ProtocolError("a GANG came after HELLO")
+        whole = printable(text).strip()
+        name, _, size = whole.rpartition(":") if ":" in whole else (whole, "", "")
+        if name:
+            known = size.isascii() and size.isdigit()
+            self.peer = replace(self.peer, gang=name, gang_size=int(size[:4]) if known else 0)
 
     def _take(self, packet: bytes, descriptor: int) -> None:
         foreign.check(descriptor)

@@ -34,8 +34,8 @@ class Peer:
     tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
     fellows: str = ""                   # alike for those who may see each other's memory
     title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
-    gang: str = ""                      # alike for processes that `nvsharectl run --gang` started
-    gang_size: int = 0                  # together, and how many clients of them are expected
+    gang: str = ""                      # alike for its user's programs that are to run together
+    gang_size: int = 0                  # (NVSHARE_GANG), and of how many clients; 0: nobody knows
 
     @property
     def user(self) -> str:
@@ -84,8 +84,7 @@ def describe(pid: int, uid: int, owner: int) -> Peer:
     called = name(pid)
     command = _read(pid, "cmdline").replace("\0", " ").strip() or called
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
-    environment = _read(pid, "environ", ENVIRONMENT_LONGEST)
-    gang, gang_size = tenant.gang(environment)
+    environment = _read(pid, "environ", ENVIRONMENT_LONGEST) if "slurmd" in cgroup else ""
     found = tenants(cgroup, owner, own_cgroup(), environment)
     return Peer(
         pid=pid,
@@ -95,8 +94,6 @@ def describe(pid: int, uid: int, owner: int) -> Peer:
         command=printable(command[:COMMAND_LONGEST]),
         tenants=tuple(replace(one, name=printable(one.name)) for one in found),
         fellows=fellows(found[-1], uid, contained=_contained(pid)),
-        gang=gang,
-        gang_size=gang_size,
     )
 
 

@@ -117,17 +117,6 @@ def tenants(cgroup: str, uid: int, own: str = "", environment: str = "") -> tupl
     return (whole,) if best is None else (whole, best)
 
 
-def gang(environment: str) -> tuple[str, int]:
-    """By /proc/PID/environ: what `nvsharectl run --gang` called the processes that it started
-    together, "" for others, and of how many clients it is: what was said there or is known from
-    torchrun; 0: nobody knows."""
-    name = re.search(r"(?:^|\0)NVSHARE_GANG=([0-9a-f]{1,32}):(\d{0,4})\0", environment)
-    if name is None:
-        return "", 0
-    ranks = re.search(r"(?:^|\0)LOCAL_WORLD_SIZE=(\d{1,4})\0", environment)
-    return name[1], int(name[2] or (ranks[1] if ranks else 0))
-
-
 def fellows(tenant: Tenant, uid: int, *, contained: bool) -> str:
     """Alike for processes of which each may see the memory of the other; "": it is alone.
 

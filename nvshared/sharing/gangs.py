@@ -14,8 +14,8 @@ scheduler/gang.py.
 **A gang is** the clients of one process; those of processes that `nvsharectl run --gang` started
 together; or those of a pod: as far as they are on several cards and have anything there that could
 leave. A client that has not wanted its card for DORMANT, while others of the gang wanted theirs,
-does not count until it wants it again. It comes in then while the others run, before all gangs that do not run yet, as their work may wait for
-it.
+does not count until it wants it again. It comes in then while the others run, before all gangs that
+do not run yet, as their work may wait for it.
 
 **Members of one process tree** start one by one. Until as many as are expected have said HELLO none
 gets a turn, but not for longer than GATHER.

@@ -14,6 +14,7 @@ import os
 import sys
 from array import array
 from ctypes import byref, c_uint64, c_void_p
+from pathlib import Path
 
 MIB = 1 << 20
 COUNTED = MIB // 8                      # words
@@ -89,7 +90,7 @@ def main() -> None:
     """Runs it."""
     path, numbers, ranks, steps, size, *more = sys.argv[1:]
     ahead = int(more[0]) if more else 1
-    with open(path, "r+b") as file:
+    with Path(path).open("r+b") as file:
         shared = mmap.mmap(file.fileno(), 4096)
     words = ctypes.addressof(ctypes.c_char.from_buffer(shared))
     call("cuInit", 0)

@@ -3,10 +3,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from random import Random
 
 import pytest
 

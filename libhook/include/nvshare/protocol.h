@@ -150,6 +150,10 @@ enum nvshare_type {
      * of a block of `moved` bytes, as the descriptor that comes with it (SCM_RIGHTS). Nothing maps
      * it any more. */
     NVSHARE_PASSED = 75,
+    /* Which of its user's programs this one is to get its turns with, on several GPUs: `text`, as
+     * NAME's: a name, a colon, and the number of all their clients, if that is known. Only before
+     * HELLO. */
+    NVSHARE_GANG = 76,
 };
 
 enum nvshare_flag {
@@ -295,7 +299,7 @@ struct nvshare_report {
                 };
             };
         };
-        char text[88];               /* NAME */
+        char text[88];               /* NAME, GANG */
     };
 };
 

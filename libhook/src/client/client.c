@@ -109,11 +109,17 @@ void client_wake(struct client *client)
     (void)written;
 }
 
-static bool send_name(const struct client *client)
+static bool send_text(const struct client *client, uint16_t type, const char *text)
 {
-    struct nvshare_report report = { .type = NVSHARE_NAME, .version = NVSHARE_PROTOCOL_VERSION };
-    memcpy(report.text, client->name, sizeof report.text);
-    return client->name[0] == '\0' || connection_send(client->socket, &report);
+    struct nvshare_report report = { .type = type, .version = NVSHARE_PROTOCOL_VERSION };
+    memcpy(report.text, text, sizeof report.text);
+    return text[0] == '\0' || connection_send(client->socket, &report);
+}
+
+static bool send_names(const struct client *client)
+{
+    return send_text(client, NVSHARE_NAME, client->name)
+        && send_text(client, NVSHARE_GANG, client->gang);
 }
 
 void client_fill_report(const struct client *client, struct nvshare_report *report)
@@ -143,7 +149,7 @@ void client_send(struct client *client, struct nvshare_report report)
     UNCANCELLED;
     /* Only the service thread closes it: it may just be waiting for it, and
      * the number could be somebody else's by then. */
-    if ((report.type == NVSHARE_HELLO && !send_name(client))
+    if ((report.type == NVSHARE_HELLO && !send_names(client))
         || !connection_send(client->socket, &report))
         shutdown(client->socket, SHUT_RDWR);
 }

@@ -31,6 +31,7 @@ struct client {
     uint8_t uuid[16];
     unsigned index;                  /* in clients[], and of its two bits in gate_closed */
     char name[89];                   /* NVSHARE_NAME, as far as a record holds it; "": none */
+    char gang[89];                   /* NVSHARE_GANG, in the same way */
 
     /* Everything from here on is protected by memory_lock. */
 

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -188,6 +189,16 @@ static bool can_map(CUdevice device)
     return false;
 }
 
+/* torchrun knows how many it has started. */
+static void name_gang(struct client *client)
+{
+    const char *name = setting("NVSHARE_GANG"), *ranks = getenv("LOCAL_WORLD_SIZE");
+    size_t length = name != NULL ? strlen(name) : 0;
+    bool open = length > 0 && name[length - 1] == ':' && ranks != NULL;
+    snprintf(client->gang, sizeof client->gang, "%s%s", name != NULL ? name : "",
+             open ? ranks : "");
+}
+
 static struct client *new_client(CUdevice device)
 {
     struct client *client = calloc(1, sizeof *client);
@@ -202,6 +213,7 @@ static struct client *new_client(CUdevice device)
     client->wake = -1;
     const char *name = setting("NVSHARE_NAME");
     strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
+    name_gang(client);
     spares_prepare(client);
     CUuuid uuid;
     CUresult result = HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
