@@ -62,6 +62,7 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
         Property("GPU", "o", Changes.NEVER, lambda self: gpu_path(self._client.gpu.facts.index)),
         Property("Name", "s", Changes.ANNOUNCED, lambda self: self._client.name),
         Property("Tenant", "s", Changes.ANNOUNCED, lambda self: self._client.tenant),
+        Property("Gang", "s", Changes.SILENT, lambda self: self._client.gang),
         Property("State", "s", Changes.ANNOUNCED, lambda self: str(self._client.view.state)),
         Property("Stays", "s", Changes.ANNOUNCED, lambda self: str(self._client.memory.stays)),
         Property("Allocated", "t", Changes.SILENT, lambda self: self._client.memory.allocated),

@@ -67,6 +67,7 @@ class ClientSnapshot:
     name: str
     command: str                        # its name where the command line is not for us to see
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
+    gang: str                           # alike for those that get turns together; "": it does not
     state: str                          # idle, waiting, limited, loading, running, draining,
                                         # evicting, suspended or crowded
     stays: str                          # why nothing of it leaves: undrained, unseen, given or kept

@@ -50,6 +50,9 @@ present turns end; a blocked head ends those that it needs. A memory limit bound
 promised, never what is allocated already. A client with a compute limit (compute.py) is stopped
 when it has had its share of a window, and stands in no queue until the next.
 
+**Gangs** (gang.py) are clients on several cards that run together or not at all. When one's turn
+could begin here, nobody is stopped before all its cards are to be had.
+
 **Room** (room.py, taking.py) is what a client may occupy of the card. The sum over all clients
 never exceeds the capacity. While an EVICT is on its way the old room counts, while a LOAD is,
 the new one; so the sum is true whatever crosses. Holders lack so many bytes; so many are free

@@ -132,6 +132,11 @@ class Gangs:
                     self._several.pop(gang, None)
         self.review()
 
+    def members(self, client: Client) -> tuple[Client, ...]:
+        """All clients of its gang, itself among them; none, if it can be in no gang."""
+        return next((tuple(one.clients) for one in self._gangs.values()
+                     if client in one.clients), ())
+
     def drain(self, on: bool) -> None:
         """Whether we are about to end: all go on without us then, so nobody is held back."""
         self._draining = on

@@ -7,9 +7,8 @@ deadline, and signals say what people want to know. What the scheduler knows (fi
 under way, settings) is asked of it and kept nowhere else.
 
 Everything happens at once, in the order in which events arrive. An event caused while another
-is being handled (a link turns out to be broken while we send) waits until that one is done.
-Programs get their orders before people hear of anything. What `changed` announces comes a few
-milliseconds later, all changes of that time together.
+is being handled (a link breaks while we send) waits until that one is done. Programs get their
+orders before people hear of anything; `changed` announces all of a few milliseconds together.
 """
 
 import logging

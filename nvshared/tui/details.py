@@ -73,6 +73,8 @@ def _about(
     within = tenants[0].within if tenants else ()
     words = f"{client.tenant}, in {', '.join(within)}" if within else client.tenant
     found += _folded("Tenant", words, width)
+    if client.gang:
+        found += _folded("Gang", f"{client.gang}, which runs on several GPUs at once", width)
     words = client.state
     if client.state == "idle":
         words += f", for {duration(client.idle_usec)}"

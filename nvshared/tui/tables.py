@@ -135,6 +135,7 @@ def short_tenant(name: str) -> str:
 _TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NARROWEST))
 _IDLE = Column("IDLE", lambda client: duration(client.idle_usec) if client.idle_usec else "-",
                right=True, give=Give(6))
+_GANG = Column("GANG", lambda client: short_tenant(client.gang) or "-", give=Give(5, NARROWEST))
 _STAYS = Column("STAYS", lambda client: client.stays or "-", give=Give(3))
 _LIMITS = Column("LIMITS", lambda client: limits(client) or "-", give=Give(3))
 
@@ -144,6 +145,7 @@ def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
     more = {
         _IDLE: any(client.idle_usec for client in clients),
         _TENANT: any(tenant(client) for client in clients),
+        _GANG: any(client.gang for client in clients),
         _STAYS: any(client.stays for client in clients),
         _LIMITS: any(limits(client) for client in clients),
     }

@@ -10,6 +10,8 @@ NAMED = 2                               # of those who hold a GPU
 def reason(snapshot: Snapshot, client: ClientSnapshot) -> str:
     """What it waits for, to stand behind "waits"; "" if it does not wait."""
     match client.state:
+        case "waiting" if client.gang and not client.position:
+            return "for its turn on several GPUs at once"
         case "waiting":
             return f"for {_holders(snapshot, client)}"
         case "loading":

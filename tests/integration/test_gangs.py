@@ -3,6 +3,8 @@
 
 import subprocess
 import sys
+from random import Random
+from time import sleep
 
 import pytest
 
@@ -12,26 +14,27 @@ from tests.integration.test_kills import BUILD
 
 SIZE = 100 * MIB                        # two of these do not fit a card
 PATIENCE = 300
+SHAPES = [["0,1"], ["0", "1"]]
 
 
 class Gang:
-    """One program on both cards: one process, or one for each."""
+    """A program on several cards, of one process or of several. Begun once all are ready."""
 
     def __init__(
-        self, site: Site, name: str, *, processes: int, steps: int = 500, ahead: int = 1,
-        size: int = SIZE,
+        self, site: Site, name: str, *, cards: list[str], steps: int = 500, ahead: int = 1,
     ) -> None:
+        """`cards`: of each process."""
         shared = site.folder / f"gang-{name}"
         shared.write_bytes(bytes(4096))
-        cards = ["0,1"] if processes == 1 else ["0", "1"]
+        number = str(sum(len(each.split(",")) for each in cards))
         self.ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.gangs", str(shared), card, "2",
-                 str(steps), str(size), str(ahead)],
+                [sys.executable, "-m", "tests.integration.gangs", str(shared), card, number,
+                 str(steps), str(SIZE), str(ahead)],
                 cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
                      "NVSHARE_SOCKET": str(site.socket),
-                     **({"NVSHARE_GANG": f"{name}:2"} if processes > 1 else {})},
+                     **({"NVSHARE_GANG": f"{name}:2"} if len(cards) > 1 else {})},
             )
             for card in cards
         ]
@@ -54,18 +57,70 @@ class Gang:
             assert rank.returncode == 0
 
 
-def turns(site: Site) -> int:
-    return sum(line.get("event") == "TurnStarted" for line in site.trace())
-
-
 @pytest.mark.parametrize("ahead", [1, 40])
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("cards", SHAPES, ids=["one process", "two processes"])
 def test_two_gangs_take_turns_and_end(
-    small_site: Site, processes: int, ahead: int
+    small_site: Site, cards: list[str], ahead: int
 ) -> None:
     small_site.start("--tq", "1")
-    gangs = [Gang(small_site, name, processes=processes, ahead=ahead) for name in ("a", "b")]
+    gangs = [Gang(small_site, name, cards=cards, ahead=ahead) for name in ("a", "b")]
     for gang in gangs:
         gang.begin()
     for gang in gangs:
+        gang.ends_well()
+
+
+def beside(site: Site, name: str, steps: int) -> Gang:
+    """A program on one card."""
+    return Gang(site, name, cards=["1"], steps=steps)
+
+
+def test_a_program_on_one_of_the_cards_takes_turns_with_a_gang(small_site: Site) -> None:
+    small_site.start("--tq", "1")
+    programs = [Gang(small_site, "a", cards=["0", "1"]), beside(small_site, "b", 500)]
+    for program in programs:
+        program.begin()
+    for program in programs:
+        program.ends_well()
+
+
+def test_a_killed_gang_holds_nobody_up(small_site: Site) -> None:
+    small_site.start("--tq", "1")
+    doomed = Gang(small_site, "a", cards=["0", "1"], steps=1_000_000)
+    other = Gang(small_site, "b", cards=["0", "1"], ahead=40)
+    doomed.begin()
+    other.begin()
+    assert doomed.ranks[0].poll() is None
+    doomed.ranks[0].kill()
+    with pytest.raises(subprocess.TimeoutExpired):
+        doomed.ranks[1].wait(2)         # its kernel waits for the other's
+    doomed.ranks[1].kill()
+    other.ends_well()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10))
+def test_gangs_at_random_end(small_site: Site, seed: int) -> None:
+    dice = Random(seed)
+    small_site.start("--tq", str(dice.choice([1, 2])))
+    doomed = [
+        Gang(small_site, f"doomed{number}", cards=dice.choice(SHAPES), steps=1_000_000,
+             ahead=dice.choice([1, 7, 100]))
+        for number in range(dice.randint(0, 2))
+    ]
+    lasting = [
+        Gang(small_site, f"{number}", cards=dice.choice([*SHAPES, ["1"]]),
+             steps=dice.randint(100, 1000), ahead=dice.choice([1, 7, 100]))
+        for number in range(dice.randint(2, 3))
+    ]
+    gangs = [*doomed, *lasting]
+    dice.shuffle(gangs)
+    for gang in gangs:
+        gang.begin()
+    for gang in doomed:
+        sleep(3 * dice.random())
+        for rank in dice.sample(gang.ranks, len(gang.ranks)):
+            rank.kill()
+            sleep(dice.choice([0, 1]))
+    for gang in lasting:
         gang.ends_well()

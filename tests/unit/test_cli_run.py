@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -144,3 +145,12 @@ def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
     ended = run("--", str(script))
     assert ended.returncode == ExitCode.NOT_EXECUTABLE
     assert "Permission denied" in ended.stderr
+
+
+def test_a_gang_has_a_name_that_nobody_guesses_and_its_size() -> None:
+    one = run("--gang", "-n", "4", "--", "sh", "-c", 'echo "$NVSHARE_GANG"').stdout
+    other = run("--gang", "--", "sh", "-c", 'echo "$NVSHARE_GANG"', NVSHARE_GANG="x:2").stdout
+    assert re.fullmatch(r"[0-9a-f]{16}:4\n", one)
+    assert re.fullmatch(r"[0-9a-f]{16}:\n", other)
+    for wrong in (("--gang", "-n", "1"), ("-n", "2"), ("--gang", "-n", "two")):
+        assert run(*wrong, "--", "true").returncode == ExitCode.INVALID_ARGS

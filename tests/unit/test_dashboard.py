@@ -32,8 +32,8 @@ CARD = GPUSnapshot(
 )
 HOLDER = ClientSnapshot(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py",
-    tenant="user:root", state="running", stays="", memory_limit=0, compute_limit=100, weight=100,
-    suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
+    tenant="user:root", gang="", state="running", stays="", memory_limit=0, compute_limit=100,
+    weight=100, suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
     held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0,
     position=0, turns=4, bytes_in=0, bytes_out=0,
 )

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.gang_world import Machine, Team
@@ -109,6 +110,30 @@ def test_a_context_on_a_second_card_makes_no_gang() -> None:
     one.compute(400)
     other.compute(400)
     finish(machine, one, other, limit=3 * SECOND)
+
+
+def test_programs_of_one_pod_are_a_gang() -> None:
+    machine = Machine()
+    teams = []
+    for number in (1, 2):
+        team = Team(machine)
+        for card in (0, 1):
+            pod = Tenant(Kind.POD, f"0000000{number}-0000-0000-0000-000000000000")
+            who = replace(peer(10 * number + card, 0), tenants=(pod,))
+            machine.rank(team, card, who, 3 * GIB)
+        team.compute(600)
+        teams.append(team)
+    finish(machine, *teams)
+    assert max(apart(machine, teams[1])[1:]) <= TOGETHER
+
+
+def test_nobody_joins_the_gang_of_another_user() -> None:
+    machine = Machine()
+    ours = machine.team([0], [10], GIB, name="a", expected=2)
+    team = Team(machine)
+    machine.rank(team, 1, replace(peer(11, 1000), gang="a", gang_size=2), GIB)
+    names = [client.gang for client in machine.manager.clients]
+    assert len(machine.manager.gangs.members(machine.client(ours.ranks[0]))) == 1, names
 
 
 def test_a_dead_rank_holds_nobody_up() -> None:

@@ -108,6 +108,23 @@ def test_a_program_may_say_what_it_is_called(manager: Manager) -> None:
         made.says(ReportRecord(Type.NAME, text="other"))
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "size"),
+    [("a1:4", "a1", 4), ("a1:", "a1", 0), ("ours", "ours", 0), ("x:y:2", "x:y", 2), ("", "", 0)],
+)
+def test_a_program_may_say_with_whom_it_runs(
+    manager: Manager, text: str, name: str, size: int
+) -> None:
+    made = Hook(manager)
+    made.says(ReportRecord(Type.GANG, text=text))
+    made.says(HELLO)
+    client = made.session.client
+    assert client is not None
+    assert (client.peer.gang, client.peer.gang_size) == (name, size)
+    with pytest.raises(ProtocolError, match="a GANG came after HELLO"):
+        made.says(ReportRecord(Type.GANG, text="other"))
+
+
 def test_who_is_taken_over_says_its_name_again(manager: Manager) -> None:
     made = Hook(manager)
     made.session.take_over(7)
