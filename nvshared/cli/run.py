@@ -48,8 +48,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-n", metavar="N", type=_ranks, dest="ranks",
-        help="of how many processes, one on each GPU, the gang is; torchrun's are counted by "
-             "themselves",
+        help="of how many processes that use a GPU the gang is; torchrun says it by itself",
     )
     parser.add_argument(
         "--verbose", action="store_true",

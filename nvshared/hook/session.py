@@ -124,7 +124,7 @@ class Session:
                 self._wire.send(protocol.encode_order(_wait(self.client)))
 
     def _join_gang(self, text: str) -> None:
-        """It is in a gang of this name; with a colon and the number of its clients behind it."""
+        """It is in a gang of this name; with a colon and the number of processes behind it."""
         if self.client is not None:
             raise ProtocolError("a GANG came after HELLO")
         whole = printable(text).strip()

@@ -35,7 +35,7 @@ class Peer:
     fellows: str = ""                   # alike for those who may see each other's memory
     title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
     gang: str = ""                      # alike for its user's programs that are to run together
-    gang_size: int = 0                  # (NVSHARE_GANG), and of how many clients; 0: nobody knows
+    gang_size: int = 0                  # (NVSHARE_GANG), and how many they are; 0: nobody knows
 
     @property
     def user(self) -> str:

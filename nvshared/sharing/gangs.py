@@ -74,7 +74,7 @@ class Gang:
 
     number: int
     name: str                           # for people
-    size: int                           # clients that are to come; 0: nobody knows
+    size: int                           # processes that are to come; 0: nobody knows
     clients: list[Client] = field(default_factory=list)
     state: State = State.OUT
     since: int = 0                      # of the state, or of what was asked last
@@ -88,6 +88,11 @@ class Gang:
 
     def __str__(self) -> str:
         return f"gang {self.name}"
+
+    @property
+    def come(self) -> int:
+        """How many processes have."""
+        return len({one.peer.pid or -one.id for one in self.clients})
 
     def turn(self, state: State, now: int) -> None:
         """It is in this state from now on."""
@@ -189,15 +194,15 @@ class Gangs:
                 self._end(gang, members, now)
 
     def _gathered(self, gang: Gang, every: Members, now: int) -> bool:
-        if gang.gathered or len(gang.clients) >= gang.size or self._draining:
+        if gang.gathered or gang.come >= gang.size or self._draining:
             gang.gathered = True
         elif gang.awaited is None and any(m.wants for m in every.values()):
             gang.awaited = now
         if gang.gathered or gang.awaited is None or not self._due(gang.awaited + GATHER, now):
             return gang.gathered
         logger.warning(
-            "%s: only %d of %d have come; they do not wait for the others any more", gang,
-            len(gang.clients), gang.size)
+            "%s: only %d of %d processes have come; they do not wait for the others any more",
+            gang, gang.come, gang.size)
         gang.gathered = True
         return True
 

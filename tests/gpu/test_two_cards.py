@@ -4,11 +4,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
 from bench.harness import ROOT, machine, program, rival, run, sharing
-from bench.trace import summary
+from bench.trace import Line, summary
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 from tests.integration import test_pools_two_cards as pools
 from tests.integration.test_own_memory import PRELUDE
@@ -44,6 +45,37 @@ def test_both_cards_are_shared(name: str, record: Record) -> None:
     for other in (*first, *second):
         check(other, EACH)
     assert figures["turns"] > 10
+
+
+def test_two_trainings_take_turns_on_both_cards(record: Record) -> None:
+    if len(cards()) < 2:
+        pytest.skip("there is one card only")
+    gangs = [
+        ["env", f"NVSHARE_GANG={name}:2", *program("nccl_reduce", "--gib", "2.5", "--port", port)]
+        for name, port in (("one", "29518"), ("other", "29519"))
+    ]
+    alone = run([gangs[0]])
+    with sharing("--tq", "1s", "--capacity", "8GiB", *BUDGET) as daemon:
+        together = run(gangs, daemon.environment, limit=400)
+        trace = daemon.trace()
+    times = together_starts(trace)
+    record("two trainings of two ranks on two cards", {
+        **summary(trace), "alone_s": alone[0].seconds,
+        "together_s": [result.seconds for result in together],
+        "apart_ms": [round(one / 1000, 1) for one in times],
+    })
+    assert digests(together) == 2 * digests(alone)
+    assert len(times) > 4
+
+
+def together_starts(trace: Sequence[Line]) -> list[int]:
+    """How far the beginnings of each turn lie from each other on two cards; microseconds."""
+    starts = [
+        [int(line["at"]) for line in trace
+         if line.get("report") == "turn-started" and line["gpu"] == card]
+        for card in (0, 1)
+    ]
+    return [abs(one - other) for one, other in zip(*starts, strict=False)]
 
 
 @pytest.mark.parametrize("body", [pools.COUNTED, pools.NOT_USED_YET, pools.ITS_OWN],

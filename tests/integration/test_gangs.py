@@ -98,6 +98,20 @@ def test_a_killed_gang_holds_nobody_up(small_site: Site) -> None:
     other.ends_well()
 
 
+def test_gangs_survive_the_daemon(small_site: Site) -> None:
+    daemon = small_site.start("--tq", "1")
+    gangs = [Gang(small_site, name, cards=["0", "1"], steps=1000) for name in ("a", "b")]
+    for gang in gangs:
+        gang.begin()
+    for _ in range(3):
+        sleep(1)
+        daemon.kill()
+        daemon.wait()
+        daemon = small_site.start("--tq", "1")
+    for gang in gangs:
+        gang.ends_well()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
 def test_gangs_at_random_end(small_site: Site, seed: int) -> None:

@@ -196,6 +196,15 @@ def test_ranks_wait_for_those_that_have_not_come() -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
+def test_nobody_is_held_back_when_the_daemon_is_about_to_end() -> None:
+    machine = Machine()
+    one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
+    one.compute(200)
+    machine.advance(SECOND)
+    machine.manager.drain(True)
+    finish(machine, one, limit=2 * SECOND)
+
+
 def test_ranks_wait_no_longer_than_that() -> None:
     machine = Machine()
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)

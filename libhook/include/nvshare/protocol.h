@@ -151,7 +151,7 @@ enum nvshare_type {
      * it any more. */
     NVSHARE_PASSED = 75,
     /* Which of its user's programs this one is to get its turns with, on several GPUs: `text`, as
-     * NAME's: a name, a colon, and the number of all their clients, if that is known. Only before
+     * NAME's: a name, a colon, and how many processes they are, if that is known. Only before
      * HELLO. */
     NVSHARE_GANG = 76,
 };

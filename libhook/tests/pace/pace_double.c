@@ -133,7 +133,7 @@ void drain_abandon(struct drain *drain)
 }
 
 /* What a test reads: us, and a count. */
-SEEN uint64_t idle, longest_drain, submissions;
+SEEN uint64_t idle, longest_drain, submissions, most_in_steps;
 
 static void begin_next(void)
 {
@@ -157,6 +157,8 @@ SEEN void skip(uint64_t microseconds)
 /* False: the program has to wait. */
 static bool submit(uint64_t length, uint64_t needs)
 {
+    if (one.steps && left > most_in_steps)
+        most_in_steps = left;
     wants = closed != 0 && gate_taken >= gate_goal;
     if (wants || submitted == QUEUE)
         return false;
@@ -181,6 +183,13 @@ SEEN void background(bool on)
 SEEN void others_work(bool on)
 {
     urgent_works = on;
+}
+
+/* It may have one in flight, so long after the one before. */
+SEEN void step(bool on, uint64_t pause)
+{
+    one.steps = on;
+    one.step_pause = pause;
 }
 
 SEEN void capture(bool on)

@@ -132,6 +132,20 @@ def test_work_that_waits_for_work_that_was_held_back_gets_it(card: Callable[[], 
     assert it.figure("submissions") > 10
 
 
+@pytest.mark.parametrize("pause", [0, 16 * MS])
+def test_one_that_steps_has_one_in_flight(card: Callable[[], Card], pause: int) -> None:
+    it = card()
+    it.learns(1 * MS)
+    it.c.look(False)                    # its turn has ended
+    it.c.step(True, ctypes.c_uint64(pause))
+    it.run([1 * MS], 3_000 * MS)        # it works off what was submitted
+    it.figure("submissions")
+    it.figure("most_in_steps")
+    it.run([1 * MS], 1_000 * MS)
+    assert it.figure("most_in_steps") <= 1 * MS
+    assert 1_000 // (pause // MS + 6) <= it.figure("submissions") <= 1_000 // (pause // MS + 1)
+
+
 def test_a_capture_is_never_held_up(card: Callable[[], Card]) -> None:
     it = card()
     it.learns(100 * MS)
