@@ -15,10 +15,12 @@ from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Stake
 from nvshared.scheduler.events import (
     Event,
+    Ganged,
     Joined,
     Left,
     Memory,
     MemoryChanged,
+    Standing,
     Stays,
     TermsChanged,
     WentIdle,
@@ -40,7 +42,8 @@ def _wants(client: ScheduledClient) -> int:
 
 
 def _waits(client: ScheduledClient) -> bool:
-    return client.phase is Phase.WAITING and not client.terms.suspended
+    waits = client.phase is Phase.WAITING and not client.terms.suspended
+    return waits and client.standing in (Standing.FREE, Standing.CLAIMS)
 
 
 def _stays(client: ScheduledClient) -> bool:
@@ -78,6 +81,10 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "entering": lambda client: _waits(client) and client.turn is None and client.settled,
     "settled": lambda client: client.turn is not None and client.settled,
     "suspended": lambda client: client.terms.suspended,
+    "ganged": lambda client: client.standing,
+    "granted": lambda client: (
+        client.phase is Phase.WAITING and not client.terms.suspended
+        and client.standing is Standing.GRANTED),
     "rationed": lambda client: client.rationed,
     "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
     "occupying": lambda client: client.charged,
@@ -201,7 +208,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
         hooks = list(world.hooks.values())
         what = data.draw(st.sampled_from(
             ["join", "allocate", "free", "pin", "compute", "stay", "kill", "restart", "terms",
-             "wait"]
+             "gang", "wait"]
         ))
         if not hooks or (what == "join" and len(hooks) < 8):
             world.join()
@@ -218,6 +225,9 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                 hook.compute(data.draw(st.integers(1, 500)) * 1000)
             case "stay":
                 hook.stay(Stays.UNSEEN)
+            case "gang":
+                standing = data.draw(st.sampled_from(Standing))
+                world.tell(Ganged(hook.id, data.draw(st.integers(1, 2)), standing))
             case "kill":
                 world.kill(hook)
             case "restart":

@@ -192,7 +192,7 @@ static bool can_map(CUdevice device)
 /* torchrun knows how many it has started. */
 static void name_gang(struct client *client)
 {
-    const char *name = setting("NVSHARE_GANG"), *ranks = getenv("LOCAL_WORLD_SIZE");
+    const char *name = setting("NVSHARE_GANG"), *ranks = setting("LOCAL_WORLD_SIZE");
     size_t length = name != NULL ? strlen(name) : 0;
     bool open = length > 0 && name[length - 1] == ':' && ranks != NULL;
     snprintf(client->gang, sizeof client->gang, "%s%s", name != NULL ? name : "",
