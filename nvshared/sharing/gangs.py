@@ -36,12 +36,13 @@ all its cards within a while gives them back.
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from itertools import count, groupby
 
 from nvshared.clock import Clock, Timer
 from nvshared.machine.tenant import Kind
+from nvshared.record import dataclass
 from nvshared.scheduler.client import Phase
 from nvshared.scheduler.events import Ganged, Standing
 from nvshared.scheduler.gang import Member

@@ -265,8 +265,8 @@ class GPU:
     def see(self, processes: Iterable[Process], before: Mapping[int, int]) -> None:
         """The driver's list of processes is this one. `before`: `occupied` before it was asked."""
         self._witness.hear(processes, [client.peer.pid for client in self.clients.values()])
-        evidence = self._evidence([one for one in self.clients.values() if one.peer.account])
-        if evidence:
+        if evidence := self.handover.counted(self._evidence(
+                [one for one in self.clients.values() if one.peer.account])):
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
             self._decide(events.Seen(evidence, filled))
 

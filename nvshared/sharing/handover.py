@@ -11,9 +11,11 @@ the same, only a fellow of the sender finds out, and makes its own.
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 
 from nvshared.scheduler import Scheduler, actions
+from nvshared.scheduler.events import Evidence
 
 MOST = 256                              # at a time; more are not kept
 
@@ -40,6 +42,15 @@ class Handover:
         ids = [(next(self._ids), size) for _, size in waiting]
         self._open |= {id: one for (id, _), (one, _) in zip(ids, waiting, strict=True)}
         return tuple(ids)
+
+    def counted(self, evidence: dict[int, Evidence]) -> dict[int, Evidence]:
+        """The driver's figures, with what has left a client by an order that it has not answered
+        yet: by its own words it has that still."""
+        return {
+            id: one if one.card is None else replace(
+                one, card=one.card + sum(size for _, size in self._announced.get(id, [])))
+            for id, one in evidence.items()
+        }
 
     def withdraw(self, client: int) -> None:
         """The client is gone. Harmless when repeated."""
