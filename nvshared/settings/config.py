@@ -232,8 +232,9 @@ class Config:
         "gpu", quantity.size, 0,
         "programs that may see each other's memory (of one user outside of containers, or in one "
         "pod or container) pass the card's memory on to each other, where it would be freed "
-        "and made anew, in blocks of this size and more; 64MiB or more may pay; 0 for never, "
-        "as long as nobody has measured it with this version on a card",
+        "and made anew, in blocks of this size and more; 64MiB pays (on an H200 a hand-over of 21 "
+        "GiB each way takes 0.49 instead of 0.54 s); 0 for never, as long as nobody has tried on a "
+        "card whose memory the driver says it is when the daemon starts anew",
         metavar="SIZE", words="0")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2 * SECOND,
