@@ -111,6 +111,7 @@ class Gangs:
         self._clock = clock
         self._timer = timer
         self._gangs: dict[object, Gang] = {}
+        self._of: dict[Client, object] = {}     # by what a client's gang is known
         self._several: dict[Gang, None] = {}    # those that may be of several clients
         self._numbers = count(1)
         self._reviewing = self._again = False
@@ -123,25 +124,27 @@ class Gangs:
             return
         gang = self._gangs.setdefault(key, Gang(next(self._numbers), name, size))
         gang.clients.append(client)
+        self._of[client] = key
         if len(gang.clients) > 1 or size > 1:
             self._several[gang] = None
             self.review()
 
     def leave(self, client: Client) -> None:
         """It is gone."""
-        for key, gang in [*self._gangs.items()]:
-            if client in gang.clients:
-                gang.clients.remove(client)
-                gang.told.pop(client, None)
-                if not gang.clients:
-                    del self._gangs[key]
-                    self._several.pop(gang, None)
+        key = self._of.pop(client, None)
+        if key is not None:
+            gang = self._gangs[key]
+            gang.clients.remove(client)
+            gang.told.pop(client, None)
+            if not gang.clients:
+                del self._gangs[key]
+                self._several.pop(gang, None)
         self.review()
 
     def members(self, client: Client) -> tuple[Client, ...]:
         """All clients of its gang, itself among them; none, if it can be in no gang."""
-        return next((tuple(one.clients) for one in self._gangs.values()
-                     if client in one.clients), ())
+        key = self._of.get(client)
+        return () if key is None else tuple(self._gangs[key].clients)
 
     def drain(self, on: bool) -> None:
         """Whether we are about to end: all go on without us then, so nobody is held back."""
@@ -174,7 +177,9 @@ class Gangs:
             gang.busy = now
         members = {c: m for c, m in every.items() if not self._dormant(gang, m, now)}
         heavy = {c.gpu for c, m in members.items() if not m.light}
-        if self._draining or len(heavy) < 2 or any(m.mute for m in every.values()):
+        # The library makes one client for each card; a process that plays several is none of ours.
+        odd = len({(one.gpu, one.peer.pid or -one.id) for one in every}) < len(every)
+        if odd or self._draining or len(heavy) < 2 or any(m.mute for m in every.values()):
             if gang.state is not State.OUT:
                 gang.turn(State.OUT, now)
             self._put(gang, every, Standing.FREE)
