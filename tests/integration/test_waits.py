@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that waits says so, and for what, where that was asked for."""
 
+import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -146,6 +147,40 @@ def test_who_waits_for_memory_that_it_asked_for_says_so(site: Site) -> None:
     assert "waits for GPU 0: nvshared has not yet granted the memory that it asked for" in line
     daemon.send(replace(daemon.limits, number=asked.number))
     assert "goes on" in program.popen.stderr.readline()
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
+ASKS_LATER = '''
+print(json.dumps("there"), flush=True)
+sys.stdin.readline()
+''' + ASKS
+
+
+def test_who_asks_for_memory_is_told_that_nvshared_does_not_come_back(site: Site) -> None:
+    """As under systemd, which holds the socket of one that cannot start: the program is connected,
+    and nobody answers."""
+    daemon = Daemon(site)
+    program = Own(site, ASKS_LATER)
+    daemon.accept(Flag(0))
+    assert program.hears() == "there"
+    site.socket.unlink()
+    daemon.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    daemon.listener.bind(str(site.socket))
+    daemon.listener.listen()
+    daemon.listener.settimeout(PATIENCE)
+    daemon.connection.close()
+    daemon.connection, _ = daemon.listener.accept()
+    daemon.connection.settimeout(PATIENCE)
+    daemon.until(Type.HELLO)            # it is connected again, and has somebody to ask
+    program.go_on()
+    assert program.popen.stderr is not None
+    line = program.popen.stderr.readline()
+    assert "nvshared is not running, and this program waits for it" in line
+    daemon.listener.close()
+    daemon.send(daemon.limits)
+    daemon.until(Type.COMMIT)           # which is refused
     program.go_on()
     daemon.rest()
     program.ends_well()

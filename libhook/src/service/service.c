@@ -85,9 +85,14 @@ static bool reconnect(struct client *client)
 }
 
 /* A program that waits while there is no daemon looks as if it hung: its user is told, once. */
-static bool tell_waiters(uint64_t heard_last)
+static bool tell_waiters(const struct client *client, uint64_t heard_last)
 {
-    if (now_microseconds() - heard_last < TELL_AFTER_US || !gate_has_waiters())
+    if (now_microseconds() - heard_last < TELL_AFTER_US)
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    bool asks = client->answered < client->question;    /* for memory, not at the gate */
+    pthread_mutex_unlock(&memory_lock);
+    if (!asks && !gate_has_waiters())
         return false;
     complain("nvshared is not running, and this program waits for it: its work on the GPU goes on "
              "when nvshared is started again");
@@ -248,7 +253,7 @@ void *service_run(void *argument)
 
         heard = (connected && heard) || got == 1;
         if (!heard)
-            told = told || tell_waiters(heard_last);
+            told = told || tell_waiters(client, heard_last);
         if (!connected) {
             retry_ms = reconnect(client) ? RECONNECT_FIRST_MS
                 : retry_ms * 2 < RECONNECT_LAST_MS ? retry_ms * 2 : RECONNECT_LAST_MS;
