@@ -10,7 +10,7 @@ from enum import Enum
 
 from nvshared.record import dataclass
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
-from nvshared.scheduler.cost import PACE, Average
+from nvshared.scheduler.cost import PACE, PAUSE, Average
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Memory, Standing, Stopped
 from nvshared.scheduler.quota import Quota
@@ -194,6 +194,8 @@ class ScheduledClient:
     presave_pause: int = CALM              # how long it is to be idle before that
     heat: float = 0                     # how lately and often it was asked for, see prefetch.py,
     heated: int = 0                     # as of then
+    pauses: Average = PAUSE             # between two uses of the card, see pauses.py,
+    strays: Average = PAUSE             # and how far they are from that
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
     rests: int | None = None            # that time without them, if its last turn ended so
 

@@ -31,6 +31,7 @@ is learned within a few hand-overs, even if until now nothing had to move at all
 
 from nvshared.record import dataclass
 from nvshared.scheduler.settings import BLOCK
+from nvshared.units import SECOND
 
 MEMORY = 4                              # a new measurement is this part of the average, or more
 FAR = 4.0                               # times the average; what is farther counts as that
@@ -64,6 +65,7 @@ class Average:
 # A latency that was measured once may be any, so what it starts with counts as a measurement.
 LATENCY = Average(USUAL_LATENCY, USUAL_LATENCY, 1)
 PACE = Average(1 / USUAL_SPEED, 1 / FAST)
+PAUSE = Average(0, SECOND)             # see pauses.py
 
 
 def paced(pace: Average, lacked: int, took: int) -> Average:

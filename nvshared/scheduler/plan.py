@@ -56,7 +56,8 @@ could begin here, nobody is stopped before all its cards are to be had.
 **Room** (room.py, taking.py) is what a client may occupy of the card. The sum over all clients
 never exceeds the capacity. While an EVICT is on its way the old room counts, while a LOAD is,
 the new one; so the sum is true whatever crosses. Holders lack so many bytes; so many are free
-or on their way back; the rest is taken from others, first from those who will need it last.
+or on their way back; the rest is taken from others, first from those who will need it last
+(pauses.py).
 Nobody loses what nobody needs: what stays need not be loaded again. Evictions and loads are cut
 in steps, two under way per client, so the newcomer's memory comes in while the other's leaves.
 

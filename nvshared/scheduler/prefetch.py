@@ -19,8 +19,6 @@ in circles: it comes to rest.
 nothing from anybody who computes, and all that could leave can be compared. When somebody comes,
 what moves is cut short (YIELD) before anything else is decided; but not what comes in for the very
 program that asks. At most one program is brought in at a time, a step at a time.
-
-For the calm, and to see requests, gates of programs that do nothing are shut after half a second.
 """
 
 import math
@@ -34,13 +32,6 @@ from nvshared.units import GIB, SECOND
 HALF_LIFE = 300 * SECOND
 COLDER = 2                              # so many times as hot is what comes in than what leaves
 CUSHION_PART = 128                      # of the card: left for running programs to grow
-
-
-def pays(card: Card) -> bool:
-    """Whether programs are to be watched, as some are away and do not fit beside the others."""
-    away, _ = card.groups.most_away()
-    together = card.groups.total("need") <= card.settings.capacity
-    return card.settings.prefetch and away > 0 and not together
 
 
 def asked(client: ScheduledClient, now: int) -> None:

@@ -12,13 +12,11 @@ has to be made as well, which takes several times as long. Presaving does both b
 It pays only if somebody will come. So it is done only while some idle program has memory that
 is not on the card. The one that lacks most is taken for the next. What it lacks, less what is
 free on the card, is what has to be presaved. It is presaved where it would be taken: from the
-program that is idle longest, and there from the blocks that would leave first. Where all
+program that will want it last, and there from the blocks that would leave first. Where all
 programs fit together nothing is presaved and nobody is stopped.
 
 A copy is right until its program runs again. So the gates of programs that do nothing are
-shut: while presaving pays, running programs are asked to report idleness although nobody
-waits, and are stopped when they do. To run again costs such a program one message and its
-answer.
+shut (pauses.py). To run again costs such a program one message and its answer.
 
 If it runs again before anybody came, the copy was made in vain. Each time that happens, the
 program is left alone for twice as long as before, from half a second to a minute. When some
@@ -32,6 +30,7 @@ A stop that is decided later in the same round cuts it short right behind that. 
 at most half of the host memory that is left, so that memory which must leave finds some.
 """
 
+from nvshared.scheduler import pauses
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import CALM, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
@@ -72,7 +71,7 @@ def plan(decision: Decision) -> None:
         c for c in card.groups.group("occupying")
         if c.phase is Phase.IDLE and not c.terms.suspended and c.id != coming
     ]
-    for client in sorted(idle, key=lambda c: c.since):
+    for client in pauses.latest_first(idle, card.now):
         part = min(short, client.staying)
         if client.presaved < part and _presave(decision, client, part):
             return

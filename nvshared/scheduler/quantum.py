@@ -49,7 +49,8 @@ a wrong estimate must not leave the card unused for longer than a person takes t
 A program whose turn ends by idleness, and that then stays away for IDLE_MOST, would have been
 stopped as rightly before: a model answers a request and has nothing to do until the next. So its
 window is half as long after each such turn, down to IDLE_LEAST. When it comes back before a whole
-window is over it was stopped too early, and gets all of it again.
+window is over it was stopped too early, and gets all of it again. Nobody needs to wait for that:
+while memory of somebody is away all are watched, for IDLE_WATCHED and then less (pauses.py).
 
 A window is told again when it has halved or doubled, so a few times in a turn while the next
 client is loaded.
@@ -68,6 +69,7 @@ STEADY = 8                              # a change of less than this part is not
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
 MOST_HALVINGS = 6                       # of IDLE_MOST, which is IDLE_LEAST then
+IDLE_WATCHED = IDLE_MOST // 4          # where nobody waits, and the gate opens again at once
 IDLE_USUAL = 50 * MILLISECOND           # where no hand-over depends on it; the hook's own default
 NEWS = 2                                # a window that is told anew has changed by this factor
 
@@ -140,9 +142,9 @@ def patience(client: ScheduledClient, window: int) -> int:
 
 
 def rests(card: Card, client: ScheduledClient, turn: Turn) -> None:
-    """Its turn is over. If that was for idleness while others waited, its pause will teach."""
-    idle = turn.ending is TurnEnd.IDLE and turn.conduct is not None and turn.conduct.pace
-    client.rests = card.conduct.window if idle and card.conduct is not None else None
+    """Its turn is over. If that was for idleness, its pause will teach."""
+    told = card.conduct if turn.ending is TurnEnd.IDLE and turn.conduct is not None else None
+    client.rests = None if told is None else told.window if told.pace else IDLE_WATCHED
 
 
 def came_back(client: ScheduledClient, now: int) -> None:

@@ -4,7 +4,7 @@
 The essay is in plan.py.
 """
 
-from nvshared.scheduler import bounds, bus_sharing, order
+from nvshared.scheduler import bounds, bus_sharing, order, pauses
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.taking import Taking
@@ -75,14 +75,14 @@ def _host_coming(decision: Decision) -> int:
 def _victims(decision: Decision) -> list[ScheduledClient]:
     """Clients without a turn that occupy the card, in the order in which room is taken.
 
-    The suspended, then the idle, longest idle first, then those that will run last.
+    The suspended, then the idle, then those that wait; of each, who will run last goes first.
     """
     occupying = decision.card.groups.group("occupying")
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
     away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
     idle = [c for c in away if not c.terms.suspended]
-    idle.sort(key=lambda client: client.since)
     waiting = [c for c in occupying if c.phase is Phase.WAITING and not c.terms.suspended]
+    idle = pauses.latest_first(idle, decision.now)
     return suspended + idle + order.ordered(decision.card, waiting)[::-1]
 
 

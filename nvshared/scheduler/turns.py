@@ -7,10 +7,10 @@ The essay is in plan.py.
 from collections.abc import Callable
 from itertools import chain
 
-from nvshared.scheduler import busy, gang, order, prefetch, presave, quantum
+from nvshared.scheduler import busy, gang, order, pauses, presave, quantum
 from nvshared.scheduler.actions import Crowded, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, crowd
-from nvshared.scheduler.client import CALM, Conduct, Phase, ScheduledClient, Turn, Way
+from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Standing
 from nvshared.scheduler.settings import AntiThrash, Priority
@@ -384,7 +384,7 @@ def _start(decision: Decision) -> bool:
 def _rest(decision: Decision) -> None:
     """Shuts the gates of idle clients if their room may soon be needed, or turns without them."""
     card = decision.card
-    if card.contended or card.settings.draining or not (_watched(card) or busy.idle(card)):
+    if card.contended or card.settings.draining or not (pauses.matter(card) or busy.idle(card)):
         return
     for client in card.in_phase(Phase.RUNNING):
         assert client.turn is not None
@@ -392,11 +392,6 @@ def _rest(decision: Decision) -> None:
             continue                    # the others of its gang may not be idle
         if client.turn.idle and not client.settled and decision.due(client.turn.stop_after):
             decision.stop(client, TurnEnd.IDLE)
-
-
-def _watched(card: Card) -> bool:
-    """Running programs are to say when they are idle, although nobody waits."""
-    return presave.pays(card) or prefetch.pays(card)
 
 
 def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
@@ -407,14 +402,13 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else quantum.shown(card, blocked)
     idle_window = quantum.idle_window(card, blocked)
-    wanted = not card.contended and _watched(card)
-    calm = CALM if prefetch.pays(card) else None
+    watched = not card.contended and pauses.matter(card)
     paced = card.contended or bool(card.busy.members)
     moves = card.contended and not card.busy.members    # memory does, between turns
-    copies = (moves or wanted) and card.settings.bus_sharing    # they are to say when
+    copies = (moves or presave.pays(card)) and card.settings.bus_sharing    # they are to say when
     busies = busy.matters(card)
     hinders = busy.awaits_idle(card)
-    conduct = Conduct(paced, tq, idle_window, moves or wanted or hinders, copies, busies)
+    conduct = Conduct(paced, tq, idle_window, moves or watched or hinders, copies, busies)
     changed = card.groups.news("turns")
     if not endless or card.conduct != conduct:
         changed = card.in_phase(Phase.RUNNING)
@@ -428,7 +422,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
             decision.due(turn.started + card.quantum)
         pace = paced or client.rationed
         rests = moves or client.rationed
-        window = calm or client.presave_pause if wanted else 0
+        window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
         if rests:
             window = quantum.patience(client, idle_window) if card.contended else idle_window
         elif hinders and turn.busy is None and not window:

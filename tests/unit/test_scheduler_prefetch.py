@@ -36,7 +36,10 @@ def ask(talk: Talk, client: int) -> None:
 
 def hot_is_away(talk: Talk) -> None:
     """The one that is asked for most was used longest ago, and had to leave."""
-    for client in (HOT, HOT, HOT, HOT, HOT, WARM, WARM, COLD):
+    for client in (HOT, HOT, HOT, HOT, HOT):
+        ask(talk, client)
+    talk.wait(60)                       # so others will probably be asked before it
+    for client in (WARM, WARM, COLD):
         ask(talk, client)
 
 
