@@ -30,11 +30,11 @@ def summary(trace: Sequence[Line], least: int = MEASURABLE) -> dict[str, Any]:
     # Host memory is made on a client's first way out, and kept.
     first = [move for move in out if move["host_grew"]]
     again = [move for move in out if not move["host_grew"]]
-    handovers = list(_handovers(trace))
+    times = [one["ms"] for one in handovers(trace)]
     drains = [line["microseconds"] / 1000 for line in trace if line.get("event") == "stopped"]
     return {
         "turns": sum(line.get("report") == "turn-started" for line in trace),
-        "handovers": len(handovers),
+        "handovers": len(times),
         "moved_out_gib": sum(move["bytes"] for move in out) / 2**30,
         "moved_in_gib": sum(move["bytes"] for move in back) / 2**30,
         "out_gbps": _speed(again),
@@ -43,7 +43,7 @@ def summary(trace: Sequence[Line], least: int = MEASURABLE) -> dict[str, Any]:
         "out_alone_gbps": _speed([move for move in again if not _overlaps(move, back)]),
         "in_alone_gbps": _speed([move for move in back if not _overlaps(move, out)]),
         "drain_ms": _spread(drains),
-        "stop_to_run_ms": _spread([handover["ms"] for handover in handovers]),
+        "stop_to_run_ms": _spread(times),
         "reopened": sum(line.get("event") == "reopened" for line in trace),
     }
 
@@ -77,15 +77,15 @@ def _overlaps(move: Line, others: Iterable[Line]) -> bool:
     )
 
 
-def _handovers(trace: Iterable[Line]) -> Iterable[Line]:
-    """From STOP to one client to the start of another's turn."""
+def handovers(trace: Iterable[Line]) -> Iterable[Line]:
+    """From STOP to one client to the start of another's turn: `ms`, and `client`, the other."""
     stopped: Line | None = None
     for line in trace:
         if line.get("order") == "stop":
             stopped = stopped or line
         elif line.get("report") == "turn-started" and stopped is not None:
             if line["client"] != stopped["client"]:
-                yield {"ms": (line["at"] - stopped["at"]) / 1000}
+                yield {"ms": (line["at"] - stopped["at"]) / 1000, "client": line["client"]}
             stopped = None
 
 

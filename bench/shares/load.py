@@ -79,6 +79,11 @@ def together(
         return found
 
 
+def tenant(card: Card, number: int) -> str:
+    """Whose program it is, of those together. On a simulated card all are one user's."""
+    return f"user:{os.geteuid() if card.simulated else FIRST_USER + number}"
+
+
 @contextmanager
 def _daemon(
     card: Card, programs: Sequence[Program], options: Sequence[str]
