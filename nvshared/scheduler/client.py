@@ -192,8 +192,6 @@ class ScheduledClient:
     presaved: int = 0                   # bytes that could leave without a copy
     exhausted: bool = False             # no more can be presaved before its next turn
     presave_pause: int = CALM              # how long it is to be idle before that
-    heat: float = 0                     # how lately and often it was asked for, see prefetch.py,
-    heated: int = 0                     # as of then
     pauses: Average = PAUSE             # between two uses of the card, see pauses.py,
     strays: Average = PAUSE             # and how far they are from that
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py

@@ -8,7 +8,7 @@ and its figures say what matters.
 from dataclasses import replace
 
 from nvshared.scheduler import busy as busy_turns
-from nvshared.scheduler import cost, order, pauses, prefetch, quantum
+from nvshared.scheduler import cost, order, pauses, quantum
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
@@ -40,7 +40,6 @@ def wanted(card: Card, client: ScheduledClient) -> None:
         turn.parked = replace(turn.parked, wants=True)
     client.invited = False
     if client.phase is Phase.IDLE:
-        prefetch.asked(client, card.now)
         pauses.ended(client, card.now)
         quantum.came_back(client, card.now)
         order.arrive(card, client)

@@ -11,9 +11,9 @@ differ from that. A pause that has lasted `since` will probably last
     max(|average - since|, deviation)
 
 more. Regular programs come when their average is over, within the deviation. Where pauses are of
-any length, the deviation is about the average, and that is what is to be expected at any moment.
-Once a pause is longer than that, it will probably last as long again. Of a program without a past
-nothing else is known: among such, who is idle longest goes first.
+any length, the deviation is about the average, and that is what is to be expected at any moment;
+so it is where only one was seen. Once a pause is longer than that, it will probably last as long
+again. Where nothing was seen nothing else is known: among such, who is idle longest goes first.
 
 Pauses show at gates that are shut. While programs do not fit together, and memory of one is away,
 those that do nothing are therefore stopped, although nobody waits (turns.py).
@@ -48,4 +48,6 @@ def latest_first(idle: Iterable[ScheduledClient], now: int) -> list[ScheduledCli
 
 def left(client: ScheduledClient, now: int) -> float:
     """For how long it will probably not want the card; us."""
-    return max(abs(client.pauses.value - (now - client.since)), client.strays.value)
+    usual = client.pauses.value
+    spread = client.strays.value if client.strays.number else usual
+    return max(abs(usual - (now - client.since)), spread)

@@ -2,18 +2,18 @@
 """Brings in the memory of idle programs that will probably be asked for next, before they are.
 
 Where several models share a card, a request to one that is away waits for its weights. While the
-card has nothing to do, the bus can bring them in. It is done only with the setting, as it pays
-where some programs are asked for much more often than others, and costs the bus's time where all
-are alike.
+card has nothing to do, the bus can bring them in. It is done only with the setting: it pays where
+programs come back regularly, or some much more often than others, and elsewhere costs the bus's
+time for nothing.
 
-**Who is next.** Each program has a heat: 1 for each time that it came to its shut gate, halved
-every five minutes since. So who was asked for lately and often is hotter than others; who never
-was is left alone. As all heats halve alike, their order changes only when somebody asks.
+**Who is next** is who has the least of a pause left (pauses.py): who comes regularly comes in
+just before, and who comes often before who comes rarely. Who has not paused twice is left alone.
 
-**What leaves for it.** Free room first. Then memory of idle programs that are not half as hot, the
-coldest first. So nothing is exchanged between programs that are about alike; and because the order
-stays between two requests, and what comes in is always hotter than what goes, nothing goes round
-in circles: it comes to rest.
+**What leaves for it.** Free room first. Then memory of idle programs that have more than twice as
+much left, those that will come last before others. So nothing is exchanged between programs that
+are about alike. What came in may leave again when its time is over and nobody came; as pauses
+last, all have about the same left, and it comes to rest. While somebody lacks something, it is
+looked at again when a quarter of what is left to it has passed.
 
 **It makes way.** It needs a calm in which nobody has a turn, waits, or asks for memory. So it takes
 nothing from anybody who computes, and all that could leave can be compared. When somebody comes,
@@ -21,28 +21,17 @@ what moves is cut short (YIELD) before anything else is decided; but not what co
 program that asks. At most one program is brought in at a time, a step at a time.
 """
 
-import math
-
+from nvshared.scheduler import pauses
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.taking import Taking
 from nvshared.units import GIB, SECOND
 
-HALF_LIFE = 300 * SECOND
-COLDER = 2                              # so many times as hot is what comes in than what leaves
+LATER = 2                               # so many times as much is left to who makes room
+LOOKS = 4                               # while as much is left as now
+LOOKS_LEAST = SECOND // 10
 CUSHION_PART = 128                      # of the card: left for running programs to grow
-
-
-def asked(client: ScheduledClient, now: int) -> None:
-    """It came to its gate."""
-    client.heat = heat(client, now) + 1
-    client.heated = now
-
-
-def heat(client: ScheduledClient, now: int) -> float:
-    """How lately and how often it was asked for."""
-    return client.heat * math.exp2((client.heated - now) / HALF_LIFE)
 
 
 def cut(decision: Decision) -> None:
@@ -65,10 +54,14 @@ def plan(decision: Decision) -> None:
     if not _calm(card) or any(not move.presaves for c in card.moving for move in c.moves):
         return
     idle = [c for c in card.in_phase(Phase.IDLE) if not c.terms.suspended and not c.moves]
-    idle.sort(key=lambda client: (heat(client, card.now), client.since))
-    for client in reversed(idle):
-        if client.heat and _lacks(client) and _bring_in(decision, client, idle):
+    idle = pauses.latest_first(idle, card.now)
+    wanted = [client for client in reversed(idle) if client.strays.number and _lacks(client)]
+    for client in wanted:
+        if _bring_in(decision, client, idle):
             return
+    if wanted:
+        soonest = pauses.left(wanted[0], card.now)
+        decision.due(card.now + max(LOOKS_LEAST, round(soonest / LOOKS)))
 
 
 def _lacks(client: ScheduledClient) -> int:
@@ -90,9 +83,9 @@ def _bring_in(decision: Decision, client: ScheduledClient, idle: list[ScheduledC
     room = card.free - cushion
     if room < min(missing, card.settings.step):
         taking = Taking(decision)
-        colder = [
-            c for c in idle if COLDER * heat(c, card.now) < heat(client, card.now)]
-        taking.take(colder, min(missing, card.settings.step) - max(0, room), [])
+        left = LATER * pauses.left(client, card.now)
+        later = [c for c in idle if pauses.left(c, card.now) > left]
+        taking.take(later, min(missing, card.settings.step) - max(0, room), [])
         taking.order(ahead=True)
         early = [move for id in taking.amounts for move in card.clients[id].moves]
         for move in early:

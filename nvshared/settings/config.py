@@ -226,8 +226,9 @@ class Config:
         "room, so that it can leave at once; on or off", metavar="SWITCH", words="on")
     prefetch: bool = _setting(
         "gpu", quantity.switch, False,
-        "while nobody waits, bring in the memory of idle programs that are asked for most often, "
-        "in place of those asked for least; on or off", metavar="SWITCH", words="off")
+        "while nobody has a turn or waits, bring in the memory of idle programs that come back "
+        "soonest, by their pauses until now, in place of those that come last; for models that "
+        "answer requests; on or off", metavar="SWITCH", words="off")
     pass_from: int = _setting(
         "gpu", quantity.size, 0,
         "programs that may see each other's memory (of one user outside of containers, or in one "

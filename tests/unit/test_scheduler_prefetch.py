@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is asked for most comes in before that, nobody is hurt by it, and it comes to rest."""
+"""Who will be asked soonest comes in before that, nobody is hurt by it, and it comes to rest."""
 
 from dataclasses import replace
 
@@ -12,7 +12,8 @@ from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, yields
 from tests.unit.scheduler_world import World
 
-HOT, WARM, COLD = 1, 2, 3
+A, B, C = 1, 2, 3
+AFTER = {A: B, B: C, C: A}
 
 
 def talking(step: float = 1000) -> Talk:
@@ -20,38 +21,22 @@ def talking(step: float = 1000) -> Talk:
     talk = Talk(step=step, host=1000)
     talk.settings = replace(talk.settings, prefetch=True)
     talk.scheduler = Scheduler(talk.settings, 0)
-    for client in (HOT, WARM, COLD):
+    for client in (A, B, C):
         talk.join(client, 45)
     return talk
 
 
 def ask(talk: Talk, client: int) -> None:
-    """A request to it; then it does nothing for a second, and its gate is shut."""
-    said = talk.obey(talk.want(client))
-    assert client in runs(said)
-    talk.wait(0.6)
+    """A request to it, after which its gate is shut."""
+    assert client in runs(talk.obey(talk.want(client)))
+    talk.wait(0.1)
     assert stops(talk.idle(client)) == [client]
     talk.stopped(client, wants=False)
-
-
-def hot_is_away(talk: Talk) -> None:
-    """The one that is asked for most was used longest ago, and had to leave."""
-    for client in (HOT, HOT, HOT, HOT, HOT):
-        ask(talk, client)
-    talk.wait(60)                       # so others will probably be asked before it
-    for client in (WARM, WARM, COLD):
-        ask(talk, client)
 
 
 def lacks(talk: Talk, client: int) -> float:
     """GiB that are not on the card."""
     return (talk.memory[client].allocated - talk.memory[client].resident) / GIB
-
-
-def settle(talk: Talk) -> None:
-    """Whatever is ordered is done, until nothing is."""
-    talk.obey([*unanswered(talk)])
-    assert not unanswered(talk)
 
 
 def unanswered(talk: Talk) -> list[Evict | Load]:
@@ -60,74 +45,106 @@ def unanswered(talk: Talk) -> list[Evict | Load]:
             and talk.scheduler.unanswered(a.client, a.number) is not None]
 
 
-def test_the_hottest_comes_in_for_the_coldest_and_then_all_is_at_rest() -> None:
-    talk = talking()
-    hot_is_away(talk)
-    settle(talk)
-    assert lacks(talk, HOT) == 0
-    assert lacks(talk, WARM) == 0
-    assert lacks(talk, COLD) > 0
-    before = len(talk.said)
-    talk.wait(3600)
-    assert not [a for a in talk.said[before:] if isinstance(a, Evict | Load)]
-    assert talk.scheduler.deadline() is None
+def early(talk: Talk) -> list[Evict | Load]:
+    """Those of them for one that has not asked."""
+    return [order for order in unanswered(talk) if order.ahead]
 
 
-def test_those_that_are_asked_for_alike_are_not_exchanged() -> None:
-    talk = talking()
-    for client in (HOT, WARM, COLD) * 4:
+def pause(talk: Talk, seconds: float) -> None:
+    """Whatever is ordered meanwhile is done."""
+    for _ in range(round(10 * seconds)):
+        talk.wait(0.1)
+        talk.obey([*unanswered(talk)])
+
+
+def by_turns(talk: Talk, rounds: int) -> list[float]:
+    """Requests by turns, one a second. Returns what each had to wait for, GiB."""
+    waited = []
+    for client in (A, B, C) * rounds:
+        pause(talk, 0.9)
+        waited.append(lacks(talk, client))
         ask(talk, client)
-        assert not [order for order in unanswered(talk) if isinstance(order, Evict)]
-        settle(talk)
+    return waited
+
+
+def on_its_way(talk: Talk) -> int:
+    """Memory moves for the one that comes next. Returns who that is."""
+    by_turns(talk, 6)
+    for client in (A, B, C) * 2:
+        if early(talk):
+            return client
+        pause(talk, 0.9)
+        ask(talk, client)
+    raise AssertionError("nothing moves ahead")
+
+
+def test_who_comes_regularly_is_there_before() -> None:
+    assert sum(by_turns(talking(), 10)[12:]) == 0
+    without = talking()
+    without.tell(SettingsChanged(replace(without.settings, prefetch=False)))
+    assert sum(by_turns(without, 10)[12:]) > 0
+
+
+def test_when_nobody_comes_it_comes_to_rest() -> None:
+    talk = talking()
+    by_turns(talk, 6)
+    pause(talk, 10)
+    before = len(talk.said)
+    pause(talk, 1000)
+    assert not [a for a in talk.said[before:] if isinstance(a, Evict | Load)]
+
+
+def test_what_was_asked_for_once_is_not_brought_in() -> None:
+    talk = talking()
+    for client in (A, B, C):
+        ask(talk, client)
+    pause(talk, 100)
+    assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
 
 
 def test_it_is_cut_short_as_soon_as_anybody_asks() -> None:
     talk = talking(step=2)
-    hot_is_away(talk)
-    (out,) = unanswered(talk)
-    assert (type(out), out.client, out.ahead) == (Evict, COLD, True)
-    assert yields(talk.want(WARM)) == [COLD]
+    coming = on_its_way(talk)
+    (order,) = early(talk)
+    assert yields(talk.want(AFTER[coming])) == [order.client]
 
 
 def test_what_comes_in_for_who_asks_goes_on() -> None:
     talk = talking(step=2)
-    hot_is_away(talk)
-    while (under_way := unanswered(talk)) and not isinstance(under_way[0], Load):
-        talk.evicted(under_way[0])
-    assert [order.client for order in under_way] == [HOT]
-    assert not yields(talk.want(HOT))
+    coming = on_its_way(talk)
+    while not isinstance((order := early(talk)[0]), Load):
+        talk.obey([one for one in unanswered(talk) if not one.ahead])
+        talk.evicted(order)
+    assert order.client == coming
+    assert not yields(talk.want(coming))
     talk.obey([*unanswered(talk)])
-    assert HOT in talk.granted
+    assert coming in talk.granted
 
 
 def test_a_victim_that_asks_keeps_the_rest() -> None:
     talk = talking(step=2)
-    hot_is_away(talk)
-    said = talk.want(COLD)
-    assert yields(said) == [COLD]
-    assert evicts(said) == []
+    on_its_way(talk)
+    (order,) = early(talk)
+    said = talk.want(order.client)
+    assert yields(said) == [order.client]
+    assert order.client not in {client for client, _ in evicts(said)}
 
 
 def test_nothing_comes_in_while_somebody_runs() -> None:
     talk = talking(step=2)
     talk.run(4, 2)                      # beside all others, and goes on
-    hot_is_away(talk)
-    assert not unanswered(talk)
-    assert stops(talk.idle(4)) == [4]
-    talk.stopped(4, wants=False)
-    (out,) = unanswered(talk)
-    assert (out.client, out.ahead) == (4, True)     # asked for as often as the cold one, and before
-    assert yields(talk.want(4)) == [4]
+    by_turns(talk, 6)
+    assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
 
 
 def test_turned_off_it_ends() -> None:
     talk = talking(step=2)
-    hot_is_away(talk)
+    on_its_way(talk)
+    (order,) = early(talk)
     said = talk.tell(SettingsChanged(replace(talk.settings, prefetch=False)))
-    assert yields(said) == [COLD]
-    settle(talk)
+    assert yields(said) == [order.client]
+    talk.obey([*unanswered(talk)])
     assert loads(talk.wait(10)) == []
-    assert lacks(talk, HOT) > 0
 
 
 def test_many_requests_in_a_row_find_more_of_the_hottest_on_the_card() -> None:
