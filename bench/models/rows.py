@@ -24,7 +24,9 @@ FILLER = 0.6                            # 83 GiB
 SLOWER = 5                              # a simulated card, than what is asked of a real one
 KINDS = ("resident", "partly", "absent")
 SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "shared": (), "passed on": ("--pass-from", "64MiB"), "ahead": ("--pass-from", "64MiB", "--prefetch", "on")}
+    "shared": (), "passed on": ("--pass-from", "64MiB"),
+    "ahead": ("--pass-from", "64MiB", "--prefetch", "on"),
+}
 
 
 @dataclass(frozen=True, slots=True)
