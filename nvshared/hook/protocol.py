@@ -136,7 +136,7 @@ class ReportRecord:
     memory: Memory = Memory()           # with what it has heard, which HELLO cannot say
     uuid: bytes = NO_UUID               # HELLO
     commit: int = 0                     # HELLO, COMMIT
-    pins: int = 0                       # COMMIT
+    pins: int = 0                       # COMMIT; of HELLO it is `imported`
     moved: int = 0                      # all others; of STOPPED it is `used`
     took: int = 0
     version: int = VERSION

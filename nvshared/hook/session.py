@@ -206,6 +206,7 @@ class Session:
                 running=bool(record.flags & Flag.RUNNING),
                 wants=bool(record.flags & Flag.WANTS),
                 commit=min(record.commit, gpu.facts.memory_total),
+                imported=record.pins,
             )
         except (NoSuchGPU, GPULost):
             self.client = None

@@ -250,8 +250,14 @@ class ScheduledClient:
         most = max(self.room, self.memory.filled - self.doubts.filled)
         for move in self.moves:
             most = max(most, move.order.room)
-        seen = self.evidence.card
-        return min(most, seen + self.received) if self.silenced and seen is not None else most
+        seen = self.seen
+        return min(most, seen) if self.silenced and seen is not None else most
+
+    @property
+    def seen(self) -> int | None:
+        """What it may fill of the card, by others' words and ours; see belief.py."""
+        card = self.evidence.card
+        return None if card is None else card + self.received
 
     @property
     def ordered(self) -> int:
@@ -324,7 +330,7 @@ class ScheduledClient:
         """What lessens how far others may grow: what is pinned, as far as it shows."""
         if not self.account:
             return self.fastened
-        return self.pinned if self.evidence.hidden else min(self.pinned, self.evidence.card or 0)
+        return self.pinned if self.evidence.hidden else min(self.pinned, self.seen or 0)
 
     @property
     def pinning(self) -> int:
@@ -354,8 +360,8 @@ class ScheduledClient:
     @property
     def shown(self) -> int:
         """What it has, as others than itself can tell."""
-        memory, seen = self.memory, self.evidence
-        return min(memory.filled, seen.card or 0) + min(memory.host, seen.host or 0)
+        memory, host = self.memory, self.evidence.host
+        return min(memory.filled, self.seen or 0) + min(memory.host, host or 0)
 
     @property
     def unshown(self) -> int:

@@ -97,6 +97,7 @@ class Joined:
     evidence: Evidence = Evidence()
     tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
     fellows: str = ""                   # who may have memory that it passes on; "": nobody
+    imported: int = 0                   # what of that of others it was given by an earlier daemon
 
 
 @dataclass(frozen=True, slots=True)

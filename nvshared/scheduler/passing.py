@@ -15,7 +15,7 @@ left in room that is somebody's is let go first, the oldest before others.
 within a second is let go. The daemon closes what it is not told to keep (sharing/handover.py).
 
 **Who shows what.** The driver may show imported memory with the process that made it. So what a
-client was given counts as shown (belief.py).
+client was given counts as shown (belief.py), until it has less than that.
 """
 
 from collections import Counter

@@ -213,6 +213,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
         gate.take_over(card, client)
     elif event.wants:
         order.arrive(card, client)
+    belief.recall(card, client, event.imported)
     commit.welcome(decision, client, event.commit)
 
 

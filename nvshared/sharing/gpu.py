@@ -306,7 +306,8 @@ class GPU:
         return max(0, self.now - self.snapshot().now)
 
     def join(
-        self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int
+        self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int,
+        imported: int = 0,
     ) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         self._demand()
@@ -318,7 +319,7 @@ class GPU:
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, account, evidence,
-            tuple(str(one) for one in client.peer.sharers), client.peer.fellows))
+            tuple(str(one) for one in client.peer.sharers), client.peer.fellows, imported))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:
@@ -493,8 +494,7 @@ class GPU:
 
     def _announce(self) -> None:
         self._news = self._announcing = False
-        now = self._properties()
-        changed = frozenset(name for name in now if now[name] != self._published[name])
+        now, before = self._properties(), self._published
         self._published = now
-        if changed:
+        if changed := frozenset(name for name in now if now[name] != before[name]):
             self.changed.emit(changed)

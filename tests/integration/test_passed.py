@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,27 @@ def test_the_daemon_killed_leaves_nothing(site: Site, eventually: Eventually, st
     daemon.kill()
     daemon.wait()
     site.start(*PASSING)
+    finish(programs)
+    nothing_is_left(site, eventually)
+
+
+def test_a_new_daemon_hears_who_has_what_others_made(site: Site, eventually: Eventually) -> None:
+    daemon = start(site)
+    programs = [program(site, seed, None) for seed in range(PROGRAMS)]
+    eventually(lambda: sum(n > 12 for n in given(site).values()) == PROGRAMS)
+    daemon.kill()
+    daemon.wait()
+    (site.folder / "trace").unlink()
+    start(site)
+
+    def comers() -> list[dict[str, Any]]:
+        return [line for line in site.trace() if line.get("event") == "joined"]
+
+    eventually(lambda: len(comers()) == PROGRAMS)
+    for one in comers():
+        assert one["imported"] <= one["memory"]["resident"]
+        assert one["imported"] % (EACH * MIB) == 0
+    assert any(one["imported"] for one in comers())
     finish(programs)
     nothing_is_left(site, eventually)
 

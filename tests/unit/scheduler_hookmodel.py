@@ -40,7 +40,7 @@ from nvshared.scheduler.events import (
 from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
 from tests.unit import scheduler_watch as watch
-from tests.unit.scheduler_arena import Arena, Block, Place
+from tests.unit.scheduler_arena import Arena, Block, Place, imported
 
 REPORT = 5 * MILLISECOND                # figures are sent at most so often
 IDLE_WINDOW = 50 * MILLISECOND          # if the daemon says nothing else
@@ -97,6 +97,7 @@ class Hook:
     wishes: list[int] = field(default_factory=list)  # of threads that wait to pin memory
     room: int = 0
     before: int = 0                     # its room when the EVICT under way began
+    arrivals: int = 0                   # parcels of the LOAD under way that no block has claimed
     limits: Limits | None = None
     granted: bool = False               # RUN came and STOP did not
     stopping: bool = False
@@ -342,7 +343,8 @@ class Hook:
         again = self.limits is not None
         # A HELLO has a UUID in their place; the next record says them.
         memory = replace(self.memory, answered=0, to_pin=0)
-        self.world.say(self, Joined(self.id, memory, self.granted, self.want_sent, commit))
+        self.world.say(self, Joined(
+            self.id, memory, self.granted, self.want_sent, commit, imported=imported(self.blocks)))
         self.answered = self.question
         if again and self.asking:       # a daemon that is gone does not answer
             self.asking.pop(0)
@@ -402,7 +404,7 @@ class Hook:
             elif isinstance(order, Load):
                 self.busy = True
                 self.doing = order
-                self.room = order.room
+                self.room, self.arrivals = order.room, len(order.parcels)
                 moves.load(self, order)
             elif isinstance(order, Presave):
                 assert not self.granted, "what may change is copied"
@@ -486,6 +488,7 @@ class Hook:
         for sign in (-1, 1):            # what it counted for goes, what it counts for comes
             if sign == 1:
                 block.place, block.moving = place, moving
+                block.imported = block.imported and place is Place.RESIDENT
             self.resident += sign * block.size * (block.place is Place.RESIDENT)
             self.moving += sign * block.moving
 

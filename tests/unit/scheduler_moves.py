@@ -102,6 +102,8 @@ def load(
         else:
             empty = block.place is Place.EMPTY
             hook.put(block, Place.RESIDENT, moving=True)
+            block.imported = not empty and order.passed == block.size and hook.arrivals > 0
+            hook.arrivals -= block.imported
             took = 1 if empty else max(1, block.size // hook.world.bus)
             total = moved + block.size
             hook.world.at(

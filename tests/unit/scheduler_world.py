@@ -51,6 +51,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
 from nvshared.units import MIB, SECOND
+from tests.unit.scheduler_arena import imported
 from tests.unit.scheduler_hookmodel import Hook
 
 HookKind = TypeVar("HookKind", bound=Hook)
@@ -71,7 +72,7 @@ def tenants_of(client: int) -> tuple[str, ...]:
 
 
 def _evidence(hook: Hook) -> Evidence:
-    return Evidence(hook.filled, hook.host)
+    return Evidence(hook.filled - imported(hook.blocks), hook.host)
 
 
 class World:

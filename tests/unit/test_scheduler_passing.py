@@ -11,12 +11,15 @@ import pytest
 from nvshared.machine.peer import describe
 from nvshared.machine.tenant import Kind, Tenant, fellows
 from nvshared.scheduler.actions import Evict, Load
+from nvshared.scheduler.client import ScheduledClient
 from nvshared.scheduler.events import (
     Evicted,
+    Evidence,
     GPULost,
     Joined,
     Left,
     Memory,
+    Seen,
     SettingsChanged,
     TermsChanged,
     Tick,
@@ -178,3 +181,73 @@ def test_it_lies_in_room_that_is_free_whatever_comes(seed: int) -> None:
         random.choice(list(world.hooks.values())).compute(SECOND // 2)
         world.advance(random.randrange(SECOND))
     assert world.passed
+
+
+def seen(talk: Talk, client: int, card: int) -> None:
+    """The driver shows so much of a client, for long enough."""
+    filled = talk.scheduler.memory(client).filled
+    for _ in range(2):
+        talk.tell(Seen({client: Evidence(card, 0)}, {client: filled}))
+
+
+def comes_back(
+    imported: int, *, fellows: str = "a", after: float = 0
+) -> tuple[Talk, ScheduledClient]:
+    """One to a daemon that was started anew, with 40 GiB of which the driver shows nothing."""
+    talk = Talk(gather=1)
+    talk.wait(after)
+    talk.memory[1] = memory = Memory(allocated=40 * GIB, resident=40 * GIB, room=40 * GIB)
+    talk.tell(Joined(
+        1, memory, commit=40 * GIB, account="user:1", evidence=Evidence(0, 0), fellows=fellows,
+        imported=imported))
+    seen(talk, 1, 0)
+    return talk, talk.scheduler._card.clients[1]
+
+
+def test_one_that_has_others_memory_is_believed_after_a_restart_as_before() -> None:
+    _, client = comes_back(40 * GIB)
+    assert client.charged == client.shown == 40 * GIB
+    assert not client.unshown
+    _, client = comes_back(30 * GIB)
+    assert client.charged == client.shown == 30 * GIB
+
+
+def test_who_can_have_been_given_nothing_is_not_believed() -> None:
+    for _, client in (comes_back(40 * GIB, fellows=""), comes_back(40 * GIB, after=2)):
+        assert client.charged == client.shown == 0
+
+
+def test_what_was_given_is_shown_to_whom_it_matters() -> None:
+    """Its account would run out of what is not shown, and it could get no more."""
+    talk = Passing("a", "a")
+    (load,) = talk.passes(talk.first_evict(1))
+    client = talk.scheduler._card.clients[2]
+    client.evidence = Evidence(client.memory.filled, 0)
+    talk.loaded(load)
+    assert client.shown == client.memory.filled > (client.evidence.card or 0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nobody_is_taken_for_a_liar_whatever_comes(seed: int) -> None:
+    """Drivers show what was passed on with its maker, and a daemon is killed now and then."""
+    random = Random(seed)
+    capacity = 4 * GIB
+    world = World(Settings(
+        capacity=capacity, total=capacity, host_budget=8 * capacity, step=GIB // 4, tq=SECOND // 10,
+        pass_from=1, gather=SECOND), seed, delay=MILLISECOND, accounts=2)
+    for _ in range(5):
+        world.join().allocate(random.randrange(capacity // 3, capacity * 3 // 4))
+    for step in range(12):
+        for hook in world.hooks.values():
+            hook.compute(SECOND // 2)
+        world.advance(random.randrange(SECOND))
+        if step % 4 == 3:
+            world.restart()
+            world.advance(2 * SECOND)
+    world.settle(600 * SECOND)
+    world.advance(SECOND)
+    assert world.passed
+    for hook in world.hooks.values():
+        client = world.scheduler._card.clients[hook.id]
+        assert client.charged >= hook.filled
+        assert not client.doubts.filled

@@ -145,8 +145,9 @@ def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
     hook = Hook(manager)
     Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1, 5)]
     flags = Flag.RUNNING | Flag.WANTS
-    hook.says(replace(HELLO, flags=flags, commit=77, memory=FIGURES))
-    assert Scripted.latest.events == [events.Joined(1, FIRST, True, True, 77, tenants=TENANTS)]
+    hook.says(replace(HELLO, flags=flags, commit=77, pins=2, memory=FIGURES))
+    assert Scripted.latest.events == [
+        events.Joined(1, FIRST, True, True, 77, tenants=TENANTS, imported=2)]
     assert [record.type for record in hook.wire.sent] == [Type.LIMITS, Type.LOAD, Type.RUN]
     assert hook.wire.sent[0] == OrderRecord(
         Type.LIMITS, commit=GIB, most=2 * GIB, total=FACTS.memory_total, host_slab=128 << 20)

@@ -101,7 +101,7 @@ enum nvshare_type {
     /* Reports, hook to daemon. */
 
     /* First record, and the answer to INTRODUCE: `uuid` of the GPU, memory as held
-     * already, the `commit` it holds. NVSHARE_RUNNING in flags: the gate is open (the
+     * already, how much of it is `imported`, the `commit` it holds. NVSHARE_RUNNING in flags: the gate is open (the
      * daemon was restarted). `number`: INTRODUCE's, else 0. */
     NVSHARE_HELLO = 64,
     /* The memory figures changed. Sent at most every few milliseconds; but at once when a
@@ -286,7 +286,11 @@ struct nvshare_report {
             union {
                 struct {             /* HELLO, COMMIT; bytes */
                     uint64_t commit; /* what it holds; what it asks for */
-                    uint64_t pins;   /* COMMIT: how much of that is to be pinned */
+                    union {
+                        uint64_t imported; /* HELLO: what of resident + pinned others had passed
+                                              on; the driver may show it with them */
+                        uint64_t pins; /* COMMIT: how much of that is to be pinned */
+                    };
                 };
                 struct {             /* MOVED, STOPPED, PASSED */
                     union {

@@ -212,11 +212,21 @@ bool passing_import(struct block *block)
         return false;
     CUresult result = REAL(cuMemImportFromShareableHandle)(&block->handle,
         (void *)(uintptr_t)block->descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    block->exportable = false;
     if (result == CUDA_SUCCESS)
         return true;
     debug("memory that was passed on cannot be had: error %d", (int)result);
     passing_forget(block);
     return false;
+}
+
+uint64_t passing_imported(const struct client *client)
+{
+    uint64_t bytes = 0;
+    for (const struct block *block = client->blocks; block != NULL; block = block->younger)
+        if (block->descriptor != 0 && !block->exportable)
+            bytes += block->size;
+    return bytes;
 }
 
 bool passing_drop(struct client *client)

@@ -25,6 +25,8 @@ void passing_arrived(struct client *client, const struct nvshare_order *order,
 void passing_claim(struct block *block);
 /* Maps nothing yet. False: the block has none, or not any more, as the driver refuses it. */
 bool passing_import(struct block *block);
+/* Bytes that a client has from others on the card, by way of its blocks. */
+uint64_t passing_imported(const struct client *client);
 /* One that nobody has claimed is let go, so that other memory has room. False: there is none. */
 bool passing_drop(struct client *client);
 

@@ -67,6 +67,7 @@ void service_introduce(struct client *client, uint64_t number)
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
+        .imported = passing_imported(client),
         .flags = (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
     });
     client_update(client);
