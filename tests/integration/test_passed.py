@@ -178,6 +178,22 @@ def test_where_the_driver_refuses_memory_is_freed_and_made(
     nothing_is_left(site, eventually)
 
 
+@pytest.mark.parametrize("fails", ["cuMemMap", "cuMemSetAccess"])
+def test_what_cannot_be_mapped_is_made_anew_at_once(
+    site: Site, eventually: Eventually, fails: str
+) -> None:
+    """The first has made all that it has, chunks and results, before it is given any."""
+    start(site)
+    refused = f"{fails}:{40 // EACH + 2}:1"
+    one = program(site, 1, None, NVSHARE_SIM_FAIL=refused)
+    await_state(site.folder / "trace", "running", one.pid, after=0)
+    programs = [one, program(site, 2, None)]
+    eventually(lambda: given(site).get(one.pid, 0) > 12)
+    finish(programs)
+    assert not failures(site)
+    nothing_is_left(site, eventually)
+
+
 def test_a_full_table_of_descriptors_is_no_hindrance(site: Site, eventually: Eventually) -> None:
     start(site)
     few = ("sh", "-c", 'ulimit -n 40; exec "$@"', "sh")

@@ -33,18 +33,12 @@ static CUresult unmap_besides(struct block *block)
                                                     : owner->mappings->unmap(owner, block);
 }
 
-CUresult mapped_map(struct block *block)
+/* Maps the physical memory that it has, or lets it go. */
+static CUresult map_handle(struct block *block)
 {
-    const CUmemAllocationProp property = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->client->device },
-    };
     CUmemAccessDesc access[CLIENTS_MAX];
     size_t readers = mapped_access(block->client, access);
-    CUresult result = passing_import(block) ? CUDA_SUCCESS : passing_create(block, property);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuMemMap)(block->address, block->size, 0, block->handle, 0);
+    CUresult result = REAL(cuMemMap)(block->address, block->size, 0, block->handle, 0);
     if (result == CUDA_SUCCESS) {
         result = REAL(cuMemSetAccess)(block->address, block->size, access, readers);
         if (result == CUDA_SUCCESS)
@@ -57,6 +51,18 @@ CUresult mapped_map(struct block *block)
         passing_forget(block);
     }
     return result;
+}
+
+CUresult mapped_map(struct block *block)
+{
+    const CUmemAllocationProp property = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->client->device },
+    };
+    if (passing_import(block) && map_handle(block) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    CUresult result = passing_create(block, property);
+    return result == CUDA_SUCCESS ? map_handle(block) : result;
 }
 
 CUresult mapped_unmap(struct block *block)

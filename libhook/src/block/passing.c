@@ -18,7 +18,8 @@
  *             before other memory has to be made in that room.
  *             What is on its way lies in the room that was given up: more is not passed on, although
  *             whole blocks may have left more than the order asked for.
- *   failing   Whatever fails, the memory is freed as ever, or new memory is made, at once.
+ *   failing   Whatever fails, the memory is freed as ever, or new memory is made, at once: also
+ *             where what came was of another size than was said, and cannot be mapped.
  *
  * A descriptor holds memory of the card wherever it is. All of ours lie from a number on that leaves
  * a program half of its table, and close to it for a select() on its own. When there is no place
