@@ -147,7 +147,8 @@ class Session:
         except ProtocolError:
             os.close(descriptor)
             raise
-        client.gpu.handover.announce(client.id, descriptor, size)
+        tenant = str(self.peer.sharers[0])
+        client.gpu.handover.announce(client.id, tenant, descriptor, size)
 
     def ended(self) -> None:
         """The connection is gone. Harmless when repeated."""
