@@ -22,10 +22,11 @@ is shown, and what we would promise anew.
 
 **Evidence.** Every second or so the driver and the kernel tell what each process has (Seen). If
 the driver shows less on the card than a client says it fills, twice in a row, the rest is in
-doubt, and the room that it was given for that is given to others. One that does not answer at all
-has what is shown, as it may have been stopped. While the driver has named none of our clients yet,
-nobody can tell, and what a client says that it has pinned lessens nobody's promises: others wait
-for their turn instead of being refused, until the driver names them.
+doubt, and the room that it was given for that is given to others. Who drains, or moves memory, is
+not judged by that: until its hook answers, it may have freed more than it has said. One that does
+not answer at all has what is shown, as it may have been stopped. While the driver has named none
+of our clients yet, nobody can tell, and what a client says that it has pinned lessens nobody's
+promises: others wait for their turn instead of being refused, until the driver names them.
 
 **Who keeps it all.** A client that frees nothing, however often it is told to, has it for good,
 for a while (move.py): it counts as pinned, and is shown as what stays. Others are not held up.
@@ -122,10 +123,10 @@ def see(card: Card, seen: events.Seen) -> None:
             continue
         client.evidence = evidence
         client.silenced = client.mute
-        if client.seen is None:
+        if client.seen is None or (client.owes and not client.mute):
             continue
         filled = client.memory.filled
-        false = _false(min(seen.filled.get(id, 0), filled), client.seen)
+        false = _false(min(seen.filled.get(id, 0), filled), client.seen + client.arriving)
         # Once it may be memory that was freed a moment ago.
         doubt = min(false, max(client.false, client.doubts.filled))
         client.false = false

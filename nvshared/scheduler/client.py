@@ -55,6 +55,11 @@ class Move:
         return Way.IN if isinstance(self.order, Load) else Way.OUT
 
     @property
+    def passed(self) -> int:
+        """Bytes of others' memory that come with it."""
+        return self.order.passed * len(self.order.parcels) if isinstance(self.order, Load) else 0
+
+    @property
     def presaves(self) -> bool:
         """It only copies: nothing leaves."""
         return isinstance(self.order, Presave)
@@ -238,6 +243,11 @@ class ScheduledClient:
         return self.memory.need - self.memory.pinned
 
     @property
+    def owes(self) -> bool:
+        """An answer, to an order."""
+        return bool(self.moves) or self.phase is Phase.DRAINING
+
+    @property
     def mute(self) -> bool:
         """It has owed an answer for so long that people were told. Others do not wait for it."""
         if self.phase is Phase.DRAINING:
@@ -251,7 +261,12 @@ class ScheduledClient:
         for move in self.moves:
             most = max(most, move.order.room)
         seen = self.seen
-        return min(most, seen) if self.silenced and seen is not None else most
+        return min(most, seen + self.arriving) if self.silenced and seen is not None else most
+
+    @property
+    def arriving(self) -> int:
+        """Bytes of others' memory that are on their way to it."""
+        return sum(move.passed for move in self.moves)
 
     @property
     def seen(self) -> int | None:

@@ -67,7 +67,7 @@ def beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
 
 
 def plan(decision: Decision) -> None:
-    """Answers questions, and tells clients when what they could reach has changed."""
+    """Answers questions."""
     card = decision.card
     for client in card.groups.group("pinning"):
         pins = tuple(
@@ -78,17 +78,20 @@ def plan(decision: Decision) -> None:
             client.pins = pins
     for client in card.groups.group("bounded"):
         lending.hold_to(decision, client, client.terms.memory_limit)
-    for client in bounds.overdrawn(card):
-        lending.forget_grant(decision, client)
-        lending.call_back(decision, client, client.used)
     while any(_answer_all(decision, account) for account in card.groups.askers()):
         pass                            # what one was granted may decide what others wait for
     for client in card.groups.group("excessive"):
         lending.hold_to(decision, client, client.need + client.to_pin)
-    settings = card.settings
-    left = reach.left(decision)
-    _look_for_overdraft(decision, left)
-    left = reach.reachable(decision) if settings.elsewhere else left
+    for client in bounds.overdrawn(card):   # last, as answers may show that a grant is taken
+        lending.forget_grant(decision, client)
+        lending.call_back(decision, client, client.used)
+    _look_for_overdraft(decision, reach.left(decision))
+
+
+def tell(decision: Decision) -> None:
+    """Tells clients when what they could reach has changed, once all else is decided."""
+    card, settings = decision.card, decision.card.settings
+    left = reach.reachable(decision)
     lent, fixed = reach.lent(decision), settings.capacity - reach.unpinned(decision)
     least = settings.total // WORTH_TELLING
     # What all have in common decides how far each can reach. While that has hardly changed since

@@ -98,6 +98,7 @@ def loaded(card: Card, client: ScheduledClient, answer: Loaded) -> None:
     if move is None:
         return
     client.room = client.memory.room
+    client.received += move.passed
     client.bytes_in += answer.bytes
     card.count(bytes_in=answer.bytes)
     if answer.bytes > 0:

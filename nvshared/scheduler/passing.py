@@ -62,7 +62,6 @@ def give(card: Card, client: ScheduledClient, room: int) -> tuple[int, tuple[int
     given = tuple(mine[:amounts[size] // size])
     for id in given:
         del card.parcels[id]
-    client.received += amounts[size]
     return size, given
 
 

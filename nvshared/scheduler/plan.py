@@ -142,4 +142,5 @@ def plan(decision: Decision) -> None:
     prefetch.plan(decision)
     presave.plan(decision)
     telling.plan(decision)
+    commit.tell(decision)
     stuck.plan(decision)                # again, for when to look after what was ordered now

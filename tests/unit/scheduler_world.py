@@ -60,6 +60,7 @@ OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Limits, Yield)
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
 ACTIONS_PER_CLIENT = 10
+LOOKS = SECOND // 10                    # between two, at least
 
 
 def _is_at_it(hook: Hook) -> bool:
@@ -130,6 +131,7 @@ class World:
         self._parcels: dict[int, tuple[int, int]] = {}
         self._unheard: set[int] = set()
         self.passed = 0                 # bytes that somebody was given
+        self._looked = -LOOKS
 
     # Time.
 
@@ -161,7 +163,8 @@ class World:
 
     def look(self) -> None:
         """The driver and the kernel tell what each program has."""
-        if self.accounts:
+        if self.accounts and self.now >= self._looked + LOOKS:
+            self._looked = self.now
             evidence = {id: _evidence(hook) for id, hook in self.hooks.items()}
             filled = {id: self.scheduler.memory(id).filled for id in self.hooks}
             self.tell(Seen(evidence, filled))
@@ -232,7 +235,8 @@ class World:
     def device_free(self) -> int:
         """What the driver has left."""
         parcels = sum(size for size, _ in self._parcels.values())
-        return self.physical - self.outside - sum(h.filled for h in self.hooks.values()) - parcels
+        hooks = sum(h.filled + sum(h.leaving) for h in self.hooks.values())
+        return self.physical - self.outside - hooks - parcels
 
     def pass_on(self, hook: Hook, sizes: list[int]) -> tuple[tuple[int, int], ...]:
         """Most of them; see Surroundings."""
@@ -443,7 +447,9 @@ class World:
         host = used = boxed = 0
         room = sum(size for size, _ in self._parcels.values())
         for hook in self.hooks.values():
-            mine = [hook.room, hook.filled]
+            mine = [hook.room, hook.filled + sum(hook.leaving)]
+            if isinstance(hook.doing, Evict):
+                mine.append(hook.before)
             hosts = [hook.host]
             for order in self._ordered(hook):
                 if isinstance(order, Load):

@@ -29,6 +29,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Settings
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from tests.unit.scheduler_talk import Talk
 
 CARD, HOST = 8 * GIB, 32 * GIB
 SETTINGS = Settings(capacity=CARD, total=CARD, host_budget=HOST, tq=SECOND)
@@ -260,6 +261,35 @@ def test_a_user_alone_has_all_that_it_uses() -> None:
     court.tell(Seen({1: Evidence(CARD // 2, 0)}, {1: CARD // 2}))
     court.tell(CommitAsked(ONE, Memory(allocated=CARD // 2), 3, CARD // 2 + 2 * GIB))
     assert court.scheduler.snapshot().clients[ONE].commit >= CARD // 2 + 2 * GIB
+
+
+def test_who_is_busy_for_us_may_have_freed_more_than_it_has_said() -> None:
+    """Its hook says so when it is done. The room is its own until then."""
+    talk = Talk(100, step=10)
+    for id in (1, 2):
+        talk.join(id, 80, account=HONEST)
+        talk.obey(talk.want(id))
+
+    liar = talk.scheduler._card.clients[1]
+
+    def doubted() -> int:
+        """When the driver shows 30 GiB of it, for long enough."""
+        for _ in range(2):
+            talk.tell(Seen({1: Evidence(30 * GIB, 0)}, {1: talk.memory[1].filled}))
+        return liar.doubts.filled
+
+    talk.wait(30)
+    assert talk.scheduler.stopping(1)
+    assert not doubted()
+    talk.stopped(1, wants=False)
+    assert any(isinstance(move.order, Evict) for move in liar.moves)
+    assert not doubted()
+    talk.leave(2)
+    while liar.moves:
+        order = liar.moves[0].order
+        assert isinstance(order, Evict)
+        talk.evicted(order)
+    assert doubted() == talk.memory[1].filled - 30 * GIB > 0
 
 
 def steps(court: Court) -> dict[str, int]:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long rows of random events in which much memory moves.
+
+What test_scheduler_invariants.py picks at random, with a liking for what is simple, hardly ever
+makes programs share a card for long. Here they mostly compute, so that thousands of moves cross
+with all the rest; in part of the rows memory is passed on.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from nvshared.hook.protocol import REASONS
+from nvshared.scheduler.actions import Evict
+from nvshared.scheduler.settings import AntiThrash, Priority
+from nvshared.units import MIB, MILLISECOND, SECOND
+from tests.unit.test_scheduler_invariants import Tenants
+
+SHORT = (3, 9, 24, 30, 33, 40, 41, 66, 70, 74)  # rows with many moves, or that once found something
+MANY = 600
+TENANTS = ["user:0", "user:1", "job:1", "job:2"]
+MOST = 7                                # programs at a time
+
+
+class Row(Tenants):
+    """The programs of one row, by the seed alone."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.dice = dice = Random(seed)
+        self.begin(
+            dice.randrange(1 << 16), dice.choice([1024, 4096, 16384]) * MIB, dice.choice([1, 2, 8]),
+            dice.choice([64, 256, 1024]) * MIB,
+            dice.choice([SECOND // 10, SECOND, 5 * SECOND, None]),
+            dice.choice([AntiThrash.AUTO, AntiThrash.AUTO, AntiThrash.ON, AntiThrash.OFF]),
+            dice.choice([10, 2 * MILLISECOND, 50 * MILLISECOND]), dice.choice([1, 2]),
+            dice.choice([32, 128]) * MIB, dice.choice([500, 50_000]), dice.random() < 0.5,
+            dice.random() < 0.5, dice.choice([0, 0, 0, dice.randrange(15)]), dice.randrange(4),
+            dice.random() < 0.7)
+        for _ in range(dice.randrange(1, 5)):
+            self.join()
+
+    def who(self) -> int:
+        return self.dice.randrange(MOST)
+
+    def goes(self) -> None:
+        """All of it, and then everybody who can comes to an end."""
+        happens = self.weights()
+        for _ in range(self.dice.randint(20, 120)):
+            self.dice.choices(list(happens), list(happens.values()))[0]()
+        self.teardown()
+
+    def weights(self) -> dict[Callable[[], None], float]:
+        """What may happen, and how often."""
+        dice, who = self.dice, self.who
+        parts = (0, 0, *range(1, 15))
+        return {
+            lambda: self.compute(who(), dice.randint(1, 4000), dice.choice([1, 20, 20, 700])): 12,
+            lambda: self.wait(dice.choice([1, MILLISECOND, SECOND // 10, SECOND, 3 * SECOND])): 12,
+            lambda: self.allocate(who(), dice.randint(1, 5), dice.random() < 0.3): 6,
+            lambda: self.free(who(), dice.randint(1, 20)): 1,
+            lambda: self.pin(who(), dice.randint(1, 7), dice.choice([0, 1, 100])): 1,
+            lambda: self.unpin(who()): 1,
+            lambda: self.copy(who(), dice.random() < 0.5, dice.random() < 0.5): 1,
+            lambda: self.join() if len(self.world.hooks) < MOST else None: 1,
+            lambda: self.die(who()) if len(self.world.hooks) > 1 else None: 0.7,
+            lambda: self.fail_to_evict(who(), dice.choice(["host", "driver"])): 0.7,
+            lambda: self.fail_to_load(who()): 0.7,
+            lambda: self.hold_up(who(), dice.randint(1, 3)): 0.5,
+            self.restart: 0.4,
+            lambda: self.resize(dice.randint(1, 7)): 0.4,
+            lambda: self.take_unseen(dice.random() < 0.3): 0.4,
+            lambda: self.limit_tenant(
+                dice.choice(TENANTS), dice.choice(parts), dice.choice(parts),
+                dice.choice([100, 10, 300]), dice.choice(list(Priority))): 0.4,
+            lambda: self.resize_box(dice.randrange(15)): 0.3,
+            lambda: self.configure(
+                dice.choice(list(AntiThrash)), dice.choice([SECOND // 10, SECOND, None]),
+                dice.random() < 0.1): 0.3,
+            lambda: self.stay(who(), dice.choice([*REASONS.values()][1:])): 0.1,
+        }
+
+
+def test_much_is_moved_and_passed_on() -> None:
+    """Or these rows would show nothing."""
+    moves = passed = 0
+    for seed in SHORT:
+        row = Row(seed)
+        row.goes()
+        moves += len(row.world.orders_of(Evict))
+        passed += row.world.passed
+    assert moves > 1000
+    assert passed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, MANY, 20))
+def test_what_must_hold_holds(first: int) -> None:
+    for seed in range(first, first + 20):
+        Row(seed).goes()
