@@ -12,14 +12,15 @@ from bench.harness import sharing
 
 def run(
     card: Card, tasks: Sequence[Task], capacity: str, quantum: float, *,
-    examined: bool = True, mode: str = "auto", gives_way: bool = True, pass_from: str = "0",
+    examined: bool = True, mode: str = "auto", gives_way: bool = True, passed: bool = True,
 ) -> tuple[list[dict[str, Any]], list[Outcome]]:
     """Runs programs under a daemon of their own; the trace until the first one ended."""
     examine = {"NVSHARE_EXAMINE": "1" if examined else "0"}
     with card.log.open("ab") as log, sharing(
         "--tq", card.quantum(quantum), "--anti-thrash", mode, "--capacity", capacity,
         "--swap-budget", str(card.budget), "--bus-sharing", "on" if gives_way else "off",
-        "--pass-from", pass_from, environment={**card.environment, **examine}, log=log,
+        *(() if passed else ("--pass-from", "0")),
+        environment={**card.environment, **examine}, log=log,
     ) as daemon:
         outcomes = perform(tasks, daemon.environment)
         return shared(daemon.trace()), outcomes

@@ -22,20 +22,18 @@ LARGE = 0.57                            # of the card: 80 of 140 GiB
 MIDDLE = 0.32                           # 45 of 140 GiB
 AHEAD = "75%"                           # of the card for three of those
 QUANTUM = 1.0                           # seconds
-PASS_FROM = "64MiB"                     # blocks of which size are passed on, where any are
 
 
-def two_large(card: Card, examined: bool, passed: bool = False) -> Result:
+def two_large(card: Card, examined: bool, passed: bool = True) -> Result:
     """`examined`: whether the library looks what need not be copied. `passed`: physical memory
     goes on from one program to the other, and is not freed and made anew."""
     tasks = _tasks(card, 2, LARGE)
-    trace, outcomes = run(
-        card, tasks, "100%", QUANTUM, examined=examined, pass_from=PASS_FROM if passed else "0")
+    trace, outcomes = run(card, tasks, "100%", QUANTUM, examined=examined, passed=passed)
     found = figures(handovers(trace))
     return Result(
         "two-large",
         ("blocks examined" if examined else "blocks not examined")
-        + (", memory passed on" if passed else ""),
+        + ("" if passed else ", memory freed and made anew"),
         (
             Goal("out, while both move", median(found, "out_gbps_both"), "GB/s", least=45),
             Goal("in, while both move", median(found, "in_gbps_both"), "GB/s", least=45),

@@ -24,9 +24,7 @@ FILLER = 0.6                            # 83 GiB
 SLOWER = 5                              # a simulated card, than what is asked of a real one
 KINDS = ("resident", "partly", "absent")
 SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "shared": (), "passed on": ("--pass-from", "64MiB"),
-    "ahead": ("--pass-from", "64MiB", "--prefetch", "on"),
-}
+    "shared": (), "made anew": ("--pass-from", "0"), "ahead": ("--prefetch", "on")}
 
 
 @dataclass(frozen=True, slots=True)

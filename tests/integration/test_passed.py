@@ -95,11 +95,12 @@ def test_each_has_what_it_had_and_all_goes_round(site: Site, eventually: Eventua
     nothing_is_left(site, eventually)
 
 
-def test_it_is_off_by_default(site: Site) -> None:
-    site.start(*PASSING[:-2], "--trace", str(site.folder / "trace"))
+@pytest.mark.parametrize("options", [(), ("--pass-from", "0")], ids=["small blocks", "off"])
+def test_small_blocks_are_freed_and_made_anew(site: Site, options: tuple[str, ...]) -> None:
+    site.start(*PASSING[:-2], *options, "--trace", str(site.folder / "trace"))
     finish([program(site, seed, 6) for seed in range(2)])
     assert not given(site)
-    assert not any(line.get("passes") for line in site.trace())
+    assert not options or not any(line.get("passes") for line in site.trace())
 
 
 @pytest.mark.parametrize("state", STATES_TO_TRY)
