@@ -21,7 +21,7 @@ from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost
 from nvshared.machine import host
 from nvshared.machine.capacity import Allowances, Capacity
-from nvshared.machine.nvml import Facts, Process, Sample
+from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
@@ -166,8 +166,7 @@ class GPU:
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
         self.lost = ""                  # why, or "" while it is there
-        self._witness = Witness()
-        self.handover = Handover()
+        self._witness, self.handover = Witness(), Handover()
         # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
@@ -191,8 +190,7 @@ class GPU:
         self.failed: Signal[()] = Signal("failed")
         self.budget_wanted: Signal[()] = Signal("budget_wanted")
 
-        self._clock = clock
-        self._timer = timer
+        self._clock, self._timer = clock, timer
         self.scheduler = Scheduler(
             replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
             domains,
@@ -262,9 +260,10 @@ class GPU:
         """Bytes of the card each client says it holds."""
         return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
 
-    def see(self, processes: Iterable[Process], before: Mapping[int, int]) -> None:
-        """The driver's list of processes is this one. `before`: `occupied` before it was asked."""
-        self._witness.hear(processes, [client.peer.pid for client in self.clients.values()])
+    def see(self, sample: Sample, before: Mapping[int, int]) -> None:
+        """The driver's figures are these. `before`: `occupied` before it was asked."""
+        pids = [client.peer.pid for client in self.clients.values()]
+        self._witness.hear(sample.processes, pids, sample.memory_used)
         if evidence := self.handover.counted(self._evidence(
                 [one for one in self.clients.values() if one.peer.account])):
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
@@ -319,7 +318,8 @@ class GPU:
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, account, evidence,
-            tuple(str(one) for one in client.peer.sharers), client.peer.fellows, imported))
+            tuple(map(str, client.peer.sharers)), client.peer.fellows,
+            self._witness.imported(imported)))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:

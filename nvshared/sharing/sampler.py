@@ -179,7 +179,7 @@ class Sampler:
             gpu.sample = result
             still = watch.still and not gpu.scheduler.orders_unanswered()
             still = still and watch.occupied == gpu.occupied
-            gpu.see(result.processes, watch.occupied)
+            gpu.see(result, watch.occupied)
             if still and result.memory_used is not None:
                 held = gpu.scheduler.filled()
                 gpu.capacity.sampled(result.memory_used, held, alone=not gpu.clients)

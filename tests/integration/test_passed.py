@@ -31,7 +31,8 @@ SLOW = str(200 << 20)                   # bytes a second: a move is under way wh
 USED = """
 from nvshared.machine.nvml import NVML
 nvml = NVML()
-print(*(nvml.sample(card.uuid).memory_used for card in nvml.find()))
+for sample in (nvml.sample(card.uuid) for card in nvml.find()):
+    print(sample.memory_used, sum(process.memory for process in sample.processes))
 """
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -73,16 +74,17 @@ def failures(site: Site) -> list[object]:
             and (one["no_memory"] or one["driver_error"])]
 
 
-def used(site: Site) -> int:
-    """Bytes of the first card, as NVML says."""
+def used(site: Site) -> tuple[int, int]:
+    """Bytes of the first card, as NVML says: of all, and by process."""
     asked = subprocess.run(
         [sys.executable, "-c", USED], env=site.environment, cwd=ROOT, capture_output=True,
         text=True, check=True, timeout=PATIENCE)
-    return int(asked.stdout.split()[0])
+    whole, shown = asked.stdout.split()[:2]
+    return int(whole), int(shown)
 
 
 def nothing_is_left(site: Site, eventually: Eventually) -> None:
-    eventually(lambda: used(site) == 0)
+    eventually(lambda: used(site) == (0, 0))
 
 
 def test_each_has_what_it_had_and_all_goes_round(site: Site, eventually: Eventually) -> None:
@@ -142,6 +144,8 @@ def test_a_new_daemon_hears_who_has_what_others_made(site: Site, eventually: Eve
         return [line for line in site.trace() if line.get("event") == "joined"]
 
     eventually(lambda: len(comers()) == PROGRAMS)
+    whole, shown = used(site)
+    assert sum(one["imported"] for one in comers()) <= whole - shown
     for one in comers():
         assert one["imported"] <= one["memory"]["resident"]
         assert one["imported"] % (EACH * MIB) == 0

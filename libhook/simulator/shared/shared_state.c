@@ -18,7 +18,7 @@
 #include "shared/process.h"
 
 #define MAGIC 0x6e767368617265ull
-#define LAYOUT 4
+#define LAYOUT 5
 #define EXPORTS 4096
 
 struct slot {
@@ -33,6 +33,7 @@ struct export {
     uint64_t id;                     /* 0: free */
     uint64_t bytes;
     int32_t gpu;
+    int32_t maker;                   /* its slot, while it has it; -1 */
     uint8_t holders[SHARED_PROCESSES / 8];
 };
 
@@ -147,6 +148,14 @@ static bool forget_export(uint64_t id)
     return !open && (file < 0 || unlink(path) == 0);
 }
 
+/* With the lock held. */
+static void lets_go(struct export *export, int slot)
+{
+    export->holders[slot / 8] &= (uint8_t)~(1u << slot % 8);
+    if (export->maker == slot)
+        export->maker = -1;
+}
+
 /* With the lock held: forgets what dead processes held. */
 static void sweep(struct shared *map)
 {
@@ -156,7 +165,7 @@ static void sweep(struct shared *map)
             continue;
         memset(slot, 0, sizeof *slot);
         for (int j = 0; j < map->exports_end; j++)
-            map->exports[j].holders[i / 8] &= (uint8_t)~(1u << i % 8);
+            lets_go(&map->exports[j], i);
     }
     for (int j = 0; j < map->exports_end; j++) {
         static const uint8_t nobody[SHARED_PROCESSES / 8];
@@ -373,7 +382,7 @@ uint64_t shared_publish(int gpu, uint64_t bytes)
         /* The place in the table is part of the id, so that it is found at once. */
         id = ++map->exports_made * EXPORTS + (uint64_t)j;
         int index = (int)(slot - map->slots);
-        *export = (struct export){.bytes = bytes, .gpu = gpu};
+        *export = (struct export){.bytes = bytes, .gpu = gpu, .maker = index};
         export->holders[index / 8] = (uint8_t)(1u << index % 8);
         export->id = id;
         if (j >= map->exports_end)
@@ -403,10 +412,8 @@ void shared_leave(uint64_t id)
     struct shared *map = lock_shared();
     struct slot *slot = own_slot(map);
     struct export *export = &map->exports[id % EXPORTS];
-    if (slot != NULL && export->id == id) {
-        int index = (int)(slot - map->slots);
-        export->holders[index / 8] &= (uint8_t)~(1u << index % 8);
-    }
+    if (slot != NULL && export->id == id)
+        lets_go(export, (int)(slot - map->slots));
     sweep(map);
     unlock_shared(map);
 }
@@ -422,8 +429,8 @@ int shared_users(int gpu, struct shared_usage *users, int room)
             continue;
         uint64_t bytes = slot->bytes[gpu];
         for (int j = 0; j < map->exports_end; j++)
-            if (map->exports[j].id != 0 && map->exports[j].gpu == gpu
-                && (map->exports[j].holders[i / 8] >> i % 8 & 1) != 0)
+            /* The driver shows it with its maker alone: with nobody, once that has let go of it. */
+            if (map->exports[j].id != 0 && map->exports[j].gpu == gpu && map->exports[j].maker == i)
                 bytes += map->exports[j].bytes;
         if (count < room)
             users[count] = (struct shared_usage){.pid = slot->pid, .bytes = bytes};
