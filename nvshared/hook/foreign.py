@@ -3,8 +3,13 @@
 
 A program may send any descriptor. Asking what it is, and closing it, may take as long as the
 maker of its file system likes, and fail as he likes; so nothing here asks him, and what is no
-memory of a card is closed in a thread of its own. When many such threads wait, nothing is taken
-from anybody until they are done.
+memory of a card is not closed. Who has sent such a thing is asked for no more, nor is anybody
+once many have.
+
+The kernel closes what a process has open before it lets anybody know that it has ended, and no
+signal stops that. So at its end the daemon has a child, which shares its descriptors and sleeps
+until it is gone. Then they are the child's to close, for whom nobody waits. A daemon that is killed
+has none, and whoever waits for its end waits as long as systemd does.
 
 Even what the kernel drops on arrival may hold us up: closing a TCP socket that lingers does. So
 where the kernel can (Linux 6.16), it refuses whatever is sent to those who were not asked for
@@ -13,24 +18,27 @@ memory.
 
 import ctypes
 import os
+import signal
 import socket
 import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 
 from nvshared.errors import ProtocolError
 
 DRIVER = 195                            # the major number of its device files
 SIMULATED = "NVSHARE_SIM_DIR"           # simulated cards have files there
-WAITING_MOST = 16                       # threads
+KEPT_MOST = 16
 SO_PASSRIGHTS = 83                      # of the kernel's asm-generic/socket.h
 AT_EMPTY_PATH, AT_STATX_DONT_SYNC, STATX_TYPE = 0x1000, 0x4000, 1  # of statx(2)
 STATX_SIZE, STATX_MODE, STATX_DEVICES = 256, 28, 128    # bytes of struct statx, and in it
+CLONE_FILES = 0x400                     # of clone(2): they are the same, not a copy
+STACK = 1 << 16
+OUTLIVES = 5                            # seconds
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_closing: list[Thread] = []
+_kept: dict[str, int] = {}              # by the tenant whose client sent it
 
 
 def admit(connected: socket.socket, *, admitted: bool) -> None:
@@ -39,19 +47,25 @@ def admit(connected: socket.socket, *, admitted: bool) -> None:
         connected.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, admitted)
 
 
-def are_taken() -> bool:
-    """False while many that are no memory wait to be closed."""
-    _closing[:] = [thread for thread in _closing if thread.is_alive()]
-    return len(_closing) < WAITING_MOST
+def are_taken(tenant: str) -> bool:
+    """From a client of this tenant's, which was asked for memory."""
+    return tenant not in _kept and len(_kept) < KEPT_MOST
 
 
-def check(descriptor: int) -> None:
-    """Raises ProtocolError if it can be no memory of a card, and sees to its closing."""
+def check(descriptor: int, tenant: str) -> None:
+    """Raises ProtocolError if it can be no memory of a card, and keeps it then."""
     if not _is_memory(descriptor):
-        thread = Thread(target=_close, args=(descriptor,), daemon=True)
-        _closing.append(thread)
-        thread.start()
+        _kept[tenant] = descriptor
         raise ProtocolError("a descriptor came that is no memory")
+
+
+def leave() -> None:
+    """Leaves what is kept to a child, if there is any. For the very end."""
+    if _kept:
+        # It runs nothing of Python's, as our other threads may have held any lock.
+        stack = ctypes.create_string_buffer(STACK)
+        top = ctypes.c_void_p(ctypes.addressof(stack) + STACK)
+        _libc.clone(_libc.sleep, top, CLONE_FILES | signal.SIGCHLD, ctypes.c_void_p(OUTLIVES))
 
 
 def _is_memory(descriptor: int) -> bool:
@@ -66,8 +80,3 @@ def _is_memory(descriptor: int) -> bool:
     folder = os.environ.get(SIMULATED)
     return folder is not None and stat.S_ISREG(mode) and (
         os.makedev(*device) == Path(folder).stat().st_dev)
-
-
-def _close(descriptor: int) -> None:
-    with suppress(OSError):             # as its maker likes; it is closed all the same
-        os.close(descriptor)

@@ -86,11 +86,15 @@ class Session:
         self._wire.send(protocol.encode_order(OrderRecord(Type.INTRODUCE, number=number)))
 
     @property
+    def _tenant(self) -> str:
+        return str(self.peer.sharers[0])
+
+    @property
     def passes(self) -> bool:
         """Whether a record may come with a descriptor. None that comes otherwise is taken."""
         return (
             self.client is not None and self.client.gpu.scheduler.passes(self.client.id)
-            and foreign.are_taken()
+            and foreign.are_taken(self._tenant)
         )
 
     def received(self, packet: bytes, descriptor: int | None = None) -> None:
@@ -134,7 +138,7 @@ class Session:
             self.peer = replace(self.peer, gang=name, gang_size=int(size[:4]) if known else 0)
 
     def _take(self, packet: bytes, descriptor: int) -> None:
-        foreign.check(descriptor)
+        foreign.check(descriptor, self._tenant)
         try:
             record = protocol.decode_report(packet)
             client = self.client
@@ -147,8 +151,7 @@ class Session:
         except ProtocolError:
             os.close(descriptor)
             raise
-        tenant = str(self.peer.sharers[0])
-        client.gpu.handover.announce(client.id, tenant, descriptor, size)
+        client.gpu.handover.announce(client.id, self._tenant, descriptor, size)
 
     def ended(self) -> None:
         """The connection is gone. Harmless when repeated."""

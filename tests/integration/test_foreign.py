@@ -13,7 +13,7 @@ from nvshared.hook import foreign, protocol
 from nvshared.hook.protocol import OrderRecord, ReportRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.fakehook import Hook
+from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.silent import Silent
 from tests.integration.test_passed import played
 
@@ -54,15 +54,29 @@ def test_a_file_whose_maker_does_not_answer_holds_nobody_up(site: Site, silent: 
     assert site.hook().hello() is not None
 
 
-def test_few_threads_wait_for_such_files(silent: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until they are done nothing is taken from anybody."""
-    monkeypatch.setattr(foreign, "WAITING_MOST", 2)
-    descriptor = silent.open()
-    for _ in range(2):
-        assert foreign.are_taken()
+def test_such_a_file_does_not_hold_up_the_daemons_end(site: Site, silent: Silent) -> None:
+    hook, order = played(site)
+    hand_over(hook, silent.open(), passed(hook, order, 2 * MIB))
+    assert is_dropped(hook)
+    daemon = site.started[-1]
+    daemon.terminate()
+    assert daemon.wait(PATIENCE) == 0
+
+
+def test_nothing_is_taken_from_who_has_sent_one_nor_after_too_many(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "KEPT_MOST", 2)
+    monkeypatch.setattr(foreign, "_kept", {})
+    reading, writing = os.pipe()
+    for tenant, descriptor in (("ann", reading), ("bob", writing)):
+        assert foreign.are_taken(tenant)
         with pytest.raises(ProtocolError):
-            foreign.check(os.dup(descriptor))
-    assert not foreign.are_taken()
+            foreign.check(descriptor, tenant)
+        assert not foreign.are_taken(tenant)
+    assert not foreign.are_taken("eve")
+    for descriptor in (reading, writing):
+        os.close(descriptor)
 
 
 def test_a_block_of_no_bytes_is_not_taken(site: Site) -> None:

@@ -296,7 +296,6 @@ def test_what_is_no_memory_is_not_taken(site: Site) -> None:
     send(hook, order, writing)
     while hook.hear() is not None:
         continue
-    assert os.read(reading, 1) == b""       # nobody has the other end any more
     os.close(reading)
     assert site.hook().hello() is not None
 
