@@ -89,7 +89,7 @@ class Card:
         client.rations = tuple(
             self.rations.setdefault(name, Ration(name)) for name in client.tenants)
         for account in client.billed:
-            account.members.add(client.id)
+            account.enter(client.id, client.terms.weight)
         client.tally.division = self.division
         self.clients[client.id] = client
 
@@ -100,7 +100,7 @@ class Card:
         if client is not None:
             client.enter(Phase.IDLE, self.now)
             for account in client.billed:
-                account.members.discard(id)
+                account.depart(id)
         return client
 
     @property

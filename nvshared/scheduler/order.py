@@ -236,12 +236,11 @@ def _begin(card: Card, shares: Iterable[Share]) -> float:
 
 
 def _weigh_among(card: Card, share: Share) -> None:
-    members = [card.clients[id] for id in share.members]
     before = share.weighted
-    share.weighted = len({client.terms.weight for client in members}) > 1
+    share.weighted = len(share.weights) > 1
     if share.weighted and not before:
         share.present = 0
-        for client in members:
+        for client in (card.clients[id] for id in share.members):
             bill(card, client)
             client.virtual = 0
 
@@ -256,12 +255,12 @@ def change_priority(card: Card, client: ScheduledClient) -> None:
     runs, drains = client.phase is Phase.RUNNING, client.phase is Phase.DRAINING
     for one in old:
         one.turn(card.now, -runs, -drains)
-        one.members.discard(client.id)
+        one.depart(client.id)
     leave(card, client)
     client.shares = new
     for one in new:
         one.turn(card.now, runs, drains)
-        one.members.add(client.id)
+        one.enter(client.id, client.terms.weight)
     weigh(card, *old)
     weigh(card, *new)
     forget(card, old[0])

@@ -9,6 +9,7 @@ idling, and is taken off again.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import field
 
@@ -69,11 +70,26 @@ class Held(ABC):
     """For how long some clients have held the card; microseconds."""
 
     name: str                           # of the tenant
-    members: set[int] = field(default_factory=set)      # clients, by id
+    members: dict[int, int] = field(default_factory=dict)       # weights of clients, by id,
+    weights: Counter[int] = field(default_factory=Counter)      # and how many have each
     running: int = 0                    # how many of them do
     draining: int = 0
     since: int = 0                      # until when it is billed
     turns: int = 0                      # of its clients, since none had a gate open
+
+    def enter(self, client: int, weight: int) -> None:
+        """A client is its from now on, or has another weight."""
+        self.depart(client)
+        self.members[client] = weight
+        self.weights[weight] += 1
+
+    def depart(self, client: int) -> None:
+        """A client is not any more. Harmless when it was not."""
+        if client in self.members:
+            weight = self.members.pop(client)
+            self.weights[weight] -= 1
+            if not self.weights[weight]:
+                del self.weights[weight]
 
     @property
     def open(self) -> bool:

@@ -26,6 +26,8 @@ def change(card: Card, client: ScheduledClient, own: Terms) -> None:
     rationed = client.terms.compute_limit != terms.compute_limit
     order.bill(card, client)
     client.terms = terms
+    for account in client.billed:
+        account.enter(client.id, terms.weight)
     if rationed:
         compute.change(card, client)
     order.weigh(card, *client.shares)
