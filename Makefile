@@ -174,9 +174,11 @@ $(VENV)/demo-ready: pyproject.toml setup.py | environment
 	@$(PIP) install $(EDITABLE) .
 	@touch $@
 
+# Looking for the tests once keeps their bytecode, which several processes would else each make.
 $(VENV)/test-ready: pyproject.toml setup.py | environment
 	@echo "Installing the Python packages for the tests into $(VENV)"
 	@$(PIP) install $(EDITABLE) '.[test,kubernetes]'
+	@$(PYTEST) --collect-only --quiet >$(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 	@touch $@ $(VENV)/demo-ready
 
 include packaging/packaging.mk

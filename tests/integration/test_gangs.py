@@ -12,7 +12,7 @@ from nvshared.units import MIB
 from tests.integration.conftest import ROOT, Site
 from tests.integration.test_kills import BUILD
 
-SIZE = 100 * MIB                        # two of these do not fit a card
+SIZE = 40 * MIB                         # two of these do not fit a card
 PATIENCE = 300
 SHAPES = [["0,1"], ["0", "1"]]
 

@@ -9,6 +9,7 @@ import pytest
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MILLISECOND, SECOND
+from tests.seeds import seeds
 from tests.unit.gang_world import Machine, Team
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scripted import peer
@@ -225,18 +226,8 @@ def test_ranks_far_ahead_of_each_other_are_stopped_without_reopening() -> None:
     assert machine.steps
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(8, 400))
 def test_whatever_happens_everyone_ends(seed: int) -> None:
-    live(seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(16, 400))
-def test_whatever_happens_everyone_ends_many_times(seed: int) -> None:
-    live(seed)
-
-
-def live(seed: int) -> None:
     """Gangs and others come, compute, are suspended and killed; then all that is left ends."""
     dice = Random(seed)
     machine = Machine(

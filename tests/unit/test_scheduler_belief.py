@@ -29,6 +29,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Settings
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from tests.seeds import seeds
 from tests.unit.scheduler_talk import Talk
 
 CARD, HOST = 8 * GIB, 32 * GIB
@@ -153,7 +154,7 @@ class Court:
 WORTH = CARD - CARD // 16               # where somebody may be about to pin
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(12, 60))
 def test_whatever_one_user_says_another_gets_a_cards_worth_at_once(seed: int) -> None:
     court = Court(seed)
     court.rage(400, most=40)

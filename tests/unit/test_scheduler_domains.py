@@ -12,6 +12,7 @@ from nvshared.scheduler.domains import Domains, Stake
 from nvshared.scheduler.events import Tick
 from nvshared.scheduler.settings import Settings
 from nvshared.units import GIB, MIB, SECOND
+from tests.seeds import seeds
 from tests.unit.scheduler_talk import Talk, limits, runs, stops
 from tests.unit.scheduler_world import World
 
@@ -231,9 +232,7 @@ def test_what_was_pinned_and_freed_is_not_promised_any_more() -> None:
     assert {one.commit for one in limits(actions, 1)} == {0}
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))]
-)
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_random_programs_in_a_container_whose_limit_changes(seed: int) -> None:
     """scheduler_world.py checks after each event that no more is taken than the limit leaves."""
     random = Random(seed)

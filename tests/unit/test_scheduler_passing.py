@@ -26,6 +26,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Settings, Terms
 from nvshared.units import GIB, MILLISECOND, SECOND
+from tests.seeds import seeds
 from tests.unit.scheduler_talk import Talk
 from tests.unit.scheduler_world import World
 
@@ -168,7 +169,7 @@ def test_a_process_of_its_own_namespace_is_alone() -> None:
             assert describe(child.pid, os.getuid(), os.getuid()).fellows == ""
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_it_lies_in_room_that_is_free_whatever_comes(seed: int) -> None:
     random = Random(seed)
     capacity = 4 * GIB

@@ -9,6 +9,7 @@ import pytest
 
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.units import MIB, SECOND
+from tests.seeds import seeds
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
 
@@ -63,7 +64,7 @@ def advance(world: World, seconds: int) -> None:
         world.advance(SECOND)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(10, 40))
 def test_others_go_on_beside_it_and_it_does_too_in_the_end(seed: int) -> None:
     dice = Random(seed)
     world = World(

@@ -13,7 +13,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
-FEW, MANY = 2_500, 10_000               # blocks
+FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # that one order moves
 MORE = 1.2                              # times as many steps for each block, at most
 COUNTED = ["block/block.c", "block/host_slabs.c", "block/mapped.c", "block/passing.c",
