@@ -28,6 +28,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 TARGET = re.compile(r"^([\w-]+(?: [\w-]+)*):", re.MULTILINE)
 VARIABLE = re.compile(r"\bNVSHARE_[A-Z]+(?:_[A-Z]+)*\b")
+FILE = re.compile(r"[\w/.-]+\.(?:py|c|h|def)")
 SETTING = re.compile(r"^([a-z][a-z-]+) = (\S+)$")
 SOURCES = ("nvshared/**/*.py", "libhook/**/*.[ch]", "libhook/**/*.md", "tests/**/*.py")
 
@@ -82,6 +83,22 @@ def test_the_map_names_files_that_are_there() -> None:
     named = [part for part in parts(ROOT / "ARCHITECTURE.md") if part.split("/")[0] in tops]
     assert len(named) > 40
     assert [part for part in named if not list(ROOT.glob(part))] == []
+
+
+def test_the_map_names_files_beside_those_of_the_same_paragraph() -> None:
+    """A name without a folder is in one that the paragraph has named."""
+    tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    lost = []
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        named = CODE.findall(line)
+        whole = [part for part in named if part.split("/")[0] in tops]
+        found = [path for part in whole for path in ROOT.glob(part)]
+        folders = {path if path.is_dir() else path.parent for path in found}
+        lost += [
+            part for part in set(named) - set(whole) if FILE.fullmatch(part)
+            and not any((folder / part).exists() for folder in folders)
+        ]
+    assert lost == []
 
 
 def test_make_has_what_is_asked_of_it(document: Path) -> None:
