@@ -39,6 +39,13 @@ TOGETHER = (
     "libhook/tests/pace/", "libhook/tests/store/", "libhook/tests/telling/",
 )
 
+# Those that take longest: the others fill the time beside them, not they the end of the run.
+FIRST = (
+    "libhook/tests/simulator/test_simulator_programs.py", "tests/unit/test_style.py::test_mypy",
+    "tests/integration/test_demo.py::test_everything_is_right_and_nothing_is_left",
+    "tests/integration/test_random_calls.py", "tests/integration/test_stays.py",
+)
+
 
 def no_bus() -> str:
     """Why the bus level cannot run, or an empty string."""
@@ -109,7 +116,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips the tests of the levels that cannot run."""
+    """Begins with the longest, and skips the tests of the levels that cannot run."""
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     left_out = {f"tests/{level}/": why for level, why in config.stash[LEFT_OUT].items()}
     for item in items:
         for folder, why in left_out.items():
