@@ -20,6 +20,7 @@ Eventually = Callable[[Callable[[], bool]], None]
 
 LARGE = "700MiB"                        # two of these do not fit
 SMALL = "8MiB"
+HOLDS = ("--until-told", "--kernel-us", "20000")    # few steps, whose numbers are soon checked
 
 
 class Program:
@@ -57,7 +58,7 @@ class Program:
 
 def test_who_waits_for_its_turn_is_told_its_place(site: Site, eventually: Eventually) -> None:
     site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
-    holder = Program(site, LARGE, "--until-told")
+    holder = Program(site, LARGE, *HOLDS)
     eventually(lambda: "turn" in (site.folder / "trace").read_text())
     first = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
     eventually(first.says("waits for its turn on GPU 0: its place in the queue is 1"))
@@ -112,7 +113,7 @@ def test_who_waits_is_told_once_that_nvshared_has_ended(
     site: Site, eventually: Eventually
 ) -> None:
     daemon = site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
-    holder = Program(site, LARGE, "--until-told")
+    holder = Program(site, LARGE, *HOLDS)
     eventually(lambda: "turn" in (site.folder / "trace").read_text())
     waiter = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
     eventually(waiter.says("waits for its turn"))
