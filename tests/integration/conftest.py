@@ -196,6 +196,14 @@ def small_site(tmp_path: Path) -> Iterator[Site]:
     """The same on a machine with small cards, whose memory is soon moved."""
     folder = tmp_path / "cards"
     folder.mkdir()
+    yield from _made(tmp_path, simulate(folder, memory=160 * MIB))
+
+
+@pytest.fixture
+def tiny_site(tmp_path: Path) -> Iterator[Site]:
+    """The same with cards that are smaller still, so that moving costs little."""
+    folder = tmp_path / "cards"
+    folder.mkdir()
     yield from _made(tmp_path, simulate(folder, memory=64 * MIB))
 
 

@@ -8,11 +8,9 @@ from time import sleep
 
 import pytest
 
-from nvshared.units import MIB
 from tests.integration.conftest import ROOT, Site
 from tests.integration.test_kills import BUILD
 
-SIZE = 40 * MIB                         # two of these do not fit a card
 PATIENCE = 300
 SHAPES = [["0,1"], ["0", "1"]]
 
@@ -26,11 +24,12 @@ class Gang:
         """`cards`: of each process."""
         shared = site.folder / f"gang-{name}"
         shared.write_bytes(bytes(4096))
+        size = int(site.environment["NVSHARE_SIM_MEMORY"]) * 5 // 8     # two do not fit a card
         number = str(sum(len(each.split(",")) for each in cards))
         self.ranks = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.gangs", str(shared), card, number,
-                 str(steps), str(SIZE), str(ahead)],
+                 str(steps), str(size), str(ahead)],
                 cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
                      "NVSHARE_SOCKET": str(site.socket),
@@ -60,10 +59,10 @@ class Gang:
 @pytest.mark.parametrize("ahead", [1, 40])
 @pytest.mark.parametrize("cards", SHAPES, ids=["one process", "two processes"])
 def test_two_gangs_take_turns_and_end(
-    small_site: Site, cards: list[str], ahead: int
+    tiny_site: Site, cards: list[str], ahead: int
 ) -> None:
-    small_site.start("--tq", "1")
-    gangs = [Gang(small_site, name, cards=cards, ahead=ahead) for name in ("a", "b")]
+    tiny_site.start("--tq", "1")
+    gangs = [Gang(tiny_site, name, cards=cards, ahead=ahead) for name in ("a", "b")]
     for gang in gangs:
         gang.begin()
     for gang in gangs:
@@ -75,19 +74,19 @@ def beside(site: Site, name: str, steps: int) -> Gang:
     return Gang(site, name, cards=["1"], steps=steps)
 
 
-def test_a_program_on_one_of_the_cards_takes_turns_with_a_gang(small_site: Site) -> None:
-    small_site.start("--tq", "1")
-    programs = [Gang(small_site, "a", cards=["0", "1"]), beside(small_site, "b", 500)]
+def test_a_program_on_one_of_the_cards_takes_turns_with_a_gang(tiny_site: Site) -> None:
+    tiny_site.start("--tq", "1")
+    programs = [Gang(tiny_site, "a", cards=["0", "1"]), beside(tiny_site, "b", 500)]
     for program in programs:
         program.begin()
     for program in programs:
         program.ends_well()
 
 
-def test_a_killed_gang_holds_nobody_up(small_site: Site) -> None:
-    small_site.start("--tq", "1")
-    doomed = Gang(small_site, "a", cards=["0", "1"], steps=1_000_000)
-    other = Gang(small_site, "b", cards=["0", "1"], ahead=40)
+def test_a_killed_gang_holds_nobody_up(tiny_site: Site) -> None:
+    tiny_site.start("--tq", "1")
+    doomed = Gang(tiny_site, "a", cards=["0", "1"], steps=1_000_000)
+    other = Gang(tiny_site, "b", cards=["0", "1"], ahead=40)
     doomed.begin()
     other.begin()
     assert doomed.ranks[0].poll() is None
@@ -98,16 +97,16 @@ def test_a_killed_gang_holds_nobody_up(small_site: Site) -> None:
     other.ends_well()
 
 
-def test_gangs_survive_the_daemon(small_site: Site) -> None:
-    daemon = small_site.start("--tq", "1")
-    gangs = [Gang(small_site, name, cards=["0", "1"], steps=1000) for name in ("a", "b")]
+def test_gangs_survive_the_daemon(tiny_site: Site) -> None:
+    daemon = tiny_site.start("--tq", "1")
+    gangs = [Gang(tiny_site, name, cards=["0", "1"], steps=1000) for name in ("a", "b")]
     for gang in gangs:
         gang.begin()
     for _ in range(3):
         sleep(1)
         daemon.kill()
         daemon.wait()
-        daemon = small_site.start("--tq", "1")
+        daemon = tiny_site.start("--tq", "1")
     for gang in gangs:
         gang.ends_well()
 
