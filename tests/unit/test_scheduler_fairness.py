@@ -62,10 +62,11 @@ class Users(World):
         self.tell(TenantChanged(tenant, TenantTerms(weight=weight)))
 
 
-def test_a_hundred_programs_of_one_user_get_no_more_than_one_of_another() -> None:
+@pytest.mark.parametrize("number", [100, pytest.param(1000, marks=pytest.mark.long)])
+def test_many_programs_of_one_user_get_no_more_than_one_of_another(number: int) -> None:
     world = Users()
-    for _ in range(100):
-        world.program("user:alice")
+    for _ in range(number):
+        world.program("user:alice", size=4 * MIB)
     world.program("user:bob")
     world.advance(5 * SECOND)
     assert world.shares(60)["user:bob"] >= 0.49
