@@ -33,6 +33,7 @@ class Type(IntEnum):
     REASON = 10
     TELL = 11
     HEED = 12
+    PROVIDE = 13
 
     HELLO = 64
     MEMORY = 65

@@ -267,6 +267,8 @@ def _record(order: actions.Order) -> OrderRecord:
             return OrderRecord(Type.STOP)
         case actions.Presave():
             return replace(_move(Type.EVICT, order, Flag.KEEP), presaved=order.size)
+        case actions.Provide():
+            return OrderRecord(Type.PROVIDE, host=order.host)
         case actions.Load():
             return replace(_move(Type.LOAD, order), passed=order.passed)
         case actions.MoveOrder():

@@ -96,6 +96,14 @@ class Presave(MoveOrder):
 
 
 @dataclass(frozen=True, slots=True)
+class Provide:
+    """PROVIDE: make host memory meanwhile, until so much is held in all. Without an answer."""
+
+    client: int
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
 class Yield:
     """YIELD: end this EVICT or LOAD, which is ahead, with what it has done."""
 
@@ -183,6 +191,6 @@ class BudgetWanted:
     """
 
 
-Order = Run | Stop | MoveOrder | Yield | Limits | Tell | Heed
+Order = Run | Stop | MoveOrder | Provide | Yield | Limits | Tell | Heed
 Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
 Action = Order | Report | BudgetWanted

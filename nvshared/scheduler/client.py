@@ -136,7 +136,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced", "shares", "received", "standing",
+    "doubts", "silenced", "shares", "received", "standing", "provided",
 })
 
 
@@ -197,6 +197,7 @@ class ScheduledClient:
     presaved: int = 0                   # bytes that could leave without a copy
     exhausted: bool = False             # no more can be presaved before its next turn
     presave_pause: int = CALM              # how long it is to be idle before that
+    provided: int = 0                   # host memory that it may make until its next move, in all
     pauses: Average = PAUSE             # between two uses of the card, see pauses.py,
     strays: Average = PAUSE             # and how far they are from that
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
@@ -294,7 +295,7 @@ class ScheduledClient:
     @property
     def host_charged(self) -> int:
         """Host memory it has or is allowed to take."""
-        most = self.memory.host
+        most = max(self.memory.host, self.provided)
         for move in self.moves:
             if move.way is Way.OUT:
                 most = max(most, move.order.host)
@@ -303,7 +304,7 @@ class ScheduledClient:
     @property
     def host_counted(self) -> int:
         """The same, as far as it is believed."""
-        most = self.memory.host - self.doubts.host
+        most = max(self.memory.host - self.doubts.host, self.provided)
         for move in self.moves:
             most = max(most, move.host)
         return most

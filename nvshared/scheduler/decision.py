@@ -34,7 +34,7 @@ class Decision:
         self.actions.append(report)
 
     def order(self, order: actions.Order) -> None:
-        """One that changes nothing here."""
+        """One of which nothing is noted here."""
         self.actions.append(order)
 
     def run(self, client: ScheduledClient, quantum: int, conduct: Conduct) -> None:
@@ -83,6 +83,11 @@ class Decision:
         self._move(
             client, actions.Presave(client.id, self._number(), client.ordered, host, True, size))
 
+    def provide(self, client: ScheduledClient, host: int) -> None:
+        """Has a running client make host memory, until it has so much in all."""
+        client.provided = host
+        self.order(actions.Provide(client.id, host))
+
     def cut(self, client: ScheduledClient, move: Move) -> None:
         """Ends a move that is ahead, once."""
         move.cut = True
@@ -112,4 +117,5 @@ class Decision:
         if not isinstance(order, actions.Load):
             host += max(0, order.host - client.host_charged)
         client.moves = (*client.moves, Move(order, self.now, host))
+        client.provided = 0             # that ends with it, and counts with it
         self.actions.append(order)

@@ -70,6 +70,7 @@ When nobody waits for anything, but an idle client has memory that is not on the
 would have to leave for it is copied to the host beforehand (presave.py). Only for that do turns
 end while nobody waits, and only turns of clients that say they are idle. Where the setting is on,
 memory of the client that will probably be asked for next is brought in meanwhile (prefetch.py).
+Clients that run make host memory meanwhile for what will be taken from them (presave.py).
 
 **Host memory** takes what leaves the card. Each EVICT says how much the client may take. The
 sum of what clients hold and may take keeps to the budget. Usually a client keeps its host
@@ -141,6 +142,7 @@ def plan(decision: Decision) -> None:
     room.plan(decision, blocked)
     prefetch.plan(decision)
     presave.plan(decision)
+    presave.provide(decision)
     telling.plan(decision)
     commit.tell(decision)
     stuck.plan(decision)                # again, for when to look after what was ordered now

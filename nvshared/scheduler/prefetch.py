@@ -95,6 +95,6 @@ def _bring_in(decision: Decision, client: ScheduledClient, idle: list[ScheduledC
     piece = min(missing, max(0, room), card.settings.step)
     if piece < min(missing, card.settings.block) or not (piece or client.cut):
         return False
-    decision.load(client, client.ordered + piece, client.memory.host, ahead=True)
+    decision.load(client, client.ordered + piece, client.host_charged, ahead=True)
     client.moves[-1].early = True
     return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies the memory of idle programs to the host before anybody needs their room on the card.
+"""Prepares what will have to leave: copies memory of the idle, makes host memory for the others.
 
 What was copied leaves as fast as memory can be unmapped, so whoever comes next has the bus
 for its own memory. The copying is done only while nobody waits for anything, and stops as
@@ -28,6 +28,15 @@ lacks anything, and no running program copies to the host. When the calm ends, t
 cut short (YIELD) before any other order, so a program that wants to run again does not wait.
 A stop that is decided later in the same round cuts it short right behind that. Presaving takes
 at most half of the host memory that is left, so that memory which must leave finds some.
+
+What programs that run have on the card changes, so it cannot be copied yet. But the host memory
+for it can be made (PROVIDE), by a few threads that take none of the card's time. Programs that
+do not fit together will take turns, and what the next one lacks, less what is free and what those
+give who do not run, will be taken from those that run, first from the one whose turn began first.
+They make as much, and no more. Nobody waits for it: it has no answer, any move ends it, and none
+is begun while somebody lacks something. What a client may make counts until its next move. It is
+made in steps, and a client never has more ahead than is left after it, so that containers and
+other programs find some. Where host memory is short nevertheless, it goes back first (room.py).
 """
 
 from nvshared.scheduler import pauses
@@ -38,6 +47,7 @@ from nvshared.units import SECOND
 
 PAUSE_MOST = 64 * SECOND
 HOST_PART = 2                           # of the host memory that is left
+BLOCKS = 2                              # made beyond: what is in pieces does not fit everywhere
 
 
 def pays(card: Card) -> bool:
@@ -78,6 +88,19 @@ def plan(decision: Decision) -> None:
         short -= part
         if short <= 0:
             return
+
+
+def provide(decision: Decision) -> None:
+    """Has running clients make the next host memory, if some is to be made."""
+    card = decision.card
+    together = card.groups.total("need") <= card.settings.capacity
+    if not card.settings.presave or together or card.groups.size("lacking"):
+        return
+    short = _short_of_running(card)
+    for client in card.holders:
+        if short > 0 and client.phase is Phase.RUNNING:
+            _provide(decision, client, min(short, client.staying))
+        short -= client.staying
 
 
 def answered(client: ScheduledClient, size: int, wanted: int, *, cut_short: bool) -> None:
@@ -140,3 +163,34 @@ def _presave(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
         return False
     decision.presave(client, size, host)
     return True
+
+
+def _short_of_running(card: Card) -> int:
+    """What will be taken from those that have turns for the one that comes next.
+
+    By what hooks say, as in `_short`.
+    """
+    coming = card.clients.get(card.head or card.groups.most_away()[1])
+    if coming is None or coming.holds:
+        return 0
+    # Of the memory of all others what is pinned stays.
+    staying = [coming, *card.holders]
+    pinned = card.pinned - sum(client.pinned for client in staying)
+    filled = sum(client.memory.filled for client in staying) + pinned
+    return coming.need - coming.memory.filled - max(0, card.settings.capacity - filled)
+
+
+def _provide(decision: Decision, client: ScheduledClient, wanted: int) -> None:
+    """Lets it make a step of that, once it has made most of what it may."""
+    card, made = decision.card, client.memory.host
+    if client.moves or client.memory.stays or client.doubts.host:
+        return
+    if client.provided > made + card.settings.step // 2:
+        return
+    if any(domain.lacking for domain in client.domains):
+        return                          # there, what is not in use is taken back
+    spare = max(0, client.host_charged - (client.memory.allocated - client.staying))
+    left = (card.host_free_for(client) - spare) // HOST_PART
+    more = min(wanted + BLOCKS * card.settings.block - spare, card.settings.step, left)
+    if more >= card.settings.block:
+        decision.provide(client, client.host_charged + more)

@@ -110,13 +110,13 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
             mine >= min(want, card.settings.step) or not more_comes
         ):
             piece = min(mine, card.settings.step)
-            host = max(0, client.memory.host - host_short)
-            host_short -= min(host_short, client.memory.host - host, piece)
+            host = max(0, client.host_charged - host_short)
+            host_short -= min(host_short, client.host_charged - host, piece)
             decision.load(client, client.ordered + piece, host)
             mine -= piece
             want -= piece
         if not client.moves and (client.cut or (want == 0 and not client.whole)):
-            decision.load(client, client.ordered, client.memory.host)
+            decision.load(client, client.ordered, client.host_charged)
     return host_short
 
 
@@ -142,7 +142,7 @@ def _load_ahead(decision: Decision, client: ScheduledClient) -> None:
         piece >= min(_wants(client), card.settings.step) or _coming(decision) == 0
     )):
         ahead = card.settings.bus_sharing
-        decision.load(client, client.ordered + piece, client.memory.host, ahead=ahead)
+        decision.load(client, client.ordered + piece, client.host_charged, ahead=ahead)
 
 
 def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
@@ -157,7 +157,7 @@ def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
         if client.phase is not Phase.RUNNING or not client.whole or client.moves:
             continue
         if has < slack // SLACK_REFILL and slack - has <= card.free:
-            decision.load(client, client.need + slack, client.memory.host)
+            decision.load(client, client.need + slack, client.host_charged)
 
 
 def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
@@ -167,7 +167,7 @@ def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
         return                          # what is leaving may yet find host memory of its own
     keepers = [
         c for c in decision.card.everyone
-        if c.memory.host > 0 and not c.moves and c.phase is not Phase.DRAINING
+        if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING
         and c.id not in taking.amounts
     ]
     certain = [c for c in keepers if _kept(c) > 0]
@@ -176,8 +176,8 @@ def _trim(decision: Decision, host_short: int, taking: Taking) -> None:
             return
         if decision.due(client.trim_after) and decision.due(client.load_after):
             client.trim_after = decision.now + TRIM_AGAIN
-            decision.load(client, client.ordered, max(0, client.memory.host - host_short))
-            host_short -= min(host_short, _kept(client) or client.memory.host)
+            decision.load(client, client.ordered, max(0, client.host_charged - host_short))
+            host_short -= min(host_short, _kept(client) or client.host_charged)
 
 
 def _relieve(decision: Decision) -> None:
@@ -191,10 +191,10 @@ def _relieve(decision: Decision) -> None:
                 continue
             if decision.due(client.trim_after) and decision.due(client.load_after):
                 client.trim_after = decision.now + TRIM_AGAIN
-                decision.load(client, client.ordered, client.memory.host - kept)
+                decision.load(client, client.ordered, client.host_charged - kept)
                 short -= kept
 
 
 def _kept(client: ScheduledClient) -> int:
     """Host memory that certainly holds nothing. There is more if blocks never held anything."""
-    return max(0, client.memory.host - (client.memory.allocated - client.memory.resident))
+    return max(0, client.host_charged - (client.memory.allocated - client.memory.resident))

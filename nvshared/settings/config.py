@@ -223,7 +223,8 @@ class Config:
     presave: bool = _setting(
         "gpu", quantity.switch, True,
         "while nobody waits, copy idle programs' memory to the host, if others may need its "
-        "room, so that it can leave at once; on or off", metavar="SWITCH", words="on")
+        "room, so that it can leave at once; and have running programs make host memory for what "
+        "will be taken from them; on or off", metavar="SWITCH", words="on")
     prefetch: bool = _setting(
         "gpu", quantity.switch, False,
         "while nobody has a turn or waits, bring in the memory of idle programs that come back "

@@ -195,6 +195,9 @@ class Commander:
             self._evict(hook)           # of one that runs: only what it does not fill
         elif chance < 0.4:
             self._run(hook)
+        elif chance < 0.5:
+            host = 1 << 40 if chance < 0.45 else hook.memory.host + 16 * MIB
+            self.send(hook, OrderRecord(Type.PROVIDE, host=host))
 
     def _make_whole(self, hook: Hook, free: int) -> None:
         if hook.need <= hook.room + free:

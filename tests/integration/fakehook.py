@@ -169,8 +169,8 @@ class Hook:
                 self.evict(record)
             case Type.LOAD:
                 self.load(record)
-            case Type.YIELD | Type.REASON:
-                return                  # it was done at once; or is for people
+            case Type.YIELD | Type.REASON | Type.PROVIDE:
+                return                  # it was done at once, is for people, or will never be done
             case Type.LIMITS:
                 self.limits = record
             case Type.INTRODUCE:

@@ -270,3 +270,41 @@ def test_there_is_an_end_where_host_memory_is_short(site: Site, commander: Comma
     commander.send(hook, OrderRecord(Type.RUN))
     one.go_on()
     one.ends_well()
+
+
+def test_a_program_that_runs_makes_as_much_host_memory_as_it_may(
+    site: Site, commander: Commander
+) -> None:
+    one = Program(site, MANY)
+    hook = until(commander, lambda hook: hook.wants)
+    hook.running, hook.room = True, 128 * MIB
+    move(commander, Type.LOAD, 128 * MIB)
+    commander.send(hook, OrderRecord(Type.RUN))
+    assert hears(commander, one) == "there"
+    commander.send(hook, OrderRecord(Type.PROVIDE, host=20 * MIB))
+    until(commander, lambda hook: hook.memory.host >= 18 * MIB)
+    assert hook.memory.host <= 20 * MIB
+    # Never more than there is use for.
+    commander.send(hook, OrderRecord(Type.PROVIDE, host=1 << 40))
+    until(commander, lambda hook: hook.memory.host == 48 * MIB)
+    # Where others need it, it goes back, what is being made as soon as it is, and no more is made.
+    move(commander, Type.LOAD, 128 * MIB, host=0)
+    until(commander, lambda hook: hook.memory.host == 0)
+    # A new daemon knows nothing of what an earlier one has ordered.
+    commander.send(hook, OrderRecord(Type.PROVIDE, host=1 << 40))
+    commander.take_over()
+    hook = commander.hooks[0]
+    made = hook.memory.host             # what was begun may yet end, and counts already
+    move(commander, Type.LOAD, 128 * MIB)
+    assert hook.memory.host == made
+    # It does not wait for what is being made.
+    commander.send(hook, OrderRecord(Type.PROVIDE, host=1 << 40))
+    stop(commander)
+    evicted = move(commander, Type.EVICT)
+    assert evicted.moved == 48 * MIB
+    assert evicted.memory.resident == 0
+    hook.room = 128 * MIB
+    move(commander, Type.LOAD, 128 * MIB)
+    commander.send(hook, OrderRecord(Type.RUN))
+    one.go_on()
+    one.ends_well()

@@ -22,6 +22,7 @@ from nvshared.scheduler.actions import (
     MoveOrder,
     Order,
     Presave,
+    Provide,
     Run,
     Stop,
     Yield,
@@ -125,6 +126,8 @@ class Hook:
     doing: MoveOrder | None = None
     leaving: list[int] = field(default_factory=list)    # blocks that may be passed on
     cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
+    early: int = 0                      # host memory that it makes meanwhile, in all;
+    making: bool = False                # a slab of it is begun
     dead: bool = False
     refused: int = 0                    # allocations the daemon did not allow
 
@@ -207,12 +210,12 @@ class Hook:
     def stay(self, reason: Stays) -> None:
         """From now on nothing leaves."""
         self.stays = self.stays or reason
-        self._update()
+        self.changed()
 
     def unpin(self, size: int) -> None:
         """Frees such memory."""
         self.pinned -= min(size, self.pinned)
-        self._update()
+        self.changed()
 
     def free(self, index: int) -> None:
         """cuMemFree of one block."""
@@ -223,7 +226,7 @@ class Hook:
             block.doomed = True
         else:
             self.forget(block)
-        self._update()
+        self.changed()
 
     def _commit(self, asking: Asking) -> None:
         """One question at a time; who has heard the answer to one is in nobody's way."""
@@ -283,11 +286,11 @@ class Hook:
             self.allocated += block.size
             if self.mappable(block) and self.world.device_free() >= block.size:
                 self.put(block, Place.RESIDENT)
-        self._update()
+        self.changed()
 
     def _wish(self, size: int) -> None:
         self.wishes.append(size)
-        self._update()
+        self.changed()
         self._proceed()
 
     def mappable(self, block: Block) -> bool:
@@ -303,7 +306,7 @@ class Hook:
                 self.pinned += size
             if self.wishes:
                 self.wishes.clear()
-                self._update()
+                self.changed()
             if self.work > 0 and not self.flying:
                 self.flying = True
                 self.idle_told = False
@@ -339,6 +342,7 @@ class Hook:
         """To a daemon, for the first time or again."""
         self.want_sent = not self.granted and self.standing
         self.room_asked = False
+        self.early = 0
         commit = self.limits.commit if self.limits is not None else 0
         again = self.limits is not None
         # A HELLO has a UUID in their place; the next record says them.
@@ -350,10 +354,10 @@ class Hook:
             self.asking.pop(0)
             self.refused += 1
             self._ask()
-        self._update()
+        self.changed()
         self._carry_on()
 
-    def _update(self) -> None:
+    def changed(self) -> None:
         """After any change of the figures."""
         if self.dead:
             return
@@ -389,34 +393,33 @@ class Hook:
     def _carry_on(self) -> None:
         while self.orders and not self.busy and not self.dead:
             order = self.orders.popleft()
+            if isinstance(order, MoveOrder):
+                self.early = 0
+                self.busy, self.doing = True, order
             if isinstance(order, Limits):
                 self._limits(order)
             elif isinstance(order, Run):
                 self._run(order)
             elif isinstance(order, Stop):
                 self._stop()
+            elif isinstance(order, Provide):
+                self.early = order.host
+                moves.make(self)
             elif isinstance(order, Evict):
-                self.busy = True
-                self.doing = order
-                self.before = self.room
-                self.room = order.room
+                self.before, self.room = self.room, order.room
                 moves.evict(self, order)
             elif isinstance(order, Load):
-                self.busy = True
-                self.doing = order
                 self.room, self.arrivals = order.room, len(order.parcels)
                 moves.load(self, order)
             elif isinstance(order, Presave):
                 assert not self.granted, "what may change is copied"
-                self.busy = True
-                self.doing = order
                 moves.presave(self, order)
 
     def done(self) -> None:
         """An order has been carried out: the next one."""
         self.busy = False
         self.doing = None
-        self._update()
+        self.changed()
         self._proceed()
         self._carry_on()
 
@@ -443,7 +446,7 @@ class Hook:
             watched = order.report_copies
         if watched and any(self.copying):
             self.say(Copies(self.id, self.memory, *self.copying))
-        self._update()
+        self.changed()
         self._proceed()
 
     def _stop(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nvshared.scheduler.actions import Evict, Load, Presave
 from nvshared.scheduler.events import Evicted, Loaded, Presaved
-from tests.unit.scheduler_arena import Block, Place
+from tests.unit.scheduler_arena import Block, Place, Slab
 
 if TYPE_CHECKING:
     from tests.unit.scheduler_hookmodel import Hook
@@ -87,6 +87,24 @@ def _copied(hook: "Hook", block: Block, order: Presave) -> None:
     if block.doomed:
         hook.forget(block)
     presave(hook, order)
+
+
+def make(hook: "Hook") -> None:
+    """One slab after the other, while it goes on. One that is begun counts, and will be there."""
+    size = min(hook.world.slab, min(hook.early, hook.allocated) - hook.host)
+    if hook.dead or hook.making or size <= 0:
+        return
+    hook.making = True
+    hook.arena.held += size
+    took = max(1, 4 * size // hook.world.bus)
+    hook.world.at(hook.world.now + took, lambda: _made(hook, size))
+
+
+def _made(hook: "Hook", size: int) -> None:
+    hook.making = False
+    hook.arena.slabs.append(Slab(size))
+    hook.changed()
+    make(hook)
 
 
 def load(

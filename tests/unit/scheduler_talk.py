@@ -9,7 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import Action, Evict, Limits, Load, Presave, Run, Stop, Yield
+from nvshared.scheduler.actions import (
+    Action,
+    Evict,
+    Limits,
+    Load,
+    Presave,
+    Provide,
+    Run,
+    Stop,
+    Yield,
+)
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
     CommitAsked,
@@ -256,6 +266,11 @@ def loads(actions: list[Action]) -> list[tuple[int, float]]:
 def presaves(actions: list[Action]) -> list[Presave]:
     """What is to be copied and to stay."""
     return [action for action in actions if isinstance(action, Presave)]
+
+
+def provides(actions: list[Action]) -> list[Provide]:
+    """Who is to make host memory."""
+    return [action for action in actions if isinstance(action, Provide)]
 
 
 def yields(actions: list[Action]) -> list[int]:

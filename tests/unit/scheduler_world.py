@@ -26,6 +26,7 @@ from nvshared.scheduler.actions import (
     Load,
     Order,
     Presave,
+    Provide,
     Report,
     Run,
     Stop,
@@ -55,7 +56,7 @@ from tests.unit.scheduler_arena import imported
 from tests.unit.scheduler_hookmodel import Hook
 
 HookKind = TypeVar("HookKind", bound=Hook)
-OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Limits, Yield)
+OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Provide, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -354,7 +355,8 @@ class World:
             case Stuck():
                 self.stuck.append(action)
             case (
-                Run() | Stop() | Evict() | Load() | Presave() | Yield() | Limits() | Tell() | Heed()
+                Run() | Stop() | Evict() | Load() | Presave() | Provide() | Yield() | Limits()
+                | Tell() | Heed()
             ):
                 self._to_hook(action)
 
@@ -450,11 +452,11 @@ class World:
             mine = [hook.room, hook.filled + sum(hook.leaving)]
             if isinstance(hook.doing, Evict):
                 mine.append(hook.before)
-            hosts = [hook.host]
+            hosts = [hook.host, hook.early]
             for order in self._ordered(hook):
                 if isinstance(order, Load):
                     mine.append(order.room)
-                elif isinstance(order, Evict | Presave):
+                elif isinstance(order, Evict | Presave | Provide):
                     hosts.append(order.host)
             room += max(mine)
             host += max(hosts)

@@ -10,7 +10,7 @@ from nvshared.scheduler.actions import Action, Presave, Run, TurnEnd, TurnEnded
 from nvshared.scheduler.events import SettingsChanged, TermsChanged
 from nvshared.scheduler.settings import Terms
 from nvshared.units import GIB
-from tests.unit.scheduler_talk import Talk, evicts, loads, presaves, runs, stops, yields
+from tests.unit.scheduler_talk import Talk, evicts, loads, presaves, provides, runs, stops, yields
 
 A, B, C = 1, 2, 3
 
@@ -86,7 +86,8 @@ def test_it_runs_again_at_once() -> None:
     assert runs(said) == [B]
     assert [type(action).__name__ for action in said][:1] == ["Yield"]
     said = talk.presaved(order, 5, yielded=True)
-    assert not said
+    assert not presaves(said)
+    assert not runs(said)
 
 
 def test_who_comes_meanwhile_cuts_it_short() -> None:
@@ -213,7 +214,7 @@ def test_half_of_what_is_left_on_the_host_is_for_those_who_must_leave() -> None:
     talk.stopped(B, wants=False)
     left = talk.scheduler.snapshot().host_free
     (order,) = presaves(talk.wait(1))
-    assert order.host - talk.memory[B].host == left // 2
+    assert order.host - provides(talk.said)[-1].host == left // 2
 
 
 def test_a_suspended_program_leaves_and_is_not_copied() -> None:

@@ -97,6 +97,9 @@ enum nvshare_type {
      * way. With the page's descriptor, which may be read; without one: it counts no more. After a
      * new HELLO none counts. */
     NVSHARE_HEED = 12,
+    /* Make host memory until `host` is held, while the program goes on. The next EVICT or LOAD ends
+     * that, and so does a new HELLO. Has no answer: MEMORY says what is held. */
+    NVSHARE_PROVIDE = 13,
 
     /* Reports, hook to daemon. */
 
@@ -241,7 +244,8 @@ struct nvshare_order {
     union {
         struct {
             uint64_t room;           /* EVICT, LOAD: bytes */
-            uint64_t host;           /* EVICT, LOAD: bytes of host memory for swapped blocks, in all */
+            uint64_t host;           /* EVICT, LOAD, PROVIDE: bytes of host memory for swapped
+                                        blocks, in all */
             uint64_t presaved;       /* EVICT with KEEP: bytes */
             uint64_t quantum;        /* RUN: microseconds; 0: no end is planned; with STEP: a pause */
             uint64_t idle_window;    /* RUN: microseconds; 0: as before */

@@ -10,6 +10,8 @@
 #include "flight/capture.h"
 
 #define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
+#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the order that comes next */
+#define REGISTRARS 4                 /* the driver may let in one at a time */
 
 /* The slab to which the threads turn next, of what was mapped for all of them as long as
  * there is any left. NULL: there are enough, or the machine has no more. Lock held. */
@@ -38,6 +40,8 @@ static void *provide(void *argument)
     capture_relax();
     bool ready = REAL(cuCtxSetCurrent)(provision->context) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
+    while (ready && host_register_next(client, provision->wanted + REGISTERED_AHEAD))
+        continue;
     while (ready) {
         struct host_slab *slab = provision->slab != NULL ? provision->slab : begin(provision);
         if (slab == NULL)
@@ -62,19 +66,24 @@ static void *provide(void *argument)
 void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision)
 {
     uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
+    if (host_free(client) >= provision->wanted)
+        target = client->memory.host;
     uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
-    uint64_t pieces = (lacking + PIECE - 1) / PIECE;
+    uint64_t jobs = (lacking + PIECE - 1) / PIECE;
+    if (host_registrable(client, provision->wanted + REGISTERED_AHEAD) != NULL)
+        jobs += REGISTRARS;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned most = online < 2 ? 1 : online > PROVIDERS_MAX ? PROVIDERS_MAX : (unsigned)online;
     *provision = (struct host_provision){
-        .client = client, .context = client->copy_context, .target = target,
+        .wanted = provision->wanted, .client = client, .context = client->copy_context,
+        .target = target,
     };
     lacking = lacking / PAGE * PAGE;
     if (lacking > 0)
         provision->memory = host_memory_map(lacking, client->node);
     if (provision->memory != NULL)
         provision->mapped = lacking;
-    while (provision->count < pieces && provision->count < most
+    while (provision->count < jobs && provision->count < most
            && pthread_create(&provision->threads[provision->count], NULL, provide, provision) == 0) {
         provision->count++;
         client->providers++;

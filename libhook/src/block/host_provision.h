@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Making slabs with several threads. To take host memory is slower than the bus, so they
- * work ahead: while blocks are copied into what there is, the next slabs are made.
+ * work ahead: while blocks are copied into what there is, the next slabs are made. First they register
+ * what was made while the program ran (host_early.c), as far as it is needed.
  */
 #pragma once
 
@@ -15,6 +16,7 @@ struct client;
 struct host_slab;
 
 struct host_provision {
+    uint64_t wanted;                 /* bytes that are to leave and have not asked for a place yet */
     struct client *client;           /* NULL: not begun */
     CUcontext context;
     uint64_t target;
@@ -25,7 +27,7 @@ struct host_provision {
     pthread_t threads[PROVIDERS_MAX];
 };
 
-/* Makes up to `allowance` bytes in all, while the caller goes on; with memory_lock. Ended
- * with host_provided(), without it. */
+/* Makes up to `allowance` bytes in all, unless what is wanted finds a place, while the caller goes
+ * on; with memory_lock. Ended with host_provided(), without it. */
 void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision);
 void host_provided(struct host_provision *provision);

@@ -118,12 +118,17 @@ bool host_slab_enlist(struct client *client, struct host_slab *slab)
         return false;
     }
     slab->state = REGISTERED;
+    host_slab_add(client, slab);
+    return true;
+}
+
+void host_slab_add(struct client *client, struct host_slab *slab)
+{
     slab->number = ++client->host_slabs_made;
     slab->next = client->host_slabs;
     client->host_slabs = slab;
     note_room(client, slab);
     pthread_cond_broadcast(&memory_changed);
-    return true;
 }
 
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
@@ -144,15 +149,52 @@ bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
     return host_slab_enlist(client, slab);
 }
 
+static void enregister(struct host_slab *slab)
+{
+    slab->state = REGISTERING;
+    pthread_mutex_unlock(&memory_lock);
+    bool done = host_memory_register_again(slab->memory, slab->size);
+    pthread_mutex_lock(&memory_lock);
+    slab->state = done ? REGISTERED : REFUSED;
+    pthread_cond_broadcast(&memory_changed);
+}
+
 bool host_slab_registered(struct host_slab *slab)
 {
-    if (slab->state == UNREGISTERED) {
-        pthread_mutex_unlock(&memory_lock);
-        bool done = host_memory_register_again(slab->memory, slab->size);
-        pthread_mutex_lock(&memory_lock);
-        slab->state = done ? REGISTERED : REFUSED;
-    }
+    while (slab->state == REGISTERING)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    if (slab->state == UNREGISTERED)
+        enregister(slab);
     return slab->state == REGISTERED;
+}
+
+uint64_t host_free(const struct client *client)
+{
+    uint64_t free = 0;
+    for (const struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next)
+        free += slab->size - slab->used;
+    return free;
+}
+
+struct host_slab *host_registrable(const struct client *client, uint64_t wanted)
+{
+    struct host_slab *first = NULL;
+    uint64_t known = 0;
+    for (struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next) {
+        if (slab->state != UNREGISTERED)
+            known += slab->size - slab->used;
+        else if (first == NULL && slab->used < slab->size)
+            first = slab;
+    }
+    return known < wanted ? first : NULL;
+}
+
+bool host_register_next(struct client *client, uint64_t wanted)
+{
+    struct host_slab *slab = host_registrable(client, wanted);
+    if (slab != NULL)
+        enregister(slab);
+    return slab != NULL;
 }
 
 uint64_t host_useful(const struct client *client)
@@ -162,7 +204,8 @@ uint64_t host_useful(const struct client *client)
 
 void host_leave_context(struct client *client, bool drained)
 {
-    if (client->host_slabs == NULL)
+    struct host_slab *first = client->host_slabs;   /* what is made from now on is not registered */
+    if (first == NULL)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext same;
@@ -172,7 +215,7 @@ void host_leave_context(struct client *client, bool drained)
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    for (struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next) {
+    for (struct host_slab *slab = first; slab != NULL; slab = slab->next) {
         if (entered && slab->state == REGISTERED)
             host_memory_unregister(slab->memory);
         slab->state = UNREGISTERED;
@@ -216,6 +259,7 @@ void host_trim(struct client *client, uint64_t allowance)
 
 void host_shrink(struct client *client, uint64_t allowance)
 {
+    host_trim(client, allowance);    /* first what holds nothing */
     if (client->memory.host <= allowance)
         return;
     struct block *kept;

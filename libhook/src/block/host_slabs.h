@@ -16,6 +16,7 @@ struct host_slab {
     uint64_t begun, filled;          /* while it is being made by several threads */
     enum {
         UNREGISTERED,
+        REGISTERING,                 /* by some thread, now */
         REGISTERED,                  /* in client->copy_context */
         REFUSED,                     /* there, where it is not tried again: copies are slower */
     } state;
@@ -31,6 +32,16 @@ uint64_t host_slab_size(const struct client *client, uint64_t block_size, uint64
 /* One that has been filled is registered, and can be used. It counts already, and does
  * not any more where the driver refuses. Releases and retakes the lock. */
 bool host_slab_enlist(struct client *client, struct host_slab *slab);
+/* The same of one that the driver is not told of yet; keeps the lock. */
+void host_slab_add(struct client *client, struct host_slab *slab);
+/* Bytes of slabs in which no block has a place. */
+uint64_t host_free(const struct client *client);
+/* The slab that the driver is to be told of next, so that `wanted` bytes find a place in such
+ * as it knows. NULL: there is none, or they do already. */
+struct host_slab *host_registrable(const struct client *client, uint64_t wanted);
+/* Tells it. False: there is none. Any thread that is in client->copy_context; releases and
+ * retakes the lock. */
+bool host_register_next(struct client *client, uint64_t wanted);
 /* Makes one slab, counted as held from the moment it is begun. False: not allowed, or the machine
  * has no more. Releases and retakes the lock. */
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);

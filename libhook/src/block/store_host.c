@@ -19,6 +19,8 @@ static bool take(struct block *block, uint64_t allowance, struct host_provision 
     struct client *client = block->client;
     if (provision != NULL && provision->client == NULL)
         host_provide(client, allowance, provision);
+    if (provision != NULL)
+        provision->wanted -= block->size < provision->wanted ? block->size : provision->wanted;
     if (host_place(block))
         return true;
     while (client->providers > 0) {
@@ -35,6 +37,11 @@ static bool take(struct block *block, uint64_t allowance, struct host_provision 
             || (block->presaving && block_presaved(kept)))
             continue;                /* nothing is won by saving one instead of another */
         store_give(kept);
+        if (host_place(block))
+            return true;
+    }
+    while (client->early_providers > 0) {
+        pthread_cond_wait(&memory_changed, &memory_lock);
         if (host_place(block))
             return true;
     }

@@ -5,6 +5,7 @@
  */
 #include "service/orders.h"
 
+#include "block/host_early.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
@@ -181,6 +182,12 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
 void service_obey(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     LOCKED(service_lock);
+    pthread_mutex_lock(&memory_lock);
+    if (order->type == NVSHARE_PROVIDE)
+        host_provide_early(client, order->host);
+    else if (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
+        host_provided_early(client, order->host);
+    pthread_mutex_unlock(&memory_lock);
     switch (order->type) {
     case NVSHARE_LIMITS:
         new_limits(client, order);
@@ -202,6 +209,8 @@ void service_obey(struct client *client, const struct nvshare_order *order, int 
     case NVSHARE_LOAD:
         swap_in(client, order);
         break;
+    case NVSHARE_PROVIDE:
+        break;                       /* above */
     case NVSHARE_YIELD:
         break;                       /* what it would have ended is answered already */
     case NVSHARE_QUEUED:

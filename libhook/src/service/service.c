@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "block/host_early.h"
 #include "block/host_slabs.h"
 #include "block/passing.h"
 #include "client/client.h"
@@ -53,6 +54,7 @@ void service_disconnect(struct client *client)
     client->socket = -1;
     reclaim(client, RECLAIM_ALL, false);
     client->postponed.type = 0;
+    host_provided_early(client, client->host_most);
     bus_sharing_watch(client, false);
     bell_ring(&client->heard);
 }
@@ -62,6 +64,7 @@ void service_introduce(struct client *client, uint64_t number)
     client->want_sent = gate_has_waiters();
     client->lack_reported = false;
     client_hears(client, client->question, NULL);
+    host_provided_early(client, client->host_most);
     client->introduced++;
     client->reports_busy = false;
     bus_sharing_watch(client, false);

@@ -106,8 +106,10 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     client->passes_most = before > room ? before - room : 0;
     departing.progress.failed = !ready;
     uint64_t occupied = memory->resident + memory->pinned;
-    if (more && occupied > room)
+    if (more && occupied > room) {
+        departing.provision.wanted = occupied - room;
         victims_survey(client, occupied - room);
+    }
     struct block *block;
     while (more && !departing.progress.failed
            && (block = departure_next(&departing, surplus(&departing))) != NULL) {

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host memory is made while the program runs, for what will have to leave."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nvshared.hook.protocol import Type
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.fakehook import Hook, pump
+from tests.integration.test_own_memory import Program
+
+MINE, THEIRS = 600, 700                 # MiB; the card has 1024
+LACKS = MINE + THEIRS - 1024
+
+# It computes all the time, until the test says so.
+BODY = f'''
+import threading
+size = {MINE} * MIB
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), size)
+address = address.value
+data = noise(size)
+put(address, data)
+print(json.dumps("there"), flush=True)
+enough = threading.Thread(target=sys.stdin.readline)
+enough.start()
+while enough.is_alive():
+    call("cuMemsetD8_v2", address, data[0], 1)
+    call("cuCtxSynchronize")
+assert get(address, size) == data
+'''
+
+
+def told(site: Site, **what: object) -> list[dict[str, Any]]:
+    """Lines of the trace that say so."""
+    return [line for line in site.trace() if what.items() <= line.items()]
+
+
+def begin(site: Site, *options: str) -> Program:
+    """A program that runs, alone."""
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"), *options)
+    program = Program(site, BODY)
+    assert program.hears() == "there"
+    return program
+
+
+def other(site: Site) -> Hook:
+    """Somebody who will need the card, and does not want it yet."""
+    hook = site.hook()
+    hook.hello()
+    assert hook.allocate(THEIRS * MIB)
+    hook.say(Type.MEMORY)
+    return hook
+
+
+def made(site: Site, program: Program) -> int:
+    """Bytes of host memory that it has by its last word."""
+    said = [line for line in told(site, pid=program.popen.pid) if "memory" in line]
+    return int(said[-1]["memory"]["host"]) if said else 0
+
+
+def comes_and_goes(site: Site, hook: Hook, program: Program) -> int:
+    """The other one gets the card, and the program comes back to it. Returns what left."""
+    hook.want()
+    pump([hook], lambda: hook.running)
+    evicted = told(site, event="evicted", pid=program.popen.pid)
+    hook.close()
+    program.go_on()
+    program.ends_well()
+    return sum(line["bytes"] for line in evicted)
+
+
+def test_what_leaves_finds_host_memory_made(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    program = begin(site)
+    assert not told(site, order="provide")          # nobody else is there
+    hook = other(site)
+    eventually(lambda: made(site, program) >= LACKS * MIB)
+    # All that time it had its turn, and a part is enough.
+    assert not told(site, order="stop")
+    assert not told(site, event="evicted")
+    most = told(site, order="provide", pid=program.popen.pid)[-1]["host"]
+    assert made(site, program) <= most < MINE * MIB
+    assert comes_and_goes(site, hook, program) >= LACKS * MIB
+    # That is where it went.
+    evicted = told(site, event="evicted", pid=program.popen.pid)
+    assert max(line["memory"]["host"] for line in evicted) <= most
+
+
+def test_nothing_is_made_if_that_is_turned_off(site: Site) -> None:
+    program = begin(site, "--presave", "off")
+    assert comes_and_goes(site, other(site), program) >= LACKS * MIB
+    assert not told(site, order="provide")
+
+
+@pytest.mark.parametrize("refused", ["1", "2", "1,2,3,4,5,6,7,8"])
+def test_the_driver_may_refuse_to_know_it(
+    site: Site, eventually: Callable[[Callable[[], bool]], None], refused: str
+) -> None:
+    calls = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused.split(","))
+    site.environment = {**site.environment, "NVSHARE_SIM_FAIL": calls}
+    program = begin(site)
+    hook = other(site)
+    eventually(lambda: made(site, program) >= LACKS * MIB)
+    assert comes_and_goes(site, hook, program) >= LACKS * MIB
+
+
+def test_a_turn_may_end_while_it_is_made(site: Site) -> None:
+    """And what is made then is there for what leaves."""
+    for _ in range(3):
+        program = begin(site)
+        hook = other(site)
+        assert comes_and_goes(site, hook, program) >= LACKS * MIB
+        site.started[-2].kill()
+        site.started[-2].wait()
+        (site.folder / "trace").unlink()
+
+
+def test_a_program_may_be_killed_while_it_makes_some(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    program = begin(site)
+    hook = other(site)
+    eventually(lambda: bool(told(site, order="provide")))
+    program.popen.kill()
+    program.popen.wait()
+    hook.want()
+    pump([hook], lambda: hook.running)
+    # Nothing of it counts any more: the next one finds as much as the first.
+    third = site.hook()
+    third.hello()
+    assert third.allocate(1000 * MIB)
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_the_daemon_may_be_killed_while_some_is_made(
+    site: Site, eventually: Callable[[Callable[[], bool]], None], step: int
+) -> None:
+    program = begin(site)
+    hook = other(site)
+    eventually(lambda: len(told(site, order="provide")) > step)
+    daemon, = (one for one in site.started if one is not program.popen)
+    daemon.kill()
+    daemon.wait()
+    hook.close()
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
+    hook = other(site)
+    eventually(lambda: made(site, program) >= LACKS * MIB)
+    # It has the first connection of the new daemon still.
+    assert len(told(site, event="joined", pid=program.popen.pid)) <= 2
+    assert comes_and_goes(site, hook, program) >= LACKS * MIB
