@@ -21,6 +21,7 @@ from rich.console import Console
 from bench.handover.allocation import allocation
 from bench.handover.bus import bus
 from bench.handover.card import Card, find
+from bench.handover.first import first_out
 from bench.handover.goal import Result
 from bench.handover.pieces import pieces
 from bench.handover.swapping import three_ahead, two_large
@@ -40,6 +41,7 @@ Variants = Mapping[str, Callable[[Card], Iterator[Result]]]
 VARIANTS: Variants = {
     "bus": lambda card: iter([bus(card)]),
     "two-large": lambda card: (two_large(card, *one) for one in TWO_LARGE),
+    "first-out": lambda card: (first_out(card, presave) for presave in (True, False)),
     "three-ahead": lambda card: iter([three_ahead(card)]),
     "undisturbed": lambda card: (undisturbed(card, load) for load in LOADS),
     "little-used": little_used,

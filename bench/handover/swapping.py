@@ -27,8 +27,8 @@ QUANTUM = 1.0                           # seconds
 def two_large(card: Card, examined: bool, passed: bool = True) -> Result:
     """`examined`: whether the library looks what need not be copied. `passed`: physical memory
     goes on from one program to the other, and is not freed and made anew."""
-    tasks = _tasks(card, 2, LARGE)
-    trace, outcomes = run(card, tasks, "100%", QUANTUM, examined=examined, passed=passed)
+    programs = tasks(card, 2, LARGE)
+    trace, outcomes = run(card, programs, "100%", QUANTUM, examined=examined, passed=passed)
     found = figures(handovers(trace))
     return Result(
         "two-large",
@@ -45,15 +45,15 @@ def two_large(card: Card, examined: bool, passed: bool = True) -> Result:
             Goal("in, over all of that time", median(found, "in_gbps_passage"), "GB/s"),
             Goal("drain", median(found, "drain_ms"), "ms"),
         ),
-        {**found, "moves": summary(trace, 8 * card.block), **described(tasks, outcomes)},
+        {**found, "moves": summary(trace, 8 * card.block), **described(programs, outcomes)},
         wrong(outcomes),
     )
 
 
 def three_ahead(card: Card) -> Result:
     """The next one is already there when a turn ends."""
-    tasks = _tasks(card, 3, MIDDLE)
-    trace, outcomes = run(card, tasks, AHEAD, QUANTUM, mode="on")
+    programs = tasks(card, 3, MIDDLE)
+    trace, outcomes = run(card, programs, AHEAD, QUANTUM, mode="on")
     found = figures(handovers(trace))
     return Result(
         "three-ahead", f"one at a time in {AHEAD} of the card",
@@ -65,11 +65,12 @@ def three_ahead(card: Card) -> Result:
             Goal("the longest of them", most(found, "stop_to_run_less_drain_ms"), "ms"),
             Goal("drain", median(found, "drain_ms"), "ms"),
         ),
-        {**found, "moves": summary(trace, 8 * card.block), **described(tasks, outcomes)},
+        {**found, "moves": summary(trace, 8 * card.block), **described(programs, outcomes)},
         wrong(outcomes),
     )
 
 
-def _tasks(card: Card, number: int, share: float) -> list[Task]:
+def tasks(card: Card, number: int, share: float) -> list[Task]:
+    """Programs that change all they have in each step."""
     memory, chunk = card.share(share), min(CHUNK, card.total // 32)
     return [Task(memory, card.seconds, seed, chunk) for seed in range(1, number + 1)]

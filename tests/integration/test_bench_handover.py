@@ -36,7 +36,7 @@ def test_from_beginning_to_end(tmp_path: Path) -> None:
     output = tmp_path / "kept"
     done = subprocess.run(
         [*COMMAND, "--variant", "bus", "--variant", "allocation", "--variant", "two-large",
-         "--seconds", "2", "--json", "--output", str(output)],
+         "--variant", "first-out", "--seconds", "2", "--json", "--output", str(output)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -44,9 +44,9 @@ def test_from_beginning_to_end(tmp_path: Path) -> None:
     assert report == json.loads(output.read_text())
     assert report["machine"]["simulated"] is True
     assert [one["variant"] for one in report["results"]] == [
-        "bus", "allocation", *["two-large"] * 3]
+        "bus", "allocation", *["two-large"] * 3, *["first-out"] * 2]
     assert all(one["right"] for one in report["results"])
-    bus, allocation, *large = report["results"]
+    bus, allocation, *large, _, _ = report["results"]
     assert set(bus["figures"]["rounds"]) == {"copies", "freed", "mapped", "both"}
     assert bus["goals"]
     for medians in ("medians_us", "new_medians_us"):

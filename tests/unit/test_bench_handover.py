@@ -10,6 +10,7 @@ import pytest
 
 from bench.handover import measure
 from bench.handover.card import Card
+from bench.handover.first import ways_out
 from bench.handover.goal import Goal, Result
 from bench.handover.passage import common, figures, handovers, shared, union
 from bench.handover.program import Outcome, Task
@@ -206,3 +207,17 @@ def test_wrong_data_is_said_and_is_a_failure(
     assert report["machine"]["simulated"] is True
     assert report["results"][0]["right"] is not bool(wrong)
     assert report["results"][0]["goals"][0]["met"] is True
+
+
+def test_a_way_out_is_what_leaves_between_two_turns() -> None:
+    def out(at: int, host: int, size: int = 10**7) -> Line:
+        return {**told(at, A, "evicted", ms=10, bytes=size, host=host), "number": at}
+
+    trace = [
+        turn(0, A), told(500, A, "memory-changed", host=HOST // 2),
+        order(1000, A, "stop"), out(1010, HOST), out(1020, HOST), turn(1030, B),
+        out(1500, HOST, 5), turn(2000, A), order(3000, A, "stop"), out(3020, HOST, 4 * 10**7),
+    ]
+    first, second = ways_out(trace, 1000)[10 * A]
+    assert (first.bytes, first.gbps, first.had) == (2 * 10**7 + 5, (2 * 10**7 + 5) / 3e7, HOST // 2)
+    assert (second.bytes, second.gbps, second.had) == (4 * 10**7, 4.0, HOST)
