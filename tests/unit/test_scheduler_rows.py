@@ -17,7 +17,8 @@ from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit.test_scheduler_invariants import Tenants
 
-SHORT = (3, 9, 24, 30, 33, 40, 41, 66, 70, 74)  # rows with many moves, or that once found something
+# Rows with many moves, or that once found something.
+SHORT = (9, 24, 40, 41, 66, 70, 74, 98, 312, 398, 401)
 MANY = 600
 TENANTS = ["user:0", "user:1", "job:1", "job:2"]
 MOST = 7                                # programs at a time
