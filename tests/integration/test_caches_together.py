@@ -9,10 +9,10 @@ from collections.abc import Callable
 from nvshared import library
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.fakehook import PATIENCE
 from tests.integration.standin import READY, STAND_IN
-from tests.integration.test_oversubscription import workload
+from tests.integration.test_kills import finish
 from tests.integration.test_own_memory import Program
+from tests.integration.test_passed import program as workload
 
 WANTED = {"NVSHARE_TRIM_CACHES": "1", "PYTHONPATH": str(library.program())}
 Eventually = Callable[[Callable[[], bool]], None]
@@ -75,10 +75,11 @@ def test_who_is_not_asked_leaves_with_everything(site: Site, eventually: Eventua
         program.ends_well()
 
 
-def test_a_program_in_c_is_not_disturbed(site: Site) -> None:
+def test_a_program_in_c_is_not_disturbed(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
     trace = str(site.folder / "trace")
-    site.start("--tq", "100ms", "--capacity", str(96 * MIB), "--trace", trace)
-    for program in [workload(site, "64MiB", **WANTED) for _ in range(2)]:
-        said, _ = program.communicate(timeout=PATIENCE)
-        assert program.returncode == 0, said
-    assert moved(site) > 0
+    site.start("--tq", "100ms", "--capacity", str(60 * MIB), "--trace", trace)
+    programs = [workload(site, seed, None, **WANTED) for seed in range(2)]
+    eventually(lambda: moved(site) > 0)
+    finish(programs)
