@@ -394,8 +394,7 @@ class Hook:
         while self.orders and not self.busy and not self.dead:
             order = self.orders.popleft()
             if isinstance(order, MoveOrder):
-                self.early = 0
-                self.busy, self.doing = True, order
+                self.early, self.busy, self.doing = 0, True, order
             if isinstance(order, Limits):
                 self._limits(order)
             elif isinstance(order, Run):
@@ -417,8 +416,7 @@ class Hook:
 
     def done(self) -> None:
         """An order has been carried out: the next one."""
-        self.busy = False
-        self.doing = None
+        self.busy, self.doing = False, None
         self.changed()
         self._proceed()
         self._carry_on()
@@ -433,8 +431,7 @@ class Hook:
             self.at_it = self.at_it_told = None
         self.reports_busy = order.report_busy
         self.idle_window = order.idle_window or self.idle_window
-        if fresh:
-            self.idle_told = False
+        self.idle_told = self.idle_told and not fresh
         if not self.granted:
             self.granted = True
             self.opened = self.world.now
