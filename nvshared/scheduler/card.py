@@ -68,6 +68,7 @@ class Card:
     tell_next: int = 0                  # and when the next of them do
     domain_reach: dict[str, int] = field(default_factory=dict)  # see bounds.py
     conduct: Conduct | None = None      # see turns.py
+    watched: bool = False               # whoever runs is, see pauses.py
     telling: set[int] = field(default_factory=set)  # who keeps a word, see telling.py,
     heeding: dict[int, set[int]] = field(default_factory=dict)  # and who heeds whose
     busy: BusyTurns = BusyTurns()

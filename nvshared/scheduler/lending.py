@@ -103,6 +103,8 @@ def call_back(decision: Decision, client: ScheduledClient, least: int) -> None:
     client.withdrawn = client.commit
     client.commit = least
     reach.tell(decision, client, 0, min(client.last_most, decision.card.total_for(client)))
-    # Nothing changes by this order; its answer shows that the limits were heard.
-    decision.evict(client, client.ordered, client.host_charged)
+    # Nothing changes by this order; its answer shows that the limits were heard. It allows for no
+    # host memory: what orders before it did, or take back, is theirs.
+    held = [client.memory.host, *(move.order.host for move in client.moves)]
+    decision.evict(client, client.ordered, min(held))
     client.confirmed_by = client.moves[-1].order.number

@@ -410,9 +410,9 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     hinders = busy.awaits_idle(card)
     conduct = Conduct(paced, tq, idle_window, moves or watched or hinders, copies, busies)
     changed = card.groups.news("turns")
-    if not endless or card.conduct != conduct:
+    if not endless or card.conduct != conduct or card.watched != watched:
         changed = card.in_phase(Phase.RUNNING)
-    card.conduct = conduct
+    card.conduct, card.watched = conduct, watched
     for client in changed:
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
