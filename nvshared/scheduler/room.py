@@ -75,15 +75,21 @@ def _host_coming(decision: Decision) -> int:
 def _victims(decision: Decision) -> list[ScheduledClient]:
     """Clients without a turn that occupy the card, in the order in which room is taken.
 
-    The suspended, then the idle, then those that wait; of each, who will run last goes first.
+    The suspended, then the idle, then those that wait, first for their gangs; of each, who will run
+    last goes first.
     """
-    occupying = decision.card.groups.group("occupying")
+    card = decision.card
+    occupying = card.groups.group("occupying")
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
     away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
     idle = [c for c in away if not c.terms.suspended]
-    waiting = [c for c in occupying if c.phase is Phase.WAITING and not c.terms.suspended]
     idle = pauses.latest_first(idle, decision.now)
-    return suspended + idle + order.ordered(decision.card, waiting)[::-1]
+    waiting = [c for c in card.groups.group("queued") if c.charged]
+    granted = [c for c in card.groups.group("granted") if c.charged]
+    before = {c.id for c in (*waiting, *granted)}
+    apart = [c for c in occupying if c.id not in before and (
+        c.phase is Phase.WAITING and not c.terms.suspended)]
+    return suspended + idle + apart[::-1] + order.ordered(card, waiting)[::-1] + granted[::-1]
 
 
 def _clear(decision: Decision) -> None:
