@@ -251,6 +251,8 @@ class Gangs:
         """It runs, and stops when one of its members is stopped."""
         held_up = {c for c, m in members.items() if m.phase is Phase.DRAINING and not m.stays}
         if gang.resuming:
+            for client in [one for one, m in members.items() if m.parked]:
+                gang.told.pop(client, None)     # it has drained only since it was told to go on
             self._put(gang, members, Standing.OPEN, stop_after=_latest(members))
             gang.resuming = bool(held_up)
             return

@@ -7,6 +7,8 @@ from random import Random
 import pytest
 
 from nvshared.machine.tenant import Kind, Tenant
+from nvshared.scheduler.actions import ClientState
+from nvshared.scheduler.events import Reopened, Stopped
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.seeds import seeds
@@ -224,6 +226,24 @@ def test_ranks_far_ahead_of_each_other_are_stopped_without_reopening() -> None:
     finish(machine, one, other)
     assert all(machine.client(r).view.reopened == 0 for r in (*one.ranks, *other.ranks))
     assert machine.steps
+
+
+def test_one_that_drains_after_all_were_told_to_go_on_goes_on_too() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    other = machine.program(0, 30, 3 * GIB)
+    one.compute(10_000)
+    machine.advance(200 * MILLISECOND)
+    other.compute(SECOND)
+    for rank in one.ranks:
+        rank.busy = True                # what they answer is said here
+    machine.advance(2 * SECOND)
+    first, second = map(machine.client, one.ranks)
+    assert first.stopping
+    assert second.stopping
+    first.gpu.tell(Reopened(first.id, first.memory))
+    second.gpu.tell(Stopped(second.id, second.memory, True, 0, 0))
+    assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
 @pytest.mark.parametrize("seed", seeds(8, 400))
