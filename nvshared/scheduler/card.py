@@ -209,6 +209,21 @@ class Card:
         return left - self.stuck(members) if self.tight else left
 
     @property
+    def alone(self) -> int:
+        """Bytes that one could fill beside what is pinned, alone with those who do not answer."""
+        return self.settings.capacity - self.pinned - self.out_of_reach
+
+    @property
+    def out_of_reach(self) -> int:
+        """Bytes that clients hold who do not answer, less what running ones need."""
+        mute = {c.id: c for c in [*self.moving, *self.in_phase(Phase.DRAINING)] if c.mute}
+        total = 0
+        for client in mute.values():
+            held = client.charged - min(client.charged, client.pinned)
+            total += max(0, held - client.takes) if client.phase is Phase.RUNNING else held
+        return total
+
+    @property
     def tight(self) -> bool:
         """Some of the clients' memory cannot leave, for want of host memory in a domain."""
         self.groups.settle()

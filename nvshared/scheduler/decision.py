@@ -33,6 +33,15 @@ class Decision:
         """Tells people."""
         self.actions.append(report)
 
+    def crowded(self, client: ScheduledClient, alone: int) -> None:
+        """Tells people, once it has waited for long, if it would not fit even alone."""
+        if client.takes <= alone or client.crowded:
+            return
+        client.crowded = self.due(client.since + self.card.settings.stuck_after)
+        if client.crowded:
+            pinned = min(client.need, client.memory.pinned)
+            self.report(actions.Crowded(client.id, client.need, alone + pinned))
+
     def order(self, order: actions.Order) -> None:
         """One of which nothing is noted here."""
         self.actions.append(order)

@@ -38,8 +38,11 @@ class Member(NamedTuple):
     since: int                          # of this phase
     wants: bool                         # its program wants the card, or has it
     light: bool                         # it has nothing that could leave: others run beside it
-    able: bool                          # nothing but others' turns keeps it from running,
-    not_before: int                     # from this moment on
+    takes: int                          # bytes of the card,
+    alone: int                          # of so many, if nobody else's were there who answers
+    crowded: bool                       # it does not fit even then
+    held_up: bool                       # it may not run, or does not answer
+    not_before: int                     # nor is it chosen before this moment
     ready: bool                         # its turn could begin
     whole: bool                         # its gate could open
     parked: bool
@@ -50,19 +53,17 @@ class Member(NamedTuple):
 
 
 def member(card: Card, client: ScheduledClient) -> Member:
-    """How it stands. Whether all of its gang on this card fit counts as its being able."""
-    siblings = [c for c in card.groups.group("ganged") if c.gang == client.gang] or [client]
-    alone = card.settings.capacity - card.pinned
-    fits = sum(one.takes for one in siblings) <= alone
-    held_up = client.terms.suspended or client.mute or client.phase is Phase.LIMITED
-    turn = client.turn
+    """How it stands."""
+    alone, turn = card.alone, client.turn
     asked = client.phase is Phase.WAITING and not client.invited
     wants = turn is not None or asked or client.phase is Phase.LIMITED
     return Member(
         client.phase, client.since,
         wants if turn is None or turn.parked is None else turn.parked.wants,
         client.takes == 0 and not card.one_at_a_time,
-        fits and not held_up,
+        client.takes, alone,
+        client.takes > alone or (card.tight and not card.fits([client])),
+        client.terms.suspended or client.mute or client.phase is Phase.LIMITED,
         client.not_before,
         client.ready, client.whole,
         turn is not None and turn.parked is not None,
@@ -101,8 +102,11 @@ def change(decision: Decision, event: Ganged) -> None:
 
 
 def plan(decision: Decision) -> None:
-    """Ends turns that are to end together."""
+    """Ends turns that are to end together, and tells people of those that do not fit."""
+    alone = decision.card.alone
     for client in decision.card.groups.group("ganged"):
+        if client.phase is Phase.WAITING:
+            decision.crowded(client, alone)     # whether it stands in the queue or not
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or client.settled:
             continue

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import chain
 
 from nvshared.scheduler import busy, gang, order, pauses, presave, quantum
-from nvshared.scheduler.actions import Crowded, TurnEnd, TurnStarted
+from nvshared.scheduler.actions import TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, crowd
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
@@ -75,7 +75,7 @@ def _admit_all(decision: Decision) -> ScheduledClient | None:
 
 def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
     """Whether it may hold the card with these, beside what those keep who do not answer."""
-    kept = _out_of_reach(card)
+    kept = card.out_of_reach
 
     def fits(staying: list[ScheduledClient]) -> bool:
         members = [c for c in (*staying, client) if not c.settled]
@@ -190,7 +190,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     _let_in(decision)
     number = card.groups.size("holding") - card.groups.size("settled")
     number -= sum(c.mute and not c.settled for c in card.groups.group("holding"))
-    alone = card.settings.capacity - card.pinned - _out_of_reach(card)
+    alone = card.alone
     draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.mute)
     beside = alone - (card.groups.total("holders_take") - draining)
     least = card.groups.least_take()
@@ -206,7 +206,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
         if not decision.due(client.not_before) or client.takes > alone or client.mute or (
             tight and not card.fits([client])
         ):
-            _tell_crowded(decision, client, alone)
+            decision.crowded(client, alone)
             continue
         crowded = one_at_a_time and number > gang.siblings(card.holders, client)
         fits = client.takes <= beside and not crowded and not (
@@ -240,25 +240,6 @@ def _let_in(decision: Decision) -> None:
     for client in decision.card.groups.group("entering"):
         if not client.mute:
             _choose(decision, client)
-
-
-def _tell_crowded(decision: Decision, client: ScheduledClient, alone: int) -> None:
-    if client.takes <= alone or client.crowded:
-        return
-    client.crowded = decision.due(client.since + decision.card.settings.stuck_after)
-    if client.crowded:
-        pinned = min(client.need, client.memory.pinned)
-        decision.report(Crowded(client.id, client.need, alone + pinned))
-
-
-def _out_of_reach(card: Card) -> int:
-    """Bytes that clients hold who do not answer, less what running ones need."""
-    mute = {c.id: c for c in [*card.moving, *card.in_phase(Phase.DRAINING)] if c.mute}
-    total = 0
-    for client in mute.values():
-        held = client.charged - min(client.charged, client.pinned)
-        total += max(0, held - client.takes) if client.phase is Phase.RUNNING else held
-    return total
 
 
 def _may_overtake(

@@ -29,9 +29,11 @@ either, as a thread waits for another that stands at a gate, the hook opens its 
 seconds. Then all go on, and are asked again later.
 
 **Whatever goes wrong** with a gang holds nobody up: one that does not answer, as it was stopped,
-makes the others programs like all others; so does one whose GPU is lost. One that is suspended, has
-had its share of the time or does not fit keeps its gang out. One that is let in and does not get
-all its cards within a while gives them back.
+makes the others programs like all others; so does one whose GPU is lost. One that is suspended,
+has had its share of the time or does not fit keeps its gang out; one that runs goes on where the
+card has shrunk under it. Some may fit on their card one by one, and not together, so that all can
+never run at once. If nobody said that they are a gang, as those of a pod, they are programs like
+all others then. One that is let in and does not get all its cards within a while gives them back.
 """
 
 import logging
@@ -47,10 +49,11 @@ from nvshared.scheduler.client import Phase
 from nvshared.scheduler.events import Ganged, Standing
 from nvshared.scheduler.gang import Member
 from nvshared.sharing.gpu import GPU, Client
-from nvshared.units import MILLISECOND, SECOND
+from nvshared.units import MIB, MILLISECOND, SECOND
 
 DORMANT = 5 * SECOND
 GATHER = 30 * SECOND
+EXCEEDING = 5 * SECOND                  # before anything follows from it
 CATCH_UP = 10 * MILLISECOND
 PAUSE_MOST = 16 * MILLISECOND
 GRANT_LEAST = 5 * SECOND                # to come in, and longer each time in vain
@@ -85,6 +88,8 @@ class Gang:
     rounds: int = 0                     # of catching up
     patience: int = GRANT_LEAST
     resuming: bool = False              # one could not drain, and all go on
+    exceeds: int | None = None          # since when those on one card do not fit there together
+    exceeded: bool = False              # that lasted, once, and people were told
     told: dict[Client, Ganged] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -179,7 +184,8 @@ class Gangs:
         heavy = {c.gpu for c, m in members.items() if not m.light}
         # The library makes one client for each card; a process that plays several is none of ours.
         odd = len({(one.gpu, one.peer.pid or -one.id) for one in every}) < len(every)
-        if odd or self._draining or len(heavy) < 2 or any(m.mute for m in every.values()):
+        apart = odd or self._draining or len(heavy) < 2 or any(m.mute for m in every.values())
+        if apart or not self._together(gang, members, now):
             if gang.state is not State.OUT:
                 gang.turn(State.OUT, now)
             self._put(gang, every, Standing.FREE)
@@ -217,9 +223,31 @@ class Gangs:
             return False
         return self._due(max(member.since, gang.busy) + DORMANT, now)
 
+    def _together(self, gang: Gang, members: Members, now: int) -> bool:
+        """Notes who is crowded by others of its gang. False: none are to run together any more."""
+        exceeding = _exceeding(members)
+        if exceeding is None:
+            gang.exceeds = None
+            return True
+        mine, needed, room = exceeding
+        for one in mine:
+            members[one] = members[one]._replace(crowded=True)
+        if gang.exceeds is None:
+            gang.exceeds = now
+        if not (gang.exceeded or self._due(gang.exceeds + EXCEEDING, now)):
+            return True
+        chosen = any(one.peer.gang for one in members)
+        if not gang.exceeded:
+            logger.warning(
+                "%s: its programs on %s need %d MiB together, and no more than %d MiB of the GPU "
+                "can be had: %s", gang, mine[0].gpu, needed // MIB, room // MIB,
+                "it waits" if chosen else "each has turns of its own")
+        gang.exceeded = True
+        return chosen
+
     def _claim(self, gang: Gang, members: Members, now: int) -> None:
         """It does not run. Claims its cards one after the other."""
-        able = all(m.able and self._due(m.not_before, now) for m in members.values())
+        able = all(_able(m) and self._due(m.not_before, now) for m in members.values())
         if not able or not any(m.wants for m in members.values()):
             self._put(gang, members)
             return
@@ -236,7 +264,7 @@ class Gangs:
     def _come(self, gang: Gang, members: Members, now: int) -> None:
         """It has all its cards. Its gates open when it is whole on each."""
         late = self._due(gang.since + gang.patience, now)
-        if late or not all(m.able and m.not_before <= now for m in members.values()):
+        if late or not all(_able(m) and m.not_before <= now for m in members.values()):
             gang.patience = min(2 * gang.patience, GRANT_MOST) if late else gang.patience
             gang.turn(State.OUT, now)
             self._put(gang, members)
@@ -256,7 +284,9 @@ class Gangs:
             self._put(gang, members, Standing.OPEN, stop_after=_latest(members))
             gang.resuming = bool(held_up)
             return
-        able = all(m.able for m in members.values())
+        # Who runs and has all it needs goes on, as for itself, though the card has less by now.
+        held_up = held_up or {c for c, m in members.items() if m.held_up or (
+            m.crowded and m.wants and m.phase not in OPEN)}
         idle = [m.idle for m in members.values() if m.phase is Phase.RUNNING]
         # A process is idle on all its cards at once.
         alone = len({one.peer.pid for one in members}) == 1
@@ -264,7 +294,7 @@ class Gangs:
         if not any(m.phase in OPEN or m.phase is Phase.LOADING for m in members.values()):
             gang.turn(State.OUT, now)
             self._again = True
-        elif held_up or not able or quiet:
+        elif held_up or quiet:
             gang.turn(State.ENDING, now)
             self._put(gang, members, Standing.ENDS)
             self._again = True
@@ -348,6 +378,21 @@ OPEN = (Phase.RUNNING, Phase.DRAINING)
 def _is_in(member: Member) -> bool:
     """Its gate could open at once."""
     return member.phase is Phase.LOADING and member.whole
+
+
+def _able(member: Member) -> bool:
+    """Nothing but others' turns keeps it from running."""
+    return not (member.crowded or member.held_up)
+
+
+def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
+    """Those on a card that fit there one by one, not together; what they need, and the room."""
+    for _, mine in _by_card(members):
+        needed = sum(members[one].takes for one in mine)
+        room = members[mine[0]].alone
+        if needed > room and not any(members[one].crowded for one in mine):
+            return mine, needed, room
+    return None
 
 
 def _latest(members: Members) -> int:

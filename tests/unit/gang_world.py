@@ -12,6 +12,7 @@ from random import Random
 
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
+from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.actions import Action, Order, Run, TurnEnded, TurnStarted
 from nvshared.scheduler.events import Event, Joined, Record
 from nvshared.scheduler.settings import Settings
@@ -156,9 +157,9 @@ class Team:
             self.machine.time.timer(self.machine.time.now + self.kernel, self._landed)
 
     def _landed(self) -> None:
-        self.flying = False
         for rank in self.ranks:
             rank.landed()
+        self.flying = False             # not before: for some of them it is yet to land
         self.meet()
 
     def compute(self, kernels: int) -> None:
@@ -197,8 +198,11 @@ class Machine:
         self.starts: list[tuple[int, Client]] = []
         self.ends: list[tuple[int, Client, str]] = []
         self.steps = 0                  # RUN for one launch at a time
+        self.frozen: list[Hook] = []
+        self.crowded: list[tuple[Client, int, int]] = []    # who, what it needs, what there is
         for gpu in self.gpus:
             gpu.decided.connect(partial(self._note, gpu))
+            gpu.client_crowded.connect(lambda *said: self.crowded.append(said))
         self.manager.reload()
 
     def _note(self, gpu: GPU, now: int, action: Action) -> None:
@@ -220,9 +224,31 @@ class Machine:
         self.seats.append(seat)
         return seat
 
-    def program(self, card: int, pid: int, size: int) -> Hook:
-        """One that is in no gang."""
-        seat = self._seat(card, peer(pid, 0))
+    def freeze(self, hook: Hook) -> None:
+        """Ctrl-Z, as far as orders go."""
+        if not hook.busy:
+            hook.busy = True
+            self.frozen.append(hook)
+
+    def thaw(self) -> None:
+        """All that were stopped go on."""
+        for hook in self.frozen:
+            hook.busy = False
+            hook._carry_on()
+        self.frozen.clear()
+
+    def occupy(self, card: int, size: int) -> None:
+        """Others, who do not share, have so much of it from now on."""
+        gpu = self.gpus[card]
+        gpu.capacity.outside = size
+        gpu.apply_capacity()
+
+    def program(self, card: int, pid: int, size: int, pod: str = "") -> Hook:
+        """One that is in no gang, but for that of its pod."""
+        who = peer(pid, 0)
+        if pod:
+            who = replace(who, tenants=(Tenant(Kind.POD, pod),))
+        seat = self._seat(card, who)
         assert seat.client is not None
         seat.hook = Hook(seat.client.id, seat)
         self._grow(seat.hook, size)

@@ -17,6 +17,10 @@ from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scripted import peer
 
 TOGETHER = 10 * MILLISECOND
+ACTS = (
+    "team", "team", "other", "kill", "suspend", "compute", "compute", "wait", "end", "pod",
+    "occupy", "stop")
+POD = "00000001-0000-0000-0000-000000000000"
 
 
 def apart(machine: Machine, team: Team) -> list[int]:
@@ -172,13 +176,12 @@ def test_one_that_does_not_answer_holds_the_others_up_for_a_while_only() -> None
     alone = [machine.program(card, 30 + card, 3 * GIB) for card in (0, 1)]
     one.compute(1000)
     machine.advance(500 * MILLISECOND)
-    one.ranks[0].busy = True            # SIGSTOP, as far as orders go
+    machine.freeze(one.ranks[0])
     for program in alone:
         program.compute(SECOND)
     machine.advance(30 * SECOND)
     assert not alone[1].work            # the other card is to be had; this one's memory is not
-    one.ranks[0].busy = False
-    one.ranks[0]._carry_on()
+    machine.thaw()
     finish(machine, one, limit=60 * SECOND)
     machine.advance(5 * SECOND)
     assert not alone[0].work
@@ -228,6 +231,107 @@ def test_ranks_far_ahead_of_each_other_are_stopped_without_reopening() -> None:
     assert machine.steps
 
 
+def test_a_gang_that_does_not_fit_says_so_and_holds_nobody_up() -> None:
+    machine = Machine(cards=3)
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    other = machine.team([0, 2], [20, 21], 3 * GIB, name="b")
+    beside = machine.program(1, 30, GIB)
+    machine.occupy(1, 2 * GIB)
+    one.compute(200)
+    other.compute(200)
+    beside.compute(SECOND)
+    finish(machine, other, limit=5 * SECOND)
+    machine.advance(20 * SECOND)
+    assert not beside.work
+    assert machine.crowded == [(machine.client(one.ranks[1]), 3 * GIB, 2 * GIB)]
+    machine.occupy(1, 0)
+    finish(machine, one, limit=5 * SECOND)
+
+
+def test_a_gang_that_runs_goes_on_where_its_card_shrinks_and_nobody_else_wants_it() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    one.compute(400)
+    machine.advance(500 * MILLISECOND)
+    machine.occupy(1, 2 * GIB)
+    finish(machine, one, limit=5 * SECOND)
+    assert not machine.ends
+
+
+def test_a_gang_is_stopped_for_others_where_its_card_shrinks() -> None:
+    machine = Machine()
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    one.compute(400)
+    machine.advance(500 * MILLISECOND)
+    beside = machine.program(1, 30, GIB)
+    machine.occupy(1, 2 * GIB)
+    beside.compute(SECOND)
+    machine.advance(20 * SECOND)
+    assert not beside.work
+    assert one.left
+    assert [client for client, _, _ in machine.crowded] == [machine.client(one.ranks[1])]
+    machine.occupy(1, 0)
+    finish(machine, one, limit=5 * SECOND)
+
+
+def test_a_gang_waits_for_no_claim_where_somebody_does_not_answer() -> None:
+    machine = Machine(cards=3)
+    mute = machine.program(1, 30, 3 * GIB)
+    mute.compute(1000 * SECOND)
+    machine.advance(SECOND)
+    machine.freeze(mute)
+    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
+    one.compute(200)
+    machine.advance(15 * SECOND)
+    other = machine.team([0, 2], [20, 21], 3 * GIB, name="b")
+    other.compute(200)
+    finish(machine, other, limit=10 * SECOND)
+    assert one.left
+    machine.kill(mute)
+    finish(machine, one, limit=10 * SECOND)
+
+
+def test_programs_of_one_pod_that_do_not_fit_together_take_turns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = Machine()
+    programs = [
+        machine.program(card, 10 + number, 3 * GIB, POD) for number, card in enumerate([0, 0, 1])]
+    for program in programs:
+        program.compute(5 * SECOND)
+    machine.advance(30 * SECOND)
+    assert not [one.id for one in programs if one.work]
+    assert len(caplog.messages) == 1
+    assert "6144 MiB together, and no more than 4096 MiB" in caplog.messages[0]
+
+
+def test_one_of_a_pod_that_does_nothing_takes_no_room_of_the_others() -> None:
+    machine = Machine()
+    idle = machine.program(0, 30, 3 * GIB, POD)
+    machine.advance(6 * SECOND)
+    programs = [machine.program(card, 10 + card, 3 * GIB, POD) for card in (0, 1)]
+    for program in programs:
+        program.compute(5 * SECOND)
+    machine.advance(15 * SECOND)
+    assert not [one.id for one in programs if one.work]
+    assert machine.client(idle).gang
+
+
+def test_ranks_that_do_not_fit_together_hold_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    one = machine.team([0, 0, 1], [10, 11, 12], 3 * GIB, name="a")
+    beside = machine.program(0, 30, 3 * GIB)
+    one.compute(200)
+    beside.compute(5 * SECOND)
+    machine.advance(10 * SECOND)
+    assert not beside.work
+    assert one.left
+    assert len(caplog.messages) == 1
+    assert "gang a: its programs on gpu0 need 6144 MiB together" in caplog.messages[0]
+    machine.kill(one.ranks.pop(1))
+    finish(machine, one, limit=10 * SECOND)
+
+
 def test_one_that_drains_after_all_were_told_to_go_on_goes_on_too() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
@@ -236,7 +340,7 @@ def test_one_that_drains_after_all_were_told_to_go_on_goes_on_too() -> None:
     machine.advance(200 * MILLISECOND)
     other.compute(SECOND)
     for rank in one.ranks:
-        rank.busy = True                # what they answer is said here
+        machine.freeze(rank)            # what they answer is said here
     machine.advance(2 * SECOND)
     first, second = map(machine.client, one.ranks)
     assert first.stopping
@@ -248,7 +352,10 @@ def test_one_that_drains_after_all_were_told_to_go_on_goes_on_too() -> None:
 
 @pytest.mark.parametrize("seed", seeds(8, 400))
 def test_whatever_happens_everyone_ends(seed: int) -> None:
-    """Gangs and others come, compute, are suspended and killed; then all that is left ends."""
+    """Gangs and others come, compute, are suspended, stopped and killed, and cards shrink and grow.
+
+    Then all that is left ends.
+    """
     dice = Random(seed)
     machine = Machine(
         cards=dice.choice([2, 2, 3, 4]), seed=seed, delay=dice.choice([50, 500, 5000]),
@@ -258,7 +365,10 @@ def test_whatever_happens_everyone_ends(seed: int) -> None:
     others: list[Hook] = []
     for step in range(dice.randint(10, 40)):
         pid = 100 + 10 * step
-        match dice.choice(["team", "team", "other", "kill", "suspend", "compute", "wait", "end"]):
+        act = dice.choice(ACTS)
+        if act in ("team", "other", "pod"):
+            _clear(machine)             # a program starts where it may have its memory
+        match act:
             case "team" if len(teams) < 4:
                 teams.append(_team(machine, dice, pid))
             case "other" if len(others) < 4:
@@ -279,12 +389,28 @@ def test_whatever_happens_everyone_ends(seed: int) -> None:
                 machine.manager.set_terms(who.id, "suspended", 0)
             case "compute":
                 _compute(dice, teams, others, few=True)
+            case "pod" if not any(machine.client(one).gang for one in others):
+                others += [
+                    machine.program(dice.randrange(len(machine.gpus)), pid + number, size, POD)
+                    for number, size in enumerate(dice.choices([GIB, 3 * GIB], k=3))]
+            case "occupy":
+                machine.occupy(dice.randrange(len(machine.gpus)), dice.choice([0, 2, 2, 3]) * GIB)
+            case "stop" if teams or others:
+                machine.freeze(
+                    dice.choice([*others, *(rank for team in teams for rank in team.ranks)]))
         machine.advance(dice.choice([0, 10, 300, 3000, 8000]) * MILLISECOND)
+    _clear(machine)
+    machine.thaw()
     _compute(dice, teams, others, few=False)
     machine.advance(300 * SECOND, until=lambda: not any(t.left for t in teams)
                     and not any(one.work for one in others))
     finish(machine, *teams, limit=0)
     assert not [one.id for one in others if one.work]
+
+
+def _clear(machine: Machine) -> None:
+    for card in range(len(machine.gpus)):
+        machine.occupy(card, 0)
 
 
 def _team(machine: Machine, dice: Random, pid: int) -> Team:
