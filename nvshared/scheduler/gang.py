@@ -34,6 +34,7 @@ NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 class Member(NamedTuple):
     """A client of a gang, as it is now."""
 
+    standing: Standing                  # of which its scheduler has heard last
     phase: Phase
     since: int                          # of this phase
     wants: bool                         # its program wants the card, or has it
@@ -58,7 +59,7 @@ def member(card: Card, client: ScheduledClient) -> Member:
     asked = client.phase is Phase.WAITING and not client.invited
     wants = turn is not None or asked or client.phase is Phase.LIMITED
     return Member(
-        client.phase, client.since,
+        client.standing, client.phase, client.since,
         wants if turn is None or turn.parked is None else turn.parked.wants,
         client.takes == 0 and not card.one_at_a_time,
         client.takes, alone,

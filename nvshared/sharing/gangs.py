@@ -173,6 +173,9 @@ class Gangs:
     def _review(self, gang: Gang, now: int) -> None:
         seen = ((one, one.gpu.scheduler.member(one.id)) for one in gang.clients if not one.gpu.lost)
         every: Members = {client: member for client, member in seen if member is not None}
+        told = {client: event.standing for client, event in gang.told.items()}
+        if any(m.standing is not told.get(c, Standing.FREE) for c, m in every.items()):
+            return                      # a scheduler that is at work has yet to hear of it
         if not self._gathered(gang, every, now):
             self._put(gang, [one for one in every if every[one].phase is not Phase.RUNNING])
             return

@@ -8,7 +8,7 @@ import pytest
 
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.actions import ClientState
-from nvshared.scheduler.events import Reopened, Stopped
+from nvshared.scheduler.events import MemoryChanged, Reopened, Stopped
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.seeds import seeds
@@ -350,6 +350,28 @@ def test_one_that_drains_after_all_were_told_to_go_on_goes_on_too() -> None:
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
+def test_a_gang_that_comes_in_makes_way_once_for_one_that_is_late() -> None:
+    machine = Machine()
+    runs = machine.program(1, 11, 3 * GIB, POD)
+    runs.compute(30 * SECOND)
+    machine.advance(MILLISECOND)
+    late = machine.program(0, 10, 3 * GIB, POD)
+    beside = machine.program(0, 30, 3 * GIB)
+    beside.kernel = 3 * SECOND
+    beside.compute(6 * SECOND)
+    one = Team(machine)
+    for card, size in enumerate((2 * GIB, GIB)):
+        machine.rank(one, card, replace(peer(20 + card, 0), gang="b", gang_size=2), size)
+    one.compute(200)
+    machine.advance(300 * MILLISECOND)
+    machine.time.now += SECOND          # the daemon is late: in one event its claim gets ready,
+    client = machine.client(late)       # and the other wants its card
+    client.gpu.tell(MemoryChanged(client.id, client.memory, True))
+    late.compute(SECOND)
+    machine.advance(60 * SECOND)
+    assert [late.work, runs.work, beside.work, one.left] == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("seed", seeds(8, 400))
 def test_whatever_happens_everyone_ends(seed: int) -> None:
     """Gangs and others come, compute, are suspended, stopped and killed, and cards shrink and grow.
@@ -395,9 +417,12 @@ def test_whatever_happens_everyone_ends(seed: int) -> None:
                     for number, size in enumerate(dice.choices([GIB, 3 * GIB], k=3))]
             case "occupy":
                 machine.occupy(dice.randrange(len(machine.gpus)), dice.choice([0, 2, 2, 3]) * GIB)
-            case "stop" if teams or others:
-                machine.freeze(
-                    dice.choice([*others, *(rank for team in teams for rank in team.ranks)]))
+            case "stop" if others and dice.random() < 0.5:
+                machine.freeze(dice.choice(others))
+            case "stop" if teams:       # not for so long that the others go on without it
+                machine.freeze(dice.choice(dice.choice(teams).ranks))
+                machine.advance(dice.choice([10, 300, 3000]) * MILLISECOND)
+                machine.thaw()
         machine.advance(dice.choice([0, 10, 300, 3000, 8000]) * MILLISECOND)
     _clear(machine)
     machine.thaw()
