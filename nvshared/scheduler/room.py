@@ -7,6 +7,8 @@ The essay is in plan.py.
 from nvshared.scheduler import bounds, bus_sharing, order, pauses
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
+from nvshared.scheduler.events import Standing
+from nvshared.scheduler.groups import QUEUING
 from nvshared.scheduler.taking import Taking
 from nvshared.units import GIB, SECOND
 
@@ -84,11 +86,10 @@ def _victims(decision: Decision) -> list[ScheduledClient]:
     away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
     idle = [c for c in away if not c.terms.suspended]
     idle = pauses.latest_first(idle, decision.now)
-    waiting = [c for c in card.groups.group("queued") if c.charged]
-    granted = [c for c in card.groups.group("granted") if c.charged]
-    before = {c.id for c in (*waiting, *granted)}
-    apart = [c for c in occupying if c.id not in before and (
-        c.phase is Phase.WAITING and not c.terms.suspended)]
+    wait = [c for c in occupying if c.phase is Phase.WAITING and not c.terms.suspended]
+    waiting = [c for c in wait if c.standing in QUEUING]
+    granted = [c for c in wait if c.standing is Standing.GRANTED]
+    apart = [c for c in wait if c.standing not in (*QUEUING, Standing.GRANTED)]
     return suspended + idle + apart[::-1] + order.ordered(card, waiting)[::-1] + granted[::-1]
 
 

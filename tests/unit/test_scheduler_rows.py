@@ -30,13 +30,17 @@ class Row(Tenants):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.dice = dice = Random(seed)
+        where = dice.randrange(1 << 16)
+        card, parts = dice.choice([1024, 4096, 16384]) * MIB, dice.choice([1, 2, 8])
+        # Where each begun slab is the half of what there is for two, nothing may be able to move.
+        slabs = [32, 128] if card * parts // 2 > MOST * 128 * MIB else [32, 32]
         self.begin(
-            dice.randrange(1 << 16), dice.choice([1024, 4096, 16384]) * MIB, dice.choice([1, 2, 8]),
+            where, card, parts,
             dice.choice([64, 256, 1024]) * MIB,
             dice.choice([SECOND // 10, SECOND, 5 * SECOND, None]),
             dice.choice([AntiThrash.AUTO, AntiThrash.AUTO, AntiThrash.ON, AntiThrash.OFF]),
             dice.choice([10, 2 * MILLISECOND, 50 * MILLISECOND]), dice.choice([1, 2]),
-            dice.choice([32, 128]) * MIB, dice.choice([500, 50_000]), dice.random() < 0.5,
+            dice.choice(slabs) * MIB, dice.choice([500, 50_000]), dice.random() < 0.5,
             dice.random() < 0.5, dice.choice([0, 0, 0, dice.randrange(15)]), dice.randrange(4),
             dice.random() < 0.7)
         for _ in range(dice.randrange(1, 5)):
