@@ -227,7 +227,7 @@ for turn in range(3):
 def test_another_context_has_it_registered_again(site: Site, failing: str, both: bool) -> None:
     """If it is refused that, copies are slower, and as right."""
     site.environment |= {"NVSHARE_SIM_FAIL": failing}
-    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
+    site.start("--tq", "1", "--presave", "off", "--trace", str(site.folder / "trace"))
     program = Program(site, f"both = {both}\n" + KEPT + OUTLIVES)
     for _ in range(3):
         assert program.hears() == "away"
