@@ -104,8 +104,8 @@ enum nvshare_type {
     /* Reports, hook to daemon. */
 
     /* First record, and the answer to INTRODUCE: `uuid` of the GPU, memory as held
-     * already, how much of it is `imported`, the `commit` it holds. NVSHARE_RUNNING in flags: the gate is open (the
-     * daemon was restarted). `number`: INTRODUCE's, else 0. */
+     * already, how much of it is `imported`, the `commit` it holds. NVSHARE_RUNNING in flags: the
+     * gate is open (the daemon was restarted). `number`: INTRODUCE's, else 0. */
     NVSHARE_HELLO = 64,
     /* The memory figures changed. Sent at most every few milliseconds; but at once when a
      * thread comes to stand at the closed gate (NVSHARE_WANTS in flags, once per closing
