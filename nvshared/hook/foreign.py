@@ -17,6 +17,7 @@ memory.
 """
 
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -26,6 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from nvshared.errors import ProtocolError
+
+logger = logging.getLogger(__name__)
 
 DRIVER = 195                            # the major number of its device files
 SIMULATED = "NVSHARE_SIM_DIR"           # simulated cards have files there
@@ -65,7 +68,10 @@ def leave() -> None:
         # It runs nothing of Python's, as our other threads may have held any lock.
         stack = ctypes.create_string_buffer(STACK)
         top = ctypes.c_void_p(ctypes.addressof(stack) + STACK)
-        _libc.clone(_libc.sleep, top, CLONE_FILES | signal.SIGCHLD, ctypes.c_void_p(OUTLIVES))
+        flags = CLONE_FILES | signal.SIGCHLD
+        if _libc.clone(_libc.sleep, top, flags, ctypes.c_void_p(OUTLIVES)) < 0:
+            logger.warning("what programs sent that is no memory may hold up the end: %s",
+                           os.strerror(ctypes.get_errno()))
 
 
 def _is_memory(descriptor: int) -> bool:
