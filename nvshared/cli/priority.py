@@ -33,8 +33,8 @@ VERB = Verb(
         "somebody does; if others are always busy, they never run. Weights count among those of "
         "one priority. A program is in the background if one of its tenants is. Where programs fit "
         "on the GPU together, no turns are taken, and one in the background submits nothing while "
-        "another has work on the GPU; what it submitted before takes half a millisecond, or two "
-        "kernels. It holds until it is taken back; then the configuration holds again."
+        "another has work on the GPU; what it submitted before takes about 300 microseconds, or is "
+        "one kernel. It holds until it is taken back; then the configuration holds again."
     ),
     examples=(
         ("nvsharectl priority unit:alice/train.service background", "when nobody else needs it"),

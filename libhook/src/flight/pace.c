@@ -18,7 +18,7 @@
  * that took longer than the target lowers the limit in proportion. One that took less than half of
  * it, while the program came near the limit, raises the limit so, at most to twice. Passes differ
  * (a copy of a few bytes, a graph of a second), so there is a second rule: while the oldest marker
- * is older than the target, no more than LEAST may be in flight.
+ * is older than the target, no more than the least may be in flight: one that runs, and the next.
  *
  * Work in flight may wait for work that is still to be submitted. So if nothing completes for long,
  * a few more passes are let through, again and again. Captures submit nothing and markers would
@@ -30,12 +30,14 @@
  * program kept the first limit, and every third launch paid for a marker.
  *
  * In the background, beside somebody urgent who does not wait for a turn (client/telling.c), the
- * target is much shorter, as what is in flight delays him. The service thread looks more often then.
- * The limit follows the dearest passes of late: between small ones it must not grow to what would be
- * many times the target once large ones come, as in each step of a training. What was in flight
- * while the urgent one had work shared the card with it, and tells nothing of the limit. Kernels
+ * target is much shorter, as what is in flight delays him; and one is the least, so that after each
+ * pass which takes as long as that the card rests for a moment. The service thread looks more often
+ * then. The limit follows the dearest passes of late: between small ones it must not grow to what
+ * would be many times the target once large ones come, as in each step of a training. What was in
+ * flight while the urgent one had work shared the card with it, and tells nothing of the limit. Nor
+ * do few passes that were done soon: they took as long as the service thread did to look. Kernels
  * may be done before a thread could be woken to launch the next. So one that is held back looks
- * itself for a moment before it sleeps.
+ * itself before it sleeps, for as long as what is in flight should last, and records the marker.
  *
  * A client that steps (NVSHARE_STEP) may have one pass in flight. Its service thread alone lets
  * passes through, each when the one before has been done for `step_pause`.
@@ -57,13 +59,15 @@
 
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000
-#define BACKGROUND_TARGET_US 500
-#define SPIN_US 100                  /* by a thread in the background, before it sleeps */
+#define BACKGROUND_TARGET_US 300
+#define SPIN_US BACKGROUND_TARGET_US /* by a thread in the background, before it sleeps */
+#define SPIN_LOOK_US 4
 #define OF_LATE_US 100000            /* and up to twice as long ago */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
 #define MARKS_PER_LIMIT 2
 #define LEAST 2                      /* one that runs, and the next */
+#define BACKGROUND_LEAST 1
 #define FIRST 8
 #define MOST (1u << 20)
 #define PATIENCE_LEAST_US 500000
@@ -93,16 +97,28 @@ static uint64_t dearest, dearest_before, dearest_since, contested;
 
 /* Of passes: the thread that takes this one records a marker. */
 static _Atomic uint64_t next_mark;
+static _Atomic uint64_t looked;      /* when a thread that spins last did */
 
 static struct marker *oldest(void)
 {
     return &markers[first];
 }
 
+static bool in_background(void)
+{
+    return target == BACKGROUND_TARGET_US;
+}
+
+static uint64_t least(void)
+{
+    return in_background() ? BACKGROUND_LEAST : LEAST;
+}
+
 /* For the background. */
 static void adapt_to_dearest(const struct marker *marker, uint64_t now)
 {
-    if (marker->at <= contested)
+    bool few = marker->ahead < limit / 2 && latency < target / 2;
+    if (marker->at <= contested || few)
         return;
     if (now - dearest_since >= OF_LATE_US) {
         dearest_before = now - dearest_since < 2 * OF_LATE_US ? dearest : 0;
@@ -114,7 +130,7 @@ static void adapt_to_dearest(const struct marker *marker, uint64_t now)
         dearest = cost;
     uint64_t most = dearest > dearest_before ? dearest : dearest_before;
     uint64_t fitting = target * 1000 / (most > 0 ? most : 1);
-    limit = fitting < LEAST ? LEAST : fitting < MOST ? fitting : MOST;
+    limit = fitting < least() ? least() : fitting < MOST ? fitting : MOST;
 }
 
 static void came_to_pass(const struct marker *marker, uint64_t now)
@@ -125,7 +141,7 @@ static void came_to_pass(const struct marker *marker, uint64_t now)
     extra = 0;
     if (marker->ahead == 0)
         return;                      /* it says nothing of passes */
-    if (target == BACKGROUND_TARGET_US) {
+    if (in_background()) {
         adapt_to_dearest(marker, now);
         return;
     }
@@ -138,7 +154,7 @@ static void came_to_pass(const struct marker *marker, uint64_t now)
 
 static void look(uint64_t now)
 {
-    if (target == BACKGROUND_TARGET_US && telling_urgent_works())
+    if (in_background() && telling_urgent_works())
         contested = now;
     while (count > 0 && drain_step(&oldest()->drain)) {
         came_to_pass(oldest(), now);
@@ -165,7 +181,7 @@ static void aim(uint64_t now)
 {
     uint64_t taken = atomic_load(&gate_taken), ahead = limit;
     if (count > 0 && now - oldest()->at > target)
-        ahead = LEAST;
+        ahead = least();
     if (owner->steps)
         ahead = count == 0 && now - progress >= owner->step_pause ? 1 : 0;
     uint64_t goal = done + ahead + extra, patience = latency * PATIENCE_PART;
@@ -209,7 +225,7 @@ static void mark_taken(uint64_t number, uint64_t now)
     look(now);
     mark(number - 1, now);
     aim(now);
-    if (rested && target == BACKGROUND_TARGET_US)
+    if (rested && in_background())
         client_wake(owner);          /* it looks rarely while nothing is in flight */
 }
 
@@ -224,10 +240,15 @@ static void look_again(uint64_t number, uint64_t now)
 {
     (void)number;
     look(now);
+    uint64_t taken = atomic_load(&gate_taken);
+    if (count == 0 && taken != done) {
+        mark(taken, now);
+        client_wake(owner);
+    }
     aim(now);
 }
 
-/* Outside. */
+/* Outside. Between two looks the service thread, which may have an order, gets the lock. */
 static bool pass_waits(uint64_t *since)
 {
     uint64_t now = now_microseconds();
@@ -235,7 +256,10 @@ static bool pass_waits(uint64_t *since)
         *since = now;
     if (now - *since >= SPIN_US || !telling_heeds())
         return false;
-    step_locked(look_again, 0);
+    if (now - atomic_load(&looked) >= SPIN_LOOK_US) {
+        atomic_store(&looked, now);
+        step_locked(look_again, 0);
+    }
     return true;
 }
 

@@ -185,6 +185,19 @@ SEEN void others_work(bool on)
     urgent_works = on;
 }
 
+/* After so many pieces of work it waits until all are done. 0: never. */
+static uint64_t unit;
+
+SEEN void synchronise(uint64_t each)
+{
+    unit = each;
+}
+
+static bool waits_for_all(void)
+{
+    return unit > 0 && submitted % unit == 0 && finished < submitted;
+}
+
 /* It may have one in flight, so long after the one before. */
 SEEN void step(bool on, uint64_t pause)
 {
@@ -222,6 +235,10 @@ SEEN void run(const uint64_t *lengths, uint64_t count, uint64_t duration, bool o
         if (look_at <= clock_us) {
             look_at = clock_us + (urgent ? LOOK_URGENT_US : LOOK_US);
             look(others_wait);
+        }
+        if (waits_for_all()) {
+            skip(CALL_US);
+            continue;
         }
         bool passed = submit(lengths[next % count], needs);
         next += passed;
