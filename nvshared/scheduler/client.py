@@ -115,6 +115,7 @@ class Turn:
     chosen: int                         # when
     beside: frozenset[int] = frozenset()  # turns it may not outlast, as it overtook the queue
     started: int | None = None          # when RUN was sent
+    renewed: int = 0                    # when it was over, and would have been the next
     idle: bool = False                  # the hook says so, since it was told of contention
     conduct: Conduct | None = None      # what it was told last
     copying: frozenset[Way] = frozenset()  # which ways its program loads the bus, by its own words
@@ -127,6 +128,11 @@ class Turn:
     reported: bool = False              # as stuck
     parked: Stopped | None = None       # it has drained, and its gang has not; see gang.py
     resumed: bool = False               # it went on after that
+
+    @property
+    def counted(self) -> int:
+        """From when on its quantum counts, once it has begun."""
+        return max(self.started or 0, self.renewed)
 
 
 # How long a client is idle before its memory is copied to the host; see presave.py.

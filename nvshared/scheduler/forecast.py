@@ -89,4 +89,4 @@ def _left(card: Card, client: ScheduledClient) -> int:
 
 def _lasted(card: Card, client: ScheduledClient) -> int:
     assert client.turn is not None
-    return card.now - (card.now if client.turn.started is None else client.turn.started)
+    return card.now - (card.now if client.turn.started is None else client.turn.counted)

@@ -80,6 +80,15 @@ def leave(card: Card, client: ScheduledClient) -> None:
     inner.present = max(inner.present, client.virtual)
 
 
+def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> bool:
+    """Whether it would be the next again, before the head of the queue, if its turn ended now."""
+    share = holder.share
+    return (
+        card.weighted and not holder.standing and holder.priority is head.priority
+        and not share.line.places and share.virtual < head.share.after
+    )
+
+
 def give_precedence(card: Card, client: ScheduledClient) -> None:
     """Whoever waits now goes before this client, whatever the weights."""
     share, inner = client.shares
@@ -298,7 +307,7 @@ def _lasted(card: Card, client: ScheduledClient, share: Share) -> float:
     if turn is None or turn.started is None:
         return 0
     until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
-    return (until - turn.started) * DEFAULT_WEIGHT / share.rate
+    return (until - turn.counted) * DEFAULT_WEIGHT / share.rate
 
 
 def forget(card: Card, share: Share) -> None:

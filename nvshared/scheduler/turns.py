@@ -252,7 +252,7 @@ def _may_overtake(
     ended = _ended(decision, blocked, holders)
     heard = [h for h in holders if not h.mute and not h.settled]
     soonest = min(
-        (h.turn.started for h in heard if h.turn and h.turn.started is not None),
+        (h.turn.counted for h in heard if h.turn and h.turn.started is not None),
         default=decision.now,
     )
     return (
@@ -289,7 +289,10 @@ def _ended(
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
             usual = decision.card.quantum
             lasts = min(usual, quantum.LEAST) if yields else usual
-            over = over or decision.due(turn.started + lasts)
+            again = head is not None and order.stays_first(decision.card, holder, head)
+            if not over and again and decision.due(turn.counted + lasts):
+                turn.renewed = decision.now
+            over = over or decision.due(turn.counted + lasts)
         elif holder.phase is not Phase.DRAINING:
             over = (over and rank >= holder.priority) or yields
         if turn.idle and not settings.draining and not holder.standing:
@@ -400,7 +403,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
             continue
         if not endless:
             # A gate that opened just now will shut then.
-            decision.due(turn.started + card.quantum)
+            decision.due(turn.counted + card.quantum)
         pace = paced or client.rationed
         rests = moves or client.rationed
         window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
@@ -422,5 +425,5 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if not news.report_busy:
             turn.busy = None
         turn.conduct = news
-        left = max(1, turn.started + tq - decision.now) if news.tq else 0
+        left = max(1, turn.counted + tq - decision.now) if news.tq else 0
         decision.run(client, left if news.pause is None else news.pause, news)

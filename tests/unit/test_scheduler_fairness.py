@@ -111,6 +111,18 @@ def test_time_is_shared_by_the_weights_of_tenants(numbers: tuple[int, ...]) -> N
         assert share == pytest.approx(weights[tenant] / 700, abs=0.02)
 
 
+def test_who_would_be_the_next_again_goes_on() -> None:
+    world = Users()
+    world.weigh("user:alice", 300)
+    alice, bob = world.program("user:alice"), world.program("user:bob")
+    world.advance(5 * SECOND)
+    before = world.scheduler.snapshot().clients
+    assert world.shares(60)["user:alice"] == pytest.approx(0.75, abs=0.02)
+    after = world.scheduler.snapshot().clients
+    turns = [after[one.id].turns - before[one.id].turns for one in (alice, bob)]
+    assert abs(turns[0] - turns[1]) <= 1        # one of three quanta, one of one
+
+
 def test_the_weight_of_a_program_counts_within_its_tenant() -> None:
     world = Users()
     heavy, light = world.program("user:alice"), world.program("user:alice")
