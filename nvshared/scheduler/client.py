@@ -173,6 +173,7 @@ class ScheduledClient:
     ready: bool = False                 # its turn could begin
     invited: bool = False               # it waits because its gang does
     pause: int = 0
+    paced: bool = False                 # somebody waits for one of its gang's cards
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase,
     wanted: int = 0                     # and of its waiting, where it waits

@@ -233,6 +233,7 @@ class Ganged:
     standing: Standing
     pause: int = 0                      # STEPS: between two launches
     stop_after: int = 0                 # another could not drain: do not stop it before this moment
+    paced: bool = False                 # OPEN: somebody waits for one of its gang's cards
 
 
 @dataclass(frozen=True, slots=True)

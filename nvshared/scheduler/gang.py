@@ -49,7 +49,8 @@ class Member(NamedTuple):
     parked: bool
     stays: bool                         # it runs beside whoever has the turn, and is not stopped
     mute: bool                          # it does not answer
-    idle: bool                          # it does nothing, and somebody waits for the card
+    contended: bool                     # somebody waits for the card,
+    idle: bool                          # and it does nothing
     stop_after: int                     # it could not drain; it is not stopped before this moment
 
 
@@ -69,6 +70,7 @@ def member(card: Card, client: ScheduledClient) -> Member:
         client.ready, client.whole,
         turn is not None and turn.parked is not None,
         client.settled, client.mute,
+        card.contended,
         turn is not None and turn.idle and card.contended,
         0 if turn is None else turn.stop_after,
     )
@@ -81,7 +83,7 @@ def change(decision: Decision, event: Ganged) -> None:
     if client is None:
         return
     standing = client.standing = event.standing
-    client.gang, client.pause = event.gang, event.pause
+    client.gang, client.pause, client.paced = event.gang, event.pause, event.paced
     client.ready = client.ready and standing is Standing.CLAIMS
     turn = client.turn
     if turn is not None:

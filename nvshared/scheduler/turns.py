@@ -404,7 +404,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if not endless:
             # A gate that opened just now will shut then.
             decision.due(turn.counted + card.quantum)
-        pace = paced or client.rationed
+        pace = paced or client.rationed or client.paced
         rests = moves or client.rationed
         window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
         if rests:

@@ -21,12 +21,13 @@ do not run yet, as their work may wait for it.
 gets a turn, but not for longer than GATHER.
 
 **The end of a turn.** Members that have submitted unequally far cannot all drain: one waits in a
-kernel for what another has not submitted. Whoever has drained holds its memory, and after CATCH_UP
-goes on, one launch at a time, until the others have drained. It may be ahead itself then, by one
-launch. Then it is the others' turn to catch up, with longer pauses each time, in which the word
-that a member has drained reaches those that step before they submit the next. Where that is no help
-either, as a thread waits for another that stands at a gate, the hook opens its gate again after two
-seconds. Then all go on, and are asked again later.
+kernel for what another has not submitted. So while somebody waits for one of its cards, a gang is
+held back on all. Whoever has drained holds its memory, and after CATCH_UP goes on, one launch at a
+time, until the others have drained. It may be ahead itself then, by one launch. Then it is the
+others' turn to catch up, with longer pauses each time, in which the word that a member has drained
+reaches those that step before they submit the next. Where that is no help either, as a thread waits
+for another that stands at a gate, the hook opens its gate again after two seconds. Then all go on,
+and are asked again later.
 
 **Whatever goes wrong** with a gang holds nobody up: one that does not answer, as it was stopped,
 makes the others programs like all others; so does one whose GPU is lost. One that is suspended,
@@ -302,6 +303,8 @@ class Gangs:
             self._put(gang, members, Standing.ENDS)
             self._again = True
         else:
+            # What is in flight on one card may wait for another's: none gets far ahead.
+            paced = any(m.contended for m in members.values())
             for client, member in members.items():
                 if member.wants and member.phase not in OPEN and not _is_in(member):
                     if not member.light:
@@ -309,7 +312,8 @@ class Gangs:
                     self._put(gang, [client], Standing.GRANTED)
                 else:
                     still = member.phase is Phase.IDLE
-                    self._put(gang, [client], Standing.APART if still else Standing.OPEN)
+                    standing = Standing.APART if still else Standing.OPEN
+                    self._put(gang, [client], standing, paced=paced and not still)
 
     def _make_way(self, late: Gang, gpu: GPU, now: int) -> None:
         """One of a gang that runs is to come in: others that do not run yet come later."""
@@ -346,11 +350,11 @@ class Gangs:
 
     def _put(
         self, gang: Gang, members: Iterable[Client], standing: Standing = Standing.APART,
-        *, pause: int = 0, stop_after: int = 0,
+        *, pause: int = 0, stop_after: int = 0, paced: bool = False,
     ) -> None:
         """They stand so from now on; their schedulers hear of it, if it is news."""
         for client in [*members]:
-            event = Ganged(client.id, gang.number, standing, pause, stop_after)
+            event = Ganged(client.id, gang.number, standing, pause, stop_after, paced)
             before = gang.told.get(client)
             if event == before or (before is None and standing is Standing.FREE):
                 continue

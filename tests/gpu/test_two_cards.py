@@ -51,10 +51,12 @@ def test_two_trainings_take_turns_on_both_cards(record: Record) -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
     gangs = [
-        ["env", f"NVSHARE_GANG={name}:2", *program("nccl_reduce", "--gib", "2.5", "--port", port)]
+        ["env", f"NVSHARE_GANG={name}:2",
+         *program("nccl_reduce", "--gib", "1.25", "--steps", "1000", "--port", port)]
         for name, port in (("one", "29518"), ("other", "29519"))
     ]
     alone = run([gangs[0]])
+    # Three times 1.25 GiB and NCCL's buffers: one fits beside both contexts, two do not.
     with sharing("--tq", "1s", "--capacity", "8GiB", *BUDGET) as daemon:
         together = run(gangs, daemon.environment, limit=400)
         trace = daemon.trace()

@@ -2,12 +2,13 @@
 """Gangs in virtual time: all cards at once or none, no deadlock, and nobody is starved."""
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 
 from nvshared.machine.tenant import Kind, Tenant
-from nvshared.scheduler.actions import ClientState
+from nvshared.scheduler.actions import Action, ClientState, Run, Stop, TurnStarted
 from nvshared.scheduler.events import MemoryChanged, Reopened, Stopped
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MILLISECOND, SECOND
@@ -49,6 +50,29 @@ def test_two_gangs_that_do_not_fit_take_turns_on_both_cards_at_once() -> None:
         assert 4 <= len(spread) <= 8
         assert max(spread) <= TOGETHER
     assert machine.time.now < 1000 * SECOND + 12 * SECOND      # of which they compute 10
+
+
+def test_while_another_waits_a_gang_gets_nowhere_far_ahead() -> None:
+    """On the card where nobody waits, either: who drains there waits for what the others submit."""
+    machine = Machine()
+    since: dict[tuple[str, int], int] = {}
+    stopped: list[int] = []             # for how long they had been held back
+
+    def decided(card: str, now: int, action: Action) -> None:
+        if isinstance(action, Run) and action.pace and not action.step:
+            since.setdefault((card, action.client), now)
+        elif isinstance(action, TurnStarted):
+            since.pop((card, action.client), None)
+        elif isinstance(action, Stop):
+            stopped.append(now - since.get((card, action.client), now))
+
+    for gpu in machine.gpus:
+        gpu.decided.connect(partial(decided, str(gpu)))
+    for name, pid in (("a", 10), ("b", 20)):
+        machine.team([0, 1], [pid, pid + 1], 3 * GIB, name=name).compute(5000)
+    machine.advance(15 * SECOND)
+    assert len(stopped) > 10
+    assert sum(held > SECOND // 2 for held in stopped) > len(stopped) - 4   # the first turns
 
 
 def test_a_process_on_two_cards_is_a_gang() -> None:
