@@ -11,6 +11,7 @@ from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import Hook, pump
 from tests.integration.test_own_memory import Program
+from tests.seeds import seeds
 
 MINE, THEIRS = 600, 700                 # MiB; the card has 1024
 LACKS = MINE + THEIRS - 1024
@@ -98,7 +99,8 @@ def test_nothing_is_made_if_that_is_turned_off(site: Site) -> None:
     assert not told(site, order="provide")
 
 
-@pytest.mark.parametrize("refused", ["1", "2", "1,2,3,4,5,6,7,8"])
+@pytest.mark.parametrize(
+    "refused", ["1", pytest.param("2", marks=pytest.mark.long), "1,2,3,4,5,6,7,8"])
 def test_the_driver_may_refuse_to_know_it(
     site: Site, eventually: Callable[[Callable[[], bool]], None], refused: str
 ) -> None:
@@ -112,7 +114,7 @@ def test_the_driver_may_refuse_to_know_it(
 
 def test_a_turn_may_end_while_it_is_made(site: Site) -> None:
     """And what is made then is there for what leaves."""
-    for _ in range(3):
+    for _ in range(2):
         program = begin(site)
         hook = other(site)
         assert comes_and_goes(site, hook, program) >= LACKS * MIB
@@ -137,7 +139,7 @@ def test_a_program_may_be_killed_while_it_makes_some(
     assert third.allocate(1000 * MIB)
 
 
-@pytest.mark.parametrize("step", range(3))
+@pytest.mark.parametrize("step", seeds(2, 3))
 def test_the_daemon_may_be_killed_while_some_is_made(
     site: Site, eventually: Callable[[Callable[[], bool]], None], step: int
 ) -> None:
