@@ -282,10 +282,13 @@ class Gangs:
     def _run(self, gang: Gang, members: Members, now: int) -> None:
         """It runs, and stops when one of its members is stopped."""
         held_up = {c for c, m in members.items() if m.phase is Phase.DRAINING and not m.stays}
+        # What is in flight on one card may wait for another's: none gets far ahead.
+        paced = any(m.contended for m in members.values())
         if gang.resuming:
             for client in [one for one, m in members.items() if m.parked]:
                 gang.told.pop(client, None)     # it has drained only since it was told to go on
-            self._put(gang, members, Standing.OPEN, stop_after=_latest(members))
+            self._put(
+                gang, members, Standing.OPEN, stop_after=_latest(members), paced=paced)
             gang.resuming = bool(held_up)
             return
         # Who runs and has all it needs goes on, as for itself, though the card has less by now.
@@ -303,8 +306,6 @@ class Gangs:
             self._put(gang, members, Standing.ENDS)
             self._again = True
         else:
-            # What is in flight on one card may wait for another's: none gets far ahead.
-            paced = any(m.contended for m in members.values())
             for client, member in members.items():
                 if member.wants and member.phase not in OPEN and not _is_in(member):
                     if not member.light:
