@@ -87,7 +87,7 @@ def _early(decision: Decision, head: ScheduledClient) -> bool:
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True                     # no turn has a planned end
     started = min(
-        (c.turn.started for c in card.in_phase(Phase.RUNNING)
+        (c.turn.counted for c in card.in_phase(Phase.RUNNING)
          if c.turn is not None and c.turn.started is not None),
         default=decision.now,
     )

@@ -29,8 +29,9 @@ ends no turns of theirs. Where all hold the card together, the background gives 
 it), and those whose quantum, counted from RUN, is over. Holders are stopped when that is enough
 for the head to fit, and no more of them than needed: to stop some of them early would only
 leave the card unused. Every turn ends within one quantum, and nobody overtakes beyond that. So
-the head waits at most one quantum plus the hand-over. A drain that does not end opens the gate
-again; we ask later, ever more rarely.
+the head waits at most one quantum plus the hand-over; several quanta, where by its weight the
+holder would be the next again (order.py). A drain that does not end opens the gate again; we ask
+later, ever more rarely.
 
 What fits may cease to: a holder grows, the card shrinks. Then clients that do not run yet go
 back to their place in the queue. Then a holder that asks for more room has to wait for it in
