@@ -17,7 +17,6 @@ SOURCES = {
     ".service", ".sh", ".socket", ".toml", ".xml",
 }
 BY_NAME = {"Makefile", "run"}
-LONGEST = 500                           # lines of a module
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"]) + r")\b")
 
@@ -63,16 +62,6 @@ def test_every_source_file_names_its_licence() -> None:
         if not first or LICENCE not in first[0]:
             without.append(str(path.relative_to(ROOT)))
     assert not without, f"no '{LICENCE}' in the first line of {', '.join(without)}"
-
-
-def test_no_module_is_too_long() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in source_files()
-        if path.suffix in (".py", ".c", ".h", ".S")
-        and (lines := len(path.read_text().splitlines())) > LONGEST
-    }
-    assert not long
 
 
 def test_nothing_is_left_for_later() -> None:
