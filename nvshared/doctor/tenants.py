@@ -11,6 +11,7 @@ from nvshared.doctor.cards import Seen
 from nvshared.doctor.finding import Finding, note, ok, warning
 from nvshared.machine import cgroup, host
 from nvshared.machine.cgroup import Group, Limit
+from nvshared.machine.peer import shown
 from nvshared.quantity import sized
 from nvshared.units import GIB
 
@@ -32,7 +33,7 @@ def findings(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
     for pid in sorted({client.pid for client in clients}):
         if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
             yield warning(
-                "library", f"{_name(pid)} has a libnvshare.so that has been replaced since",
+                "library", f"{shown(pid)} has a libnvshare.so that has been replaced since",
                 "start it again when it suits, to have the new one",
             )
     yield from _limited(seen, sorted({client.pid for client in clients}))
@@ -51,7 +52,7 @@ def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
     for limit, members in inside.items():
         more = f" and {len(members) - 1} more" if len(members) > 1 else ""
         yield note(
-            "memory limit", f"{_name(members[0])}{more}: {limit.file} is {sized(limit.size)}, of "
+            "memory limit", f"{shown(members[0])}{more}: {limit.file} is {sized(limit.size)}, of "
             f"which {limit.free / GIB:.1f} GiB are free, and the card has {card / GIB:.1f} GiB",
             "more GPU memory than can move to the host within that is refused: nvshared(8)",
         )
@@ -60,7 +61,7 @@ def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
 def _unshared(gpu: int, pid: int, memory: float | None, heard: bool) -> Finding:
     """`heard`: nvshared has said that this is no client of its own."""
     size = "" if memory is None else f" with {memory:.1f} GiB"
-    uses = f"{_name(pid)} uses GPU {gpu}{size}"
+    uses = f"{shown(pid)} uses GPU {gpu}{size}"
     mapped = _mapped(pid)
     loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())
     if not heard and (loaded or mapped is None):
@@ -84,17 +85,9 @@ def _unshared(gpu: int, pid: int, memory: float | None, heard: bool) -> Finding:
 
 def _mapped(pid: int) -> list[str] | None:
     try:
-        return Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        return host.kernel_text(Path(f"/proc/{pid}/maps")).split("\n")
     except OSError:
         return None                     # another user's, or gone already
-
-
-def _name(pid: int) -> str:
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        name = "?"
-    return f"{''.join(c if c.isprintable() else '?' for c in name)}[{pid}]"
 
 
 def _count(number: int, one: str, many: str) -> str:

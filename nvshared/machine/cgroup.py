@@ -10,7 +10,9 @@ The kernel takes files that it keeps in memory away before it kills anybody, so 
 """
 
 from pathlib import Path, PurePosixPath
+from stat import S_IWGRP, S_IWOTH
 
+from nvshared.machine.tenant import OTHERS
 from nvshared.record import dataclass
 
 ROOT = Path("/sys/fs/cgroup")
@@ -71,6 +73,20 @@ def memberships(text: str) -> list[Membership]:
     return [(c, path) for _, c, path in lines if c == "" or "memory" in c.split(",")]
 
 
+def owner(controllers: str, path: str) -> int | None:
+    """The user id that a group's folder belongs to: who made it, or whom root gave it to.
+
+    OTHERS: also those that are not its owner may make groups in there. None: not to be seen.
+    """
+    if ".." in path.split("/"):
+        return None
+    try:
+        found = (_top(controllers, ROOT) / path.lstrip("/")).stat()
+    except (OSError, ValueError):
+        return None
+    return OTHERS if found.st_mode & (S_IWGRP | S_IWOTH) else found.st_uid
+
+
 def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
     """The groups that /proc/PID/cgroup names, and all above them, the innermost first."""
     groups: list[Group] = []
@@ -88,7 +104,8 @@ def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
 def _top(controllers: str, root: Path) -> Path:
     """Where a hierarchy is mounted. Version 2 has a folder of its own beside version 1."""
     if controllers:
-        return root / "memory"
+        return root / ("memory" if "memory" in controllers.split(",") else
+                       controllers.removeprefix("name="))
     beside = root / "unified"
     return beside if (beside / "cgroup.controllers").exists() else root
 

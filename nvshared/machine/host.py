@@ -21,6 +21,7 @@ but it is not for everybody to read, and waits for a lock which that process may
 Managed memory that has left a card is not in RssAnon, and is not counted.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -97,7 +98,7 @@ def _rooms() -> list[_Room]:
 
 
 def _limited() -> list[_Room]:
-    limits = [(g, g.limit()) for g in cgroup.chain(CGROUP.read_text(encoding="utf-8"))]
+    limits = [(g, g.limit()) for g in cgroup.chain(kernel_text(CGROUP))]
     return [
         _Room(limit.size, limit.free, limit.used, (group.controllers, group.path))
         for group, limit in limits if limit is not None
@@ -112,9 +113,17 @@ def private(pid: int) -> int:
 def process(pid: int, name: str) -> str:
     """A file of a process that may have ended, or may live where we cannot see it: ""."""
     try:
-        return (PROCESSES / str(pid) / name).read_text(encoding="utf-8", errors="replace")
+        return kernel_text(PROCESSES / str(pid) / name)
     except OSError:
         return ""
+
+
+def kernel_text(path: Path) -> str:
+    """A file that may have names of users' choice in it, each byte as it is.
+
+    Path.read_text() would take a carriage return in a name for the end of a line.
+    """
+    return os.fsdecode(path.read_bytes())
 
 
 def _sizes(text: str) -> dict[str, int]:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from nvshared.machine import cgroup as control_groups
 from nvshared.machine import subordinate, tenant
 from nvshared.machine.tenant import Tenant, fellows, tenants
 from nvshared.record import dataclass
@@ -85,7 +86,7 @@ def describe(pid: int, uid: int, owner: int) -> Peer:
     command = _read(pid, "cmdline").replace("\0", " ").strip() or called
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
     environment = _read(pid, "environ", ENVIRONMENT_LONGEST) if "slurmd" in cgroup else ""
-    found = tenants(cgroup, owner, own_cgroup(), environment)
+    found = tenants(cgroup, owner, own_cgroup(), environment, _owner_of)
     return Peer(
         pid=pid,
         uid=uid,
@@ -134,9 +135,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def _owner_of(controllers: str, path: str) -> int | None:
+    """Whose a control group is; of an id that is lent to a user, that user."""
+    found = control_groups.owner(controllers, path)
+    return found if found is None or found == tenant.OTHERS else subordinate.owner(found)
+
+
 def _contained(pid: int) -> bool:
     """It sees other processes or users than we do, or nobody can tell."""
-    status = _read(pid, "status").splitlines()
+    # The first line is its name, in which the kernel replaces no end of a line but this.
+    status = _read(pid, "status").split("\n")
     numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
     users = _read(pid, "uid_map")
     return len(numbers) != 1 or not users or users != _read(os.getpid(), "uid_map")
@@ -151,6 +159,6 @@ def own_cgroup() -> str:
 def _read(pid: int, name: str, longest: int = 4096) -> str:
     try:
         with Path(f"/proc/{pid}/{name}").open("rb") as file:
-            return file.read(longest).decode(errors="replace")
+            return os.fsdecode(file.read(longest))  # no two names become alike
     except OSError:
         return ""

@@ -6,6 +6,7 @@ them. All of these are that one user. What root lends to itself or to a system's
 containers that root runs: there each id is somebody else.
 """
 
+import os
 import pwd
 from functools import lru_cache
 from pathlib import Path
@@ -28,8 +29,8 @@ def owner(uid: int) -> int:
 @lru_cache(maxsize=1)
 def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
     try:
-        parts = [line.split(":") for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError):
+        parts = [line.split(":") for line in os.fsdecode(file.read_bytes()).split("\n")]
+    except OSError:
         return ()
     return tuple(
         (part[0], int(part[1]), int(part[2]))

@@ -6,8 +6,10 @@ in. Only what the kernel says counts, that is /proc/PID/cgroup and the user id.
 
 A path in there is read from the root down, and the first folder that names a tenant decides. What
 lies below it was made by whoever is in there, who may give it any name: the root of a container
-makes folders in it, a user has a systemd of his own below user@UID.service. So what a user's
-folders are called is a name within that user, and never a pod's or a job's. Runtimes that keep
+makes folders in it, a user has a systemd of his own below user@UID.service. So the first folder
+that is not root's ends what root has named. All below belongs to the owner of that folder, which
+only root can change; there a name is one within that user, and never a pod's, a job's or another
+user's. Where nobody can see the folders, user@UID.service says whose it is. Runtimes that keep
 others below themselves (containerd.service, slurmstepd.scope) are looked through.
 
 A daemon that runs in a container sees what lies beside it in there. So the folders that it shares
@@ -18,11 +20,11 @@ import grp
 import os
 import pwd
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import field, replace
 from enum import StrEnum
 from itertools import takewhile
-from pathlib import PurePosixPath
 
 from nvshared.record import dataclass
 
@@ -61,7 +63,7 @@ POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}([-_]?)[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12})"
     r"(?=\.slice(?:$|:)|$)"
 )
-JOB = re.compile(r"job_(\d+)")
+JOB = re.compile(r"job_([0-9]+)")
 CONTAINER = re.compile(
     rf"(?:(?:docker|libpod|libpod-payload|nerdctl|crio|cri-containerd)-)?({HEX})(?:\.scope)?"
     r"|lxc\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service"
@@ -71,13 +73,21 @@ UNIT = re.compile(r".+\.(?:service|scope)")
 SESSION = re.compile(r"(?:session-.+|init|(?:app|vte-spawn|tmux-spawn|ptyxis-spawn)-.+)\.scope")
 # Services of the system that start programs of many users: these are the users', too.
 LAUNCHER = re.compile(r"(?:jupyterhub|rstudio-server|sshd?|cron|crond|anacron|atd)\.service")
-MANAGER = re.compile(r"user@(\d+)\.service")
-USERS = re.compile(r"user-(\d+)\.slice")
+MANAGER = re.compile(r"user@([0-9]{1,10})\.service")
+USERS = re.compile(r"user-[0-9]+\.slice")
 RUNTIME = re.compile(
     r"(?:containerd|docker|crio|cri-o|kubelet|k3s|k3s-agent|rke2-server|rke2-agent|podman|lxc"
     r"|lxd|incus|snap\.lxd\.daemon|slurmd)\.service|(?:.+_)?slurmstepd\.scope"
 )
+ROOT = 0
+OTHERS = -1                             # of a folder: also those that are not its owner write in it
+OwnerOf = Callable[[str, str], int | None]
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+
+
+def unseen(_controllers: str, _path: str) -> int | None:
+    """Whose a control group's folder is, for who cannot see any."""
+    return None
 
 
 def user(uid: int) -> str:
@@ -100,18 +110,23 @@ def groups(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def tenants(cgroup: str, uid: int, own: str = "", environment: str = "") -> tuple[Tenant, ...]:
+def tenants(
+    cgroup: str, uid: int, own: str = "", environment: str = "", owner_of: OwnerOf = unseen,
+) -> tuple[Tenant, ...]:
     """Those whose terms a process is under: its user, and besides what it is in, if anything.
 
     `cgroup` and `own` are what /proc/PID/cgroup says of the process and of the daemon,
     `environment` is /proc/PID/environ as of the start of the process.
     """
     beside = dict(_lines(own))
-    found = [_of_path(path, beside.get(controllers, "")) for controllers, path in _lines(cgroup)]
+    found = [
+        _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of)
+        for controllers, path in _lines(cgroup)
+    ]
     known = [one for one in found if one is not None]
     best = min(known, key=lambda one: list(Kind).index(one.kind), default=None)
     if best is not None and best.kind is Kind.UNIT and best.name == "slurmd.service":
-        job = re.search(r"(?:^|\0)SLURM_JOB_ID=(\d+)\0", environment)
+        job = re.search(r"(?:^|\0)SLURM_JOB_ID=([0-9]+)\0", environment)
         best = Tenant(Kind.JOB, job[1]) if job else best
     whole = Tenant(Kind.USER, user(uid))
     return (whole,) if best is None else (whole, best)
@@ -131,34 +146,65 @@ def fellows(tenant: Tenant, uid: int, *, contained: bool) -> str:
 
 
 def _lines(cgroup: str) -> list[tuple[str, str]]:
-    """Controllers and path of each line ID:CONTROLLERS:PATH of cgroups(7)."""
-    parts = [line.split(":", 2) for line in cgroup.splitlines()]
+    """Controllers and path of each line ID:CONTROLLERS:PATH of cgroups(7).
+
+    A folder's name may have any character but "/" and the newline, those included at which
+    str.splitlines() ends a line too.
+    """
+    parts = [line.split(":", 2) for line in cgroup.split("\n")]
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 
 
-def _of_path(path: str, beside: str) -> Tenant | None:
+def _of_path(
+    controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf
+) -> Tenant | None:
     """None: it is in nothing but its user's sessions, or was started for that user."""
-    folders = [folder for folder in PurePosixPath(path).parts[1:] if folder != ".."]
-    alike = zip(folders, PurePosixPath(beside).parts[1:], strict=False)
+    folders = [folder for folder in path.split("/") if folder not in ("", "..")]
+    out = "/.." * path.split("/").count("..")   # of what we can see, before what can be named
+    alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], alike)))
-    owner = ""                          # USER/ where that user's own systemd made what follows
-    runtime: Tenant | None = None
+    unit: Tenant | None = None
     for number, folder in enumerate(folders):
-        if match := USERS.fullmatch(folder) or MANAGER.fullmatch(folder):
-            owner = f"{user(int(match[1]))}/"
-        elif number < shared:
-            continue
-        elif not owner and (trusted := _of_the_system(folder, folders[:number])):
-            return replace(trusted, container=_container(folders[number:]))
-        elif match := CONTAINER.fullmatch(folder):
-            return Tenant(Kind.CONTAINER, owner + _plain(match))
-        elif (SESSION if owner else LAUNCHER).fullmatch(folder):
+        above = folders[:number]
+        manager = MANAGER.fullmatch(folder) if unit is None else None
+        if number >= shared and manager is None:
+            if trusted := _of_the_system(folder, above):
+                return replace(trusted, container=_container(folders[number:]))
+            runtime = unit is not None and RUNTIME.fullmatch(unit.name)
+            if (unit is None or runtime) and (match := CONTAINER.fullmatch(folder)):
+                return Tenant(Kind.CONTAINER, _plain(match))
+            if unit is None and _is_of_users(folder, above):
+                return None
+            if unit is None and UNIT.fullmatch(folder):
+                unit = Tenant(Kind.UNIT, folder)
+        owner = owner_of(controllers, "/".join([out, *folders[:number + 1]]))
+        if unit is None and (manager or owner not in (None, ROOT)):
+            named = int(manager[1]) if manager else uid
+            return _of_a_user(owner if owner and owner != OTHERS else named, folders[
+                max(shared, number + 1):])
+        # What is below has names that root gave, if all above is root's.
+        if unit is not None and owner != ROOT and (owner or not RUNTIME.fullmatch(unit.name)):
+            return unit
+    return unit
+
+
+def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
+    """In folders that this user made, or could have made."""
+    for folder in folders:
+        if match := CONTAINER.fullmatch(folder):
+            return Tenant(Kind.CONTAINER, f"{user(uid)}/{_plain(match)}")
+        if SESSION.fullmatch(folder):
             return None
-        elif not owner and RUNTIME.fullmatch(folder):
-            runtime = Tenant(Kind.UNIT, folder)
-        elif UNIT.fullmatch(folder):
-            return runtime or Tenant(Kind.UNIT, owner + folder)
-    return runtime
+        if UNIT.fullmatch(folder):
+            return Tenant(Kind.UNIT, f"{user(uid)}/{folder}")
+    return None
+
+
+def _is_of_users(folder: str, above: list[str]) -> bool:
+    """Whether root made it for what users start."""
+    if SESSION.fullmatch(folder):
+        return any(map(USERS.fullmatch, above))
+    return bool(LAUNCHER.fullmatch(folder))
 
 
 def _of_the_system(folder: str, above: list[str]) -> Tenant | None:

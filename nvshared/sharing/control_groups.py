@@ -55,7 +55,7 @@ class ControlGroups:
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._clock = clock
         self._timer = timer
-        self._ours = frozenset(cgroup.chain(host.CGROUP.read_text(encoding="utf-8")))
+        self._ours = frozenset(cgroup.chain(host.kernel_text(host.CGROUP)))
         self._processes: dict[int, _Process] = {}
         self._groups: frozenset[Group] = frozenset()        # of all of them, and
         self._limited: frozenset[Group] = frozenset()       # those with a limit, when last looked

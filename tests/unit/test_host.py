@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is free of a host's memory, and how much of what is not is believed to be programs' swap."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,22 @@ def test_what_moves_while_we_look_counts_once(
     machine.has(1000, 200, 800)
     monkeypatch.setattr(host, "private", shrinks)
     assert host.safe_budget({1: 1 << 56}) == safe(500)
+
+
+@pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028"])
+def test_process_keeps_a_folders_name_in_one_line_whatever_is_in_it(
+    machine: Host, end: str
+) -> None:
+    path = f"/a/x{end}0::/b"
+    machine.process(1, 20)
+    (machine.processes / "1" / "cgroup").write_bytes(os.fsencode(f"0::{path}\n"))
+    assert cgroup.memberships(host.process(1, "cgroup")) == [("", path)]
+    assert not any(
+        group.path == "/b" for group in cgroup.chain(host.process(1, "cgroup"), machine.root))
+
+
+def test_process_keeps_bytes_that_are_no_text(machine: Host) -> None:
+    machine.process(1, 20)
+    (machine.processes / "1" / "cgroup").write_bytes(b"0::/a/\xff\xfe\n")
+    (group, *_) = cgroup.chain(host.process(1, "cgroup"), machine.root)
+    assert os.fsencode(group.folder).endswith(b"/a/\xff\xfe")

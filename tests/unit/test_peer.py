@@ -66,6 +66,20 @@ def test_a_process_cannot_write_on_our_terminal(monkeypatch: pytest.MonkeyPatch)
     assert str(who.tenant) == "unit:?.service"
 
 
+@pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
+def test_contained_process_stays_so_whatever_it_calls_itself(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    # The kernel replaces an end of a line in a name, and nothing else at which Python splits.
+    files = {
+        "status": f"Name:\tx{end}NSpid:\t9\nPid:\t9\nNSpid:\t9\t1\n", "uid_map": "0 0 4294967295\n",
+        "comm": "x\n", "cmdline": "x\0", "cgroup": "0::/\n",
+    }
+    monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name])
+    monkeypatch.setattr(peer, "own_cgroup", lambda: "0::/\n")
+    assert peer.describe(9, 1000, 1000).fellows == ""
+
+
 def test_death_is_seen() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         watch = peer.watch(process.pid)

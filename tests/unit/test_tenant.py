@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose a process is, from the control groups that real systems put it in."""
 
-import pytest
+import os
 
-from nvshared.machine.tenant import tenants
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvshared.machine.tenant import OTHERS, tenants, unseen, user
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
 SLICED = UID.replace("-", "_")
@@ -144,3 +148,89 @@ def test_a_job_is_known_by_its_environment_where_it_has_no_control_group() -> No
 
 def test_a_user_without_a_name_is_a_number() -> None:
     assert [str(one) for one in tenants("0::/", 3_999_999_999)] == ["user:3999999999"]
+
+
+# Where root lets a user make groups, and what that user's programs in there may be besides.
+DELEGATED = {
+    "/user.slice/user-1000.slice/user@1000.service": "",
+    "/user.slice/user-1000.slice/user@1000.service/app.slice": "",
+    "/system.slice/jupyter-alice.service": "unit:jupyter-alice.service",
+    f"/docker/{CONTAINER}": BOX,
+    f"/kubepods.slice/kubepods-pod{SLICED}.slice/crio-{CONTAINER}.scope": POD,
+    "/lab.slice/alice": "",
+    "/slurm/alice": "",
+    "/kubepods/alice": "",
+    "/user/alice/0": "",
+    "/alice": "",
+}
+ALICE = 1000
+NAMES = [
+    "kubepods", "kubepods.slice", "besteffort", f"pod{UID}", f"kubepods-pod{SLICED}.slice",
+    CONTAINER, f"cri-containerd-{CONTAINER}.scope", "slurm", "slurmstepd.scope", "uid_1001",
+    "job_42", "step_0", "task_0", "s5K1KKYAYG5D00", "docker", f"docker-{CONTAINER}.scope", "lxc",
+    "lxc.payload.lab", r"machine-a\x2fb.scope", "system.slice", "train.service", "user.slice",
+    "user-1001.slice", "user@1001.service", "user-0.slice", "user@0.service", "init.scope",
+    "session-1.scope", "containerd.service", "kubelet.service", "slurmd.service", "sshd.service",
+]
+ENDS = ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r\r"]
+LINES = ["0::", "1:memory:", "4:name=systemd:", ":", "::", ""]
+any_bytes = st.binary(min_size=1, max_size=40).map(os.fsdecode).filter(
+    lambda name: not {"/", "\n", "\0"} & {*name} and name not in (".", ".."))
+folder_names = st.one_of(
+    st.sampled_from(NAMES), any_bytes,
+    st.tuples(
+        any_bytes, st.sampled_from(ENDS), st.sampled_from(LINES), st.sampled_from(["", *NAMES]),
+    ).map("".join))
+
+
+@given(
+    base=st.sampled_from([*DELEGATED]), names=st.lists(folder_names, max_size=8),
+    line=st.sampled_from(["0::{}\n", "4:memory:{}\n0::/\n", "1:name=systemd:/\n0::{}\n"]),
+    owners=st.lists(st.sampled_from([ALICE, ALICE, 0, 1001]), min_size=8, max_size=8),
+    environment=st.sampled_from(["", "SLURM_JOB_ID=42\0"]),
+)
+def test_tenants_of_a_users_folders_are_that_users_whatever_their_names(
+    base: str, names: list[str], line: str, owners: list[int], environment: str
+) -> None:
+    path = "/".join([base, *names])
+    depth = base.count("/")
+    # Of what is below, others may own some: who enters a user's programs may be anybody.
+    owned = dict(zip(range(depth + 1, depth + 9), owners, strict=True)) | {depth: ALICE}
+
+    def owner_of(_controllers: str, folder: str) -> int:
+        assert path.startswith(folder)
+        return owned.get(folder.count("/"), 0)
+
+    found = [str(one) for one in tenants(
+        line.format(path), ALICE, environment=environment, owner_of=owner_of)]
+    mine = user(ALICE)
+    assert found[0] == f"user:{mine}"
+    inside = tuple(f"{kind}:{mine}/" for kind in ("container", "unit"))
+    assert all(one == DELEGATED[base] or one.startswith(inside) for one in found[1:])
+
+
+@given(names=st.lists(folder_names, max_size=8))
+def test_tenants_below_a_users_manager_are_that_users_where_no_folder_is_seen(
+    names: list[str],
+) -> None:
+    path = "/".join(["/user.slice/user-1000.slice/user@1000.service", *names])
+    found = [str(one) for one in tenants(f"0::{path}\n", ALICE)]
+    mine = user(ALICE)
+    assert all(
+        one.startswith((f"user:{mine}", f"unit:{mine}/", f"container:{mine}/")) for one in found)
+
+
+def test_tenants_in_a_folder_that_several_may_write_in_are_the_processes_own_users() -> None:
+    shared = "/scratch"
+    path = f"0::{shared}/kubepods/pod{UID}/x.service\n"
+    for uid in (ALICE, 1001):
+        found = tenants(path, uid, owner_of=lambda _, folder: OTHERS if folder == shared else 0)
+        assert str(found[-1]) == f"unit:{user(uid)}/x.service"
+
+
+def test_tenants_of_a_slice_named_after_another_user_are_its_owners() -> None:
+    base = "/user.slice/user-1000.slice/user@1000.service"
+    path = f"0::{base}/user.slice/user-1001.slice/train.service\n"
+    for owner_of in (unseen, lambda _, folder: ALICE if folder.startswith(base) else 0):
+        found = tenants(path, ALICE, owner_of=owner_of)
+        assert str(found[-1]) == f"unit:{user(ALICE)}/train.service"
