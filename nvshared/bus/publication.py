@@ -24,7 +24,7 @@ from nvshared.errors import NvshareError
 from nvshared.history import History
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler.actions import Action, BudgetWanted
-from nvshared.scheduler.events import ClientEvent, Event, Tick
+from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
@@ -139,8 +139,13 @@ class Publication:
                     self._client_changed(limited)       # but for the end of a window
                 return
             self._tree.changed(face)            # what has changed is found out later
-            if isinstance(event, ClientEvent):
-                self._client_changed(event.client)
+            changed: tuple[int, ...] = ()
+            if isinstance(event, Ganged):
+                changed = event.clients
+            elif isinstance(event, ClientEvent):
+                changed = (event.client,)
+            for id in changed:
+                self._client_changed(id)
 
         def terms_changed(client: Client) -> None:
             (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)

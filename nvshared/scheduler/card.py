@@ -216,12 +216,7 @@ class Card:
     @property
     def out_of_reach(self) -> int:
         """Bytes that clients hold who do not answer, less what running ones need."""
-        mute = {c.id: c for c in [*self.moving, *self.in_phase(Phase.DRAINING)] if c.mute}
-        total = 0
-        for client in mute.values():
-            held = client.charged - min(client.charged, client.pinned)
-            total += max(0, held - client.takes) if client.phase is Phase.RUNNING else held
-        return total
+        return self.groups.total("out_of_reach")
 
     @property
     def tight(self) -> bool:

@@ -272,6 +272,14 @@ class ScheduledClient:
         return min(most, seen + self.arriving) if self.silenced and seen is not None else most
 
     @property
+    def out_of_reach(self) -> int:
+        """Bytes that it holds without answering, less what it needs where it runs."""
+        if not self.mute:
+            return 0
+        held = self.charged - min(self.charged, self.pinned)
+        return max(0, held - self.takes) if self.phase is Phase.RUNNING else held
+
+    @property
     def arriving(self) -> int:
         """Bytes of others' memory that are on their way to it."""
         return sum(move.passed for move in self.moves)

@@ -226,9 +226,9 @@ class TermsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Ganged:
-    """From now on a client stands so, in a gang with this number."""
+    """From now on these clients stand so, in a gang with this number."""
 
-    client: int
+    clients: tuple[int, ...]
     gang: int
     standing: Standing
     pause: int = 0                      # STEPS: between two launches
@@ -291,9 +291,9 @@ def settings_after(
 
 
 Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies | Busy
-ClientEvent = Joined | Left | Record | TermsChanged | Ganged
+ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (
     CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
-    | Tick | GPULost
+    | Ganged | Tick | GPULost
 )
 Event = ClientEvent | CardEvent

@@ -77,11 +77,18 @@ def member(card: Card, client: ScheduledClient) -> Member:
 
 
 def change(decision: Decision, event: Ganged) -> None:
-    """From now on a client stands so."""
+    """From now on these clients stand so.
+
+    A change of a whole gang is one event for each card: each event makes a plan, and the cost of
+    both grows with the number of clients.
+    """
+    for id in event.clients:
+        if (client := decision.card.clients.get(id)) is not None:
+            _change(decision, client, event)
+
+
+def _change(decision: Decision, client: ScheduledClient, event: Ganged) -> None:
     card = decision.card
-    client = card.clients.get(event.client)
-    if client is None:
-        return
     standing = client.standing = event.standing
     client.gang, client.pause, client.paced = event.gang, event.pause, event.paced
     client.ready = client.ready and standing is Standing.CLAIMS

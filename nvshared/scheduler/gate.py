@@ -81,6 +81,7 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     if client.standing in TOGETHER and not client.settled:
         turn.parked = replace(answer, used=None) if turn.resumed else answer
         turn.reported = False
+        decision.card.groups.touched.add(client.id)
         return
     client.invited = False
     if turn.ending is not None and turn.parked is None:

@@ -57,6 +57,7 @@ SUMS = (
     "queued_want",                      # room that those in the queue have not been promised
     "cost",                             # over those measured; us
     "need", "filled",
+    "out_of_reach",                     # of those that do not answer
     "presaved",                          # over those idle: what could leave without a copy
 )
 HEADS = 16                              # clients of one account, for which a margin is kept
@@ -163,7 +164,7 @@ def counted(client: ScheduledClient) -> Counted:
             client.pinned, client.fixed, client.beyond, client.unshown if client.account else 0,
             takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
-            memory.need, memory.filled - client.doubts.filled,
+            memory.need, memory.filled - client.doubts.filled, client.out_of_reach,
             min(client.presaved, client.staying) if rests else 0,
         ),
         (client.place, client.id) if queued else None,

@@ -26,7 +26,8 @@ def plan(decision: Decision) -> None:
         if turn.parked is not None:
             continue                    # it has answered
         # Orders behind the STOP wait for the same thing.
-        turn.reported = turn.reported or _report(decision, client, turn.stop_sent)
+        if not turn.reported:
+            turn.reported = _report(decision, client, turn.stop_sent)
     for client in card.moving:
         if client.phase is not Phase.DRAINING and not client.moves[0].reported:
             client.moves[0].reported = _report(decision, client, client.moves[0].since)
@@ -35,6 +36,7 @@ def plan(decision: Decision) -> None:
 def _report(decision: Decision, client: ScheduledClient, since: int) -> bool:
     if not decision.due(since + decision.card.settings.stuck_after):
         return False
+    decision.card.groups.touched.add(client.id)
     decision.report(Stuck(client.id, client.state, decision.now - since))
     decision.card.count(stuck=1)
     return True

@@ -38,8 +38,9 @@ all others then. One that is let in and does not get all its cards within a whil
 """
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from itertools import count, groupby
 
@@ -91,7 +92,9 @@ class Gang:
     resuming: bool = False              # one could not drain, and all go on
     exceeds: int | None = None          # since when those on one card do not fit there together
     exceeded: bool = False              # that lasted, once, and people were told
-    told: dict[Client, Ganged] = field(default_factory=dict)
+    told: dict[Client, Ganged] = field(default_factory=dict)   # without the clients' numbers
+    cards: Counter[GPU] = field(default_factory=Counter)        # how many of its clients each has
+    seats: Counter[tuple[GPU, int]] = field(default_factory=Counter)    # and those of each process
 
     def __str__(self) -> str:
         return f"gang {self.name}"
@@ -99,7 +102,22 @@ class Gang:
     @property
     def come(self) -> int:
         """How many processes have."""
-        return len({one.peer.pid or -one.id for one in self.clients})
+        return len({_process(one) for one in self.clients})
+
+    @property
+    def may_form(self) -> bool:
+        """Whether it may ever be of several clients that run together.
+
+        The library makes one client for each card; a process that plays several is none of ours.
+        """
+        several = len(self.clients) > 1 or self.size > 1
+        return several and len(self.seats) == len(self.clients)
+
+    def count(self, client: Client, more: int) -> None:
+        """A client is there, or is gone."""
+        self.cards[client.gpu] += more
+        self.seats[client.gpu, _process(client)] += more
+        self.cards, self.seats = +self.cards, +self.seats   # without those at zero
 
     def turn(self, state: State, now: int) -> None:
         """It is in this state from now on."""
@@ -110,7 +128,7 @@ Members = dict[Client, Member]
 
 
 class Gangs:
-    """All of them. Looks at them after each event on a card where a member is."""
+    """All of them. After each event of a card it reviews the gangs with a member there."""
 
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._draining = False
@@ -118,9 +136,11 @@ class Gangs:
         self._timer = timer
         self._gangs: dict[object, Gang] = {}
         self._of: dict[Client, object] = {}     # by what a client's gang is known
-        self._several: dict[Gang, None] = {}    # those that may be of several clients
+        # Those that may form, by card, and those of them that are yet to be reviewed.
+        self._forming: defaultdict[GPU, dict[Gang, None]] = defaultdict(dict)
+        self._stale: dict[Gang, None] = {}
         self._numbers = count(1)
-        self._reviewing = self._again = False
+        self._reviewing = False
         self._deadline: int | None = None
 
     def join(self, client: Client) -> None:
@@ -130,10 +150,10 @@ class Gangs:
             return
         gang = self._gangs.setdefault(key, Gang(next(self._numbers), name, size))
         gang.clients.append(client)
+        gang.count(client, 1)
         self._of[client] = key
-        if len(gang.clients) > 1 or size > 1:
-            self._several[gang] = None
-            self.review()
+        self._form(gang, client.gpu)
+        self.review()
 
     def leave(self, client: Client) -> None:
         """It is gone."""
@@ -141,11 +161,26 @@ class Gangs:
         if key is not None:
             gang = self._gangs[key]
             gang.clients.remove(client)
+            gang.count(client, -1)
             gang.told.pop(client, None)
+            self._form(gang, client.gpu)
             if not gang.clients:
                 del self._gangs[key]
-                self._several.pop(gang, None)
         self.review()
+
+    def _form(self, gang: Gang, gpu: GPU) -> None:
+        """A client of the gang on this card is new, or has left."""
+        for card in {gpu, *gang.cards}:
+            if gang.may_form and card in gang.cards:
+                self._forming[card][gang] = None
+            else:
+                self._forming[card].pop(gang, None)
+        self._stale.pop(gang, None)
+        if gang.may_form:
+            self._stale[gang] = None
+        elif gang.told:
+            gang.turn(State.OUT, self._clock())
+            self._put(gang, gang.clients, Standing.FREE)
 
     def members(self, client: Client) -> tuple[Client, ...]:
         """All clients of its gang, itself among them; none, if it can be in no gang."""
@@ -155,19 +190,28 @@ class Gangs:
     def drain(self, on: bool) -> None:
         """Whether we are about to end: all go on without us then, so nobody is held back."""
         self._draining = on
+        self._review_all()
+
+    def happened(self, gpu: GPU) -> None:
+        """Something has, on a card."""
+        self._stale |= self._forming[gpu]
+        self.review()
+
+    def _review_all(self) -> None:
+        for gangs in self._forming.values():
+            self._stale |= gangs
         self.review()
 
     def review(self) -> None:
-        """Something has happened."""
-        self._again = bool(self._several)
-        if self._reviewing or not self._again:
+        """Reviews the gangs that may stand otherwise than before."""
+        if self._reviewing:
             return
         self._reviewing = True
         try:
-            while self._again:
-                self._again = False
-                for gang in [*self._several]:
-                    self._review(gang, self._clock())
+            while self._stale:
+                gang = next(iter(self._stale))
+                del self._stale[gang]
+                self._review(gang, self._clock())
         finally:
             self._reviewing = False
 
@@ -186,9 +230,7 @@ class Gangs:
             gang.busy = now
         members = {c: m for c, m in every.items() if not self._dormant(gang, m, now)}
         heavy = {c.gpu for c, m in members.items() if not m.light}
-        # The library makes one client for each card; a process that plays several is none of ours.
-        odd = len({(one.gpu, one.peer.pid or -one.id) for one in every}) < len(every)
-        apart = odd or self._draining or len(heavy) < 2 or any(m.mute for m in every.values())
+        apart = self._draining or len(heavy) < 2 or any(m.mute for m in every.values())
         if apart or not self._together(gang, members, now):
             if gang.state is not State.OUT:
                 gang.turn(State.OUT, now)
@@ -300,28 +342,25 @@ class Gangs:
         quiet = any(idle) if alone else idle and all(idle)
         if not any(m.phase in OPEN or m.phase is Phase.LOADING for m in members.values()):
             gang.turn(State.OUT, now)
-            self._again = True
+            self._stale[gang] = None
         elif held_up or quiet:
             gang.turn(State.ENDING, now)
             self._put(gang, members, Standing.ENDS)
-            self._again = True
+            self._stale[gang] = None
         else:
-            for client, member in members.items():
-                if member.wants and member.phase not in OPEN and not _is_in(member):
-                    if not member.light:
-                        self._make_way(gang, client.gpu, now)
-                    self._put(gang, [client], Standing.GRANTED)
-                else:
-                    still = member.phase is Phase.IDLE
-                    standing = Standing.APART if still else Standing.OPEN
-                    self._put(gang, [client], standing, paced=paced and not still)
+            late = [c for c, m in members.items() if m.wants and m.phase not in OPEN]
+            late = [one for one in late if not _is_in(members[one])]
+            for gpu in {one.gpu: None for one in late if not members[one].light}:
+                self._make_way(gang, gpu, now)
+            still = [c for c, m in members.items() if m.phase is Phase.IDLE and not m.wants]
+            self._put(gang, late, Standing.GRANTED)
+            self._put(gang, still)
+            self._put(gang, members.keys() - {*late, *still}, Standing.OPEN, paced=paced)
 
     def _make_way(self, late: Gang, gpu: GPU, now: int) -> None:
         """One of a gang that runs is to come in: others that do not run yet come later."""
-        for gang in self._several:
-            if gang is not late and gang.state is State.COMING and any(
-                one.gpu is gpu for one in gang.clients
-            ):
+        for gang in [*self._forming[gpu]]:
+            if gang is not late and gang.state is State.COMING:
                 gang.turn(State.OUT, now)
                 self._put(gang, gang.clients)
 
@@ -338,7 +377,7 @@ class Gangs:
         elif not draining and not running:
             gang.turn(State.OUT, now)
             self._put(gang, members)
-            self._again = True
+            self._stale[gang] = None
         elif draining and parked and self._due(gang.since + CATCH_UP, now):
             pause = min((1 << gang.rounds) * MILLISECOND // 2, PAUSE_MOST) if gang.rounds else 0
             wanting = [one for one in parked if active[one].wants]
@@ -354,8 +393,9 @@ class Gangs:
         *, pause: int = 0, stop_after: int = 0, paced: bool = False,
     ) -> None:
         """They stand so from now on; their schedulers hear of it, if it is news."""
-        for client in [*members]:
-            event = Ganged(client.id, gang.number, standing, pause, stop_after, paced)
+        news: dict[GPU, list[int]] = {}
+        event = Ganged((), gang.number, standing, pause, stop_after, paced)
+        for client in sorted(members, key=_place):
             before = gang.told.get(client)
             if event == before or (before is None and standing is Standing.FREE):
                 continue
@@ -364,7 +404,9 @@ class Gangs:
             if standing is Standing.FREE:
                 del gang.told[client]
                 client.gang = ""
-            client.gpu.tell(event)
+            news.setdefault(client.gpu, []).append(client.id)
+        for gpu, ids in news.items():
+            gpu.tell(replace(event, clients=tuple(ids)))
 
     def _due(self, moment: int, now: int) -> bool:
         """Whether it has come. If not, all are looked at again then."""
@@ -377,7 +419,7 @@ class Gangs:
 
     def _ring(self) -> None:
         self._deadline = None
-        self.review()
+        self._review_all()
 
 
 OPEN = (Phase.RUNNING, Phase.DRAINING)
@@ -410,9 +452,18 @@ def _latest(members: Members) -> int:
 
 def _by_card(members: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
     """In the order in which they are claimed."""
-    in_order = sorted(members, key=lambda one: (one.gpu.facts.index, one.id))
+    in_order = sorted(members, key=_place)
     for index, mine in groupby(in_order, key=lambda one: one.gpu.facts.index):
         yield index, [*mine]
+
+
+def _place(client: Client) -> tuple[int, int]:
+    return client.gpu.facts.index, client.id
+
+
+def _process(client: Client) -> int:
+    """Its number; one of its own for a client whose process is unknown."""
+    return client.peer.pid or -client.id
 
 
 def _whose(client: Client) -> tuple[object, str, int]:

@@ -120,7 +120,7 @@ class Manager:
         gpu.client_stuck.connect(self.client_stuck.emit)
         gpu.client_new.connect(self.gangs.join)
         gpu.client_removed.connect(self.gangs.leave)
-        gpu.happened.connect(lambda *_: self.gangs.review())
+        gpu.happened.connect(lambda *_: self.gangs.happened(gpu))
         self._budget.add(gpu)
         self.tenancy.follow(gpu)
         self.gpus.append(gpu)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs in virtual time: all cards at once or none, no deadlock, and nobody is starved."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -9,9 +10,17 @@ import pytest
 
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.actions import Action, ClientState, Run, Stop, TurnStarted
-from nvshared.scheduler.events import MemoryChanged, Reopened, Stopped
+from nvshared.scheduler.events import (
+    Ganged,
+    MemoryChanged,
+    Reopened,
+    Standing,
+    Stopped,
+    WentIdle,
+)
+from nvshared.scheduler.gang import Member
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.units import GIB, MILLISECOND, SECOND
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
 from tests.unit.gang_world import Machine, Team
 from tests.unit.scheduler_hookmodel import Hook
@@ -480,3 +489,60 @@ def _compute(dice: Random, teams: list[Team], others: list[Hook], *, few: bool) 
         if not few or dice.random() < 0.5:
             one.kernel = dice.choice([1, 20, 300]) * MILLISECOND
             one.compute(dice.choice([1, 500, 3000]) * MILLISECOND)
+
+
+def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Clients whose schedulers are asked how they stand, from now on."""
+    asked: list[int] = []
+    for gpu in machine.gpus:
+        def noted(
+            client: int, member: Callable[[int], Member | None] = gpu.scheduler.member
+        ) -> Member | None:
+            asked.append(client)
+            return member(client)
+        monkeypatch.setattr(gpu.scheduler, "member", noted)
+    return asked
+
+
+def test_process_with_many_clients_of_a_card_costs_others_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It forms no gang, however many connections it makes."""
+    machine = Machine()
+    for number in range(40):
+        machine.program(number % 2, 10, 16 * MIB).compute(SECOND)
+    asked = asked_members(machine, monkeypatch)
+    machine.program(0, 20, 16 * MIB).compute(SECOND)
+    machine.advance(SECOND)
+    assert asked == []
+    assert not any(client.gang for client in machine.manager.clients)
+
+
+def test_event_of_a_card_reviews_only_gangs_with_a_member_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(3)
+    machine.team([0, 1], [10, 10], GIB)
+    asked = asked_members(machine, monkeypatch)
+    client = machine.client(machine.program(2, 20, GIB))
+    asked.clear()                       # those that time has made due
+    client.gpu.tell(WentIdle(client.id, client.memory))
+    assert asked == []
+    other = machine.client(machine.program(0, 30, GIB))
+    asked.clear()
+    other.gpu.tell(WentIdle(other.id, other.memory))
+    assert len(asked) == 2
+
+
+def test_gang_of_many_clients_changes_by_one_event_of_each_card() -> None:
+    machine = Machine()
+    events: list[Ganged] = []
+    for gpu in machine.gpus:
+        gpu.happens.connect(
+            lambda _, event: events.append(event) if isinstance(event, Ganged) else None)
+    team = machine.team(
+        [0, 1] * 12, [*range(10, 34)], 16 * MIB, name="a", expected=24)
+    team.compute(10)
+    finish(machine, team)
+    opened = [event for event in events if event.standing is Standing.OPEN]
+    assert [len(event.clients) for event in opened[:2]] == [12, 12]

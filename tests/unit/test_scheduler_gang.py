@@ -21,7 +21,7 @@ def test_the_memory_of_one_that_waits_for_its_gang_makes_room(
     for client, whose in enumerate(tenants, 1):
         talk.obey(talk.join(client, 60, tenants=whose))
     talk.obey(talk.want(1))
-    talk.tell(Ganged(1, 1, Standing.APART))
+    talk.tell(Ganged((1,), 1, Standing.APART))
     said = talk.stopped(1, wants=True)
     assert TurnEnd.GANG in [one.reason for one in said if isinstance(one, TurnEnded)]
     assert 2 in runs(talk.obey(talk.want(2)))

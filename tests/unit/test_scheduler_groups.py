@@ -59,6 +59,16 @@ def _rests(client: ScheduledClient) -> bool:
     return client.phase is Phase.IDLE and not client.terms.suspended
 
 
+def _unanswering(client: ScheduledClient) -> int:
+    """Bytes of a client that was reported to owe an answer, less what it needs if it runs."""
+    reported = bool(client.moves) and client.moves[0].reported
+    if client.phase is Phase.DRAINING:
+        reported = client.turn is not None and client.turn.reported
+    held = client.charged - min(client.charged, client.pinned)
+    needed = client.takes if client.phase is Phase.RUNNING else 0
+    return max(0, held - needed) if reported else 0
+
+
 def _in_phase(phase: Phase, client: ScheduledClient) -> bool:
     return client.phase is phase
 
@@ -111,6 +121,7 @@ FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "cost": lambda client: client.cost or 0 if _measured(client) else 0,
     "need": lambda client: client.need,
     "filled": lambda client: client.memory.filled - client.doubts.filled,
+    "out_of_reach": lambda client: _unanswering(client),
     "presaved": lambda client: min(client.presaved, client.staying) if _rests(client) else 0,
 }
 
@@ -227,7 +238,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                 hook.stay(Stays.UNSEEN)
             case "gang":
                 standing = data.draw(st.sampled_from(Standing))
-                world.tell(Ganged(hook.id, data.draw(st.integers(1, 2)), standing))
+                world.tell(Ganged((hook.id,), data.draw(st.integers(1, 2)), standing))
             case "kill":
                 world.kill(hook)
             case "restart":
