@@ -57,7 +57,7 @@ class Listener(Protocol):
     config: Config
     keeper: Keeper
     rotation: Rotation
-    complain: Callable[[int, str, Callable[[], Peer], str], None]
+    complain: Callable[[str, str, Callable[[], Peer], str], None]
 
     def forget(self, connection: "HookConnection") -> None:
         """A connection has ended."""
@@ -86,7 +86,7 @@ class HookConnection:
         self._finishing = False
         self._waits = False             # for its user's turn, and is not listened to until then
         self._loop = asyncio.get_running_loop()
-        self._pidfd = peer.watch(who.pid)
+        self._pidfd = peer.watch(connected, who.pid)
         self._timeout: asyncio.TimerHandle | None = None
         connected.setblocking(False)
         foreign.admit(connected, admitted=False)
@@ -154,14 +154,14 @@ class HookConnection:
         self._server.forget(self)
 
     def _readable(self) -> None:
-        if not self._server.rotation.offer(self.peer.owner, self._read):
+        if not self._server.rotation.offer(self.peer.account, self._read):
             self._waits = True
             self._loop.remove_reader(self._socket)
 
     def _bereaved(self) -> None:
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
-        self._server.rotation.offer(self.peer.owner, partial(self.end, "its process ended"))
+        self._server.rotation.offer(self.peer.account, partial(self.end, "its process ended"))
 
     def _read(self) -> None:
         if self._waits and not self._ended:
@@ -241,7 +241,7 @@ class HookConnection:
         self.end("it said nothing")
 
     def _complain(self, kind: str, what: str) -> None:
-        self._server.complain(self.peer.owner, kind, lambda: self.peer, what)
+        self._server.complain(self.peer.account, kind, lambda: self.peer, what)
 
 
 def _close(descriptors: Sequence[int]) -> None:

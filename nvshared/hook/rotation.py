@@ -14,28 +14,29 @@ nothing is queued.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 MOMENT = 0.001                          # seconds of work, then everything else has its turn
 
 
 class Rotation:
-    """Pieces of work by user id."""
+    """Pieces of work by account (machine/peer.py)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[int, deque[Callable[[], None]]] = {}    # whose turn is next is first
+        # Whose turn is next is first.
+        self._waiting: dict[Hashable, deque[Callable[[], None]]] = {}
         self._used = 0.0                # of the present moment, on work that did not wait
         self._ended = 0.0               # when that was done; time that passes after is given back
         self._serving: asyncio.Handle | None = None
 
-    def offer(self, uid: int, work: Callable[[], None]) -> bool:
+    def offer(self, account: Hashable, work: Callable[[], None]) -> bool:
         """Does it at once (True), or when it is this user's turn (False), after what waits."""
         now = self._loop.time()
         self._used = max(0.0, self._used - (now - self._ended))
         self._ended = now
         if self._serving is not None or self._used >= MOMENT:
-            self._waiting.setdefault(uid, deque()).append(work)
+            self._waiting.setdefault(account, deque()).append(work)
             if self._serving is None:
                 self._serving = self._loop.call_soon(self._serve)
             return False
@@ -62,9 +63,9 @@ class Rotation:
             self._serving = self._loop.call_soon(self._serve) if self._waiting else None
 
     def _next(self) -> Callable[[], None]:
-        uid = next(iter(self._waiting))
-        mine = self._waiting.pop(uid)
+        account = next(iter(self._waiting))
+        mine = self._waiting.pop(account)
         work = mine.popleft()
         if mine:
-            self._waiting[uid] = mine   # behind the others
+            self._waiting[account] = mine   # behind the others
         return work

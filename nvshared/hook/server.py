@@ -10,6 +10,7 @@ kernel's queue.
 import asyncio
 import errno
 import logging
+import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +22,7 @@ from nvshared.hook.places import Places
 from nvshared.hook.protocol import Refusal
 from nvshared.hook.rotation import Rotation
 from nvshared.machine import peer
-from nvshared.machine.peer import Credentials, Peer
+from nvshared.machine.peer import Peer
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 ACCEPTS_AT_A_TIME = 16
 REFUSED_AT_MOST = 64                    # connections over the limit that are still told so
+STRANGE_MOST = 64                       # kinds of paths that people are told of
 ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
 DESCRIPTORS_EACH = 3                    # a socket, a pidfd and its word's page
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
@@ -51,7 +53,7 @@ class Server:
 
     def __init__(
         self, manager: Manager, listening: socket.socket, config: Config, open_files: int,
-        complain: Callable[[int, str, Callable[[], Peer], str], None], keeper: Keeper,
+        complain: Callable[[str, str, Callable[[], Peer], str], None], keeper: Keeper,
         kept: Mapping[str, socket.socket],
     ) -> None:
         """`open_files`: how many this process may have; `complain`: tells the journal whose
@@ -66,6 +68,7 @@ class Server:
             min(config.max_clients, most_clients(open_files)), config.max_clients_per_user)
         self._connections: set[HookConnection] = set()
         self._accepted: set[socket.socket] = set()  # that are no connections yet
+        self._strange: set[str] = set() # kinds of paths that people have been told of
         self._refused = 0               # those that were when they came, and are still told so
         self._loop = asyncio.get_running_loop()
         self.rotation = Rotation(self._loop)
@@ -91,7 +94,7 @@ class Server:
     def forget(self, connection: HookConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
-        self._release(connection.peer.owner, admitted=connection.admitted)
+        self._release(connection.peer.account, admitted=connection.admitted)
 
     def _acceptable(self) -> None:
         for _ in range(ACCEPTS_AT_A_TIME):
@@ -109,37 +112,52 @@ class Server:
     def _take(self, connected: socket.socket, name: str | None = None) -> None:
         """Decides at once and cheaply whether it may stay. The rest is done in its user's time."""
         credentials = peer.credentials(connected)
-        refusal = None if self._places.take(credentials.owner) else Refusal.TOO_MANY_CLIENTS
+        identity = peer.identify(*credentials)
+        describe = partial(peer.describe, *credentials, identity)
+        refusal = None if self._places.take(identity.account) else Refusal.TOO_MANY_CLIENTS
         if refusal is not None:
             self.complain(
-                credentials.owner, "too many", partial(peer.describe, *credentials),
+                identity.account, "too many", describe,
                 "refused: there are too many connections already")
             if self._refused >= REFUSED_AT_MOST:
                 self._decline(connected, name)  # not even the refusal can be afforded
                 return
             self._refused += 1
+        for path in identity.strange:
+            self._puzzles(path, describe)
         self._accepted.add(connected)
         self.rotation.offer(
-            credentials.owner, partial(self._begin, connected, credentials, refusal, name))
+            identity.account, partial(self._begin, connected, describe, refusal, name))
 
     def _begin(
-        self, connected: socket.socket, credentials: Credentials, refusal: Refusal | None,
+        self, connected: socket.socket, describe: Callable[[], Peer], refusal: Refusal | None,
         name: str | None,
     ) -> None:
         self._accepted.discard(connected)
-        who = peer.describe(*credentials)
+        who = describe()
         try:
             connection = HookConnection(self, connected, who, refusal, name)
         except ProcessLookupError:
             logger.debug("%s: died before it was accepted", who)
-            self._release(who.owner, admitted=refusal is None)
+            self._release(who.account, admitted=refusal is None)
             self._decline(connected, name)
             return
         self._connections.add(connection)
 
-    def _release(self, user: int, *, admitted: bool) -> None:
+    def _puzzles(self, path: str, describe: Callable[[], Peer]) -> None:
+        """Says once of each kind of path that it is not understood; numbers are no other kind."""
+        kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
+        if kind in self._strange or len(self._strange) >= STRANGE_MOST:
+            return
+        self._strange.add(kind)
+        who = describe()
+        logger.warning(
+            "%s is in the control group %s, which tells no pod, job, container or unit: it counts "
+            "as its user's, %s", who, peer.printable(path), who.user)
+
+    def _release(self, account: str, *, admitted: bool) -> None:
         if admitted:
-            self._places.give(user)
+            self._places.give(account)
         else:
             self._refused -= 1
 

@@ -9,6 +9,7 @@ kernel would slow the program down until that memory is gone. What a group may s
 The kernel takes files that it keeps in memory away before it kills anybody, so they count as free.
 """
 
+import re
 from pathlib import Path, PurePosixPath
 from stat import S_IWGRP, S_IWOTH
 
@@ -16,6 +17,8 @@ from nvshared.machine.tenant import OTHERS
 from nvshared.record import dataclass
 
 ROOT = Path("/sys/fs/cgroup")
+TITLE = re.compile(rb"slurmstepd: \[([0-9]+)\.")
+STEPS_MOST = 16                         # of a job that are looked at
 NO_LIMIT = 1 << 60                      # bytes; version 1 writes a number where 2 writes "max"
 
 # A limit, and what counts against it.
@@ -85,6 +88,34 @@ def owner(controllers: str, path: str) -> int | None:
     except (OSError, ValueError):
         return None
     return OTHERS if found.st_mode & (S_IWGRP | S_IWOTH) else found.st_uid
+
+
+def slurm_job(controllers: str, path: str) -> str:
+    """The number of the job of SLURM whose group this is; "": it is not to be found.
+
+    Each step has a group where only slurmstepd is, as root, and says it in its title.
+    """
+    if ".." in path.split("/"):
+        return ""
+    steps = sorted((_top(controllers, ROOT) / path.lstrip("/")).glob("step_*/slurm*"))
+    for step in steps[:STEPS_MOST]:
+        try:
+            pids = (step / "cgroup.procs").read_bytes().split()[:STEPS_MOST]
+        except OSError:
+            continue
+        for pid in map(int, pids if step.stat().st_uid == 0 else ()):
+            title = Path(f"/proc/{pid}")
+            try:
+                if title.stat().st_uid == 0 and (found := TITLE.match(_head(title / "cmdline"))):
+                    return found[1].decode()
+            except OSError:
+                continue
+    return ""
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(256)
 
 
 def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is at the other end of a socket, as the kernel says, never as the peer says."""
 
+import errno
 import os
+import select
 import socket
 import struct
 from dataclasses import replace
@@ -11,9 +13,10 @@ from typing import NamedTuple
 
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import subordinate, tenant
-from nvshared.machine.tenant import Tenant, fellows, tenants
+from nvshared.machine.tenant import Kind, Tenant, fellows, is_unnumbered, strange, tenants
 from nvshared.record import dataclass
 
+SO_PEERPIDFD = 77                       # which socket has no name for: its process, by descriptor
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMMAND_LONGEST = 256                   # characters; a command line may be megabytes
 
@@ -33,6 +36,7 @@ class Peer:
     name: str                           # /proc/PID/comm, 15 characters at most
     command: str                        # its arguments joined by blanks
     tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
+    is_contained: bool = False          # in a container: its root is not the host's root
     fellows: str = ""                   # alike for those who may see each other's memory
     title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
     gang: str = ""                      # alike for its user's programs that are to run together
@@ -58,19 +62,28 @@ class Peer:
 
     @property
     def account(self) -> str:
-        """Whose its memory is, see scheduler/belief.py: its user's; or "", nobody's, if root's."""
-        return f"user:{self.owner}" if self.owner else ""
+        """Who answers for what it takes, see Identity."""
+        return _account(self.owner, self.tenant, is_contained=self.is_contained)
 
     def __str__(self) -> str:
         return f"{self.name}[{self.pid}]"
 
 
 class Credentials(NamedTuple):
-    """Who connected."""
+    """Of the process that connected."""
 
     pid: int
     uid: int
     owner: int
+
+
+class Identity(NamedTuple):
+    """Where a process belongs."""
+
+    tenants: tuple[Tenant, ...]
+    is_contained: bool
+    account: str                        # of its user, pod or container; "": it is the host's root
+    strange: tuple[str, ...] = ()       # paths of control groups that are not understood
 
 
 def credentials(connection: socket.socket) -> Credentials:
@@ -80,22 +93,45 @@ def credentials(connection: socket.socket) -> Credentials:
     return Credentials(pid, uid, subordinate.owner(uid))
 
 
-def describe(pid: int, uid: int, owner: int) -> Peer:
+def identify(pid: int, uid: int, owner: int) -> Identity:
+    """By what /proc says of a process; of one that has died, its user at most.
+
+    Reads nothing that waits for the process.
+    """
+    cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
+    found = tenants(cgroup, owner, own_cgroup(), "", _owner_of, control_groups.slurm_job)
+    if is_unnumbered(found[-1]):
+        environment = _read(pid, "environ", ENVIRONMENT_LONGEST)
+        found = tenants(cgroup, owner, own_cgroup(), environment, _owner_of)
+    puzzling = strange(cgroup, owner, own_cgroup(), _owner_of) if len(found) == 1 else ()
+    contained = not cgroup or bool(puzzling) or _contained(pid)
+    found = tuple(replace(one, name=printable(one.name)) for one in found)
+    account = _account(owner, found[-1], is_contained=contained)
+    return Identity(found, contained, account, puzzling)
+
+
+def describe(pid: int, uid: int, owner: int, identity: Identity | None = None) -> Peer:
     """What /proc says about a process; of one that has died, little more than its pid."""
     called = name(pid)
     command = _read(pid, "cmdline").replace("\0", " ").strip() or called
-    cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
-    environment = _read(pid, "environ", ENVIRONMENT_LONGEST) if "slurmd" in cgroup else ""
-    found = tenants(cgroup, owner, own_cgroup(), environment, _owner_of)
+    known = identity or identify(pid, uid, owner)
     return Peer(
         pid=pid,
         uid=uid,
         owner=owner,
         name=called,
         command=printable(command[:COMMAND_LONGEST]),
-        tenants=tuple(replace(one, name=printable(one.name)) for one in found),
-        fellows=fellows(found[-1], uid, contained=_contained(pid)),
+        tenants=known.tenants,
+        is_contained=known.is_contained,
+        fellows=fellows(known.tenants[-1], uid, contained=known.is_contained),
     )
+
+
+def _account(owner: int, tenant: Tenant, *, is_contained: bool) -> str:
+    # In a container of the system each user id is to be had for the asking, also root's.
+    if tenant.kind in (Kind.POD, Kind.CONTAINER) and not tenant.is_users_own:
+        return str(tenant)
+    return f"user:{owner}" if owner or is_contained else ""
 
 
 def shown(pid: int) -> str:
@@ -116,12 +152,34 @@ def owner(pid: int) -> int:
         return NOBODY
 
 
-def watch(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process dies; None where there is none to be had.
+def watch(connection: socket.socket, pid: int) -> int | None:
+    """A descriptor that becomes readable when the process that connected dies; None where there is
+    none to be had.
 
-    Needed because a forked child keeps its parent's socket open. Raises
-    ProcessLookupError if the process is dead already.
+    Needed because a forked child keeps its parent's socket open. Raises ProcessLookupError if the
+    process is dead already; another may have its number then, and what was read of that process is
+    nothing of this one. A kernel before 6.5 only says so if no other process has the number.
     """
+    found: int | None
+    try:
+        found = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
+            raise ProcessLookupError from error
+        found = _open(pid)
+    if found is not None and _is_readable(found):
+        os.close(found)
+        raise ProcessLookupError
+    return found
+
+
+def _is_readable(descriptor: int) -> bool:
+    asked = select.poll()               # select.select() knows a thousand of them alone
+    asked.register(descriptor, select.POLLIN)
+    return bool(asked.poll(0))
+
+
+def _open(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:

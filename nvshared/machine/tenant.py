@@ -33,7 +33,7 @@ class Kind(StrEnum):
     """What a tenant is, from the most to the least telling."""
 
     POD = "pod"                         # of Kubernetes; its UID
-    JOB = "job"                         # of SLURM; its number
+    JOB = "job"                         # of SLURM: its number; of another batch system: its name
     CONTAINER = "container"             # of docker, podman, LXC, nspawn: its id or name
     UNIT = "unit"                       # of systemd, of the system or of a user
     USER = "user"
@@ -63,31 +63,55 @@ POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}([-_]?)[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12})"
     r"(?=\.slice(?:$|:)|$)"
 )
-JOB = re.compile(r"job_([0-9]+)")
+QUALITY = ("besteffort", "burstable")   # kubelet's folders for pods; those of the third are above
+# By the folder above. SLURM names jobs by number, and since 26.05 by SLUID: 's' and base 32.
+SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
+JOBS = (
+    (re.compile(r".*slurm.*|uid_[0-9]+"), re.compile(r"job_([0-9]+)")),
+    (re.compile(r".*slurmstepd\.scope"), re.compile(f"({SLUID.pattern})")),
+    (re.compile(r"jobid|jobs"), re.compile(r"([0-9]+(?:\[[0-9]*\])?\.[\w.-]+)")),     # of PBS
+    (re.compile(r"htcondor"), re.compile(r"condor_.+_(slot[0-9]+(?:_[0-9]+)?)(?:@.+)?")),
+)
+BATCH = re.compile(r".*slurm.*|pbs.*\.(?:service|slice)|htcondor")
 CONTAINER = re.compile(
     rf"(?:(?:docker|libpod|libpod-payload|nerdctl|crio|cri-containerd)-)?({HEX})(?:\.scope)?"
-    r"|lxc\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service"
+    r"|(?:lxc|incus)\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service"
 )
+BOXES = re.compile(r"(?:lxc|incus)(?:\.payload)?")    # with containers by name
 UNIT = re.compile(r".+\.(?:service|scope)")
 # What the login manager and desktops put a user's own programs in: these are the user's.
-SESSION = re.compile(r"(?:session-.+|init|(?:app|vte-spawn|tmux-spawn|ptyxis-spawn)-.+)\.scope")
+SESSION = re.compile(
+    r"(?:session-.+|init|snap\..+)\.scope|(?:app|[a-z]+-spawn)-.+\.(?:service|scope)")
 # Services of the system that start programs of many users: these are the users', too.
 LAUNCHER = re.compile(r"(?:jupyterhub|rstudio-server|sshd?|cron|crond|anacron|atd)\.service")
 MANAGER = re.compile(r"user@([0-9]{1,10})\.service")
 USERS = re.compile(r"user-[0-9]+\.slice")
 RUNTIME = re.compile(
-    r"(?:containerd|docker|crio|cri-o|kubelet|k3s|k3s-agent|rke2-server|rke2-agent|podman|lxc"
-    r"|lxd|incus|snap\.lxd\.daemon|slurmd)\.service|(?:.+_)?slurmstepd\.scope"
+    r"(?:containerd|docker|crio|cri-o|cri-docker|kubelet|k3s|k3s-agent|rke2-server|rke2-agent"
+    r"|k0s.+|podman|lxc|lxd|incus|snap\.(?:lxd|microk8s|k8s)\..+|slurmd|pbs.*|condor)\.service"
+    r"|(?:.+_)?slurmstepd\.scope"
 )
+# Folders that only root makes, at places where nobody can see whose they are.
+ROOTS = re.compile(
+    rf".+\.slice|kubelet|kubepods|{'|'.join(QUALITY)}|slurm.*|uid_[0-9]+|jobid|jobs|htcondor"
+    rf"|{BOXES.pattern}|{RUNTIME.pattern}"
+)
+STRANGE = object()                      # of a path that tells nothing here
 ROOT = 0
 OTHERS = -1                             # of a folder: also those that are not its owner write in it
 OwnerOf = Callable[[str, str], int | None]
+JobOf = Callable[[str, str], str]
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def unseen(_controllers: str, _path: str) -> int | None:
     """Whose a control group's folder is, for who cannot see any."""
     return None
+
+
+def unnamed(_controllers: str, _path: str) -> str:
+    """The number of a job whose folder is called otherwise, for who cannot find out."""
+    return ""
 
 
 def user(uid: int) -> str:
@@ -112,24 +136,40 @@ def groups(name: str) -> frozenset[str]:
 
 def tenants(
     cgroup: str, uid: int, own: str = "", environment: str = "", owner_of: OwnerOf = unseen,
+    job_of: JobOf = unnamed,
 ) -> tuple[Tenant, ...]:
     """Those whose terms a process is under: its user, and besides what it is in, if anything.
 
-    `cgroup` and `own` are what /proc/PID/cgroup says of the process and of the daemon,
-    `environment` is /proc/PID/environ as of the start of the process.
+    `cgroup` and `own` are what /proc/PID/cgroup says of the process and of the daemon;
+    `environment` is /proc/PID/environ as of the start of the process, which is its user's word:
+    it counts in a folder that SLURM made for a job alone, where `job_of` cannot tell.
     """
     beside = dict(_lines(own))
     found = [
-        _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of)
+        _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of)
         for controllers, path in _lines(cgroup)
     ]
-    known = [one for one in found if one is not None]
+    known = [one for one in found if isinstance(one, Tenant)]
     best = min(known, key=lambda one: list(Kind).index(one.kind), default=None)
-    if best is not None and best.kind is Kind.UNIT and best.name == "slurmd.service":
+    if best is not None and is_unnumbered(best):
         job = re.search(r"(?:^|\0)SLURM_JOB_ID=([0-9]+)\0", environment)
         best = Tenant(Kind.JOB, job[1]) if job else best
     whole = Tenant(Kind.USER, user(uid))
     return (whole,) if best is None else (whole, best)
+
+
+def is_unnumbered(tenant: Tenant) -> bool:
+    """Whether it is a job of SLURM of which no more is known than its folder's name."""
+    return tenant.kind is Kind.JOB and SLUID.fullmatch(tenant.name) is not None
+
+
+def strange(cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen) -> tuple[str, ...]:
+    """Paths of a process in which root named folders that tell nothing here. Its user may be all
+    that is known of it, though somebody meant it to be more."""
+    beside = dict(_lines(own))
+    return tuple(
+        path for controllers, path in _lines(cgroup)
+        if _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of) is STRANGE)
 
 
 def fellows(tenant: Tenant, uid: int, *, contained: bool) -> str:
@@ -156,19 +196,23 @@ def _lines(cgroup: str) -> list[tuple[str, str]]:
 
 
 def _of_path(
-    controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf
-) -> Tenant | None:
-    """None: it is in nothing but its user's sessions, or was started for that user."""
+    controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf, job_of: JobOf = unnamed,
+) -> Tenant | object | None:
+    """None: it is in nothing but its user's sessions, or was started for that user; STRANGE."""
     folders = [folder for folder in path.split("/") if folder not in ("", "..")]
     out = "/.." * path.split("/").count("..")   # of what we can see, before what can be named
     alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], alike)))
     unit: Tenant | None = None
+    certain = True                      # that root gave the names so far
     for number, folder in enumerate(folders):
         above = folders[:number]
+        here = "/".join([out, *folders[:number + 1]])
         manager = MANAGER.fullmatch(folder) if unit is None else None
         if number >= shared and manager is None:
-            if trusted := _of_the_system(folder, above):
+            if certain and (trusted := _of_the_system(folder, above, beneath=bool(out))):
+                if is_unnumbered(trusted) and (job := job_of(controllers, here)):
+                    trusted = replace(trusted, name=job)
                 return replace(trusted, container=_container(folders[number:]))
             runtime = unit is not None and RUNTIME.fullmatch(unit.name)
             if (unit is None or runtime) and (match := CONTAINER.fullmatch(folder)):
@@ -177,15 +221,18 @@ def _of_path(
                 return None
             if unit is None and UNIT.fullmatch(folder):
                 unit = Tenant(Kind.UNIT, folder)
-        owner = owner_of(controllers, "/".join([out, *folders[:number + 1]]))
+        owner = owner_of(controllers, here)
         if unit is None and (manager or owner not in (None, ROOT)):
             named = int(manager[1]) if manager else uid
             return _of_a_user(owner if owner and owner != OTHERS else named, folders[
                 max(shared, number + 1):])
+        if number >= shared:
+            certain = certain and (owner == ROOT or bool(ROOTS.fullmatch(folder)))
         # What is below has names that root gave, if all above is root's.
-        if unit is not None and owner != ROOT and (owner or not RUNTIME.fullmatch(unit.name)):
+        if unit is not None and (owner or not certain):
             return unit
-    return unit
+    told = all(folder.endswith(".slice") for folder in folders[shared:])
+    return unit or (None if told else STRANGE)
 
 
 def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
@@ -203,18 +250,27 @@ def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
 def _is_of_users(folder: str, above: list[str]) -> bool:
     """Whether root made it for what users start."""
     if SESSION.fullmatch(folder):
-        return any(map(USERS.fullmatch, above))
+        # Where the system's own first process stays in its folder, so do those that it starts.
+        return any(map(USERS.fullmatch, above)) or (folder == "init.scope" and not above)
     return bool(LAUNCHER.fullmatch(folder))
 
 
-def _of_the_system(folder: str, above: list[str]) -> Tenant | None:
-    """What only root makes: a pod, a job, a container of LXC."""
-    kubernetes = any("kubepods" in name for name in (folder, *above))
-    if kubernetes and (match := POD.search(folder)):
+def _of_the_system(folder: str, above: list[str], *, beneath: bool) -> Tenant | None:
+    """What only root makes: a pod, a job, a container of LXC.
+
+    `beneath`: what would be above these is above us, too, and has no names here.
+    """
+    if (match := POD.search(folder)) and (
+        any("kubepods" in name for name in (folder, *above))
+        or (beneath and above in ([], *([one] for one in QUALITY)))
+    ):
         return Tenant(Kind.POD, match[1].replace("_", "-"))
-    if any("slurm" in name for name in above) and (match := JOB.fullmatch(folder)):
-        return Tenant(Kind.JOB, match[1])
-    return Tenant(Kind.CONTAINER, folder) if above[-1:] == ["lxc"] else None
+    if any(map(BATCH.fullmatch, above)):
+        for parent, job in JOBS:
+            if parent.fullmatch(above[-1]) and (match := job.fullmatch(folder)):
+                return Tenant(Kind.JOB, match[1])
+    boxed = bool(above) and BOXES.fullmatch(above[-1])
+    return Tenant(Kind.CONTAINER, folder) if boxed else None
 
 
 def _container(folders: list[str]) -> str:
@@ -226,4 +282,5 @@ def _container(folders: list[str]) -> str:
 def _plain(match: re.Match[str]) -> str:
     """A container's id or name, without what systemd puts in the place of other characters."""
     name = next(group for group in match.groups() if group)
-    return ESCAPED.sub(lambda one: chr(int(one[1], 16)), name)
+    # A slash would make it another's: what is left of one is a user.
+    return ESCAPED.sub(lambda one: chr(int(one[1], 16)), name).replace("/", "\\x2f")

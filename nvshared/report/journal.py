@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from math import inf
 
 from nvshared.machine.peer import Peer, shown
@@ -70,11 +70,11 @@ def _held(strangers: dict[int, int]) -> str:
 
 
 def complain(
-    limited: Limited, uid: int, kind: str, who: Callable[[], Peer], message: str
+    limited: Limited, account: Hashable, kind: str, who: Callable[[], Peer], message: str
 ) -> None:
     """Says what a client did wrong: whose it is, of what kind, who, in words."""
     # Who it was costs a look at the process and one into the list of users.
-    limited.say(logging.WARNING, (kind, uid), lambda: _blame(who(), message))
+    limited.say(logging.WARNING, (kind, account), lambda: _blame(who(), message))
 
 
 def _blame(peer: Peer, message: str) -> str:

@@ -12,10 +12,10 @@ When a scheduler stops one member, all are stopped. What that means on one card 
 scheduler/gang.py.
 
 **A gang is** the clients of one process; those of processes that `nvsharectl run --gang` started
-together; or those of a pod: as far as they are on several cards and have anything there that could
-leave. A client that has not wanted its card for DORMANT, while others of the gang wanted theirs,
-does not count until it wants it again. It comes in then while the others run, before all gangs that
-do not run yet, as their work may wait for it.
+together; or those of one user in a pod: as far as they are on several cards and have anything
+there that could leave. A client that has not wanted its card for DORMANT, while others of the gang
+wanted theirs, does not count until it wants it again. It comes in then while the others run, before
+all gangs that do not run yet, as their work may wait for it.
 
 **Members of one process tree** start one by one. Until as many as are expected have said HELLO none
 gets a turn, but not for longer than GATHER.
@@ -473,5 +473,5 @@ def _whose(client: Client) -> tuple[object, str, int]:
         # Others may have the same name, by accident or not, and are not let in.
         return (peer.owner, peer.tenant, peer.gang), peer.gang[:GANG_SHOWN], peer.gang_size
     if peer.tenant.kind is Kind.POD:
-        return peer.tenant, str(peer.tenant), 0
+        return (peer.owner, peer.tenant), str(peer.tenant), 0
     return (peer.pid, str(peer.pid), 0) if peer.pid else (None, "", 0)

@@ -176,6 +176,15 @@ def test_nobody_joins_the_gang_of_another_user() -> None:
     assert len(machine.manager.gangs.members(machine.client(ours.ranks[0]))) == 1, names
 
 
+def test_gangs_of_a_pod_are_of_one_user_each() -> None:
+    machine = Machine()
+    team = Team(machine)
+    pod = Tenant(Kind.POD, POD)
+    for number, uid in enumerate((1000, 1001)):
+        machine.rank(team, number, replace(peer(10 + number, uid), tenants=(pod,)), GIB)
+    assert [len(machine.manager.gangs.members(machine.client(one))) for one in team.ranks] == [1, 1]
+
+
 def test_a_dead_rank_holds_nobody_up() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")

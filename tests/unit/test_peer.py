@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is at the other end of a socket."""
 
+import errno
 import os
 import select
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.machine import cgroup as control_groups
 from nvshared.machine import peer
 from nvshared.machine.tenant import Kind, Tenant
 
@@ -27,7 +29,8 @@ def test_a_peer_is_what_the_kernel_says() -> None:
 def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "comm": "python\n", "cmdline": "python\0train.py\0", "environ": "SLURM_JOB_ID=42\0",
-        "cgroup": "0::/system.slice/slurmd.service\n", "status": "", "uid_map": "",
+        "cgroup": "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n",
+        "status": "", "uid_map": "",
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
     monkeypatch.setattr(peer, "own_cgroup", str)
@@ -80,16 +83,78 @@ def test_contained_process_stays_so_whatever_it_calls_itself(
     assert peer.describe(9, 1000, 1000).fellows == ""
 
 
-def test_death_is_seen() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        watch = peer.watch(process.pid)
-        assert watch is not None
-        assert not select.select([watch], [], [], 0)[0]
-        process.kill()
-        assert select.select([watch], [], [], 600)[0]
-        os.close(watch)
-    with pytest.raises(ProcessLookupError):
-        peer.watch(process.pid)
-    assert peer.watch(0) is None            # somebody from another pid namespace
+def test_watch_tells_of_the_death_of_the_process_that_connected(tmp_path: Path) -> None:
+    """Not of another that has its number: this one would keep it, as long as the socket is open."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+        connects = (
+            "import os, socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+            "s.connect(sys.argv[1]); os.fork() or input()"
+        )
+        # What it forks lives on, and has the socket too.
+        with subprocess.Popen(
+            [sys.executable, "-c", connects, str(tmp_path / "socket")], stdin=subprocess.PIPE,
+        ) as process:
+            connected, _ = listening.accept()
+            watch = peer.watch(connected, process.pid)
+            assert watch is not None
+            assert not select.select([watch], [], [], 0)[0]
+            process.kill()
+            assert select.select([watch], [], [], 600)[0]
+            os.close(watch)
+        with connected, pytest.raises(ProcessLookupError):
+            # Even if a living process has its number by now.
+            peer.watch(connected, os.getpid() if has_peer_pidfd(connected) else process.pid)
     dead = peer.describe(process.pid, 0, 0)
     assert (dead.name, dead.command) == ("?", "?")
+
+
+def has_peer_pidfd(connected: socket.socket) -> bool:
+    """Linux 6.5 has it."""
+    try:
+        os.close(connected.getsockopt(socket.SOL_SOCKET, peer.SO_PEERPIDFD))
+    except OSError as error:
+        return error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP)
+    return True
+
+
+def accounts(uid: int, cgroup: str, numbers: str = "9", users: str = "0 0 4294967295\n") -> str:
+    files = {"cgroup": cgroup, "status": f"Name:\tx\nNSpid:\t{numbers}\n", "uid_map": users}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer, "_read", lambda pid, name, longest=4096: (
+            "0 0 4294967295\n" if pid == os.getpid() else files.get(name, "")))
+        patch.setattr(peer, "own_cgroup", lambda: "0::/system.slice/nvshared.service\n")
+        patch.setattr(control_groups, "owner", lambda _controllers, _path: 0)
+        identity = peer.identify(9, uid, uid)
+        assert peer.describe(9, uid, uid, identity).account == identity.account
+        return identity.account
+
+
+def test_identify_takes_only_the_hosts_root_for_root() -> None:
+    pod = "pod01234567-89ab-cdef-0123-456789abcdef"
+    box = "9f1c" * 16
+    assert accounts(0, "0::/user.slice/user-0.slice/session-1.scope\n") == ""
+    assert accounts(0, "0::/system.slice/train.service\n") == ""
+    assert accounts(0, "0::/\n") == ""
+    # In a container without a user namespace root is user 0, too.
+    assert accounts(0, f"0::/kubepods/besteffort/{pod}/{box}\n") == f"pod:{pod[3:]}"
+    assert accounts(0, f"0::/docker/{box}\n") == f"container:{box}"
+    assert accounts(0, "0::/lxc.payload/web\n") == "container:web"
+    # One that nobody knows of, by its processes' numbers, its users or its control group.
+    assert accounts(0, "0::/\n", numbers="9\t1") == "user:0"
+    assert accounts(0, "0::/\n", users="0 0 1\n") == "user:0"
+    assert accounts(0, "0::/\n", users="") == "user:0"
+    assert accounts(0, "0::/engine/task\n") == "user:0"
+    # A path that is too long for the kernel to tell.
+    assert accounts(0, "") == "user:0"
+
+
+def test_identify_takes_a_containers_users_for_no_users_of_the_host() -> None:
+    box = "9f1c" * 16
+    manager = "/user.slice/user-1000.slice/user@1000.service"
+    assert accounts(1000, "0::/\n") == "user:1000"
+    assert accounts(1000, "0::/system.slice/train.service\n") == "user:1000"
+    assert accounts(1000, f"0::/docker/{box}\n") == f"container:{box}"
+    # But its own are that user's.
+    assert accounts(1000, f"0::{manager}/user.slice/libpod-{box}.scope\n") == "user:1000"

@@ -8,9 +8,9 @@ import pytest
 from nvshared.hook.places import ROOT, Places
 
 
-def fill(places: Places, uid: int) -> int:
+def fill(places: Places, account: str) -> int:
     taken = 0
-    while places.take(uid):
+    while places.take(account):
         taken += 1
     return taken
 
@@ -19,28 +19,29 @@ def fill(places: Places, uid: int) -> int:
 def test_whoever_takes_all_leaves_places_for_root_and_for_newcomers(greedy: int) -> None:
     places = Places(4096, 1024)
     for uid in range(1000, 1000 + greedy):
-        assert fill(places, uid) <= 1024
-    assert fill(places, 2000) >= 8
-    assert all(places.take(uid) for uid in range(3000, 3020))
+        assert fill(places, f"user:{uid}") <= 1024
+    assert fill(places, "user:2000") >= 8
+    assert all(places.take(f"user:{uid}") for uid in range(3000, 3020))
     assert fill(places, ROOT) >= 4096 // 16
 
 
 def test_one_user_alone_gets_what_one_user_may_have() -> None:
-    assert fill(Places(4096, 1024), 1000) == 1024
+    assert fill(Places(4096, 1024), "user:1000") == 1024
     assert fill(Places(4096, 1024), ROOT) == 4096
-    assert fill(Places(1, 1024), 1000) == 1
+    assert fill(Places(1, 1024), "user:1000") == 1
 
 
 def test_places_come_back() -> None:
     places, dice = Places(100, 50), random.Random(5)
-    has: list[int] = []
+    users = [f"user:{uid}" for uid in (1000, 1001, 1002)]
+    has: list[str] = []
     for _ in range(5000):
         if has and dice.random() < 0.5:
             places.give(has.pop(dice.randrange(len(has))))
-        elif places.take(uid := dice.choice([ROOT, 1000, 1001, 1002])):
+        elif places.take(uid := dice.choice([ROOT, *users])):
             has.append(uid)
         assert len(has) <= 100
-        assert all(has.count(uid) <= 50 for uid in (1000, 1001, 1002))
+        assert all(has.count(uid) <= 50 for uid in users)
     for uid in has:
         places.give(uid)
     assert fill(places, ROOT) == 100

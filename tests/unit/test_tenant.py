@@ -2,12 +2,13 @@
 """Whose a process is, from the control groups that real systems put it in."""
 
 import os
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.machine.tenant import OTHERS, tenants, unseen, user
+from nvshared.machine.tenant import OTHERS, Kind, OwnerOf, strange, tenants, unseen, user
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
 SLICED = UID.replace("-", "_")
@@ -103,7 +104,120 @@ PLACES = {
     "job with names of nodes, v1": (v1("/slurm_n1/uid_1000/job_42/step_0"), "job:42"),
     "job's daemon": ("0::/system.slice/slurmd.service", "unit:slurmd.service"),
 
+    # The same of other systems: of which version, and where it was seen.
+    # SLURM 26.05, its page on cgroup/v2: jobs by SLUID; what they are beside is told below.
+    "SLURM 26.05": ("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0",
+                    "job:s5K1KKYAYG5D00"),
+    "SLURM 26.05, CgroupJobIdPaths=yes": (
+        "0::/system.slice/slurmstepd.scope/job_123/step_batch/user/task_special", "job:123"),
+    "SLURM 26.05, several slurmd": (
+        "0::/system.slice/gpu7_slurmstepd.scope/sEKNKTV3WPV500/step_extern/user/task_0",
+        "job:sEKNKTV3WPV500"),
+    "SLURM, CgroupSlice=": ("0::/hpc.slice/slurmstepd.scope/job_9/step_0/user/task_0", "job:9"),
+    "SLURM in a container, from the host": (
+        f"0::/system.slice/docker-{CONTAINER}.scope/system.slice/slurmstepd.scope/job_5/step_batch",
+        BOX),
+    "SLURM's own beside jobs": ("0::/system.slice/slurmstepd.scope/system",
+                                "unit:slurmstepd.scope"),
+    # OpenPBS 20 and 23 (its hook for cgroups, v1 and v2), and a kernel's line on an OOM kill.
+    "OpenPBS, v1": (v1("/pbs_jobs.service/jobid/2404743.opbs"), "job:2404743.opbs"),
+    "OpenPBS, v2": ("0::/pbs_jobs.service/jobs/12345.pbs", "job:12345.pbs"),
+    # HTCondor 8.9 and 23, its manual and DIRAC's issue on subdividing slots.
+    "HTCondor, v1": (v1("/htcondor/condor_var_lib_condor_execute_slot1"), "job:slot1"),
+    "HTCondor, v2": ("0::/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@node7",
+                     "job:slot1_23"),
+    # k0s 1.2x (cgroups of its kubelet stand below its unit), MicroK8s 1.26, k3s, RKE2, Talos 1.9.
+    "k0s": (f"0::/system.slice/k0sworker.service/kubepods/besteffort/pod{UID}/{CONTAINER}", POD),
+    "k0s, one node": (
+        f"0::/system.slice/k0scontroller.service/kubepods/burstable/pod{UID}/{CONTAINER}", POD),
+    "MicroK8s": (f"0::/kubepods/burstable/pod{UID}/{CONTAINER}", POD),
+    "MicroK8s, delegated": (
+        f"0::/system.slice/snap.microk8s.daemon-kubelite.service/kubepods/pod{UID}/{CONTAINER}",
+        POD),
+    "k3s": (f"0::/kubepods/besteffort/pod{UID}/{CONTAINER}", POD),
+    "k3s in a unit": (f"0::/system.slice/k3s.service/kubepods/besteffort/pod{UID}/{CONTAINER}",
+                      POD),
+    "RKE2": (f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER}.scope",
+             POD),
+    "Talos": (f"0::/kubepods/burstable/pod{UID}/{CONTAINER}", POD),
+    # Fedora 33 with kubelet's --cgroup-root=/kubelet (an issue of SPIRE), kind 0.27, minikube 1.19.
+    "kubelet's own root": (f"0::/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}", POD),
+    "kind, in the node": (
+        "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
+        f"kubelet-kubepods-besteffort-pod{SLICED}.slice/cri-containerd-{CONTAINER}.scope", POD),
+    "kind, static pod": (
+        "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+        f"kubelet-kubepods-burstable-pod{STATIC}.slice/cri-containerd-{CONTAINER}.scope",
+        f"pod:{STATIC}"),
+    "kind, from the host": (
+        f"0::/system.slice/docker-{CONTAINER}.scope/kubelet.slice/kubelet-kubepods.slice/"
+        f"kubelet-kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER[::-1]}.scope", BOX),
+    "minikube with CRI-O, from the host": (
+        f"0::/docker/{CONTAINER}/kubepods.slice/kubepods-besteffort.slice/"
+        f"kubepods-besteffort-pod{SLICED}.slice/crio-{CONTAINER[::-1]}.scope", BOX),
+    # Bottlerocket (its issues 1681, 3804), cri-dockerd, RHEL with containerd 1.5, CRI-O 1.30.
+    "Bottlerocket's pods": (
+        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICED}.slice/"
+        f"cri-containerd-{CONTAINER}.scope", POD),
+    "Bottlerocket's runtime": ("0::/runtime.slice/containerd.service", "unit:containerd.service"),
+    "cri-dockerd": (
+        f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/docker-{CONTAINER}.scope", POD),
+    "CRI-O with crun": (
+        f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/crio-{CONTAINER}.scope/container", POD),
+    "RHEL 8, containerd without the systemd driver": (
+        "13:memory:/system.slice/containerd.service/"
+        f"kubepods-burstable-pod{SLICED}.slice:cri-containerd:{CONTAINER}", POD),
+    # K3k (rancher/k3k 792): a cluster's node is a pod; from the host its pods are that pod.
+    "K3k": (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICED}.slice/"
+            f"cri-containerd-{CONTAINER}.scope/kubepods/besteffort/pod{UID[::-1]}/{CONTAINER}",
+            POD),
+    # Amazon ECS's agent 1.6x, Nomad 1.7 and 1.4, Podman 4.7 (its issues), quadlet.
+    "ECS, v1": (v1(f"/ecs/0410eff2-7e59-4111-823e-1e0d98ef7f31/{CONTAINER}"), BOX),
+    "ECS, v2": ("0::/ecstasks.slice/ecstasks-e95a40efbde84cbc8600660a109ec194.slice/"
+                f"docker-{CONTAINER}.scope", BOX),
+    "Nomad": ("0::/nomad.slice/share.slice/8f5bd3b4-8d5f-4c3c-b0b9.train.scope",
+              "unit:8f5bd3b4-8d5f-4c3c-b0b9.train.scope"),
+    "Nomad with docker": (f"0::/nomad.slice/docker-{CONTAINER}.scope", BOX),
+    "Podman's quadlet": (f"0::/system.slice/kepler.service/libpod-payload-{CONTAINER}",
+                         "unit:kepler.service"),
+    "rootless Podman": (f"0::{SESSIONS}/user.slice/libpod-{CONTAINER}.scope/container",
+                        f"container:root/{CONTAINER}"),
+    "rootless Podman without a container's group": (f"0::{SESSIONS}/user.slice/podman-239302.scope",
+                                                    "unit:root/podman-239302.scope"),
+    "rootless docker": (f"0::{SESSIONS}/user.slice/docker-{CONTAINER}.scope",
+                        f"container:root/{CONTAINER}"),
+    "rootless docker, cgroupfs": (f"0::{SESSIONS}/app.slice/docker.service/docker/{CONTAINER}",
+                                  "unit:root/docker.service"),
+    # LXC 3.2 and 4, Incus, Proxmox VE 8 (lxc/ID/ns), Waydroid.
+    "LXC 3.2": ("0::/lxc.payload/web/system.slice/x.service", "container:web"),
+    "Incus": ("0::/lxc.payload.train_web", "container:train_web"),
+    "Incus' own pattern": ("0::/incus.payload/web/init.scope", "container:web"),
+    "Proxmox": ("0::/lxc/101/ns/user.slice/user-0.slice/session-2.scope", "container:101"),
+    "Waydroid": ("0::/lxc.payload.waydroid2", "container:waydroid2"),
+    "docker in Proxmox": (f"0::/lxc/101/ns/system.slice/docker-{CONTAINER}.scope", "container:101"),
+    # systemd-machined: nspawn, and virtual machines of libvirt 9.
+    "libvirt": (r"0::/machine.slice/machine-qemu\x2d6\x2dvm1.scope/libvirt/emulator",
+                "container:qemu-6-vm1"),
+    # WSL 2, a login without a manager (v1), GNOME 45, KDE 6, COSMIC, Flatpak, snap 2.6x, Console.
+    "WSL": ("0::/init.scope", ""),
+    "WSL, v1": (v1("/", "/init.scope"), ""),
+    "GNOME's terminal": (
+        f"0::{SESSIONS}/app.slice/app-org.gnome.Terminal.slice/vte-spawn-322c4bd2.scope", ""),
+    "Ptyxis": (f"0::{SESSIONS}/app.slice/ptyxis-spawn-5d2a.scope", ""),
+    "KDE's Konsole": (
+        rf"0::{SESSIONS}/app.slice/app-org.kde.konsole\x20\x281\x29@ea52.service", ""),
+    "an autostart": (f"0::{SESSIONS}/app.slice/app-org.wezfurlong.wezterm@autostart.service", ""),
+    "Flatpak": (f"0::{SESSIONS}/app.slice/app-flatpak-org.blender.Blender-2891.scope", ""),
+    "snap": (f"0::{SESSIONS}/app.slice/snap.code.code-9f8a1c2e-3b4d-4e5f.scope", ""),
+    "a service of a snap": ("0::/system.slice/snap.ollama.server.service",
+                            "unit:snap.ollama.server.service"),
+    "tmux": (f"0::{SESSIONS}/app.slice/tmux-spawn-e02f.scope", ""),
+
     # Names that somebody without root's powers may give.
+}
+
+# The same where nobody can see whose a folder is.
+GIVEN = {
     "a user's pod": (f"0::{SESSIONS}/kubepods/pod{UID}/{CONTAINER}", f"container:root/{CONTAINER}"),
     "a user's job": (f"0::{SESSIONS}/slurm/job_42", ""),
     "a user's system": (f"0::{SESSIONS}/system.slice/train.service", "unit:root/train.service"),
@@ -115,10 +229,68 @@ PLACES = {
 }
 
 
+def roots(_controllers: str, _folder: str) -> int:
+    """Whose folders are on a system where root has made them all."""
+    return 0
+
+
 @pytest.mark.parametrize(("cgroup", "name"), PLACES.values(), ids=PLACES)
-def test_what_it_is_in(cgroup: str, name: str) -> None:
-    found = [str(one) for one in tenants(cgroup + "\n", 0, "0::/system.slice/nvshared.service\n")]
+@pytest.mark.parametrize("owner_of", [roots, unseen])
+def test_tenants_are_those_of_the_process_wherever_a_system_puts_it(
+    cgroup: str, name: str, owner_of: OwnerOf
+) -> None:
+    own = "0::/system.slice/nvshared.service\n"
+    found = [str(one) for one in tenants(cgroup + "\n", 0, own, owner_of=owner_of)]
     assert found == ["user:root", *([name] if name else [])]
+    assert not strange(cgroup + "\n", 0, own, owner_of=owner_of)
+
+
+@pytest.mark.parametrize(("cgroup", "name"), GIVEN.values(), ids=GIVEN)
+def test_tenants_are_not_what_somebody_else_could_have_named(cgroup: str, name: str) -> None:
+    found = [str(one) for one in tenants(cgroup + "\n", 0)]
+    assert found == ["user:root", *([name] if name else [])]
+
+
+def owner_in(owners: dict[str, int], _controllers: str, folder: str) -> int:
+    """Root's, but for some."""
+    return owners.get(folder, 0)
+
+
+def test_tenants_are_a_pods_below_any_unit_where_all_folders_are_roots() -> None:
+    path = f"0::/lab.slice/my-kubernetes.service/kubepods/besteffort/pod{UID}/{CONTAINER}\n"
+    assert str(tenants(path, 0, owner_of=roots)[-1]) == POD
+    assert str(tenants(path, 0)[-1]) == "unit:my-kubernetes.service"
+    base = "/lab.slice/my-kubernetes.service"
+    for theirs in (base, f"{base}/kubepods", f"{base}/kubepods/besteffort"):
+        owners = {theirs: ALICE}
+        found = tenants(path, ALICE, owner_of=partial(owner_in, owners))
+        assert str(found[-1]) == "unit:my-kubernetes.service"
+
+
+@pytest.mark.parametrize("cgroup", [
+    f"0::/lab/pod{UID}", "0::/batch/4711", "0::/lab.slice/thing", "0::/batch/x\r0::/y",
+    f"0::/../../alice/pod{UID}/{CONTAINER[:12]}"])
+def test_strange_names_paths_that_tell_nothing(cgroup: str) -> None:
+    assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
+    assert strange(f"{cgroup}\n", 0) == (cgroup[3:],)
+    # In folders of its own a user may have anything.
+    assert not strange(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE)
+
+
+@pytest.mark.parametrize("path", [
+    "/../../{}", "/../../../besteffort/{}", "/../../burstable/{}", "/../../../../kubepods/{}",
+    "/../../../../system.slice/k0sworker.service/kubepods/besteffort/{}"])
+def test_tenants_of_other_pods_are_known_from_inside_a_pod(path: str) -> None:
+    found = tenants(f"0::{path.format(f'pod{UID}')}/{CONTAINER}\n", 0, "0::/\n")[-1]
+    assert (str(found), found.container) == (POD, CONTAINER)
+
+
+@pytest.mark.parametrize("path", [
+    "/../../alice/{}", "/../../../alice/besteffort/{}", "/../../../lab.slice/alice/kubepods/{}",
+    "/../../user.slice/user-1000.slice/user@1000.service/{}", "/{}", "/besteffort/{}"])
+def test_tenants_are_no_pods_from_inside_a_pod_where_others_may_have_named_them(path: str) -> None:
+    found = tenants(f"0::{path.format(f'pod{UID}')}\n", ALICE, "0::/\n")
+    assert not str(found[-1]).startswith("pod:")
 
 
 @pytest.mark.parametrize("cgroup", [
@@ -137,13 +309,34 @@ def test_a_daemon_in_a_container_tells_apart_what_is_beside_it() -> None:
     assert [str(one) for one in tenants(own, 0, own)] == ["user:root"]
 
 
-def test_a_job_is_known_by_its_environment_where_it_has_no_control_group() -> None:
-    cgroup = "0::/system.slice/slurmd.service\n"
+SLUID = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n"
+
+
+def test_tenants_of_a_job_with_a_sluid_are_what_slurmstepd_says() -> None:
+    asked = []
+
+    def job_of(controllers: str, path: str) -> str:
+        asked.append((controllers, path))
+        return "4711"
+
     environment = "HOME=/\0SLURM_JOB_ID=42\0PATH=/\0"
-    assert str(tenants(cgroup, 0, environment=environment)[-1]) == "job:42"
-    # Who is not SLURM's says nothing by it.
-    login = "0::/user.slice/user-0.slice/session-3.scope\n"
-    assert len(tenants(login, 0, environment=environment)) == 1
+    found = tenants(SLUID, 0, environment=environment, owner_of=roots, job_of=job_of)
+    assert str(found[-1]) == "job:4711"
+    assert asked == [("", "/system.slice/slurmstepd.scope/s5K1KKYAYG5D00")]
+    # Where that is not to be seen, what it gave the process; else each job is one of its own.
+    assert str(tenants(SLUID, 0, environment=environment)[-1]) == "job:42"
+    assert str(tenants(SLUID, 0)[-1]) == "job:s5K1KKYAYG5D00"
+
+
+@pytest.mark.parametrize("cgroup", [
+    "0::/system.slice/slurmd.service\n", "0::/user.slice/user-0.slice/session-3.scope\n",
+    "0::/system.slice/slurmd.service/s5K1KKYAYG5D00/step_0\n", "0::/s5K1KKYAYG5D00/step_0\n",
+    "0::/user.slice/user-0.slice/user@0.service/slurmstepd.scope/s5K1KKYAYG5D00/step_0\n",
+    "0::/system.slice/slurmstepd.scope/system\n", f"0::/docker/{CONTAINER}{SLUID[3:]}"])
+def test_tenants_are_no_job_for_an_environment_outside_of_a_jobs_group(cgroup: str) -> None:
+    with_it = tenants(cgroup, 0, environment="SLURM_JOB_ID=4711\0", job_of=lambda *_: "4711")
+    assert with_it == tenants(cgroup, 0)
+    assert not any(one.kind is Kind.JOB for one in with_it)
 
 
 def test_a_user_without_a_name_is_a_number() -> None:
