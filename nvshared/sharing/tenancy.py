@@ -113,7 +113,11 @@ class Tenancy:
             self._keeper.save(self._by_hand)
 
     def _demand(self, name: str, new: Mapping[str, int]) -> None:
-        """Raises InvalidArgs for a request that cannot be met."""
+        """Raises InvalidArgs for a request that cannot be met.
+
+        Only terms that are set by hand for this tenant are refused. Contradictions between rules,
+        or with what is set for other tenants, must not keep a caller from taking terms back.
+        """
         if not {"compute-request", "compute-limit"} & new.keys():
             return
         inside = [other for other in self._clients if name in self._around(other)]
@@ -121,25 +125,25 @@ class Tenancy:
             for whole in (one, *self._around(one)):
                 request = self._after(one, "compute-request", name, new)
                 limit = self._after(whole, "compute-limit", name, new)
-                if request is not None and limit is not None and request.value > limit.value:
+                if request is None or limit is None or request.value <= limit.value:
+                    continue
+                if (one == name and not request.pattern) or (whole == name and not limit.pattern):
                     raise InvalidArgs(
                         f"the compute-request of {self._pods.shown(one)}, {request.value} % "
                         f"{request.source}, contradicts the compute-limit of "
                         f"{self._pods.shown(whole)}, {limit.value} % {limit.source}",
                         "lower the one or raise the other",
                     )
-        request = self._after(name, "compute-request", name, new)
-        if request is None:
+        if not (percent := new.get("compute-request")):
             return
         names = {*self._clients, *self._by_hand,
                  *(self._pods.meant(one.pattern) for one in self._rules if is_tenant(one.pattern))}
         others = {other: self.terms(other).compute_request for other in sorted(names - {name})}
-        if sum(others.values()) + request.value > UNLIMITED:
+        if sum(others.values()) + percent > UNLIMITED:
             have = ", ".join(
-                f"{self._pods.shown(other)} {percent} %"
-                for other, percent in others.items() if percent)
+                f"{self._pods.shown(other)} {has} %" for other, has in others.items() if has)
             raise InvalidArgs(
-                f"the compute-request of {self._pods.shown(name)} cannot be {request.value} %",
+                f"the compute-request of {self._pods.shown(name)} cannot be {percent} %",
                 f"others have, of {UNLIMITED} % in all: {have}",
             )
 

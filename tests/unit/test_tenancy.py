@@ -293,6 +293,38 @@ def test_a_request_and_a_limit_that_contradict_each_other_are_refused(daemon: Da
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(compute_limit=50)
 
 
+def test_set_limit_succeeds_while_requests_by_rules_exceed_all_of_the_time(
+    daemon: Daemon
+) -> None:
+    daemon.rules = (
+        Rule("user:alice", "compute-request", 80, "a:1"), Rule("job:*", "compute-request", 30, "a:2"))
+    daemon.manager.reload()
+    for number in range(3):
+        daemon.joins(ALICE, Tenant(Kind.JOB, str(number)))
+        daemon.set(f"job:{number}", compute_limit=90)
+    assert daemon.manager.tenancy.terms("job:2").compute_limit == 90
+
+
+def test_set_limit_fails_below_the_request_of_a_rule(daemon: Daemon) -> None:
+    daemon.rules = (Rule("job:*", "compute-request", 30, "a:1"),)
+    daemon.manager.reload()
+    with pytest.raises(InvalidArgs, match=r"job:7, 30 % from a:1, contradicts .* 10 % set by hand"):
+        daemon.set("job:7", compute_limit=10)
+
+
+def test_take_back_succeeds_where_rules_contradict_each_other(daemon: Daemon) -> None:
+    daemon.rules = (
+        Rule("job:*", "compute-request", 60, "a:1"), Rule("user:alice", "compute-limit", 50, "a:2"),
+        Rule("user:bob", "compute-request", 60, "a:3"))
+    daemon.manager.reload()
+    daemon.joins(ALICE, Tenant(Kind.JOB, "7"))
+    daemon.joins(Tenant(Kind.USER, "bob"))
+    daemon.set("job:7", compute_limit=90, weight=7)
+    taken_back = dict.fromkeys(TERMS, 0)
+    daemon.manager.tenancy.set("job:7", taken_back)
+    assert daemon.manager.tenancy.terms("job:7") == TenantTerms(compute_request=60)
+
+
 def test_nor_can_one_request_more_than_who_it_is_within_may_have(daemon: Daemon) -> None:
     pod = daemon.joins(ALICE, POD)
     daemon.set("user:alice", compute_limit=50)
