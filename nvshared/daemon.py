@@ -116,13 +116,12 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
         kept = None
         if config.state_dir is not None:
             kept = RememberedTerms(config.state_dir, monotonic, _timer(loop))
-            stack.callback(kept.close)
         for facts in cards:
             sample = nvml.sample(facts.uuid)
             gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
             sampler.add(gpu)
             gpu.failed.connect(failed)
-            journal.follow(gpu, limited)
+            journal.follow(gpu, limited, stopped)
             if kept is not None:
                 kept.follow(gpu)
             if trace is not None:
@@ -142,6 +141,8 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
             notifier, given.kept,
         )
         stack.callback(server.close)
+        if kept is not None:
+            stack.callback(kept.close)  # while it has its clients
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
         if early:
             _reload(manager)
@@ -164,16 +165,19 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config])
     timer = _timer(asyncio.get_running_loop())
     safe = SafeBudget(monotonic, timer)
     first: list[Config] = [config]
+    told: list[str] = []                # settings that wait for the next start
 
     def derived() -> Defaults:
         latest = first.pop() if first else read()
         log.set_debug(latest.debug)
         defaults = derive(latest, cards, safe.bytes)
-        if later := waiting(config, latest):
+        later = waiting(config, latest)
+        if later and later != told:
             logger.warning(
                 "%s: changed, but from the next start on: systemctl restart nvshared",
                 ", ".join(later),
             )
+        told[:] = later
         return defaults
 
     store = None if config.state_dir is None else StateFile(config.state_dir)

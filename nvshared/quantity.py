@@ -22,7 +22,9 @@ TIMES = {
     "": SECOND, "s": SECOND, "ms": MILLISECOND, "us": 1, "min": 60 * SECOND, "h": 3600 * SECOND,
     "d": 86400 * SECOND,
 }
-LONGEST_TQ = 0xFFFF_FFFF                # seconds; what a D-Bus `u` holds
+LONGEST_TQ = 86_400                     # seconds; longer turns are a mistake, such as ms for s
+LONGEST_TIME = 0xFFFF_FFFF              # seconds; what a D-Bus `u` holds
+UNITLESS_LEAST = MIB                    # bytes; a smaller number without a unit is a mistake
 LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
 HEAVIEST = 1000                         # weight
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
@@ -42,7 +44,7 @@ class Amount(NamedTuple):
 class Endpoint(NamedTuple):
     """Where to listen."""
 
-    address: str                        # of IPv4 or IPv6; "" for all of the former
+    address: str                        # of IPv4 or IPv6; "" for all of both
     port: int
 
     def __str__(self) -> str:
@@ -57,7 +59,7 @@ def size(text: str) -> int:
     number, unit = _split(text)
     if unit not in UNITS:
         raise ValueError("give a size such as 40GiB, 512M or 1073741824")
-    return _bytes(number, unit)
+    return _bytes(number, unit, text)
 
 
 def amount(text: str) -> Amount:
@@ -69,7 +71,7 @@ def amount(text: str) -> Amount:
         return Amount(share=number / 100)
     if unit not in UNITS:
         raise ValueError("give a size such as 40GiB or 512M, or a percentage such as 75%")
-    return Amount(_bytes(number, unit))
+    return Amount(_bytes(number, unit, text))
 
 
 def duration(text: str) -> int:
@@ -128,6 +130,8 @@ def quantum(text: str) -> int:
     number, unit = _split(text + "s" if text.isdecimal() and text.isascii() else text)
     if unit not in TIMES or not unit or number * TIMES[unit] < 1000:
         raise ValueError("give whole seconds, such as 30, or a time of at least 1ms, such as 500ms")
+    if number * TIMES[unit] > LONGEST_TQ * SECOND:
+        raise ValueError("give a time of at most 1d")
     return _usec(number, unit)
 
 
@@ -176,15 +180,17 @@ def _split(text: str) -> tuple[float, str]:
     return float(found.group(1)), found.group(2).lower()
 
 
-def _bytes(number: float, unit: str) -> int:
+def _bytes(number: float, unit: str, text: str) -> int:
+    if not unit and 0 < number < UNITLESS_LEAST:
+        raise ValueError(f"give a unit, such as {text.strip()}GiB or {text.strip()}MiB")
     if (value := int(number * UNITS[unit])) > LARGEST:
         raise ValueError(f"give at most {LARGEST} bytes")
     return value
 
 
 def _usec(number: float, unit: str) -> int:
-    if number * TIMES[unit] > LONGEST_TQ * SECOND:
-        raise ValueError(f"give a time of at most {LONGEST_TQ} seconds")
+    if number * TIMES[unit] > LONGEST_TIME * SECOND:
+        raise ValueError(f"give a time of at most {LONGEST_TIME} seconds")
     return int(number * TIMES[unit])
 
 
@@ -194,8 +200,10 @@ def counted(number: int, unit: str) -> str:
 
 
 def sized(size: int) -> str:
-    """700MiB; 1500MB; 4097 bytes: in the largest unit of which it is a whole number."""
-    for unit in ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB"):
-        if size and size % UNITS[unit.lower()] == 0:
-            return f"{size // UNITS[unit.lower()]}{unit}"
-    return counted(size, "byte")
+    """700MiB; 1500MB; 4097 bytes: in the unit of which it is the smallest whole number."""
+    units = ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB")
+    fitting = [unit for unit in units if size and size % UNITS[unit.lower()] == 0]
+    if not fitting:
+        return counted(size, "byte")
+    best = min(fitting, key=lambda unit: size // UNITS[unit.lower()])
+    return f"{size // UNITS[best.lower()]}{best}"

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A program that does the same unit of work again and again, and says how much of it was done when:
- * load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE MEMORY CHUNK.
+ * load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE MEMORY CHUNK HOST.
  *
  * A unit is PASSES passes over MEMORY words, allocated in chunks of CHUNK words, then KERNELS kernels
  * of so many MICROSECONDS each, which compute on WORDS words, then a synchronisation. With a PERIOD, in
  * microseconds, a unit begins each time that one has passed, as requests come; without, at once.
- * GRAPH 1: the unit is launched as one graph. What takes a microsecond is measured if RATE is 0; a
+ * GRAPH 1: the unit is launched as one graph. HOST: before each kernel, the program itself computes for so
+ * many microseconds, as an interpreter does between two operations on small tensors. What takes a microsecond is measured if RATE is 0; a
  * card must be free for that. The program says what it is:
  *
  *     {"rate": ROUNDS IN A MICROSECOND}
@@ -40,6 +41,7 @@ static struct device device;
 static CUstream stream;
 static CUdeviceptr words, *passed;
 static uint64_t count, rounds, total, steps, chunks, chunk;
+static double host;                      /* seconds before each kernel */
 static double done[BINS];
 static double latencies[LATENCIES];
 
@@ -77,9 +79,16 @@ static void finish(void)
     device_expect(&device, device.stream_synchronize(stream), "computing on the GPU");
 }
 
+static void compute_on_the_host(void)
+{
+    for (double end = host > 0 ? now() + host : 0; host > 0 && now() < end;)
+        ;
+}
+
 static void advance(uint64_t times, uint64_t each)
 {
     for (uint64_t i = 0; i < times; i++) {
+        compute_on_the_host();
         void *parameters[] = {&words, &count, &each};
         device_launch(&device, device.advance, count, stream, parameters, "launching a kernel");
     }
@@ -193,8 +202,9 @@ static void credit(double from, double to)
 
 int main(int given, char **text)
 {
-    if (given != 10)
-        device_die(EXIT_USAGE, "load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE MEMORY CHUNK");
+    if (given != 11)
+        device_die(EXIT_USAGE,
+                   "load KERNELS MICROSECONDS PASSES PERIOD GRAPH WORDS RATE MEMORY CHUNK HOST");
     uint64_t kernels = number(text[1]), passes = number(text[3]);
     double microseconds = (double)number(text[2]), period = (double)number(text[4]) / 1e6;
     bool graph = number(text[5]) != 0;
@@ -213,6 +223,7 @@ int main(int given, char **text)
     if (rate <= 0)
         rate = measured();
     rounds = (uint64_t)fmax(1, microseconds * rate);
+    host = (double)number(text[10]) / 1e6;
     fill(words, count);
     finish();
     CUgraphExec whole = NULL;

@@ -35,6 +35,7 @@ class Shape:
     part: float = 0.0                   # or over this part of the card
     period: int = 0                     # a unit begins so often; 0: at once
     graph: bool = False
+    host: int = 0                       # the program itself computes so long before each kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def _started(
         memory = card.share(shape.part) // WORD
     with subprocess.Popen(
         [PROGRAM, *map(str, (shape.kernels, shape.each, shape.passes, shape.period,
-                             int(shape.graph), words, rate, memory, chunk))],
+                             int(shape.graph), words, rate, memory, chunk, shape.host))],
         cwd=ROOT, env={**os.environ, **environment}, user=user,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:

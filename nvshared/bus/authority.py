@@ -74,7 +74,8 @@ class Caller:
             return
         uid = await self.uid()
         if not self._polkit:
-            raise NotPermitted(f"{action} is for root alone here, not for uid {uid}")
+            raise NotPermitted(
+                f"authentication required: {action} is for root alone here, not for uid {uid}")
         subject = ["system-bus-name", {"name": Variant("s", self.name)}]
         flags = _ALLOW_USER_INTERACTION if self.interactive else 0
         try:
@@ -92,5 +93,5 @@ class Caller:
         if granted:
             return
         if challenge and not self.interactive:
-            raise PasswordNeeded(f"{action} needs a password, and there is nobody to ask for it")
+            raise PasswordNeeded(f"authentication required: {action} needs a password")
         raise NotPermitted(f"{action} is not permitted to uid {uid}")

@@ -72,8 +72,8 @@ class ClientInterface(Interface, name=CLIENT_INTERFACE):
             lambda self: max(0, self._client.memory.allocated - self._client.memory.resident),
         ),
         Property("Pinned", "t", Changes.SILENT, lambda self: self._client.memory.pinned),
-        Property("HeldUSec", "t", Changes.SILENT, lambda self: self._client.usage.held),
-        Property("WaitedUSec", "t", Changes.SILENT, lambda self: self._client.usage.waited),
+        Property("HeldUSec", "t", Changes.SILENT, lambda self: self._client.held),
+        Property("WaitedUSec", "t", Changes.SILENT, lambda self: self._client.waited),
         Property("WaitingUSec", "t", Changes.SILENT, lambda self: self._client.waiting),
         Property("IdleUSec", "t", Changes.SILENT, lambda self: self._client.idle),
         Property(

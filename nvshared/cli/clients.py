@@ -32,8 +32,8 @@ VERB = Verb(
     description=(
         "Shows one line for each program on each GPU it uses: its memory (MEM), how much of that "
         "is on the card (RESIDENT) and in host memory (SWAPPED), what it does, and how long it "
-        "has held the GPU and waited for it since the daemon started. IDLE shows for how long a "
-        "program has had nothing to do since its last turn. LIMITS shows what is set "
+        "has held the GPU and waited for it, also before nvshared was restarted. IDLE shows for "
+        "how long a program has had nothing to do since its last turn. LIMITS shows what is set "
         "for a program: its memory limit, its share of the time in percent, its weight (w200). "
         "STAYS shows why nothing of a program leaves the GPU any more: its work does not end "
         "(undrained), the library may not see its work (unseen), or a device or another library "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LOOK = 1.0                              # seconds between two looks
 SETTLED = 5                             # looks at which nothing has changed: nobody else fits,
 SLOW = 30                               # or so many, if memory seems to be on its way
+LONGEST = 60.0                          # seconds for --no-wait, whatever changes meanwhile
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
@@ -29,13 +30,14 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--no-wait", action="store_true",
-        help="let in whoever fits, and end with status 1 if others remain",
+        help="let in whoever fits, and end with status 1 if others remain, after a minute at most",
     )
 
 
 def _act(options: Options) -> None:
     told: dict[int, str] = {}
     settled, before = 0, None
+    end = time.monotonic() + LONGEST
     with Daemon(options.bus) as daemon:
         while left := [one for one in daemon.snapshot().clients if one.state != "running"]:
             if not options.json:
@@ -47,7 +49,7 @@ def _act(options: Options) -> None:
             now = [(one.id, one.state, one.swapped) for one in left]
             settled, before = settled + 1 if now == before else 0, now
             patience = SLOW if any(one.state in MOVING for one in left) else SETTLED
-            if options.no_wait and settled >= patience:
+            if options.no_wait and (settled >= patience or time.monotonic() >= end):
                 raise _error(
                     left, "end them or those beside them that run, or wait: nvsharectl drain")
             time.sleep(LOOK)

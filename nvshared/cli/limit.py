@@ -3,15 +3,20 @@
 
 import argparse
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show
 from nvshared.cli.steps import Step, carry_out, where
-from nvshared.cli.tenant import set_terms
+from nvshared.cli.tenant import set_terms, tightest
 from nvshared.cli.verb import Options, Verb, add_target, term
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
 from nvshared.names import TENANT_KINDS, USUAL_TERMS
 from nvshared.quantity import limit, share, sized
+from nvshared.tui.terms import restriction
+
+if TYPE_CHECKING:
+    from nvshared.control.tenants import Tenant
 
 UNLIMITED = USUAL_TERMS["compute-limit"]
 
@@ -75,16 +80,21 @@ def _limit_program(options: Options) -> None:
             )
             if value is not None for one, on in found.items()
         ])
+        names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
+        inner = [daemon.tenant(name) for name in names]
+        around = [*inner, *(daemon.tenant(name) for one in inner for name in one.within)]
     limits = {"memory_limit": memory, "compute_limit": compute}
     show(
         options,
         {"pid": pid, "gpu": gpu}
         | {name: limit for name, limit in limits.items() if limit is not None},
-        lambda: _print(pid, gpu, memory, compute),
+        lambda: _print(pid, gpu, memory, compute, around),
     )
 
 
-def _print(pid: int, gpu: str | None, memory: int | None, compute: int | None) -> None:
+def _print(
+    pid: int, gpu: str | None, memory: int | None, compute: int | None, around: "list[Tenant]"
+) -> None:
     if memory is not None:
         limit = sized(memory) if memory else "as much as there is"
         print(f"Process {pid} may allocate {limit}{where(gpu)}.")
@@ -94,6 +104,10 @@ def _print(pid: int, gpu: str | None, memory: int | None, compute: int | None) -
             limit = "all of the time that others leave it"
         which = "the GPU" if gpu is None else f"GPU {gpu}"
         print(f"Process {pid} may use {which} {limit}.")
+    for name, value in (("memory", memory), ("compute-limit", compute)):
+        outer = None if value is None else tightest(around, name, value)
+        if outer is not None:
+            print(restriction(outer, name))
 
 
 VERB = Verb(

@@ -66,6 +66,12 @@ def complain(error: NvshareError, *, as_json: bool) -> None:
         drop(sys.stderr)
 
 
+def warn(sentence: str) -> None:
+    """Says on stderr what may not be what the caller meant, though it is done."""
+    if sys.stderr is not None:
+        print(f"nvsharectl: warning: {sentence}", file=sys.stderr)
+
+
 def drop(stream: TextIO) -> None:
     """Gives up what is left of it: Python would try once more when it exits, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

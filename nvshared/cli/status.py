@@ -34,8 +34,8 @@ VERB = Verb(
         "Shows each GPU: what nvidia-smi shows, the quantum (TQ), the anti-thrash mode, the "
         "program that holds it, and how many wait. Then shows each program: its memory, how much "
         "of that is on the card and in host memory, and how long it has held the GPU and waited "
-        "for it since the daemon started. A narrow terminal shows fewer columns, a pipe all of "
-        "them."
+        "for it, also before nvshared was restarted. A narrow terminal shows fewer columns, a pipe "
+        "all of them."
     ),
     examples=(
         ("nvsharectl status", "a table"),

@@ -8,6 +8,7 @@ from nvshared.cli import (
     demo,
     doctor,
     drain,
+    help,
     history,
     limit,
     preempt,
@@ -47,4 +48,5 @@ VERBS: tuple[Verb, ...] = (
     demo.VERB,
     trial.VERB,
     completion.VERB,
+    help.VERB,
 )

@@ -39,6 +39,11 @@ def locate(bus: str) -> str:
             "there is no session bus: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set",
             "choose another with --bus, or start one with: dbus-run-session",
         )
+    if bus == "none":
+        raise InvalidArgs(
+            "an nvshared that runs with --bus none cannot be asked or told anything",
+            "start it with another, such as: nvshared --bus session",
+        )
     if ":" not in bus:
         raise InvalidArgs(
             f"{bus!r} is no message bus",

@@ -16,6 +16,8 @@ from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.record import dataclass
 
 PATIENCE = 5.0                          # seconds
+UNIX_SOCKETS = Path("/proc/net/unix")
+ACCEPTS = 1 << 16                       # of a socket's flags there
 NO_BUS = "none"                         # as for nvshared --bus
 
 
@@ -120,7 +122,12 @@ def _unit(name: str) -> Finding:
 
 
 def _socket(path: Path, *, heard: bool) -> Finding:
-    """`heard`: nvshared answers on the bus, so it does run."""
+    """`heard`: nvshared answers on the bus, so it does run.
+
+    systemd starts the service at a connection, so a socket that is known to listen is not tried.
+    """
+    if _listens(path) and os.access(path, os.W_OK):
+        return ok("socket", f"programs find nvshared at {path}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(PATIENCE)
         try:
@@ -128,6 +135,18 @@ def _socket(path: Path, *, heard: bool) -> Finding:
         except OSError as error:
             return _unreachable(path, error, heard=heard)
     return ok("socket", f"programs find nvshared at {path}")
+
+
+def _listens(path: Path) -> bool:
+    """Whether the kernel lists a socket of this network namespace that listens there."""
+    try:
+        lines = UNIX_SOCKETS.read_text(errors="replace").split("\n")[1:]
+    except OSError:
+        return False
+    fields = [line.split(None, 7) for line in lines]
+    return any(
+        len(line) == 8 and line[7] == str(path) and int(line[3], 16) & ACCEPTS for line in fields
+    )
 
 
 def _unreachable(path: Path, error: OSError, *, heard: bool) -> Finding:

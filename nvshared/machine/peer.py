@@ -18,6 +18,8 @@ from nvshared.record import dataclass
 
 SO_PEERPIDFD = 77                       # which socket has no name for: its process, by descriptor
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
+COMM_LONGEST = 15                       # bytes of /proc/PID/comm
+WORDS_WITH_NAME = 3                     # of a command line, which may begin with an interpreter
 COMMAND_LONGEST = 256                   # characters; a command line may be megabytes
 
 NOBODY = (1 << 32) - 1                  # as the kernel has it: no user
@@ -33,7 +35,7 @@ class Peer:
     pid: int                            # 0 when it lives in a namespace we cannot see into
     uid: int
     owner: int                          # the user whom this id is lent to, or the same id
-    name: str                           # /proc/PID/comm, 15 characters at most
+    name: str                           # /proc/PID/comm, and what the kernel cut off from it
     command: str                        # its arguments joined by blanks
     tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
     is_contained: bool = False          # in a container: its root is not the host's root
@@ -119,7 +121,7 @@ def describe(pid: int, uid: int, owner: int, identity: Identity | None = None) -
         pid=pid,
         uid=uid,
         owner=owner,
-        name=called,
+        name=whole_name(called, command),
         command=printable(command[:COMMAND_LONGEST]),
         tenants=known.tenants,
         is_contained=known.is_contained,
@@ -142,6 +144,14 @@ def shown(pid: int) -> str:
 def name(pid: int) -> str:
     """What a process calls itself; "?": nobody can tell."""
     return printable(_read(pid, "comm").rstrip("\n") or "?")
+
+
+def whole_name(called: str, command: str) -> str:
+    """The name of a program or script, of which the kernel keeps 15 characters alone."""
+    if len(called) < COMM_LONGEST:
+        return called
+    words = (word.rpartition("/")[2] for word in command.split(" ")[:WORDS_WITH_NAME])
+    return next((printable(one) for one in words if one.startswith(called)), called)
 
 
 def owner(pid: int) -> int:

@@ -22,14 +22,18 @@ MOST_HOLDERS = 3                        # that are named, of those who use a GPU
 MOST_NAMED = 20                         # programs that wait for another daemon, a line each
 
 
-def follow(gpu: GPU, limited: Limited) -> None:
-    """Says who comes and goes, and with --debug every turn."""
+def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
+    """Says which programs come and leave, and with --debug every turn.
+
+    Once `stopped` is set, a client that is removed has not left: its program goes on.
+    """
 
     def say(level: int, client: Client, what: str, words: str) -> None:
         limited.say(level, (what, client.peer.uid), lambda: f"{gpu}: {client} {words}")
 
     gpu.client_new.connect(lambda client: say(logging.INFO, client, "came", "came"))
-    gpu.client_removed.connect(lambda client: say(logging.INFO, client, "left", "left"))
+    gpu.client_removed.connect(
+        lambda client: None if stopped.is_set() else say(logging.INFO, client, "left", "left"))
     gpu.turn_started.connect(lambda client: logger.debug("%s: %s runs", gpu, client))
     gpu.turn_ended.connect(
         lambda client, why, held_time: logger.debug(

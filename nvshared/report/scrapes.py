@@ -8,6 +8,7 @@ Where there is no room for one more, the oldest request has to go. An honest one
 milliseconds, so it is hardly ever the oldest.
 """
 
+import errno
 import logging
 import socket
 import threading
@@ -99,9 +100,30 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
+class _ServerOfBoth(_Server6):
+    """On all addresses of IPv6 and of IPv4."""
+
+    def server_bind(self) -> None:
+        """The kernel may have been told to keep the two apart."""
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+def _server(where: Endpoint, answer: Answer) -> _Server:
+    if where.address:
+        kind = _Server6 if ":" in where.address else _Server
+        return make_server(*where, answer, kind, _Handler)
+    try:
+        return make_server("::", where.port, answer, _ServerOfBoth, _Handler)
+    except OSError as error:
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+        return make_server("", where.port, answer, _Server, _Handler)     # no IPv6 here
+
+
 def listen(where: Endpoint, answer: Answer) -> Callable[[], None]:
     """Has requests answered until the returned function is called. Raises OSError."""
-    server = make_server(*where, answer, _Server6 if ":" in where.address else _Server, _Handler)
+    server = _server(where, answer)
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
 

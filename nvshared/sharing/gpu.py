@@ -62,6 +62,8 @@ class Client:
         self.peer = peer
         self.link = link
         self.terms = ClientTerms()      # what is set for it
+        self.held_before = 0            # microseconds under earlier daemons with its gate open,
+        self.waited_before = 0          # and wanting it open
         self.pod: Pod | None = None     # that it is in, once its names are known
         self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
         self.recent = RecentTurns()
@@ -115,6 +117,16 @@ class Client:
     def usage(self) -> Usage:
         """All that it has used of the card, until now."""
         return self.gpu.scheduler.usage(self.id, self.gpu.now)
+
+    @property
+    def held(self) -> int:
+        """Microseconds with its gate open since it came, under earlier daemons too."""
+        return self.held_before + self.usage.held
+
+    @property
+    def waited(self) -> int:
+        """Microseconds in which it wanted its gate open, likewise."""
+        return self.waited_before + self.usage.waited
 
     @property
     def waiting(self) -> int:

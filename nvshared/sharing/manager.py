@@ -188,7 +188,7 @@ class Manager:
         """
         if not 1 <= seconds <= LONGEST_TQ:
             raise InvalidArgs(
-                f"the quantum cannot be {seconds} seconds", "give a positive whole number"
+                f"the quantum cannot be {seconds} seconds", f"give 1 to {LONGEST_TQ}"
             )
         self._override(gpu, lambda old: replace(old, tq=seconds * SECOND))
 

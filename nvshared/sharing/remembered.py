@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for single programs outlives the daemon, as the programs do.
+"""What is set for single programs, and how long they held the card, outlives the daemon.
 
     /var/lib/nvshare/programs.json
     {"version": 1, "boot": "…", "programs": [{"pid": 4711, "started": 123456, "gpu": "GPU-…",
-     "administrator": {"compute_limit": 50, …}, "owner": {…}}]}
+     "administrator": {"compute_limit": 50, …}, "owner": {…}}],
+     "times": [{"pid": 4711, "started": 123456, "gpu": "GPU-…", "held": 730000, "waited": 0}]}
 
 A program is known again by its process id together with the moment it was started,
 in ticks since boot, so that no other process gets what was set for it. Users may
 set terms for their own programs as often as they like; so the file is written a
 moment after, once for all changes until then, and not forced to disk: when the
-machine goes down, the programs do, too.
+machine goes down, the programs do, too. Times are written when the daemon is stopped; one that is
+killed loses them.
 """
 
 import json
@@ -46,22 +48,30 @@ class RememberedTerms:
         self._clock = clock
         self._timer = timer
         self._due = False
+        self._gpus: list[GPU] = []
+        self._times: dict[Key, tuple[int, int]] = {}    # held and waited, under earlier daemons
         self._kept = self._load()
 
     def follow(self, gpu: GPU) -> None:
         """Keeps what is set for the clients of a GPU, and sets it again when they come back."""
+        self._gpus.append(gpu)
         gpu.client_new.connect(self._recall)
         gpu.terms_changed.connect(self._note)
 
     def close(self) -> None:
-        """Writes what is not written yet."""
-        if self._due:
+        """Writes what is not written yet, and the times of the clients that there are."""
+        for client in (client for gpu in self._gpus for client in gpu.clients.values()):
+            if key := _key(client):
+                self._times[key] = (client.held, client.waited)
+        if self._due or self._times:
             self._write()
 
     def _recall(self, client: Client) -> None:
-        if not self._kept:
+        if not self._kept and not self._times:
             return
-        terms = self._kept.get(_key(client) or (0, 0, ""))
+        key = _key(client) or (0, 0, "")
+        client.held_before, client.waited_before = self._times.pop(key, (0, 0))
+        terms = self._kept.get(key)
         if terms is not None:
             client.set_terms(terms)
 
@@ -80,11 +90,19 @@ class RememberedTerms:
             key: kept for key, kept in self._kept.items()
             if kept != ClientTerms() and started(key[0]) == key[1]
         }
+        self._times = {
+            key: times for key, times in self._times.items() if started(key[0]) == key[1]
+        }
         programs = [
             {"pid": pid, "started": start, "gpu": gpu, **asdict(kept)}
             for (pid, start, gpu), kept in self._kept.items()
         ]
-        text = json.dumps({"version": VERSION, "boot": _boot(), "programs": programs}, indent=1)
+        times = [
+            {"pid": pid, "started": start, "gpu": gpu, "held": held, "waited": waited}
+            for (pid, start, gpu), (held, waited) in self._times.items()
+        ]
+        text = json.dumps(
+            {"version": VERSION, "boot": _boot(), "programs": programs, "times": times}, indent=1)
         temporary = self.path.with_name(self.path.name + ".new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,6 +122,7 @@ class RememberedTerms:
                 raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
             if plain["boot"] != _boot():
                 return {}
+            self._times = {_place(one): _held_and_waited(one) for one in plain.get("times", ())}
             return {_place(one): _client_terms(one) for one in plain["programs"]}
         except FileNotFoundError:
             return {}
@@ -136,6 +155,13 @@ def _place(plain: dict[str, Any]) -> Key:
     if type(pid) is not int or type(start) is not int:
         raise TypeError(f"process {pid!r}, started at {start!r}, is none")
     return pid, start, str(plain["gpu"])
+
+
+def _held_and_waited(plain: dict[str, Any]) -> tuple[int, int]:
+    held, waited = plain["held"], plain["waited"]
+    if any(type(one) is not int or one < 0 for one in (held, waited)):
+        raise ValueError(f"{plain} are no times")
+    return held, waited
 
 
 def _client_terms(plain: dict[str, Any]) -> ClientTerms:

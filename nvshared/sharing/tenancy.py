@@ -254,7 +254,7 @@ class Tenancy:
             sum(memory.allocated for memory in figures),
             sum(memory.resident for memory in figures),
             sum(memory.pinned for memory in figures),
-            sum(client.usage.held for client in clients),
+            sum(client.held for client in clients),
             tuple(self._pods.shown(one) for one in others if one != name),
             tuple(self._found(name)),
         )

@@ -43,6 +43,11 @@ def sentence(tenant: Tenant, term: str) -> str:
     return f"{_SENTENCES[term](tenant.name, tenant.value(term))}{because}."
 
 
+def restriction(outer: Tenant, term: str) -> str:
+    """That a limit of a tenant around it is tighter."""
+    return f"A tighter limit holds: {sentence(outer, term)}"
+
+
 def _memory(name: str, limit: int) -> str:
     what = sized(limit) if limit else "as much as there is"
     return f"The programs of {name} together may allocate {what} on each GPU"

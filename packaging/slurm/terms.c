@@ -35,6 +35,8 @@ static const struct {
 	{"gb", 1000000000}, {"tb", 1000000000000},
 };
 
+#define UNITLESS_LEAST (1 << 20)     /* bytes; a smaller number without a unit is a mistake */
+
 /* 0 for what is no size of a byte or more. Sizes are those of nvshared/quantity.py. */
 static uint64_t size_of(const char *text)
 {
@@ -51,6 +53,8 @@ static uint64_t size_of(const char *text)
 	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
 		if (strcasecmp(unit, units[i].name) == 0) {
 			double bytes = strtod(text, NULL) * (double)units[i].bytes;
+			if (*unit == '\0' && bytes < UNITLESS_LEAST)
+				return 0;
 			return bytes < 0x1p64 ? (uint64_t)bytes : 0;
 		}
 	return 0;

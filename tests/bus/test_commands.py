@@ -229,10 +229,38 @@ async def test_a_reset_leaves_programs_what_is_set_for_them(manager: Manager, ct
     assert "undo all" not in told
 
 
+async def test_preempt_without_an_index_takes_the_only_gpu(manager: Manager, ctl: Run) -> None:
+    ended = await ctl("preempt")
+    assert (ended.code, sentence(ended)) == (
+        ExitCode.INVALID_ARGS, "there are 2 GPUs here; name one: 0, 1")
+    manager.gpus.pop()
+    assert (await ctl("preempt")).out == "The turns on GPU 0 end now, if somebody waits.\n"
+
+
+async def test_help_prints_what_the_option_prints(ctl: Run) -> None:
+    assert (await ctl("help")).out == (await ctl("--help")).out
+    assert (await ctl("help", "limit")).out == (await ctl("limit", "--help")).out
+    assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
+
+
+async def test_bus_none_is_refused_by_its_meaning(ctl: Run) -> None:
+    ended = await ctl("status", "--bus", "none")
+    assert (ended.code, sentence(ended)) == (
+        ExitCode.INVALID_ARGS, "an nvshared that runs with --bus none cannot be asked or told "
+        "anything; start it with another, such as: nvshared --bus session")
+
+
+async def test_set_tq_fails_beyond_a_day(ctl: Run) -> None:
+    ended = await ctl("set-tq", "100000000")
+    assert (ended.code, sentence(ended)) == (
+        ExitCode.INVALID_ARGS,
+        "the quantum cannot be '100000000'; give a time of at most 1d, or auto")
+
+
 async def test_one_is_not_several(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
-    assert (await ctl("limit", "11", "--memory", "1")).out == "Process 11 may allocate 1 byte.\n"
+    assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
 
 
 async def test_a_quantum_that_follows_from_what_hand_overs_cost(

@@ -107,7 +107,7 @@ async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl:
     ended = await ctl(
         "limit", "user:alice", "--memory", "40GiB", "--compute", "50", "--host-memory", "9GiB",
         "--request", "30")
-    assert (ended.code, ended.err) == (ExitCode.OK, "")
+    assert ended.code == ExitCode.OK
     assert ended.out.splitlines() == [
         "The programs of user:alice together may allocate 40GiB on each GPU.",
         "The programs of user:alice together may need 9GiB of host memory for what may leave GPUs.",
@@ -153,6 +153,40 @@ async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl:
     assert (await ctl("weight", "pod:lab/train", "none")).out.splitlines()[0] == (
         "The weight of pod:lab/train is 100.")
     assert [one.name for one in ruled.tenancy.tenants()] == ["user:alice", "user:root"]
+
+
+async def test_limit_warns_of_a_user_without_an_account(ruled: Manager, ctl: Run) -> None:
+    ended = await ctl("limit", "user:nosuchuser", "--memory", "4GB")
+    assert ended.code == ExitCode.OK
+    assert "may allocate 4GB on each GPU" in ended.out
+    assert ended.err == (
+        "nvsharectl: warning: this machine has no user 'nosuchuser' now; what is set holds once a "
+        "program of such a user comes\n")
+    for known in ("user:root", "user:4711", "job:7"):
+        assert (await ctl("weight", known, "7")).err == ""
+    ended = await ctl("limit", "user:root", "--memory", "40")
+    assert (ended.code, sentence(ended)) == (
+        ExitCode.INVALID_ARGS,
+        "the memory limit cannot be '40'; give a unit, such as 40GiB or 40MiB, or none")
+
+
+async def test_limit_names_the_tighter_limit_of_a_tenant_around(
+    manager: Manager, ctl: Run
+) -> None:
+    unit, user = Tenant(Kind.UNIT, "train.service"), Tenant(Kind.USER, "root")
+    a_client(manager, manager.gpus[0], pid=11, tenants=(user, unit))
+    await ctl("limit", "user:root", "--memory", "100MiB", "--compute", "30")
+    ended = await ctl("limit", "11", "--memory", "none", "--compute", "50")
+    tighter = [
+        "A tighter limit holds: The programs of user:root together may allocate 100MiB on each "
+        "GPU.",
+        "A tighter limit holds: The programs of user:root together may use each GPU at most 30 % "
+        "of the time.",
+    ]
+    assert ended.out.splitlines()[2:] == tighter
+    assert (await ctl("limit", "11", "--memory", "50MiB")).out.count("\n") == 1
+    ended = await ctl("limit", "unit:train.service", "--memory", "1GiB")
+    assert tighter[0] in ended.out.splitlines()
 
 
 async def test_what_is_set_for_a_program_is_taken_back(manager: Manager, ctl: Run) -> None:

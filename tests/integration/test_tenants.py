@@ -94,7 +94,7 @@ def test_a_program_is_called_as_it_says_also_by_a_later_daemon(
     site: Site, bus: str, eventually: Eventually
 ) -> None:
     daemon = site.start("--bus", bus)
-    names = {"my model", "x" * 87, "nvshare-workloa"}
+    names = {"my model", "x" * 87, "nvshare-workload"}
     programs = [
         program(site, 1, None, NVSHARE_NAME="my model"), program(site, 2, None),
         # No letter is cut in two.

@@ -172,7 +172,7 @@ def test_stopped_it_leaves_holders_running_and_the_others_waiting(
     pid = next(one["pid"] for one in card.clients(machine) if one["state"] == "waiting")
     machine.run("systemctl", "stop", "nvshared")
     journal = machine.output("journalctl", "-u", "nvshared", "-o", "cat", "-n", "20")
-    assert f"nvshare-workloa[{pid}] of bob stands still" in journal
+    assert f"nvshare-workload[{pid}] of bob stands still" in journal
     machine.until(
         lambda: "nvshared is not running, and this program waits" in waiter.said, "it is told"
     )

@@ -127,7 +127,8 @@ def removed(spec: str, package: str, preload: Path, drained: bool = True) -> int
     """
     found = re.search(rf"^%preun{package}\n(.*?)^%", spec, re.M | re.S)
     assert found is not None
-    script = "systemctl() { :; }\nnvsharectl() { " + ("true" if drained else "false") + "; }\n"
+    script = 'systemctl() { :; }\ntimeout() { shift; "$@"; }\n'
+    script += "nvsharectl() { " + ("true" if drained else "false") + "; }\n"
     script += found[1].replace("/etc/ld.so.preload", str(preload))
     return subprocess.run(["sh", "-e", "-c", script, "preun", "0"], check=False).returncode
 

@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """SLURM's jobs share a GPU: each is a tenant, with its share of the card or what it asked for.
 
-A controller and a node in one, with the files of packaging/slurm as docs/slurm.md installs them.
+A controller and a node in one, set up by the commands of docs/slurm.md.
 """
 
 import json
 import re
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.system import card
-from tests.system.conftest import USERS, install, leave_out
+from tests.system.conftest import USERS, leave_out
 from tests.system.container import Container
-from tests.system.packages import ROOT, TRIPLET, Packages
+from tests.system.packages import ROOT, Packages
 from tests.system.tree import NoTree, prepared
 
 FILES = ROOT / "packaging/slurm"
-PLUGINS = f"/usr/lib/{TRIPLET}/slurm-wlm"
 SHARDS = 8                              # as in packaging/slurm/gres.conf
 MOST_OF_IT = card.MEMORY * 6 // 10      # MiB; two of these do not fit together
 NODE = "192.0.2.1"                      # SLURM looks up names only where there is an address
@@ -53,20 +51,11 @@ StoragePass=slurm
 DATABASE = "CREATE DATABASE slurm_acct_db; GRANT ALL ON slurm_acct_db.* TO slurm@localhost " \
     "IDENTIFIED BY 'slurm'"
 ACCOUNTED = "AccountingStorageType=accounting_storage/slurmdbd"
+CONFIGURATION = "/etc/slurm/slurm.conf"
+CHECKOUT = "/root/nvshared"
+QUIET = {"DEBIAN_FRONTEND": "noninteractive"}
 GROUP = "/sys/fs/cgroup/system.slice/gpuhost_slurmstepd.scope"
 ACCOUNT = re.compile(r"nvshare on gpuhost: ([\d.]+) GPU seconds, waited ([\d.]+) seconds")
-
-
-@pytest.fixture(scope="module")
-def plugins(tree_with_slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make -C packaging/slurm install` installs, built with the headers of that tree."""
-    folder = tmp_path_factory.mktemp("slurm")
-    subprocess.run(
-        ["make", "-s", "-C", str(FILES), "install", f"BUILD={folder}/build",
-         f"DESTDIR={folder}/root", f"SLURM_INCLUDE={tree_with_slurm}/usr/include"],
-        check=True,
-    )
-    return folder / "root"
 
 
 @pytest.fixture(scope="module")
@@ -75,28 +64,19 @@ def tree_with_slurm(request: pytest.FixtureRequest) -> Path:
     try:
         return prepared(
             "slurmctld", "slurmd", "slurm-client", "munge", "libslurm-dev", "slurmdbd",
-            "mariadb-server")
+            "mariadb-server", "make", "gcc", "libc6-dev")
     except NoTree as error:
         leave_out(request.config, str(error))
 
 
 @pytest.fixture(scope="module")
-def cluster(tree_with_slurm: Path, plugins: Path, built: Packages) -> Iterator[Container]:
-    """A machine with a GPU, nvshared and SLURM, all running."""
+def cluster(tree_with_slurm: Path, built: Packages) -> Iterator[Container]:
+    """A machine with a GPU, on which docs/slurm.md was followed as it stands."""
     with Container(tree_with_slurm) as container:
         for user in USERS:
             container.run("useradd", "--create-home", "--shell", "/bin/bash", user)
-        install(container, built)
         card.plug_in(container)
         container.run("mknod", "-m", "666", "/dev/nvidia0", "c", "195", "0")
-        for file in filter(Path.is_file, plugins.rglob("*")):
-            container.copy(file, f"/{file.relative_to(plugins)}")
-        for name in ("gres.conf", "cgroup.conf"):
-            container.copy(FILES / name, f"/etc/slurm/{name}")
-        container.copy(FILES / "plugstack.conf", "/etc/slurm/plugstack.conf.d/nvshare.conf")
-        # The processors that it names are more than some machines have.
-        slurm = (FILES / "slurm.conf").read_text() + "SlurmdParameters=config_overrides\n"
-        container.write("/etc/slurm/slurm.conf", slurm)
         for name, group in GROUPS.items():
             text = ONE_LINE.format(name=name, group=group)
             container.write(f"/usr/local/sbin/{name}", text, 0o755)
@@ -108,10 +88,25 @@ def cluster(tree_with_slurm: Path, plugins: Path, built: Packages) -> Iterator[C
         container.run("systemctl", "start", "systemd-networkd")
         container.until(
             lambda: NODE in container.output("getent", "ahosts", "gpuhost"), "it has its address")
-        container.run("systemctl", "enable", "--now", "nvshared")
-        container.run("systemctl", "restart", "munge", "slurmctld", "slurmd")
+        container.write("/etc/apt/apt.conf.d/yes", 'APT::Get::Assume-Yes "true";\n')
+        for file in filter(Path.is_file, FILES.rglob("*")):
+            container.copy(file, f"{CHECKOUT}/{file.relative_to(ROOT)}")
+        for package in (built.nvshared, built.libnvshare):
+            container.copy(package, f"{CHECKOUT}/{package.name}")
+        for block in commands("docs/slurm.md", "Setting it up"):
+            container.run("bash", "-ec", f"cd {CHECKOUT}; {block}", environment=QUIET)
+        # The jobs of a test need more processors than some machines have.
+        container.run("sh", "-c", f"sed -i 's/CPUs=[0-9]*/CPUs=8/' {CONFIGURATION}; "
+                      f"echo SlurmdParameters=config_overrides >>{CONFIGURATION}")
+        container.run("systemctl", "restart", "slurmctld", "slurmd")
         container.until(lambda: node(container) == "idle", "the node is there")
         yield container
+
+
+def commands(page: str, section: str) -> list[str]:
+    """The indented blocks of a section."""
+    text = (ROOT / page).read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
 
 
 def node(container: Container) -> str:
@@ -291,6 +286,8 @@ def test_the_option_is_explained(cluster: Container) -> None:
     said = cluster.output("sbatch", "--help")
     assert "--nvshare=TERM=VALUE" in said
     assert "weight=NUMBER" in said
+    assert "\t" not in said
+    assert max(map(len, said.splitlines())) <= 100
 
 
 def test_a_suspended_job_leaves_its_memory_to_another_and_loses_nothing(
@@ -337,7 +334,7 @@ def accounting(cluster: Container) -> Container:
     cluster.run("chown", "slurm:", "/etc/slurm/slurmdbd.conf")
     cluster.run("systemctl", "start", "mariadb")
     cluster.run("mariadb", given=DATABASE)
-    cluster.run("sh", "-c", f"echo {ACCOUNTED} >> /etc/slurm/slurm.conf")
+    cluster.run("sh", "-c", f"echo {ACCOUNTED} >> {CONFIGURATION}")
     cluster.run("systemctl", "restart", "slurmdbd")
     cluster.until(
         lambda: cluster.run("sacctmgr", "show", "cluster", check=False).returncode == 0,
@@ -398,17 +395,145 @@ def test_jobs_outlive_the_nodes_daemons(cluster: Container) -> None:
     cluster.until(lambda: not terms(cluster, job.tenant), "nothing is set for it")
 
 
-def test_where_nothing_would_be_shared_the_node_is_drained(cluster: Container) -> None:
+def test_prolog_says_refused_terms_on_stderr_and_job_runs_by_the_rule(cluster: Container) -> None:
+    cluster.write(
+        "/etc/nvshare/nvshared.conf.d/jobs.conf", "[tenant job:*]\ncompute-request = 30\n")
+    cluster.run("systemctl", "reload", "nvshared")
+    try:
+        job = Job(cluster, "alice", "--nvshare=compute=10,weight=70", memory=16)
+        job.await_memory()
+        assert terms(cluster, job.tenant) == {
+            "memory": card.MEMORY * 2 // SHARDS << 20, "weight": 70, "compute-request": 30}
+        assert re.search(
+            "^nvshare: --nvshare: the term compute-limit is refused, .*contradicts", job.said,
+            re.MULTILINE)
+        job.finish()
+        said = cluster.run(
+            "srun", "--gres=shard:2", "--nvshare=compute=10", "true", user="alice").stderr
+        assert said.count("nvshare: --nvshare: the term compute-limit is refused") == 1
+    finally:
+        cluster.run("rm", "/etc/nvshare/nvshared.conf.d/jobs.conf")
+        cluster.run("systemctl", "reload", "nvshared")
+    cluster.until(lambda: node(cluster) == "idle", "the node is free")
+    assert cluster.output("ls", "/run/nvshare-slurm") == ""
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ({"_SLURM_SPANK_OPTION_nvshare_nvshare": "memory=nonsense"}, "memory cannot be"),
+    ({"LD_PRELOAD": "x" * 70_000}, "LD_PRELOAD of the job is too long"),
+])
+def test_step_fails_alone_where_the_check_was_gone_round(
+    cluster: Container, given: dict[str, str], sentence: str
+) -> None:
+    job = Job(cluster, "alice", memory=16, environment=given)
+    cluster.until(lambda: job.state not in ("RUNNING", "PENDING", "COMPLETING"), "it has ended")
+    assert job.state == "FAILED"
+    assert sentence in job.said
+    cluster.until(lambda: node(cluster) == "idle", "the node is free and not drained")
+
+
+@pytest.fixture
+def disk_full(cluster: Container) -> Iterator[None]:
+    """Nothing can be written to nvshared's state directory."""
+    cluster.run("mount", "-t", "tmpfs", "-o", "size=4k,mode=777", "full", "/var/lib/nvshare")
+    cluster.run("systemctl", "restart", "nvshared")
+    cluster.run("sh", "-c", "dd if=/dev/zero of=/var/lib/nvshare/full bs=1k; true")
+    yield
+    cluster.run("umount", "--lazy", "/var/lib/nvshare")
+    cluster.run("systemctl", "restart", "nvshared")
+
+
+@pytest.mark.usefixtures("disk_full")
+def test_prolog_and_epilog_succeed_while_the_disk_is_full(cluster: Container) -> None:
+    job = Job(cluster, "alice", "--nvshare=weight=70", memory=16)
+    job.await_memory()
+    assert terms(cluster, job.tenant)["weight"] == 70
+    assert "nvshare: " not in job.said
+    job.finish()
+    gone(job)
+
+
+def stop_by_mask(cluster: Container) -> Callable[[], object]:
+    """nvshared is down, and nothing starts it."""
     cluster.run("systemctl", "mask", "--runtime", "--now", "nvshared.service", "nvshared.socket")
+    return lambda: cluster.run(
+        "systemctl", "unmask", "--runtime", "nvshared.service", "nvshared.socket")
+
+
+def hang(cluster: Container) -> Callable[[], object]:
+    """nvshared is there and answers nothing."""
+    cluster.run("systemctl", "kill", "--signal=STOP", "nvshared")
+    return lambda: cluster.run("systemctl", "kill", "--signal=CONT", "nvshared")
+
+
+def break_configuration(cluster: Container) -> Callable[[], object]:
+    """nvshared cannot start."""
+    cluster.write("/etc/nvshare/nvshared.conf.d/broken.conf", "[gpu]\nreserve = much\n")
+    cluster.run("systemctl", "stop", "nvshared.service", "nvshared.socket")
+    return lambda: cluster.run("rm", "/etc/nvshare/nvshared.conf.d/broken.conf")
+
+
+@pytest.mark.parametrize("trouble", [stop_by_mask, hang, break_configuration])
+def test_job_starts_and_waits_while_nvshared_does_not_answer(
+    cluster: Container, trouble: Callable[[Container], Callable[[], object]]
+) -> None:
+    mend = trouble(cluster)
+    try:
+        job = Job(cluster, "alice", memory=16)
+        cluster.until(lambda: "nvshare: nvshared does not answer" in job.said, "the user is told")
+        assert '"allocated"' not in job.said
+        assert "drain" not in node(cluster)
+    finally:
+        mend()
+    cluster.run("systemctl", "reset-failed", "nvshared", check=False)
+    cluster.run("systemctl", "start", "nvshared")
+    job.await_memory()
+    job.finish()
+    gone(job)
+
+
+def test_epilog_leaves_terms_for_later_while_nvshared_does_not_answer(cluster: Container) -> None:
+    job = Job(cluster, "alice", "--nvshare=weight=70", memory=16)
+    job.await_memory()
+    cluster.run("scancel", str(job.id))
+    mend = stop_by_mask(cluster)
+    cluster.until(lambda: node(cluster) == "idle", "the node is free and not drained")
+    mend()
+    cluster.run("systemctl", "start", "nvshared")
+    cluster.run("srun", "--gres=shard:2", "true", user="bob")
+    cluster.until(lambda: not terms(cluster, job.tenant), "the next job has given them back")
+
+
+def test_prolog_drains_the_node_where_the_administrator_asked_for_it(cluster: Container) -> None:
+    line = "required spank_nvshare.so drain-on-failure\n"
+    before = cluster.output("cat", "/etc/slurm/plugstack.conf.d/nvshare.conf")
+    cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", line)
+    mend = stop_by_mask(cluster)
     job = Job(cluster, "alice", memory=16)
     cluster.until(lambda: "drain" in node(cluster), "the node is drained")
     assert '"allocated"' not in job.said
     assert "Prolog" in cluster.output("sinfo", "--noheader", "--format=%E")
     cluster.run("scancel", str(job.id))
-    cluster.run("systemctl", "unmask", "--runtime", "nvshared.service", "nvshared.socket")
+    mend()
+    cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", before)
     cluster.run("systemctl", "start", "nvshared")
     cluster.run("scontrol", "update", "NodeName=gpuhost", "State=RESUME")
     cluster.until(lambda: node(cluster) == "idle", "the node is back")
+
+
+def test_plugin_ignores_wrong_terms_in_plugstack_and_says_so(cluster: Container) -> None:
+    before = cluster.output("cat", "/etc/slurm/plugstack.conf.d/nvshare.conf")
+    cluster.write(
+        "/etc/slurm/plugstack.conf.d/nvshare.conf", "required spank_nvshare.so nonsense weight=7\n")
+    try:
+        job = Job(cluster, "alice", memory=16)
+        job.await_memory()
+        assert terms(cluster, job.tenant)["weight"] == 7
+        job.finish()
+        assert "in plugstack.conf, \"nonsense\"" in cluster.output(
+            "sh", "-c", "journalctl --no-pager -u slurmd; cat /var/log/slurm/slurmd.log")
+    finally:
+        cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", before)
 
 
 def test_shards_of_several_cards_with_names(cluster: Container) -> None:
@@ -417,7 +542,7 @@ def test_shards_of_several_cards_with_names(cluster: Container) -> None:
     cluster.run("mknod", "-m", "666", "/dev/nvidia1", "c", "195", "1")
     cluster.write(
         "/etc/slurm/gres.conf", "Name=gpu Type=sim File=/dev/nvidia[0-1]\nName=shard Count=16\n")
-    cluster.run("sed", "-i", "s/gpu:1,shard:8/gpu:sim:2,shard:16/", "/etc/slurm/slurm.conf")
+    cluster.run("sed", "-i", "s/gpu:1,shard:8/gpu:sim:2,shard:16/", CONFIGURATION)
     cluster.run("systemctl", "stop", "slurmd", "slurmctld")
     cluster.run("systemctl", "restart", "nvshared")
     cluster.run("systemctl", "start", "slurmctld", "slurmd")

@@ -102,7 +102,7 @@ def test_it_is_not_removed_while_programs_would_stand_still(
     done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare", check=False)
     assert done.returncode != 0
     said = done.stdout + done.stderr
-    assert f"nvshare-workloa[{waiter}] on GPU 0" in said
+    assert f"nvshare-workload[{waiter}] on GPU 0" in said
     assert "1 program would stand still without nvshared" in said
     assert "systemctl stop nvshared" in said
     assert machine.output("systemctl", "is-active", "nvshared") == "active"

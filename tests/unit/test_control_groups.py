@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What programs in control groups are promised, as limits and uses change under them."""
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Machine:
         limited = Limited(logging.getLogger("nvshared.test"), self.time.clock, self.time.timer)
         for facts in (OTHER, FACTS):
             gpu = self.manager.add(facts, Sample(memory_used=0), gather=False)
-            journal.follow(gpu, limited)
+            journal.follow(gpu, limited, asyncio.Event())
         self.links: dict[int, Noted] = {}
         self.asked = 0
 

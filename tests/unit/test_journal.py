@@ -31,13 +31,19 @@ from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, j
 
 
 @pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
+def stopped() -> asyncio.Event:
+    """Set when the daemon stops."""
+    return asyncio.Event()
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch, stopped: asyncio.Event) -> Manager:
     script(monkeypatch)
     time = Time()
     made = Manager(lambda: DEFAULTS, time.clock, time.timer)
     limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
     for facts in (OTHER, FACTS):
-        journal.follow(made.add(facts, Sample(), gather=False), limited)
+        journal.follow(made.add(facts, Sample(), gather=False), limited, stopped)
     return made
 
 
@@ -261,6 +267,16 @@ def test_the_journal_follows_clients_and_turns(
         "does not end, or cannot be waited for",
         "gpu0: python[4001] left",
     ]
+
+
+def test_journal_says_nothing_of_clients_that_go_on_after_a_stop(
+    manager: Manager, stopped: asyncio.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    client = joined(manager.gpus[0], 1, Noted())
+    stopped.set()
+    manager.gpus[0].leave(client)
+    assert [record.getMessage() for record in caplog.records] == ["gpu0: python[4001] came"]
 
 
 def test_who_comes_and_goes_all_the_time_does_not_fill_the_journal(

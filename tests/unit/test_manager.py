@@ -164,7 +164,7 @@ def test_a_quantum_is_a_positive_number(manager: Manager, seconds: int) -> None:
     with pytest.raises(InvalidArgs) as caught:
         manager.set_tq(seconds)
     assert str(caught.value) == (
-        f"the quantum cannot be {seconds} seconds; give a positive whole number"
+        f"the quantum cannot be {seconds} seconds; give 1 to 86400"
     )
     assert quanta(manager) == [30, 30, 30]
 

@@ -110,6 +110,16 @@ def test_watch_tells_of_the_death_of_the_process_that_connected(tmp_path: Path) 
     assert (dead.name, dead.command) == ("?", "?")
 
 
+@pytest.mark.parametrize(("called", "command", "whole"), [
+    ("python3", "/usr/bin/python3 train.py", "python3"),
+    ("tensorflow_mode", "/usr/bin/tensorflow_model_server --port=8500", "tensorflow_model_server"),
+    ("train_large_mod", "/usr/bin/python3 -u ./train_large_model.py", "train_large_model.py"),
+    ("a-name-it-chose", "/usr/bin/python3 train.py", "a-name-it-chose"),
+])
+def test_whole_name_adds_what_the_kernel_cut_off(called: str, command: str, whole: str) -> None:
+    assert peer.whole_name(called, command) == whole
+
+
 def has_peer_pidfd(connected: socket.socket) -> bool:
     """Linux 6.5 has it."""
     try:

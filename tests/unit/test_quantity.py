@@ -18,7 +18,7 @@ from nvshared.quantity import (
 )
 
 
-@pytest.mark.parametrize("text", ["4294967295", "4294967295s", "1193046h"])
+@pytest.mark.parametrize("text", ["86400", "86400s", "24h", "1d"])
 def test_the_longest_quantum_can_be_told(text: str) -> None:
     value = quantum(text)
     assert value <= LONGEST_TQ * 1_000_000
@@ -30,9 +30,25 @@ def test_the_longest_quantum_can_be_told(text: str) -> None:
     "1193047h", "4294967296s", "4294967295001ms", "9999999999h", "999999999999999h",
 ])
 def test_a_longer_time_is_refused_with_what_there_may_be(text: str) -> None:
-    for parse in (quantum, duration, positive_duration):
+    for parse in (duration, positive_duration):
         with pytest.raises(ValueError, match="at most 4294967295 seconds"):
             parse(text)
+
+
+@pytest.mark.parametrize("text", ["86401", "2d", "86400001ms", "100000000", "99999999999999"])
+def test_quantum_fails_beyond_a_day(text: str) -> None:
+    with pytest.raises(ValueError, match="give a time of at most 1d"):
+        quantum(text)
+
+
+@pytest.mark.parametrize("text", ["40", " 1", "0.5", "1048575"])
+def test_size_fails_without_a_unit_and_names_units(text: str) -> None:
+    for parse in (size, limit, amount):
+        with pytest.raises(ValueError, match=f"give a unit, such as {text.strip()}GiB or"):
+            parse(text)
+    assert size("1048576") == 1 << 20
+    assert size("0") == 0
+    assert size("40b") == 40
 
 
 def test_more_bytes_than_can_be_told_are_refused() -> None:
@@ -43,7 +59,8 @@ def test_more_bytes_than_can_be_told_are_refused() -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "700MiB", "20GiB", "1536MiB", "1500MB", "3TiB", "1 byte", "4097 bytes", "12kB", "7KiB",
+    "700MiB", "20GiB", "1536MiB", "1500MB", "3TiB", "1 byte", "4097 bytes", "12kB", "7KiB", "4GB",
+    "1TB", "40GB", "1023MiB",
 ])
 def test_a_size_is_said_as_it_is_given(text: str) -> None:
     assert sized(size(text.removesuffix("ytes").removesuffix("yte"))) == text

@@ -73,6 +73,23 @@ def test_the_last_word_is_written_when_the_daemon_ends(tmp_path: Path, time: Tim
     assert Daemon(tmp_path, time).joins().terms.in_force.weight == 7
 
 
+def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: Time) -> None:
+    first = Daemon(tmp_path, time)
+    client = first.joins()
+    client.held_before, client.waited_before = 7 * SECOND, 3 * SECOND
+    held, waited = client.held, client.waited
+    assert held >= 7 * SECOND
+    first.kept.close()
+    for _ in range(2):                  # the second of them adds nothing of its own
+        next_one = Daemon(tmp_path, time)
+        again = next_one.joins()
+        assert (again.held_before, again.waited_before) == (held, waited)
+        assert next_one.joins(pid=1).held_before == 0
+        next_one.manager.set_terms(again.id, "weight", 7)
+        held, waited = again.held, again.waited
+        next_one.kept.close()
+
+
 def test_many_changes_are_written_once(
     tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +108,7 @@ def test_many_changes_are_written_once(
     assert written == []
     time.pass_by(SECOND)
     assert len(written) == 1
+    client.gpu.leave(client)
     daemon.kept.close()
     assert len(written) == 1
 

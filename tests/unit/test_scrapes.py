@@ -263,3 +263,24 @@ async def test_what_is_no_question_is_refused_without_a_word(site: Site, sends: 
     with contextlib.suppress(OSError):
         assert "200" not in (await site.ask(sends)).partition("\n")[0]
     assert "nvshare_gpu_capacity_bytes" in await site.ask()
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET6, 9999], ids=["with IPv6", "without IPv6"])
+def test_listen_on_a_port_alone_serves_all_protocols_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, family: int
+) -> None:
+    monkeypatch.setattr(scrapes._ServerOfBoth, "address_family", family)
+    port = a_port()
+
+    def answer(_environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        start("200 OK", [])
+        return [b"figures"]
+
+    stop = scrapes.listen(Endpoint("", port), answer)
+    try:
+        for address in ("127.0.0.1", "::1")[:2 if family == socket.AF_INET6 else 1]:
+            with socket.create_connection((address, port), GENEROUS) as asking:
+                asking.sendall(ASK)
+                assert asking.makefile("rb").read().endswith(b"figures")
+    finally:
+        stop()

@@ -297,7 +297,8 @@ def test_set_limit_succeeds_while_requests_by_rules_exceed_all_of_the_time(
     daemon: Daemon
 ) -> None:
     daemon.rules = (
-        Rule("user:alice", "compute-request", 80, "a:1"), Rule("job:*", "compute-request", 30, "a:2"))
+        Rule("user:alice", "compute-request", 80, "a:1"),
+        Rule("job:*", "compute-request", 30, "a:2"))
     daemon.manager.reload()
     for number in range(3):
         daemon.joins(ALICE, Tenant(Kind.JOB, str(number)))
