@@ -7,26 +7,18 @@ import subprocess
 from collections.abc import Iterable
 from typing import Any
 
+from tests import pages
 from tests.integration.test_own_memory import PRELUDE
 from tests.system import card
 from tests.system.container import PATIENCE, Container
 from tests.system.packages import ROOT
 
-GUIDE = (ROOT / "docs/lab-server.md").read_text()
-
-
-def guide(begin: str) -> str:
-    """The commands of the guide from one that begins so, to the end of their block."""
-    found = re.search(rf"^    {re.escape(begin)}.*\n(?:    .+\n)*", GUIDE, re.MULTILINE)
-    assert found, f"the guide has no command {begin}"
-    return re.sub(r"(?m)^    ", "", found[0])
-
-
 # What it has one install, from Debian and from PyPI.
-DEBIANS = tuple(guide("apt-get install --no-install").split("\n")[0].split()[3:])
-_VENV = guide("python3 -m venv").split()
-VENV = _VENV[3]
-PYPIS = tuple(_VENV[6:])
+_DEBIAN, _VENV, _PIP = pages.block(
+    "docs/lab-server.md", "apt-get install --no-install").splitlines()
+DEBIANS = tuple(_DEBIAN.split()[3:])
+VENV = _VENV.split()[3]
+PYPIS = tuple(_PIP.split()[2:])
 
 STUDENTS = ("ada", "bela", "carl", "dora", "emil", "fay")
 RESEARCHERS = ("gus", "hana", "ivo", "jana")
@@ -82,8 +74,10 @@ class Lab:
         """Follows the guide from the moment on that nvshared is installed. `spawner`: its name
         for c.JupyterHub.spawner_class."""
         self.container, self.spawner = container, spawner
-        container.run("sh", "-ec", guide("cd /usr/share/doc/nvshared/examples"))
-        container.run("sh", "-ec", "\n".join(re.findall("groupadd .+", guide("groupadd"))))
+        container.run("sh", "-ec", pages.block(
+            "docs/lab-server.md", "cd /usr/share/doc/nvshared/examples"))
+        container.run("sh", "-ec", "\n".join(re.findall(
+            "groupadd .+", pages.block("docs/lab-server.md", "groupadd"))))
         for user in PEOPLE:
             group = "students" if user in STUDENTS else "researchers"
             container.run(
@@ -101,7 +95,8 @@ class Lab:
             {"ServerApp": {"jpserver_extensions": drawing}}))
         container.copy(ROOT / "libhook/demo/kernels.ptx", KERNELS)
         container.copy(ROOT / "tests/system/browser.py", BROWSER)
-        container.run("sh", "-ec", guide("systemctl daemon-reload"))
+        container.run("sh", "-ec", pages.block(
+            "docs/lab-server.md", "systemctl daemon-reload"))
         container.until(self.answers, "JupyterHub answers")
         self._browsers = container.start(
             f"{VENV}/bin/python", BROWSER, stdin=subprocess.PIPE)

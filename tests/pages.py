@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands and files that README.md and docs/*.md print, for tests that run them as printed.
+
+A page shows them in indented or fenced blocks. `block()` hands a test one block, named by how it
+begins, so a changed page changes what the test runs. tests/unit/test_pages.py fails for a block
+that no test asks for, unless NOT_RUN says why.
+"""
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))
+
+CALL = "pages.block"
+UNTESTED = "its test does not take the block from the page yet"
+OUTPUT = "output of a command"
+# Page and beginning of each block that no test runs, and the reason.
+NOT_RUN: dict[tuple[str, str], str] = {
+    ("README.md", "make demo"): UNTESTED,
+    ("README.md", "apt build-dep"): UNTESTED,
+    ("README.md", "pip install"): UNTESTED,
+    ("README.md", "nvsharectl run"): UNTESTED,
+    ("README.md", "nvsharectl set-tq"): UNTESTED,
+    ("README.md", "busctl call"): UNTESTED,
+    ("docs/lab-server.md", "apt-get install ./nvshared"): UNTESTED,
+    ("docs/lab-server.md", "python3 -m venv ~/torch"): UNTESTED,
+    ("docs/lab-server.md", '"argv"'): UNTESTED,
+    ("docs/lab-server.md", "nvsharectl clients"): UNTESTED,
+    ("docs/lab-server.md", "nvsharectl tenants"): UNTESTED,
+    ("docs/lab-server.md", "systemd-run"): UNTESTED,
+    ("docs/lab-server.md", "[tenant group:students]"): UNTESTED,
+    ("docs/monitoring.md", "[nvshared]"): UNTESTED,
+    ("docs/trial.md", "sudo nvsharectl"): UNTESTED,
+    ("docs/trial.md", "export"): UNTESTED,
+    ("docs/kubernetes.md", "systemctl enable"): UNTESTED,
+    ("docs/kubernetes.md", "spec:\n  containers:"): UNTESTED,
+    ("docs/kubernetes.md", "apiVersion: kustomize"): UNTESTED,
+    ("docs/kubernetes.md", "spec:\n  initContainers:"): UNTESTED,
+    ("docs/kubernetes.md", "metadata:"): UNTESTED,
+    ("docs/kubernetes.md", "$ kubectl annotate"): UNTESTED,
+    ("docs/kubernetes.md", "kubectl label"): UNTESTED,
+    ("docs/kubernetes.md", "apiVersion: resource.k8s.io"): UNTESTED,
+    ("docs/kubernetes.md", "systemctl edit"): UNTESTED,
+    ("docs/strategies.md", "kubectl apply -k packaging/kubernetes/overlays"): UNTESTED,
+    ("docs/strategies.md", "kubectl apply -k packaging/kubernetes/validation"): UNTESTED,
+    ("docs/slurm.md", "sbatch"): UNTESTED,
+    ("docs/slurm.md", "apt install ./"): UNTESTED,
+    ("docs/slurm.md", "apt install make"): UNTESTED,
+    ("docs/slurm.md", "Name=gpu"): UNTESTED,
+    ("docs/slurm.md", "GresTypes"): UNTESTED,
+    ("docs/slurm.md", "required"): UNTESTED,
+    ("docs/slurm.md", "systemctl restart"): UNTESTED,
+    ("docs/slurm.md", "nvsharectl tenants"): UNTESTED,
+    ("docs/lab-server.md", "C = total"): "a formula, which tests/unit/test_documents.py calculates",
+    ("docs/lab-server.md", "S = n"): "a formula, which tests/unit/test_documents.py calculates",
+    ("docs/lab-server.md", "gpu0: held by you"): OUTPUT,
+    ("docs/lab-server.md", "libnvshare[604]"): OUTPUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One indented or fenced block of a page."""
+
+    page: str
+    line: int                           # of its first line, from 1
+    text: str                           # without the indentation
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}: {self.text.splitlines()[0]}"
+
+
+@cache
+def blocks(page: str) -> tuple[Block, ...]:
+    """All blocks of a page, such as "docs/trial.md", in their order."""
+    found = []
+    for token in MarkdownIt().parse((ROOT / page).read_text()):
+        if token.type in ("fence", "code_block"):
+            assert token.map is not None
+            line = token.map[0] + (2 if token.type == "fence" else 1)
+            found.append(Block(page, line, token.content))
+    return tuple(found)
+
+
+def block(page: str, beginning: str) -> str:
+    """The text of the block that begins so. Tests pass both as literals, which requests() finds.
+
+    Raises LookupError unless exactly one block of the page does.
+    """
+    found = [each for each in blocks(page) if each.text.startswith(beginning)]
+    if len(found) != 1:
+        raise LookupError(f"{page} has {len(found)} blocks that begin with {beginning!r}")
+    return found[0].text
+
+
+@cache
+def requests() -> tuple[tuple[str, str], ...]:
+    """Page and beginning of each call of block() in the tests."""
+    found = []
+    for path in sorted({*(ROOT / "tests").rglob("*.py")} - {ROOT / "tests/unit/test_pages.py"}):
+        if CALL not in (text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == CALL:
+                page, beginning = map(ast.literal_eval, node.args)
+                found.append((page, beginning))
+    return tuple(found)
